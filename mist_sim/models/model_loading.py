@@ -16,7 +16,7 @@ from mist_sim.user_paths import user_path
 
 # a number of parameters, or a kind of model: from there a name says no more of its series
 _SIZE = re.compile(
-    r"[\d.]+[bt]|\d+x\d+b|\d+e|v0\.\d|flash|pro|nano|super|ultra|scout|maverick|instruct|fp8|nvfp4"
+    r"[\d.]+[bt]|\d+x\d+b|\d+e|v0\.\d|flash|air|pro|nano|super|ultra|scout|maverick|instruct|fp8|nvfp4"
     r"|math|small|h|coder|base|distill|\d{4}|question|minilm"
 )
 APPROXIMATE = "approximate:"
@@ -130,7 +130,8 @@ def _with_base(
     """Return an entry completed from the one it is `based_on`, without that one's names."""
     if "based_on" not in config:
         return config
-    return {**written[str(config["based_on"])], "aliases": [], **config}
+    base = _with_base(written[str(config["based_on"])], written)
+    return {**base, "aliases": [], **config}
 
 
 def _names(name: str, config: Mapping[str, object]) -> list[str]:

@@ -138,7 +138,7 @@ def test_all_sizes_that_are_missing_are_named_at_once():
         "intermediate_size, num_key_value_heads, max_position_embeddings are missing; copy them "
         "from the config.json of 'lmsys/vicuna-7b-v1.5'"
     )
-    with pytest.raises(ScenarioError, match="as llama: hidden_size, num_attention_heads, .* are"):
+    with pytest.raises(ScenarioError, match="hidden_size, num_attention_heads, .* are missing"):
         ModelSpec.from_config(config, name="vl", source="vl", is_nearest=True)
 
 

@@ -1,8 +1,8 @@
 """Reads the sizes of a transformer from the keys of a Hugging Face `config.json`.
 
 Llama, Mistral, Qwen2, Qwen2.5, Qwen3, Gemma 2 and 3 and BLOOM are known, and Mixtral, Qwen2 and
-Qwen3 MoE, gpt-oss, MiniMax-M2, DeepSeek-V2 and V3 and Kimi-K2 with their experts and latent
-attention; any other dense decoder works when it uses the same key names. Encoders are BERT and what
+Qwen3 MoE, gpt-oss, MiniMax-M2, GLM-4.5 to 4.7, DeepSeek-V2 and V3 and Kimi-K2 with their experts and
+latent attention; any other dense decoder works when it uses the same key names. Encoders are BERT and what
 has its layers (see `config_encoder`). Models whose layers differ have readers of their own (see
 `families`). Of a multimodal model, the language model is read (see `config_text`). Models that the
 simulator would time wrongly are refused: other mixtures of experts, other layers, other kinds of
@@ -152,7 +152,8 @@ def _predicting_layers(reader: ConfigReader) -> int:
     """Layers for multi-token prediction; MiniMax counts modules of one layer, and can have none."""
     if not reader.flag("use_mtp", True):
         return 0
-    return reader.count("num_nextn_predict_layers") or reader.count("num_mtp_modules")
+    keys = ("num_nextn_predict_layers", "num_mtp_modules", "num_mtp_layers")
+    return next((number for key in keys if (number := reader.count(key))), 0)
 
 
 def _gated_mlp(reader: ConfigReader) -> bool:
@@ -175,7 +176,8 @@ def _vector_params(reader: ConfigReader, sizes: Mapping[str, Any]) -> dict[str, 
     hidden, head_dim = sizes["hidden_size"], sizes["head_dim"]
     norm = 2 * hidden if bloom else hidden
     per_layer = (4 if model_type in _GEMMA else 2) * norm  # Gemma norms outputs as well
-    if model_type in {"qwen3", "qwen3_moe", "gemma3_text"}:  # norms of queries and keys
+    normed = model_type in {"qwen3", "qwen3_moe", "gemma3_text"}
+    if normed or (model_type == "glm4_moe" and reader.flag("use_qk_norm", False)):
         per_layer += 2 * head_dim
     if model_type == "minimax_m2" and reader.flag("use_qk_norm", True):  # over all heads at once
         per_layer += (sizes["num_attention_heads"] + sizes["num_key_value_heads"]) * head_dim
@@ -188,7 +190,7 @@ def _vector_params(reader: ConfigReader, sizes: Mapping[str, Any]) -> dict[str, 
     if attention_bias or model_type in {"qwen2", "qwen2_moe"}:
         heads = sizes["num_attention_heads"] + 2 * sizes["num_key_value_heads"]
         per_layer += heads * head_dim
-    if attention_bias:
+    if attention_bias and model_type != "glm4_moe":  # whose output has none
         per_layer += hidden
     if reader.flag("mlp_bias", bloom):
         per_layer += (2 if sizes["gated_mlp"] else 1) * sizes["intermediate_size"] + hidden

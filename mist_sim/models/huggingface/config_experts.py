@@ -19,9 +19,13 @@ MOE_TYPES = (
     "minimax_m2",
     "deepseek_v2",
     "deepseek_v3",
+    "glm4_moe",
+    "glm4_moe_lite",
     "kimi_k2",
 )
-_MLA_TYPES = ("deepseek_v2", "deepseek_v3", "kimi_k2")
+_MLA_TYPES = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2")
+# Types whose routers have a bias unless `topk_method` says otherwise.
+_BIASED = ("deepseek_v3", "glm4_moe", "glm4_moe_lite", "kimi_k2")
 _NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
@@ -84,13 +88,21 @@ def _has_router_bias(reader: ConfigReader) -> bool:
     """DeepSeek-V3 corrects each expert's score by a bias (`topk_method` "noaux_tc")."""
     if reader.config.get("model_type") == "minimax_m2":
         return reader.flag("use_routing_bias", True)
-    by_default = "noaux_tc" if reader.config.get("model_type") in _MLA_TYPES[1:] else None
+    by_default = "noaux_tc" if reader.config.get("model_type") in _BIASED else None
     return reader.config.get("topk_method", by_default) == "noaux_tc"
 
 
 def _dense_layers(reader: ConfigReader, num_layers: int) -> frozenset[int]:
-    """DeepSeek: the first ones and all but every n-th. Qwen: a list, and all but every n-th."""
+    """DeepSeek: the first ones and all but every n-th. Qwen: a list, and all but every n-th.
+
+    GLM-4: the first one by default, or a list of kinds.
+    """
     first = reader.count("first_k_dense_replace")
+    if "glm4" in str(reader.config.get("model_type")):
+        kinds = reader.items("mlp_layer_types")
+        if kinds:
+            return frozenset(layer for layer in range(num_layers) if kinds[layer] == "dense")
+        first = first if "first_k_dense_replace" in reader.config else 1
     frequency = reader.size("moe_layer_freq", default=1)
     step = reader.size("decoder_sparse_step", default=1)
     listed = reader.items("mlp_only_layers")

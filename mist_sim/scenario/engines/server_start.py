@@ -147,9 +147,11 @@ def _split(server: Server) -> str:
 _CAME_IN: Mapping[str, str] = {
     "mimo_v2_flash": "vllm-0.14",
     "gemma4_text": "vllm-0.19",
+    "glm4_moe_lite": "vllm-0.19",
     "glm_moe_dsa": "vllm-0.19",
     "qwen3_5_text": "vllm-0.19",
     "qwen3_5_moe_text": "vllm-0.19",
+    "step3p5": "vllm-0.19",
     "deepseek_v4": "vllm-0.24",
     "minimax_m3": "vllm-0.24",
     "step3p7": "vllm-0.24",

@@ -19,7 +19,7 @@ from mist_sim.models.huggingface.families.windows import (
     llama4,
     mimo_v2,
     muse_glimmer,
-    step3p7,
+    step3,
 )
 
 FAMILIES: Mapping[str, Callable[[ConfigReader], Fields]] = {
@@ -39,7 +39,8 @@ FAMILIES: Mapping[str, Callable[[ConfigReader], Fields]] = {
     "qwen3_5_moe_text": qwen_next,
     "qwen3_5_text": qwen_next,
     "qwen3_next": qwen_next,
-    "step3p7": step3p7,
+    "step3p5": step3,
+    "step3p7": step3,
 }
 """What reads a config, by the `model_type` of its language model."""
 

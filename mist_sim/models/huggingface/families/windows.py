@@ -1,8 +1,9 @@
-"""Llama 4, Gemma 4, MiMo-V2-Flash, Step-3.7-Flash, Muse-Glimmer: windows, chunks, all keys."""
+"""Llama 4, Gemma 4, MiMo-V2-Flash, Step-3.5 and 3.7, Muse-Glimmer: windows, chunks, all keys."""
 
 from __future__ import annotations
 
 from mist_sim.bounds import LAYERS
+from mist_sim.errors import brief
 from mist_sim.models.huggingface.config_formats import Names
 from mist_sim.models.huggingface.config_reader import ConfigReader
 from mist_sim.models.huggingface.families.base import Family, Fields, fields_of, kinds_of
@@ -17,7 +18,7 @@ def _heads(reader: ConfigReader, **more: object) -> HeadsMixer:
     """Return attention of the sizes under the keys that most configs have."""
     sizes = {
         "num_heads": reader.size("num_attention_heads"),
-        "num_kv_heads": reader.size("num_key_value_heads"),
+        "num_kv_heads": reader.size("num_key_value_heads", "num_attention_groups"),
         "head_dim": reader.size("head_dim"),
         "v_head_dim": reader.size("v_head_dim", "head_dim"),
     }
@@ -148,22 +149,54 @@ def mimo_v2(reader: ConfigReader) -> Fields:
     return fields_of(reader, _family(full, layers, moe))
 
 
-def step3p7(reader: ConfigReader) -> Fields:
-    """Read Step-3.7-Flash: a layer that sees all keys before every three with a window."""
+def step3(reader: ConfigReader) -> Fields:
+    """Read Step-3.5 and 3.7: a layer that sees all keys before every three with a window.
+
+    Windows may have more query heads. A gate of each head is a product with `hidden` inputs.
+    """
     num_layers, hidden = reader.size("num_hidden_layers", most=LAYERS), reader.size("hidden_size")
+    is_gated = reader.flag("use_head_wise_attn_gate", False)
+    norms = 2 * reader.size("head_dim") if reader.config.get("model_type") == "step3p5" else 0
+
+    def vectors(heads: int) -> int:
+        return norms + (hidden * heads if is_gated else 0)
+
+    heads = reader.size("num_attention_heads")
+    other = reader.table("attention_other_setting") or reader
+    sliding = heads
+    if other is not reader:
+        sliding = other.size("num_attention_heads")
+    sliding = reader.size("num_sliding_attention_heads", default=sliding)
     mixers = {
-        _FULL: _heads(reader),
-        _SLIDING: _heads(reader, reach=reader.size("sliding_window")),
+        _FULL: _heads(reader, vector_params=vectors(heads)),
+        _SLIDING: _heads(
+            reader,
+            num_heads=sliding,
+            reach=reader.size("sliding_window"),
+            vector_params=vectors(sliding),
+        ),
     }
     kinds = kinds_of(reader, "layer_types", num_layers, tuple(mixers))
-    first = reader.count("first_k_dense_replace")
-    routed = [int(number >= first) for number in range(num_layers)]
-    moe = _experts(reader, 0, reader.count("share_expert_dim"))
+    routed = _routed_of_step(reader, num_layers)
+    moe = _experts(reader, 0, reader.count("share_expert_dim") or reader.count("share_expert_dims"))
     layers = _layers(reader, [mixers[kind] for kind in kinds], routed, 2 * hidden)
     family = _family(
         mixers[_FULL], layers, moe, num_predicting=reader.count("num_nextn_predict_layers")
     )
     return fields_of(reader, family)
+
+
+def _routed_of_step(reader: ConfigReader, num_layers: int) -> list[int]:
+    """Return 1 for each layer with experts: those listed, or all but the first ones."""
+    listed = reader.config.get("moe_layers_enum")
+    if listed is None:
+        first = reader.count("first_k_dense_replace")
+        return [int(number >= first) for number in range(num_layers)]
+    written = listed if isinstance(listed, list) else str(listed).split(",")
+    names = {str(each).strip() for each in written}
+    if not all(name.isdecimal() for name in names):
+        raise reader.error(f"moe_layers_enum must list layers, as in 3,4,5, got {brief(listed)}")
+    return [int(str(number) in names) for number in range(num_layers)]
 
 
 def muse_glimmer(reader: ConfigReader) -> Fields:
@@ -196,12 +229,12 @@ def _layers(
 
 def _experts(reader: ConfigReader, num_shared: int, shared_size: int = 0) -> MoeSpec:
     inner = reader.size("moe_intermediate_size")
-    num_experts = reader.size("n_routed_experts", "num_experts")
+    num_experts = reader.size("n_routed_experts", "num_experts", "moe_num_experts")
     has_bias = reader.config.get("topk_method") == "noaux_tc"
     has_bias = has_bias or reader.flag("use_moe_router_bias", False)
     return MoeSpec(
         num_experts=num_experts,
-        num_experts_per_token=reader.size("num_experts_per_tok"),
+        num_experts_per_token=reader.size("num_experts_per_tok", "moe_top_k"),
         intermediate_size=inner,
         shared_intermediate_size=shared_size or num_shared * inner,
         router_vector_params=num_experts if has_bias else 0,
