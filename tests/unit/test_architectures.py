@@ -183,6 +183,26 @@ def test_dense_layers(base, changes, layers):
     assert model.num_dense_layers == len(layers)
 
 
+def test_experts_of_glm4():
+    """Its first layer is dense by default, its routers have a bias, its output has none."""
+    base = read(DEEPSEEK, model_type="qwen3_moe", kv_lora_rank=..., first_k_dense_replace=1)
+    more = {"kv_lora_rank": ..., "first_k_dense_replace": ..., "topk_method": ...}
+    plain = read(DEEPSEEK, model_type="glm4_moe", **more)
+    assert plain.moe == base.moe
+    assert plain.moe.dense_layers == {0}
+    normed = read(DEEPSEEK, model_type="glm4_moe", **more, use_qk_norm=True)
+    biased = read(DEEPSEEK, model_type="glm4_moe", **more, attention_bias=True)
+    head = 64 // 8
+    assert normed.num_parameters - plain.num_parameters == 4 * 2 * head
+    assert biased.num_parameters - plain.num_parameters == 4 * (8 + 2 * 8) * head
+    kinds = ["dense", "dense", "sparse", "sparse"]
+    flash = read(DEEPSEEK, model_type="glm4_moe_lite", mlp_layer_types=kinds)
+    assert flash.moe.dense_layers == {0, 1}
+    assert flash.mla == read(DEEPSEEK).mla
+    with pytest.raises(ScenarioError, match="mlp_layer_types must have 4 entries, got 1"):
+        read(DEEPSEEK, model_type="glm4_moe_lite", mlp_layer_types=["dense"])
+
+
 def test_latent_attention():
     assert read(DEEPSEEK).mla == MlaSpec(
         q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8

@@ -52,6 +52,47 @@ def test_parameters_are_the_published_ones_within_a_percent(known):
     assert billions == pytest.approx(known["billions"], rel=0.01)
 
 
+def test_step_as_published_is_the_catalogs():
+    """Keys of its config.json, whose lists have an entry for each layer that drafts, too."""
+    model, kinds = load_model("step-3.5-flash"), ["full_attention", *["sliding_attention"] * 3]
+    config = {
+        "model_type": "step3p7",
+        "text_config": {
+            "model_type": "step3p5",
+            "hidden_size": 4096,
+            "intermediate_size": 11264,
+            "num_hidden_layers": 45,
+            "num_attention_heads": 64,
+            "num_attention_groups": 8,
+            "head_dim": 128,
+            "attention_other_setting": {
+                "attention_type": "sliding_attention",
+                "num_attention_heads": 96,
+                "num_attention_groups": 8,
+                "head_dim": 128,
+            },
+            "use_head_wise_attn_gate": True,
+            "layer_types": kinds * 12,
+            "sliding_window": 512,
+            "moe_layers_enum": ",".join(map(str, range(3, 45))),
+            "moe_num_experts": 288,
+            "moe_top_k": 8,
+            "moe_intermediate_size": 1280,
+            "share_expert_dim": 1280,
+            "use_moe_router_bias": True,
+            "num_nextn_predict_layers": 3,
+            "vocab_size": 128896,
+            "max_position_embeddings": 262144,
+        },
+    }
+    found = ModelSpec.from_config(config, name=model.name, source=model.source)
+    assert found == replace(model, architecture="step3p5")
+    assert [layer.mixer.num_heads for layer in found.layers[:5]] == [64, 96, 96, 96, 64]
+    config["text_config"]["moe_layers_enum"] = "3, four"
+    with pytest.raises(ScenarioError, match="moe_layers_enum must list layers, as in 3,4,5"):
+        ModelSpec.from_config(config, name="x", source="x")
+
+
 def test_catalog_has_over_forty_of_them_with_sources():
     assert len(DIFFERING) >= 48
     for name in DIFFERING:

@@ -1,12 +1,12 @@
 """Reads the sizes of a transformer from the keys of a Hugging Face `config.json`.
 
 Llama, Mistral, Qwen2, Qwen2.5, Qwen3, Gemma 2 and 3 and BLOOM are known, and Mixtral, Qwen2 and
-Qwen3 MoE, gpt-oss, MiniMax-M2, GLM-4.5 to 4.7, DeepSeek-V2 and V3 and Kimi-K2 with their experts and
-latent attention; any other dense decoder works when it uses the same key names. Encoders are BERT and what
-has its layers (see `config_encoder`). Models whose layers differ have readers of their own (see
-`families`). Of a multimodal model, the language model is read (see `config_text`). Models that the
-simulator would time wrongly are refused: other mixtures of experts, other layers, other kinds of
-quantization, and keys of unknown models that tell of other layers.
+Qwen3 MoE, gpt-oss, MiniMax-M2, GLM-4.5 to 4.7, DeepSeek-V2 and V3 and Kimi-K2 with their experts
+and latent attention; any other dense decoder works when it uses the same key names. Encoders are
+BERT and what has its layers (see `config_encoder`). Models whose layers differ have readers of
+their own (see `families`). Of a multimodal model, the language model is read (see `config_text`).
+Models that the simulator would time wrongly are refused: other mixtures of experts, other layers,
+other kinds of quantization, and keys of unknown models that tell of other layers.
 
 Source of defaults and bias rules: the configuration and modeling files of the `transformers`
 library for each `model_type`.

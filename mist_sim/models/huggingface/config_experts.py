@@ -100,6 +100,8 @@ def _dense_layers(reader: ConfigReader, num_layers: int) -> frozenset[int]:
     first = reader.count("first_k_dense_replace")
     if "glm4" in str(reader.config.get("model_type")):
         kinds = reader.items("mlp_layer_types")
+        if kinds and len(kinds) < num_layers:
+            raise reader.error(f"mlp_layer_types must have {num_layers} entries, got {len(kinds)}")
         if kinds:
             return frozenset(layer for layer in range(num_layers) if kinds[layer] == "dense")
         first = first if "first_k_dense_replace" in reader.config else 1
