@@ -1,3 +1,4 @@
+# cython: wraparound=True
 """The free blocks of a pool in the order of reuse, and the content cached in them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# cython: wraparound=True
 """The prefix cache: the blocks of other requests that a request can reuse, as counts and ranges.
 
 The blocks of one content id (`core.request.Content`) are entered, held and evicted as a number of
@@ -287,7 +288,8 @@ class PrefixCache:
         if entries[-1] is entry:
             return True
         others = entries[entries.index(entry) + 1 :]
-        return not any(other.first < end and start < other.end for other in others)
+        between = [other for other in others if other.first < end and start < other.end]
+        return not between
 
     def _new_entry(self, chain: Chain, key: Hashable, origin: int) -> Entry:
         """Begin a copy of the blocks of an id with the next one of a chain."""
