@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": False,
-    "wraparound": False,
+    "wraparound": True,  # lists are read from their ends, too
     "initializedcheck": False,
     "cdivision": True,
     "nonecheck": False,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mist_sim.clients import LlmClient
 from mist_sim.clients.engine import stepped
+from mist_sim.core.front_end import FrontEnd
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import ColumnRecorder, Result
 from mist_sim.routers import ROUTERS
@@ -34,6 +35,10 @@ from tests.reference.comparison import Case, EngineOptions, assert_exact
 from tests.reference.predictors import AWKWARD, DYADIC, EVEN, HOSTED, LINES, SHARING
 
 TABLES = ("requests", "visits", "gaps", "tokens", "drafts", "moves", "states", "losses")
+BUSY = FrontEnd(
+    request=2.0**-9, prompt_token=0.0, stream_token=2.0**-10, response=2.0**-9, output_token=0.0
+)
+"""A front end that answers keep busy, so that requests enter by what engines have given."""
 PREDICTORS = [AWKWARD, DYADIC, LINES, SHARING, HOSTED]
 
 
@@ -176,12 +181,16 @@ def test_walks_to_the_core_give_the_same_steps(several, predictor, router, data)
     if data.draw(st.booleans()):
         several = several[:1] * len(several)
     jobs = with_arrivals_on_boundaries(data, several[0], predictor)
+    front_end = data.draw(st.sampled_from([None, BUSY]))
     mixed = data.draw(st.lists(st.sampled_from(["step", "plain"]), min_size=4, max_size=4))
 
     def run(*loops: str, recorder: ColumnRecorder | None = None) -> Result:
         clients = [client(case, predictor, loops[k], str(k)) for k, case in enumerate(several)]
         simulation = Simulation(
-            clients=clients, workload=plain_workload(jobs), router=ROUTERS[router]()
+            clients=clients,
+            workload=plain_workload(jobs),
+            router=ROUTERS[router](),
+            front_end=front_end,
         )
         return simulation.run(recorder=recorder)
 

@@ -274,6 +274,7 @@ class SteppedLane:
             sequence.num_computed_tokens,
             num_cached,
             visit.num_preemptions,
+            visit.num_beside,
         ) = self.core.story(sequence.slot)
         visit.num_output_tokens = sequence.num_tokens - sequence.num_prompt_tokens
         sequence.phase = WAITING if self.core.is_waiting(sequence.slot) else RUNNING
@@ -345,6 +346,11 @@ class SteppedEngines:
     def next_lane(self) -> SteppedLane:
         """Return the lane that the next request gets: the least loaded, the first of equals."""
         return self._only or min(self.stepped, key=attrgetter("score"))
+
+    @property
+    def num_streamed(self) -> int:
+        """Output tokens of all steps that have ended by now."""
+        return sum([lane.core.num_given for lane in self.stepped])
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at an engine, where it stays."""

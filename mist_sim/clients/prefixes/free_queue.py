@@ -1,4 +1,3 @@
-# cython: wraparound=True
 """The free blocks of a pool in the order of reuse, and the content cached in them."""
 
 from __future__ import annotations

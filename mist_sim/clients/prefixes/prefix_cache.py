@@ -1,4 +1,3 @@
-# cython: wraparound=True
 """The prefix cache: the blocks of other requests that a request can reuse, as counts and ranges.
 
 The blocks of one content id (`core.request.Content`) are entered, held and evicted as a number of

@@ -29,6 +29,7 @@ cdef class Lane:
     cdef public double start, ended, known_until
     cdef public bint was_ahead, has_changed, is_alone, is_blocked
     cdef readonly long long num_new, num_running, num_prefills, num_decodes, num_leaving
+    cdef public long long num_given, num_beside
     cdef public long long context_sum, num_writers, num_read_again
     cdef readonly long long decode_need
     cdef long long[::1] running
@@ -41,7 +42,7 @@ cdef class Lane:
     cdef readonly list chains
     cdef double[::1] queued_at, started_at, first_token_at, last_token_at
     cdef long long[::1] num_prompt, num_tokens, num_final, num_computed, num_piece, num_blocks
-    cdef long long[::1] num_cached, num_queued, num_preempted, first_step, state
+    cdef long long[::1] num_cached, num_queued, num_preempted, num_ahead_of, first_step, state
 
     @cython.locals(slot=cython.longlong)
     cpdef long long add(self, double now, long long num_prompt, long long num_tokens,

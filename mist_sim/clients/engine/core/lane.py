@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mist_sim.clients.prefixes.prefix_cache import Chain, Found
 
     Chunks = tuple[tuple[int, int], ...]
-    Story = tuple[float, float, float, int, int, int, int]
+    Story = tuple[float, float, float, int, int, int, int, int]
 
 inf, nan = float("inf"), float("nan")
 
@@ -98,7 +98,8 @@ class Lane:
         self.seen_at = _NEVER  # number of the next step whose end others see
         # the step in flight, or the latest one
         self.start = self.ended = 0.0  # when it began, and when the latest one ended
-        self.num_steps = 0  # that have ended
+        self.num_steps = self.num_given = 0  # that have ended; tokens that they gave
+        self.num_beside = 0  # of these, the tokens of the latest step
         self.known_until = inf  # what the next plan knows
         self.was_ahead = False  # whether its plan was made ahead
         self.num_new = 0  # tokens of prompts in it
@@ -126,7 +127,7 @@ class Lane:
         self.queued_at = self.started_at = self.first_token_at = self.last_token_at = array("d")
         self.num_prompt = self.num_tokens = self.num_final = self.num_computed = array("q")
         self.num_piece = self.num_blocks = self.num_cached = self.num_queued = array("q")
-        self.num_preempted = self.first_step = self.state = array("q")
+        self.num_preempted = self.num_ahead_of = self.first_step = self.state = array("q")
         self.make_room()
 
     # --- who comes and goes -------------------------------------------------------------------
@@ -146,7 +147,7 @@ class Lane:
         self.num_prompt[slot], self.num_tokens[slot] = num_prompt, num_tokens
         self.num_final[slot], self.num_queued[slot] = num_final, num_tokens
         self.num_computed[slot] = self.num_piece[slot] = self.num_blocks[slot] = 0
-        self.num_cached[slot] = self.num_preempted[slot] = 0
+        self.num_cached[slot] = self.num_preempted[slot] = self.num_ahead_of[slot] = 0
         self.first_step[slot], self.state[slot] = _NO_STEP, _WAITING
         self.chains[slot] = chain
         self.queue.add(slot)
@@ -585,6 +586,8 @@ class Lane:
             end, self.counts.num_waiting, self.blocks.num_blocks - self.blocks.num_free
         )
         self.num_steps += 1
+        self.num_given += self.num_decodes
+        self.num_beside = self.num_decodes
         self.ended = end
         self.context_sum += self.num_decodes
         self.decode_need = 0
@@ -626,9 +629,11 @@ class Lane:
         self.num_prefills -= 1
         self.num_tokens[slot] += 1
         if self.first_token_at[slot] != self.first_token_at[slot]:
-            self.first_token_at[slot] = self.ended
+            self.first_token_at[slot], self.num_ahead_of[slot] = self.ended, self.num_beside
         else:
             self.notes.gap(self.ended, self.ended - self.last_token_at[slot])
+        self.num_given += 1
+        self.num_beside += 1
         self.last_token_at[slot] = self.ended
         self.first_step[slot] = self.num_steps
         if self.num_tokens[slot] == self.num_final[slot]:
@@ -677,7 +682,8 @@ class Lane:
         """Return what becomes of a visit.
 
         When it began, and when it had its first and its latest token; its tokens, computed ones,
-        those that were cached, and how often it gave way.
+        those that were cached, how often it gave way, and the tokens that its engine gave before
+        its first one in the same step.
         """
         return (
             self.started_at[slot],
@@ -687,6 +693,7 @@ class Lane:
             self.num_computed[slot],
             self.num_cached[slot],
             self.num_preempted[slot],
+            self.num_ahead_of[slot],
         )
 
     def is_waiting(self, slot: int) -> bool:
@@ -743,6 +750,7 @@ class Lane:
         self.num_cached = longer(self.num_cached, "q", self.num_slots)
         self.num_queued = longer(self.num_queued, "q", self.num_slots)
         self.num_preempted = longer(self.num_preempted, "q", self.num_slots)
+        self.num_ahead_of = longer(self.num_ahead_of, "q", self.num_slots)
         self.first_step = longer(self.first_step, "q", self.num_slots)
         self.state = longer(self.state, "q", self.num_slots)
         self.chains.extend([None] * (self.num_slots - before))

@@ -115,6 +115,7 @@ class FastForward:
         lane.num_quiet -= number
         lane.lag += number
         lane.num_steps += number
+        lane.num_given += number * lane.num_decodes
         lane.rows.num_steps += number
         lane.context_sum += number * lane.num_decodes
         lane.start = lane.ended = start
