@@ -361,12 +361,7 @@ class LlmClient(LaidOutClient):
 
     def num_streamed(self) -> int:
         """Return the output tokens of all steps that have ended by now, in all runs."""
-        number = self.streamed.number
-        if isinstance(self._engines, SteppedEngines):
-            return number + self._engines.num_streamed
-        for lane in self._engines.lanes:
-            number += lane.engine.num_unwritten(lane)
-        return number
+        return self.streamed.number + self._engines.num_unwritten()
 
     def _meet(self, sequence: SequenceState) -> None:
         """Note a prompt's content, and what of it was known before."""

@@ -84,6 +84,13 @@ class Engines:
         engine = least_loaded(self.all) if self._lane is None else self.all[0]
         engine.add_request(sequence)
 
+    def num_unwritten(self) -> int:
+        """Return the output tokens of steps that have ended and are not written down."""
+        number = 0
+        for lane in self.lanes:
+            number += lane.engine.num_unwritten(lane)
+        return number
+
     def turn(self, scheduler: Scheduler, flow: FlowRule | None) -> None:
         """Use another scheduler and another rule for answers that flow, after the step in flight.
 

@@ -347,9 +347,8 @@ class SteppedEngines:
         """Return the lane that the next request gets: the least loaded, the first of equals."""
         return self._only or min(self.stepped, key=attrgetter("score"))
 
-    @property
-    def num_streamed(self) -> int:
-        """Output tokens of all steps that have ended by now."""
+    def num_unwritten(self) -> int:
+        """Return the output tokens of all steps that have ended by now."""
         return sum([lane.core.num_given for lane in self.stepped])
 
     def add_request(self, sequence: SequenceState) -> None:
