@@ -186,8 +186,8 @@ def _architecture(assumed: Mapping[str, Sequence[str]]) -> str:
     return (
         "The GPU's entry names no architecture: every kernel reaches the same share of the peaks "
         "and takes no time to start, so steps come out too fast. The kernels of the known "
-        f"architectures would multiply their time by {factors}. Set architecture in its entry; "
-        "compare two GPUs only if both have one."
+        f"architectures would multiply their time by {factors}. Set architecture in its entry if "
+        "it is one of them; compare two GPUs only if both have one."
     )
 
 

@@ -82,6 +82,8 @@ def build_one(part):
         ("vllm-0.33", "h200", (1024, 8192)),
         ("vllm-0.33", "a100-80gb-sxm", (256, 2048)),
         ("vllm-0.33", "l40s", (256, 2048)),
+        ("vllm-0.24", "gb10", (1024, 8192)),
+        ("vllm-0.33", "gb10", (256, 2048)),  # whatever its memory
     ],
 )
 def test_limits_by_version_and_memory(engine, gpu, limits):

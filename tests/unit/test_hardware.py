@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mist_sim import Simulation, Workload, llm_client
 from mist_sim.calibration.kernels.kernel_calibration import catalog_figures
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, Efficiency, GpuSpec, Interconnect, gpu_names, load_gpu
@@ -24,14 +25,17 @@ NAMES = [
     "ascend-910b3",
     "b200",
     "b300",
+    "gb10",
     "gb200",
     "gb300",
     "gh200",
     "h100-nvl",
     "h100-pcie",
     "h100-sxm",
+    "h20",
     "h200",
     "h200-nvl",
+    "h800",
     "l4",
     "l40",
     "l40s",
@@ -46,8 +50,11 @@ NAMES = [
     "rtx-a6000",
     "rtx-pro-6000",
     "rubin",
+    "t4",
     "tpu-v6e",
     "tpu-v7",
+    "v100-16gb-sxm",
+    "v100-32gb-sxm",
 ]
 SPEC = """
 memory = "80 GB"
@@ -59,7 +66,13 @@ power = "700 W"
 """
 
 
-NEUTRAL = {"domain": None, "nccl_latency": 1.0, "kernel_latency": 1.0, "peer_access": True}
+NEUTRAL = {
+    "domain": None,
+    "nccl_latency": 1.0,
+    "kernel_latency": 1.0,
+    "peer_access": True,
+    "clock": 1.0,
+}
 
 
 def figures(value: object, prefix: str = "") -> list[str]:
@@ -113,12 +126,14 @@ def test_every_figure_has_a_source(name):
 def test_figures_are_of_the_right_size(name):
     """Catches a slipped unit or a rate with sparsity."""
     gpu = load_gpu(name)
-    assert 20e9 < gpu.memory < 310e9
-    assert 0.3e12 <= gpu.memory_bandwidth <= 22e12
-    assert 70e12 <= gpu.flops["bf16"] <= 4000e12
-    assert 30e9 < gpu.interconnect.bandwidth <= 1800e9
-    assert 30e9 < gpu.host_bandwidth <= 450e9
-    assert 70 < gpu.power <= 1800
+    is_old = gpu.compute_capability is not None  # before Ampere: PCIe of generation 3, 16 GB
+    assert (15e9 if is_old else 20e9) < gpu.memory < 310e9
+    assert (0.27e12 if name == "gb10" else 0.3e12) <= gpu.memory_bandwidth <= 22e12
+    assert (65e12 if is_old else 70e12) <= gpu.flops["bf16"] <= 4000e12
+    slowest = 15e9 if is_old else 24e9 if name == "gb10" else 30e9
+    assert slowest < gpu.interconnect.bandwidth <= 1800e9
+    assert (15e9 if is_old else 30e9) < gpu.host_bandwidth <= 450e9
+    assert 70 <= gpu.power <= 1800
     for dtype, factors in (("fp8", (1.9, 4.5)), ("int8", (1.9, 4.1)), ("fp4", (3.9, 9.0))):
         if dtype == "int8" and name in ("b300", "gb300"):
             assert gpu.flops[dtype] < gpu.flops["bf16"] / 10  # Blackwell Ultra
@@ -138,6 +153,17 @@ def test_h100():
     )
     assert gpu.dispatch == {}
     assert gpu.confidence == "fitted"
+
+
+@pytest.mark.parametrize("name", ["v100-16gb-sxm", "v100-32gb-sxm", "t4"])
+def test_cards_of_unknown_kernels_are_told(name):
+    """No table is of Volta or Turing: no error bar, and a range by other architectures."""
+    client = llm_client("llm", model="qwen2.5-1.5b", gpu=name, engine="vllm-0.19")
+    workload = Workload.from_lists([500], [50], [0.0])
+    summary = Simulation(clients=[client], workload=workload).run().summary
+    assert any(each.startswith("architecture: ") for each in summary["assumed"]["llm"])
+    assert summary["expected_errors"]["llm"] == {"ttft": None, "tpot": None}
+    assert "spec-only" in {each["kind"] for each in summary["warnings"]}
 
 
 def test_ascend_has_the_constants_of_bestserve():

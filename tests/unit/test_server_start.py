@@ -31,6 +31,7 @@ from tests.commands import exit_code
 from tests.reference.scenarios import of_profile
 
 A100, H100, H200, B200, L4 = "a100-80gb-sxm", "h100-sxm", "h200", "b200", "l4"
+V100 = "v100-32gb-sxm"
 _DRAFT = (
     'meta-llama/Llama-3.1-70B-Instruct -tp 4 --speculative-config \'{"method": "draft_model", '
     '"model": "meta-llama/Llama-3.2-1B-Instruct", "num_speculative_tokens": 4, '
@@ -76,6 +77,8 @@ STARTS = [
     ("Qwen/Qwen3-235B-A22B-FP8 -tp 8", H100, "0.33", "scales of blocks of 64: 0.29 and newer"),
     ("meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192", L4, "0.19", "24 GiB are enough"),
     (_DRAFT, H100, "0.19", "in 0.19 and not in 0.14"),
+    ("meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192", V100, "0.19", "PyTorch 2.10"),
+    ("Qwen/Qwen2.5-1.5B-Instruct", "t4", "0.33", "7.5 is in the list for CUDA 13"),
     ("meta-llama/Llama-3.1-70B-Instruct -tp 8 -pp 2 --nnodes 2", H100, "0.19", "two nodes"),
     ("deepseek-ai/DeepSeek-V3.2 -tp 8", H200, "0.19", "its recipe"),
     ("Qwen/Qwen3.5-27B --max-model-len 32768", H200, "0.19", "the registry has it"),
@@ -103,6 +106,8 @@ DOES_NOT_START = [
     ("meta-llama/Llama-3.1-8B-Instruct -tp 8 -dcp 2", H100, "0.19", "8 KV heads"),
     ("meta-llama/Llama-3.1-8B-Instruct -tp 2 --enable-expert-parallel", H100, "0.19", "no experts"),
     ("deepseek-ai/DeepSeek-V3.2 -tp 8", A100, "0.19", "sparse latent attention"),
+    ("meta-llama/Llama-3.1-8B-Instruct", V100, "0.24", "compute capability of 7.5"),
+    ("zai-org/GLM-4.7-Flash", H100, "0.14", "glm4_moe_lite came later"),
     (_DRAFT, H100, "0.14", "draft_model"),
     ("meta-llama/Llama-3.1-8B-Instruct --gpu-memory-utilization 1", H100, "0.19", "must be < 1"),
     (

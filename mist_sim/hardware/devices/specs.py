@@ -230,6 +230,8 @@ class GpuSpec:
         known, and decodes find nothing there. l2_bandwidth: bytes/s that such a kernel reaches
         from it; both or none.
     architecture: name of the architecture whose table of kernels applies ("hopper"); empty: none.
+    compute_capability: NVIDIA's number of what kernels may use (7.0 is Volta, 7.5 Turing), for the
+        versions of vLLM that leave it out; None: not known, or one that all versions serve.
     kernels: figures of kernels by kind, those of the architecture with the entry's changes; a kind
         without figures reaches the efficiencies of its phase at any size.
     overhead: an engine's own time, as fitted together with the efficiencies; seconds by field of
@@ -257,6 +259,7 @@ class GpuSpec:
     l2_cache: Bytes | None = None
     l2_bandwidth: BytesPerSecond | None = None
     architecture: str = ""
+    compute_capability: float | None = None
     kernels: Mapping[str, Kernel] = field(default_factory=dict, hash=False)
     based_on: str = ""
     clock: float = field(default=1.0, metadata=NOT_IN_FILES)
@@ -279,6 +282,8 @@ class GpuSpec:
             _check_choice("overhead", name, OVERHEADS)
             if not 0 <= seconds < math.inf:
                 raise ValueError(f"overhead.{name} must be finite and >= 0, got {seconds}")
+        if self.compute_capability is not None:
+            _check_positive("compute_capability", self.compute_capability)
         if self.attention_slots is not None and self.attention_slots < 1:
             raise ValueError(f"attention_slots must be >= 1, got {self.attention_slots}")
         self._check_cache()

@@ -36,14 +36,17 @@ class LimitsByMemory:
     """Limits of `vllm serve` by the memory of the GPU.
 
     tiers: (least bytes, whether A100s have it too, limits), the largest first; below all of them
-    the limits are `small`.
+    the limits are `small`, and on the GPUs with a name in `always_small`.
     """
 
     small: ServerLimits
     tiers: tuple[tuple[float, bool, ServerLimits], ...]
+    always_small: tuple[str, ...] = ()
 
     def of(self, memory: float, name: str) -> ServerLimits:
         """Return the limits on a GPU with so many bytes and that name."""
+        if any(each in name.lower() for each in self.always_small):
+            return self.small
         is_a100 = "a100" in name.lower()
         for least, with_a100, limits in self.tiers:
             if memory >= least and (with_a100 or not is_a100):
@@ -55,6 +58,7 @@ class LimitsByMemory:
             [
                 *(f"{_pair(limits)} from {least / GIB:g} GiB" for least, _, limits in self.tiers),
                 f"else {_pair(self.small)}",
+                *(f"{_pair(self.small)} on {each.upper()}" for each in self.always_small),
             ]
         )
 

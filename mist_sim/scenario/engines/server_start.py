@@ -286,6 +286,20 @@ def _sparse(*others: str) -> Callable[[Server], str]:
     return problem
 
 
+_TURING = 7.5
+
+
+def _too_old(server: Server) -> str:
+    gpu = server.cluster.gpu
+    if gpu.compute_capability is None or gpu.compute_capability >= _TURING:
+        return ""
+    return (
+        f"gpu must have a compute capability of {_TURING} or more, got {gpu.name} with "
+        f"{gpu.compute_capability:.1f}: this version is built for CUDA 13, which leaves it out; "
+        "engine: vllm-0.19 or older has kernels for it"
+    )
+
+
 # --- options that a version refuses together ----------------------------------------------------
 
 
@@ -405,6 +419,13 @@ RULES: tuple[StartRule, ...] = (
         _sparse("blackwell-rtx"),
         "supports_compute_capability in vllm/v1/attention/backends/mla/*_sparse*.py, of which "
         "flashinfer_mla_sparse.py has one for compute capability 12",
+        _since("vllm-0.24"),
+    ),
+    StartRule(
+        "kernels are built for the GPU: Turing or newer",
+        _too_old,
+        "CUDA_SUPPORTED_ARCHS for CUDA 13 in CMakeLists.txt (of setup.py), the default since "
+        "vllm-project/vllm#39878 (0.20); PyTorch 2.11 has no Volta, too (pytorch/pytorch#172352)",
         _since("vllm-0.24"),
     ),
     StartRule(

@@ -297,7 +297,9 @@ V0_33 = after(
     {
         LIMITS: Default(
             LimitsByMemory(
-                _SMALL, ((160 * GIB, True, _LARGE._replace(max_num_batched_tokens=16384)), _70_GIB)
+                _SMALL,
+                ((160 * GIB, True, _LARGE._replace(max_num_batched_tokens=16384)), _70_GIB),
+                always_small=("gb10",),
             ),
             f"{_BATCH_DEFAULTS}, since 0.28",
         ),
@@ -333,7 +335,6 @@ V0_33 = after(
         PARTIAL: Lack((None,), "it was removed in 0.27", "scheduler.long_prefill_token_threshold"),
     },
     notes={
-        "limits on GB10": "256 and 2,048, whatever its memory (EngineArgs.get_batch_defaults)",
         "preemption with a step in flight": "the request waits until that step is over, which it "
         "is when the next one but one is planned (Scheduler.schedule, since 0.27); not so in a "
         "pipeline",
