@@ -187,7 +187,7 @@ def test_one_value_and_no_limit_are_no_choice(mist):
         (("t.csv", *SLOTS, *DERIVED, "--ffn-cards", "2"), "num_cards must be >= 5: 128 experts"),
         (("t.csv", *SLOTS, *DERIVED, "--expert-load-imbalance", "0"), "expert_load_imbalance must"),
         (("t.csv", *SLOTS, *DERIVED, "--mtp-depth", "65"), "--mtp-depth"),
-        (("t.csv", *SLOTS, *DERIVED, "--gpu", "h20"), "h200"),
+        (("t.csv", *SLOTS, *DERIVED, "--gpu", "h201"), "h200"),
         (("t.csv", *SLOTS, *DERIVED, "--model", "llama-3.1-8b"), "model must have experts"),
         (("t.csv", *SLOTS, *DERIVED, "--ffn-gpu", "a100-80gb-sxm"), "a rate for fp8"),
         (("t.csv", *SLOTS, *PRESET, "--max-tpot", "5 ms"), "--max-tpot must be a number of cycles"),
