@@ -71,7 +71,6 @@ FAMILIES: Mapping[str, Sequence[str]] = {
         "llama-4-scout-17b-16e-instruct",
         "llama-4-maverick-17b-128e-instruct",
         "mimo-v2-flash",
-        "step-3.7-flash",
         "muse-glimmer-30b",
         "gpt-oss-120b",
     ),

@@ -30,7 +30,8 @@ from mist_sim.hardware.predictors.external.silicon import (
 from mist_sim.hardware.predictors.external.silicon_experts import OwnExperts, split_rows
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.metrics.assumptions import assumption_warnings
-from mist_sim.models import model_names
+from mist_sim.models import ModelSpec, model_names
+from mist_sim.models.model_loading import _catalog
 from tests.conftest import ROOT
 from tests.reference.scenarios import of_profile
 
@@ -279,10 +280,17 @@ def test_operators_without_tables_are_named():
     assert not_measured(qwen, TimingStore(None)) == ()
 
 
+def step_of_the_package():
+    """Step-3.7 with 64 query heads in every layer and no gates, as the package has it."""
+    config = {**_catalog()["step-3.7-flash"], "num_sliding_attention_heads": 64}
+    config["use_head_wise_attn_gate"] = False
+    return ModelSpec.from_config(config, name="step-3.7-flash", source="")
+
+
 @AISIMULATE
 def test_experts_without_a_table_are_timed_by_the_roofline():
     chosen = {"engine": "vllm", "package": "aisimulate"}
-    of = parts("step-3.7-flash", "h200", ranks=8)
+    of = parts(step_of_the_package(), "h200", ranks=8)
     step = Silicon(**of, **chosen)
     own = own_experts(step, TimingStore(None))
     (others,), (experts,) = step.seconds([DECODES]), own.seconds([DECODES])

@@ -156,7 +156,7 @@ def step3(reader: ConfigReader) -> Fields:
     """
     num_layers, hidden = reader.size("num_hidden_layers", most=LAYERS), reader.size("hidden_size")
     is_gated = reader.flag("use_head_wise_attn_gate", False)
-    norms = 2 * reader.size("head_dim") if reader.config.get("model_type") == "step3p5" else 0
+    norms = 2 * reader.size("head_dim")
 
     def vectors(heads: int) -> int:
         return norms + (hidden * heads if is_gated else 0)
