@@ -107,6 +107,8 @@ DOES_NOT_START = [
     ("meta-llama/Llama-3.1-8B-Instruct -tp 2 --enable-expert-parallel", H100, "0.19", "no experts"),
     ("deepseek-ai/DeepSeek-V3.2 -tp 8", A100, "0.19", "sparse latent attention"),
     ("meta-llama/Llama-3.1-8B-Instruct", V100, "0.24", "compute capability of 7.5"),
+    ("Qwen/Qwen3-30B-A3B-FP8", V100, "0.19", "7.5 or more for weights in fp8"),
+    ("openai/gpt-oss-20b", V100, "0.12", "7.5 or more for weights in mxfp4"),
     ("zai-org/GLM-4.7-Flash", H100, "0.14", "glm4_moe_lite came later"),
     (_DRAFT, H100, "0.14", "draft_model"),
     ("meta-llama/Llama-3.1-8B-Instruct --gpu-memory-utilization 1", H100, "0.19", "must be < 1"),

@@ -287,6 +287,7 @@ def _sparse(*others: str) -> Callable[[Server], str]:
 
 
 _TURING = 7.5
+_AMPERE_WIDENS = ("fp8", "mxfp4")  # Marlin, for GPUs without such products
 
 
 def _too_old(server: Server) -> str:
@@ -297,6 +298,21 @@ def _too_old(server: Server) -> str:
         f"gpu must have a compute capability of {_TURING} or more, got {gpu.name} with "
         f"{gpu.compute_capability:.1f}: this version is built for CUDA 13, which leaves it out; "
         "engine: vllm-0.19 or older has kernels for it"
+    )
+
+
+def _widened(server: Server) -> str:
+    gpu, model = server.cluster.gpu, server.model
+    if gpu.compute_capability is None or gpu.compute_capability >= _TURING:
+        return ""
+    stored = [each for each in (model.quantization, *model.more_quantizations) if each]
+    found = next((each.name for each in stored if each.name in _AMPERE_WIDENS), None)
+    if found is None:
+        return ""
+    return (
+        f"gpu must have a compute capability of {_TURING} or more for weights in {found}, which no "
+        f"kernel widens on older ones, got {gpu.name} with {gpu.compute_capability:.1f}; take a "
+        "checkpoint in 16 bits or of GPTQ"
     )
 
 
@@ -427,6 +443,13 @@ RULES: tuple[StartRule, ...] = (
         "CUDA_SUPPORTED_ARCHS for CUDA 13 in CMakeLists.txt (of setup.py), the default since "
         "vllm-project/vllm#39878 (0.20); PyTorch 2.11 has no Volta, too (pytorch/pytorch#172352)",
         _since("vllm-0.24"),
+    ),
+    StartRule(
+        "weights in FP8 and MXFP4 are on Turing or newer",
+        _widened,
+        "get_min_capability, 75 or 80 by version, in fp8.py and mxfp4.py of "
+        "vllm/model_executor/layers/quantization",
+        _until("vllm-0.19"),
     ),
     StartRule(
         "no draft model",
