@@ -7,6 +7,7 @@ import pytest
 from mist_sim.errors import ScenarioError
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.huggingface.config_text import LANGUAGE_KEYS
+from mist_sim.models.model_loading import _catalog
 
 VISION = {"depth": 24, "hidden_size": 1024}
 # As in the config.json of Mistral-Small-3.1-24B-Instruct-2503, shortened.
@@ -127,6 +128,16 @@ def test_language_models_are_found_under_published_keys(whole, keys, model_type)
     assert tuple(keys.split(".")) in LANGUAGE_KEYS
 
 
+def test_a_plain_model_of_the_catalog_is_the_same_inside_another():
+    """GLM-4.5V has the language model of GLM-4.5-Air, InternVL3.5-20B that of gpt-oss."""
+    pairs = (("glm-4.5-air", "glm4v_moe_text"), ("gpt-oss-20b", "gpt_oss"))
+    for name, model_type in pairs:
+        inner = {**_catalog()[name], "model_type": model_type}
+        found = read({"model_type": "internvl_chat", "llm_config": inner})
+        assert found.num_parameters == load_model(name).num_parameters
+        assert found.moe == load_model(name).moe
+
+
 def test_all_sizes_that_are_missing_are_named_at_once():
     """As llava-hf/llava-1.5-7b-hf, whose config leaves them to the library's defaults."""
     part = {"_name_or_path": "lmsys/vicuna-7b-v1.5", "model_type": "llama", "vocab_size": 32064}
@@ -159,6 +170,10 @@ def test_the_outer_table_says_what_holds_for_the_whole():
         (text(MISTRAL3, num_key_value_heads=...), "text_config: num_key_value_heads is missing"),
         (text(MISTRAL3, hidden_size=...), r"text_config: hidden_size \(or n_embed, n_embd\) is"),
         ({**MISTRAL3, "text_config": [1]}, "text_config must be a table"),
+        (
+            {"is_encoder_decoder": True, "decoder_config": {"model_type": "dia_decoder"}},
+            "decoder_config: is_encoder_decoder means an encoder-decoder model",
+        ),
     ],
 )
 def test_what_a_text_part_leaves_out_is_not_guessed(config, problem):

@@ -60,6 +60,7 @@ def read_config(
 
 def _read_as_it_is(config: Mapping[str, object], where: str) -> dict[str, Any]:
     reader = text_part(ConfigReader(config, where))
+    _refuse_two_towers(reader)
     try:
         return _read_part(reader, where, is_multimodal=bool(language_keys(config)))
     except MissingSizeError as error:
@@ -96,7 +97,8 @@ def _read(reader: ConfigReader) -> dict[str, Any]:
     family = FAMILIES.get(str(config.get("model_type")))
     if family is not None:
         return family(reader)
-    _refuse_unsupported(reader)
+    _refuse_two_towers(reader)
+    check_layer_types(reader)
     encoder = is_encoder(reader)
     model_type = config.get("model_type")
     bloom = model_type == "bloom"
@@ -200,9 +202,8 @@ def _vector_params(reader: ConfigReader, sizes: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def _refuse_unsupported(reader: ConfigReader) -> None:
+def _refuse_two_towers(reader: ConfigReader) -> None:
     if reader.config.get("is_encoder_decoder"):
         raise reader.error(
             "is_encoder_decoder means an encoder-decoder model, which is not simulated yet"
         )
-    check_layer_types(reader)

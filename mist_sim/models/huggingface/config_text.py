@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mist_sim.models.huggingface.config_experts import MOE_TYPES
 from mist_sim.models.huggingface.config_reader import ConfigReader
 from mist_sim.models.huggingface.families import FAMILIES
 
@@ -30,21 +31,21 @@ TEXT_PART = "_is_text_part"
 
 # The plain model with the same layers as a text part, by its model_type.
 _TEXT_TYPES: Mapping[str, str] = {
-    **{name: name for name in FAMILIES},
-    "deepseek_v2": "deepseek_v2",
-    "deepseek_v3": "deepseek_v3",
+    **{name: name for name in (*FAMILIES, *MOE_TYPES)},
+    "gemma2": "gemma2",
     "gemma3_text": "gemma3_text",
+    "glm4v_moe_text": "glm4_moe",
+    "granite": "llama",  # with multipliers, which cost nothing
     "internlm2": "llama",  # Llama with grouped heads (arXiv 2403.17297)
-    "kimi_k2": "kimi_k2",
     "llama": "llama",
     "ministral3": "mistral",
     "mistral": "mistral",
+    "phi3": "mistral",  # its matrices are stored as one
     "qwen2": "qwen2",
     "qwen2_5_omni_text": "qwen2",
     "qwen2_5_vl_text": "qwen2",
     "qwen2_vl_text": "qwen2",
     "qwen3": "qwen3",
-    "qwen3_moe": "qwen3_moe",
     "qwen3_omni_moe_text": "qwen3_moe",
     "qwen3_vl_moe_text": "qwen3_moe",
     "qwen3_vl_text": "qwen3",
