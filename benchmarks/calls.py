@@ -39,11 +39,13 @@ MOST_MORE = 0.01
 
 def scenarios() -> dict[str, dict[str, Any]]:
     """Return what is counted, by name; the first is row one of the budgets."""
-    ahead = {"async_scheduling": True}
+    plain = {"step_loop": "plain"}  # of which calls are counted; the core makes few
+    ahead = {"async_scheduling": True} | plain
     few = {"num_requests": NUM_REQUESTS}
     default = lognormal(**few, num_clients=4)
     default["clients"][0] |= ahead
     synchronous = lognormal(**few, num_clients=4)
+    synchronous["clients"][0] |= plain
     general = lognormal(**few, num_clients=4)
     general["clients"][0] |= ahead | {"step_loop": "general"}
     cached = prefixes("chunked", **few)
@@ -55,7 +57,7 @@ def scenarios() -> dict[str, dict[str, Any]]:
     swapping["clients"][0]["scheduler"]["preemption"] = "swap"
     split = apart() | {"workload": default["workload"]}
     taichi = flowing() | {"workload": default["workload"]}
-    ranks = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
+    ranks = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "step_loop": "auto"}
     piped = lognormal(**few, num_clients=4)
     piped["clients"][0] |= ahead | ranks
     long = lognormal(num_requests=NUM_REQUESTS // 10, num_clients=4, output_factor=8)

@@ -139,7 +139,7 @@ class LlmClient(LaidOutClient):
             check_speculation(config)
         option = self.needs_general_loop
         if config.step_loop == "step":
-            option = option or option_beside_steps(config)
+            option = self._needs_other_loop
         if config.step_loop in ("plain", "step") and option:
             raise ScenarioError(
                 f"{name}: step_loop must not be {config.step_loop} with {option}; auto takes "
@@ -154,6 +154,11 @@ class LlmClient(LaidOutClient):
         """
         num_ranks = len(self.predictor.ranks)
         return option_for_general(self.config, self.rules, self.memory, num_ranks, self.lockstep)
+
+    @property
+    def _needs_other_loop(self) -> str:
+        """The option for which the engine core does not take its steps; empty where it does."""
+        return self.needs_general_loop or option_beside_steps(self.config)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: make the engines, with all blocks free and no sequence waiting."""
@@ -256,7 +261,10 @@ class LlmClient(LaidOutClient):
 
     @property
     def _takes_steps(self) -> bool:
-        return self.config.step_loop == "step" and not self.may_fail
+        loop = self.config.step_loop
+        if loop == "auto" and self.gets_whole and type(self) is LlmClient:
+            loop = "auto" if self._needs_other_loop else "step"
+        return loop == "step" and not self.may_fail and self._layout_number == 0
 
     @property
     def _takes_plain_loop(self) -> bool:

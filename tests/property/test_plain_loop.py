@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 from mist_sim import Scenario, simulate
 from mist_sim.clients import LlmClient
 from mist_sim.clients.engine import run_length
+from mist_sim.clients.engine.loop import Engine
 from mist_sim.clients.engine.plain import PlainEngine
+from mist_sim.clients.engine.plain_swapping import PlainSwappingEngine
+from mist_sim.clients.engine.replicas import Engines
+from mist_sim.clients.engine.stepped import SteppedEngines
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import ColumnRecorder, Result
@@ -507,16 +511,19 @@ def test_prompts_that_begin_from_kept_entries_take_the_general_loop_where_answer
     assert_same(all_bits(chosen), all_bits(general))
 
 
-def test_auto_takes_the_plain_loop_where_it_can():
-    def engines_of(**options: Any) -> list[type]:
-        simulation = scenario(**options)
-        result = _built(simulation)
-        result.run()
-        return [type(engine) for engine in result.clients[0]._engines.all]
+def test_auto_takes_the_core_where_it_can_else_the_plain_loop():
+    def takes(**options: Any) -> list[type]:
+        simulation = _built(scenario(**options))
+        simulation.run()
+        engines = simulation.clients[0]._engines
+        return [type(engines), *(type(engine) for engine in engines.all)]
 
-    assert engines_of() == [PlainEngine]
-    assert engines_of(clients__0__step_loop="general") != [PlainEngine]
-    assert engines_of(clients__0__scheduler={"type": "mixed"}) != [PlainEngine]
+    swapping = {"type": "chunked", "preemption": "swap"}
+    assert takes() == [SteppedEngines]
+    assert takes(clients__0__scheduler=swapping) == [Engines, PlainSwappingEngine]
+    assert takes(clients__0__step_loop="plain") == [Engines, PlainEngine]
+    assert takes(clients__0__step_loop="general") == [Engines, Engine]
+    assert takes(clients__0__scheduler={"type": "mixed"}) == [Engines, Engine]
 
 
 def _built(said: Scenario) -> Simulation:

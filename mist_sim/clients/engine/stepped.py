@@ -28,6 +28,7 @@ from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.views import RUNNING, WAITING, ClientState, ContentWatcher
 from mist_sim.environment import Environment
+from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.base import Predictor, traits_of
 
 if TYPE_CHECKING:
@@ -214,7 +215,14 @@ class SteppedLane:
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence that comes now."""
-        lane, content = self.core, sequence.visit.request.content
+        lane, visit = self.core, sequence.visit
+        content = visit.request.content
+        if visit.kv is not None or visit.is_followed:
+            raise ScenarioError(
+                f"{self._view.name}: step_loop must not be step where requests bring KV entries or "
+                f"leave some to other clients, as request {visit.request.request_id} does; auto "
+                "takes another loop"
+            )
         chain = lane.blocks.chain(content) if content and self.caches_prefixes else None
         now = self._stepper.env.now
         num_tokens = sequence.num_tokens
@@ -382,9 +390,11 @@ class SteppedKvState(EngineKvState):
 
     def prefix_tokens(self, request: Request) -> int:
         """Tokens of a request's prompt that are cached at the engine that would get it now."""
-        blocks = self._engines.next_lane().core.blocks
+        core = self._engines.next_lane().core
+        blocks = core.blocks
         if not (request.content and blocks.shares):
             return 0
+        core.settle()
         chain = Chain(request.content, blocks.size)
         most = (request.num_prompt_tokens - 1) // blocks.size
         return int(blocks.cache.find(chain, most).num_found) * self.block_size

@@ -87,7 +87,7 @@ cdef class Lane:
                    need=cython.longlong, room=cython.longlong)
     cdef admit(self, long long budget)
     @cython.locals(start=cython.double, is_ahead=cython.bint, on_the_spot=cython.bint,
-                   is_alone=cython.bint, seconds=cython.double, chunks=tuple)
+                   seconds=cython.double, chunks=tuple)
     cdef begin(self)
     @cython.locals(position=cython.Py_ssize_t, slot=cython.longlong)
     cdef tuple chunks(self)

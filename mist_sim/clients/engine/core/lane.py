@@ -498,11 +498,12 @@ class Lane:
         on_the_spot = self.plans_ahead and not is_ahead
         chunks = self.chunks() if self.num_new else ()
         seconds = self.seconds(chunks, on_the_spot)
-        is_alone = on_the_spot or self.num_new > 0  # a row of its own
-        if self.has_changed or is_alone or self.is_alone:
+        if self.has_changed or on_the_spot or self.is_alone or not self.rows.go_on(chunks):
             self.rows.begin(start, chunks, self.num_decodes, self.context_sum)
             self.find_seen()
-        self.has_changed, self.is_alone = False, is_alone
+        elif self.num_new:
+            self.find_seen()
+        self.has_changed, self.is_alone = False, on_the_spot
         self.start, self.time, self.phase = start, start + seconds, self.end_phase
         self.was_ahead = is_ahead
         self.known_until = start if self.plans_ahead else inf

@@ -13,10 +13,12 @@ cdef class Rows:
     cdef public long long num_latest
 
     cdef begin(self, double start, tuple chunks, long long num_decodes, long long context_sum)
+    @cython.locals(position=cython.Py_ssize_t)
+    cdef bint go_on(self, tuple chunks) except -1
     cdef note_end(self, double end, long long num_waiting, long long num_used)
     cdef add_end(self, double end)
     cpdef hand_over_ends(self)
     @cython.locals(num_steps=cython.longlong, num_chunks=cython.longlong, num_new=cython.longlong,
-                   num_before=cython.longlong, num_pairs=cython.longlong, new=cython.longlong,
+                   num_before=cython.longlong, num_pairs=cython.longlong, num_all=cython.longlong, new=cython.longlong,
                    before=cython.longlong)
     cpdef flush(self)

@@ -35,6 +35,18 @@ class Rows:
         self.start, self.chunks = start, chunks
         self.num_decodes, self.context_sum = num_decodes, context_sum
 
+    def go_on(self, chunks: Chunks) -> bool:
+        """Tell whether a step of the same members is one more of the present row.
+
+        Its prompts go on with as many tokens.
+        """
+        if len(chunks) != len(self.chunks):
+            return False
+        for position in range(len(chunks)):
+            if chunks[position][0] != self.chunks[position][0]:
+                return False
+        return True
+
     def note_end(self, end: float, num_waiting: int, num_used: int) -> None:
         """Note that a step has ended, with so many requests waiting and blocks in use."""
         self.add_end(end)
@@ -59,11 +71,12 @@ class Rows:
         if not num_steps:
             return
         num_chunks = num_new = num_before = num_pairs = 0
-        for new, before in self.chunks:  # a row with chunks has one step
+        for new, before in self.chunks:  # of all its steps together, as `attended`
             num_chunks += 1
             num_new += new
             num_before += before
-            num_pairs += new * before + new * (new + 1) // 2
+            num_all = new * num_steps
+            num_pairs += num_all * before + num_all * (num_all + 1) // 2
         self.num_steps = 0
         self.add(
             (
