@@ -118,10 +118,9 @@ class EngineOptions:
     max_model_len: largest number of tokens of a prompt and its answer. It must fit in the KV cache,
         and may exceed the model's own (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN). auto, or -1: the
         model's own, or as much of it as fits. By default the model's own, whether it fits or not.
-    step_loop: which of our loops computes the steps; the results are the same to the bit. plain is
-        the fast one for chunked prefill in order of arrival (docs/background/speed.md), general
-        has everything; auto takes plain where it can. step serves what plain does, one step in
-        its turn after the other, and not yet roles, swapping and early rejection.
+    step_loop: which of our loops computes the steps, which are the same to the bit. step takes
+        each in its turn, for chunked prefill in order of arrival (docs/background/speed.md); plain
+        serves roles and swapping, too; general has everything. auto takes the first that can.
 
     In Python, model, GPU and host may be specs themselves. The default scheduler is chunked prefill
     with the limits of vLLM's server on that GPU (see `server_limits`). The predictor is an object,
