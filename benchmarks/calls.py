@@ -40,13 +40,11 @@ MOST_MORE = 0.01
 
 def scenarios() -> dict[str, dict[str, Any]]:
     """Return what is counted, by name; the first is row one of the budgets."""
-    plain = {"step_loop": "plain"}  # of which calls are counted; the core makes few
-    ahead = {"async_scheduling": True} | plain
+    ahead = {"async_scheduling": True}
     few = {"num_requests": NUM_REQUESTS}
     default = lognormal(**few, num_clients=4)
     default["clients"][0] |= ahead
     synchronous = lognormal(**few, num_clients=4)
-    synchronous["clients"][0] |= plain
     general = lognormal(**few, num_clients=4)
     general["clients"][0] |= ahead | {"step_loop": "general"}
     cached = prefixes("chunked", **few)
@@ -58,7 +56,7 @@ def scenarios() -> dict[str, dict[str, Any]]:
     swapping["clients"][0]["scheduler"]["preemption"] = "swap"
     split = apart() | {"workload": default["workload"]}
     taichi = flowing() | {"workload": default["workload"]}
-    ranks = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "step_loop": "auto"}
+    ranks = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
     piped = lognormal(**few, num_clients=4)
     piped["clients"][0] |= ahead | ranks
     long = lognormal(num_requests=NUM_REQUESTS // 10, num_clients=4, output_factor=8)

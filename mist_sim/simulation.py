@@ -317,7 +317,6 @@ class Simulation:
             client.network = self.network
             client.shared_parts = parts
             client.may_fail = self.lifecycle is not None
-            client.gets_whole = self._visits_are_whole
             client.start(env, roster.next_id(), recorder)
             roster.join(client)
         recorder.all_started()
@@ -368,25 +367,18 @@ class Simulation:
         return users(env, coordinator, recorder, retries, rng, loop)
 
     @property
-    def _visits_are_whole(self) -> bool:
-        """Whether one client serves each request whole."""
-        return (
-            type(self.workload) is Workload
-            and self.workload.pipeline is completion_pipeline
-            and self.hand_over.policy is None
-            and all(client.serves_whole for client in self.clients)
-        )
-
-    @property
     def _walks_are_plain(self) -> bool:
         """Whether one client serves each request whole, without limits on time and retries."""
         workload = self.workload
         return (
-            self._visits_are_whole
+            type(workload) is Workload
+            and workload.pipeline is completion_pipeline
             and workload.time_limits is None
             and workload.retries is None
             and self.lifecycle is None
             and self.reconfigure is None
+            and self.hand_over.policy is None
+            and all(client.serves_whole for client in self.clients)
         )
 
 

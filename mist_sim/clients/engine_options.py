@@ -120,7 +120,7 @@ class EngineOptions:
         model's own, or as much of it as fits. By default the model's own, whether it fits or not.
     step_loop: which of our loops computes the steps, which are the same to the bit. step takes
         each in its turn, for chunked prefill in order of arrival (docs/background/speed.md); plain
-        serves roles and swapping, too; general has everything. auto takes the first that can.
+        serves roles and swapping, too; general has everything; auto takes plain where it can.
 
     In Python, model, GPU and host may be specs themselves. The default scheduler is chunked prefill
     with the limits of vLLM's server on that GPU (see `server_limits`). The predictor is an object,

@@ -261,10 +261,7 @@ class LlmClient(LaidOutClient):
 
     @property
     def _takes_steps(self) -> bool:
-        loop = self.config.step_loop
-        if loop == "auto" and self.gets_whole and type(self) is LlmClient:
-            loop = "auto" if self._needs_other_loop else "step"
-        return loop == "step" and not self.may_fail and self._layout_number == 0
+        return self.config.step_loop == "step" and not self.may_fail and not self._layout_number
 
     @property
     def _takes_plain_loop(self) -> bool:

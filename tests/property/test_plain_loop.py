@@ -511,7 +511,7 @@ def test_prompts_that_begin_from_kept_entries_take_the_general_loop_where_answer
     assert_same(all_bits(chosen), all_bits(general))
 
 
-def test_auto_takes_the_core_where_it_can_else_the_plain_loop():
+def test_auto_takes_the_plain_loop_where_it_can():
     def takes(**options: Any) -> list[type]:
         simulation = _built(scenario(**options))
         simulation.run()
@@ -519,9 +519,9 @@ def test_auto_takes_the_core_where_it_can_else_the_plain_loop():
         return [type(engines), *(type(engine) for engine in engines.all)]
 
     swapping = {"type": "chunked", "preemption": "swap"}
-    assert takes() == [SteppedEngines]
+    assert takes() == [Engines, PlainEngine]
+    assert takes(clients__0__step_loop="step") == [SteppedEngines]
     assert takes(clients__0__scheduler=swapping) == [Engines, PlainSwappingEngine]
-    assert takes(clients__0__step_loop="plain") == [Engines, PlainEngine]
     assert takes(clients__0__step_loop="general") == [Engines, Engine]
     assert takes(clients__0__scheduler={"type": "mixed"}) == [Engines, Engine]
 

@@ -215,6 +215,8 @@ class LaidOutClient(Client):
             return "layout must not change before the run has begun"
         if self._asked is not None:
             return "layout must not change while the client is about to change it"
+        if self.config.step_loop == "step":
+            return "layout must not change with step_loop: step; auto takes another loop"
         if not 0 <= seconds < inf:
             return f"seconds must be finite and >= 0, got {seconds}"
         if self.flow is not None:
