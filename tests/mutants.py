@@ -410,7 +410,7 @@ MUTANTS = [
     Mutant(
         "a copy grows in front of an older one",
         "clients/prefixes/prefix_cache.py",
-        "return not any(other.first < end and start < other.end for other in others)",
+        "return not between",
         "return True",
     ),
     Mutant(
@@ -913,10 +913,52 @@ MUTANTS = [
         "first = start + self.step(keys)",
     ),
     Mutant(
+        "the core lets a plan made ahead know who came since",
+        f"{ENGINE}/core/lane.py",
+        "self.known_until = start if self.plans_ahead else inf",
+        "self.known_until = self.time if self.plans_ahead else inf",
+    ),
+    Mutant(
+        "the core gives seats and blocks back before the plan that may know of it",
+        f"{ENGINE}/core/lane.py",
+        "        if not self.plans_ahead:\n            self.free_leaving()\n",
+        "        self.free_leaving()\n        if not self.plans_ahead:\n",
+    ),
+    Mutant(
+        "a preempted decode of the core leaves the token that its plan lacked",
+        f"{ENGINE}/core/lane.py",
+        "                num_known -= 1\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "a step of the core that preempted admits as well",
+        f"{ENGINE}/core/lane.py",
+        "        if self.num_running < num_before:\n            return True\n",
+        "",
+    ),
+    Mutant(
+        "the core goes on fast where a block runs short",
+        f"{ENGINE}/core/quiet.py",
+        "            if num_left < 0:\n",
+        "            if num_left < -1:\n",
+    ),
+    Mutant(
+        "the core goes on fast beyond an arrival that could join",
+        f"{ENGINE}/core/lane.py",
+        "        if not self.is_blocked:\n            self.num_quiet = 0\n",
+        "",
+    ),
+    Mutant(
+        "lanes of the core that step together end in the order of the heap",
+        f"{ENGINE}/core/lane.py",
+        "return self.time < time or (self.time == time and self.phase < phase)",
+        "return self.time < time",
+    ),
+    Mutant(
         "the plain loop plans before who moves at the same time has moved",
         f"{ENGINE}/plain.py",
-        "if agenda and agenda[0][0] <= now:",
-        "if agenda and agenda[0][0] < now:",
+        "is_last = not agenda or agenda[0][0] > now",
+        "is_last = not agenda or agenda[0][0] >= now",
     ),
     Mutant(
         "an arrival does not cut a plain run",
