@@ -33,6 +33,7 @@ from tests.property.test_plain_loop import (
 )
 from tests.reference.comparison import Case, EngineOptions, assert_exact
 from tests.reference.predictors import AWKWARD, DYADIC, EVEN, HOSTED, LINES, SHARING
+from tests.reference.stepwise import Job
 
 TABLES = ("requests", "visits", "gaps", "tokens", "drafts", "moves", "states", "losses")
 BUSY = FrontEnd(
@@ -200,3 +201,12 @@ def test_walks_to_the_core_give_the_same_steps(several, predictor, router, data)
     assert_same_steps(run(*4 * ["step"]), expected)
     assert_same_steps(run(*mixed), expected)
     assert_same_steps(run(*4 * ["step"], recorder=Watched()), expected)
+
+
+def test_clients_of_one_entry_count_their_own_tokens():
+    """Else a front end waits for what the servers of others stream."""
+    one = client(Case(EngineOptions("chunked", 100, 8, 8, 64), ()), DYADIC, "plain")
+    other = one.named("other")
+    jobs = Case(EngineOptions("chunked", 100, 8, 8, 64), (Job(0.0, 4, 3), Job(0.0, 4, 5)))
+    Simulation(clients=[one, other], workload=plain_workload(jobs)).run()
+    assert [one.num_streamed(), other.num_streamed()] == [3, 5]

@@ -25,6 +25,7 @@ from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import LaneState, Scheduler
 from mist_sim.clients.scheduling.cadence import interval_of
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.clients.step_track import TokenCount
 from mist_sim.clients.traits import TimesOrigin
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.visit import Visit
@@ -99,6 +100,7 @@ class LaidOutClient(Client):
         """Return a client like this one, which has joined no run, with another name."""
         other = copy(self)
         other.name = name
+        other.streamed = TokenCount()
         return other
 
     def fail(self, reason: str) -> None:
