@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 import mist_sim
+from mist_sim import compiled
 from mist_sim.cli.listings.catalog_dates import CATALOGS, DATES, digest_of, held
 from mist_sim.errors import InvariantError
 from mist_sim.metrics import Result
@@ -420,7 +421,8 @@ def test_schema_goes_to_the_terminal_or_a_file(mist):
 
 
 def test_version_says_how_new_the_catalogs_are(mist):
-    first, *catalogs = mist("--version")[1].splitlines()
+    first, core, *catalogs = mist("--version")[1].splitlines()
+    assert core == f"engine core: {compiled.state()}"
     assert first == f"mist-sim {mist_sim.__version__}"
     assert [line.split()[0] for line in catalogs] == ["models", "GPUs", "prices", "vLLM"]
     assert all(re.search(r"20\d\d", line) for line in catalogs)

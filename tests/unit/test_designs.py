@@ -457,7 +457,7 @@ def test_the_command_compares_all_designs_of_a_file(mist):
     assert max(map(len, out.splitlines())) <= 80
     rows = [line[2:28].strip() for line in out.splitlines()]
     assert [name for name in rows if name in OF_THREE][:9] == OF_THREE
-    for words in ("Left out", "llama-3.1-8b has none", "Assumed", "{topology: hgx-h100}"):
+    for words in ("Left out", "llama-3.1-8b has none", "Warnings", "{topology: hgx-h100}"):
         assert words in out
 
 

@@ -193,7 +193,8 @@ def test_replications_pass_by_their_means(mist):
     assert err.startswith("missed:\n  p99 TTFT is ")
     code, out, err = mist("replications=2", "clients.0.max_model_len=1")
     assert code == 3
-    assert "In 2 of 2 replications: No request finished: 200 rejected." in out
+    assert "No request finished: 200 rejected." in out
+    assert "In 2 of 2 runs" in out
     assert err.startswith("missed:\n  no request finished\n  p99 TTFT has no figure")
 
 
