@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from mist_sim import compiled
+
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "mist_sim"
@@ -119,7 +121,7 @@ def test_every_room_stands_in_the_page_on_the_architecture():
     text = (ROOT / "docs/architecture.md").read_text("utf-8")
     rooms = text[text.index("## Rooms") : text.index("## The life of a request")]
     for path in PACKAGE.rglob("*"):
-        if not path.is_dir() or path.name == "__pycache__":
+        if not path.is_dir() or {"__pycache__", compiled.FOLDER} & set(path.parts):
             continue
         folder = any(each.name != "__pycache__" for each in path.iterdir())
         if folder and path.parent == PACKAGE:

@@ -106,7 +106,7 @@ def test_designs_on_another_footing_are_named_in_the_verdict():
     two = dict(list(designs.scenarios.items())[:2])
     plain = compare(two, jobs=1)
     found = compare(two, uneven=("bundles",), jobs=1)
-    assert found.verdict == f"{plain.verdict} Not on the same footing (see Assumed): bundles."
+    assert found.verdict == f"{plain.verdict} Not on the same footing (see the warnings): bundles."
     assert found.summary["uneven"] == ["bundles"]
     no_limits = {name: Scenario.from_dict(TOGETHER | {"slo": {}}) for name in "ab"}
     assert compare(no_limits, uneven=designs.uneven, jobs=1).verdict == ""

@@ -153,7 +153,7 @@ def test_a_decode_client_comes_by_entry_point_into_a_file(mist, tmp_path, monkey
     monkeypatch.setattr(
         registry_module, "offered", lambda group: [point] * group.endswith(".clients")
     )
-    monkeypatch.setattr(CLIENTS, "_loaded", False)
+    monkeypatch.setattr(CLIENTS, "_offers", None)
     monkeypatch.setattr(CLIENTS, "_classes", dict(CLIENTS._classes))
     (tmp_path / "split.yaml").write_text(
         """

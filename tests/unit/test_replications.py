@@ -160,7 +160,7 @@ def test_rejections_are_told(mist):
     few = "--set=workload.lengths.num_requests=20"
     code, out, _ = mist("run", "demo", small, few, "--replications", "2", "--jobs", "1")
     assert code == 0
-    assert "Requests were rejected; one run without replications shows the reason." in out
+    assert "In 2 of 2 runs; in the first of them: Failed: 20 requests, such as llm-0" in out
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])

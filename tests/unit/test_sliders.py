@@ -13,7 +13,7 @@ from mist_sim.search.bracketing import Bracket
 from mist_sim.search.designs import designs_of
 from mist_sim.search.goodput import GoodputOptions, find_goodputs
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
-from mist_sim.search.same_workload import check_same_workload
+from mist_sim.search.same_workload import workloads_differ
 from mist_sim.search.slider_search import Entry, SliderSearch, search_sliders
 from mist_sim.search.sliders import Slidable, Sliders, all_sliders
 from mist_sim.search.verdicts.request_times import Target
@@ -293,7 +293,7 @@ def test_a_hybrid_is_compared_with_all_ratios_and_both_chunks():
     assert designs["3 x 256"].clients[0].engine.scheduler.max_num_batched_tokens == 256
     apart = [client.count for client in designs["1 prefill + 2 decode"].clients]
     assert apart == [1, 2]
-    check_same_workload({name: Built(design) for name, design in designs.items()})
+    assert not workloads_differ({name: Built(design) for name, design in designs.items()})
 
 
 @pytest.mark.parametrize("chunk", [1024, 2048])
