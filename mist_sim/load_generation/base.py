@@ -114,11 +114,13 @@ class LoadGenerator(ABC):
                 visits = []
                 failure = Failure("cancelled", gone_at, "the user went away between two attempts")
                 break
-        if failure is None and (leaving := self._leaves_after(visits)):
-            request.front_end += leaving
-            yield self.env.at(self.env.now + leaving)
-        ended_at = self.env.now if failure is None else failure.time
+        leaving = self._leaves_after(visits) if failure is None else 0.0
+        request.front_end += leaving
+        ended_at = self.env.now + leaving if failure is None else failure.time
+        # rows stand in the order in which steps end, as those of plain walks do
         self.recorder.record_end(request, visits, ended_at, failure, num_attempts, in_vain)
+        if leaving:
+            yield self.env.at(ended_at)
         if self.watch is not None and failure is None:
             self.watch.served(request, sum([visit.num_output_tokens for visit in visits]))
         self._count_end(request, len(in_vain) if failure else len(in_vain) + len(visits))

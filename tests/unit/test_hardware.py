@@ -83,7 +83,7 @@ def figures(value: object, prefix: str = "") -> list[str]:
         parts = value
     else:
         return [] if value is None else [prefix.removesuffix(".")]
-    left_out = {"name", "based_on", "kind", "confidence", "architecture", "sources"}
+    left_out = {"name", "based_on", "kind", "confidence", "architecture", "sources", "clock"}
     return [
         name
         for key, part in parts.items()
