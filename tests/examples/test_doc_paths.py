@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from mist_sim import compiled
-
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "mist_sim"

@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 
 from mist_sim import Scenario, ScenarioError
 from mist_sim.cli.app import app
+from mist_sim.core import result_warnings as kinds
 from mist_sim.core.batch import StepBatch
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import first_problem
 from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.report.plan import _good
@@ -370,11 +372,10 @@ def test_a_report_names_the_answer_and_shows_each_candidate(found, tmp_path):
 
 
 def test_an_assumed_host_is_named(found):
-    assert "host of the GPUs" not in found._repr_html_()
-    worth = {"num_tokens": 2048, "communication_ms": 133.8, "other_communication_ms": 98.7}
-    host = {"llm": {"host": "host-bridge", "other_host": "pcie-peer", **worth}}
-    on_pcie = replace(found, goodput=replace(found.goodput, assumed_host=host))
-    assert "host of the GPUs assumed: host-bridge" in on_pcie._repr_html_()
+    assert "Host of the GPUs" not in found._repr_html_()
+    host = ResultWarning(kinds.ASSUMED_HOST, "Host of the GPUs assumed: host-bridge.")
+    on_pcie = replace(found, goodput=replace(found.goodput, warnings=(host,)))
+    assert "Host of the GPUs assumed: host-bridge" in on_pcie._repr_html_()
 
 
 def test_dollars_are_those_of_the_rate(found):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import mist_sim
 from mist_sim import (
@@ -31,13 +29,13 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import TablePredictor
 from mist_sim.models import load_model
-from mist_sim.report.run.tables import results_table
 from mist_sim.rng import Streams
 from mist_sim.scenario.build import build
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
 from tests.reference import measured
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.scenarios import BASE, PRESSED, scenario
+from tests.warned import texts
 
 ROW = "2023-11-16 18:15:46.6805900,374,44\n"
 
@@ -155,9 +153,7 @@ def test_an_overhead_of_another_gpu_is_named(tmp_path, monkeypatch, client, assu
     result = simulate(Scenario.load("demo", overrides=overrides))
     named = [name for name in result.summary["assumed"]["llm"] if not name.startswith("kernels: ")]
     assert named == [*(assumed or ()), "front_end"]
-    console = Console(width=80, record=True, file=StringIO())
-    console.print(results_table(result))
-    shown = " ".join(console.export_text().split())
+    shown = " ".join(texts(result.summary))
     note = f"own time a step ({', '.join(assumed or ())}) is an assumption here"
     assert (note in shown) == bool(assumed)
 
@@ -181,9 +177,7 @@ def test_steps_with_prompts_take_3_ms_more_around_profiles_of_layers(tmp_path, f
     is_assumed = said is None and form != "steps"
     options = ["overhead.prefill_step"] * is_assumed + ["front_end"] * (form != "steps")
     assert result.summary.get("assumed", {}).get("llm", []) == options
-    console = Console(width=80, record=True, file=StringIO())
-    console.print(results_table(result))
-    shown = " ".join(console.export_text().split())
+    shown = " ".join(texts(result.summary))
     assert ("3 ms that a step with prompts takes beyond" in shown) == is_assumed
     (engine,) = build(scenario(clients=[client])).clients
     bare = TablePredictor(
