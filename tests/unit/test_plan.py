@@ -14,7 +14,6 @@ from mist_sim import Scenario, ScenarioError
 from mist_sim.cli.app import app
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.batch import StepBatch
-from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import first_problem
 from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.report.plan import _good
@@ -372,10 +371,10 @@ def test_a_report_names_the_answer_and_shows_each_candidate(found, tmp_path):
 
 
 def test_an_assumed_host_is_named(found):
-    assert "Host of the GPUs" not in found._repr_html_()
-    host = ResultWarning(kinds.ASSUMED_HOST, "Host of the GPUs assumed: host-bridge.")
-    on_pcie = replace(found, goodput=replace(found.goodput, warnings=(host,)))
-    assert "Host of the GPUs assumed: host-bridge" in on_pcie._repr_html_()
+    assert "l40s TP 2: Host of the GPUs assumed: host-bridge" in found._repr_html_()
+    hosts = [each for each in found.warnings if each.kind is kinds.ASSUMED_HOST]
+    assert hosts
+    assert not any("h100-sxm" in name for each in hosts for name in each.of)
 
 
 def test_dollars_are_those_of_the_rate(found):
