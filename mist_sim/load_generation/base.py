@@ -119,11 +119,12 @@ class LoadGenerator(ABC):
         ended_at = self.env.now + leaving if failure is None else failure.time
         # rows stand in the order in which steps end, as those of plain walks do
         self.recorder.record_end(request, visits, ended_at, failure, num_attempts, in_vain)
+        self._count_row(request, len(in_vain) if failure else len(in_vain) + len(visits))
         if leaving:
             yield self.env.at(ended_at)
         if self.watch is not None and failure is None:
             self.watch.served(request, sum([visit.num_output_tokens for visit in visits]))
-        self._count_end(request, len(in_vain) if failure else len(in_vain) + len(visits))
+        self._count_end(request)
         return failure
 
     def _leaves_after(self, visits: list[Visit]) -> float:
@@ -140,11 +141,14 @@ class LoadGenerator(ABC):
             return None
         return failure.time + retries.wait(num_attempts, self._rng.random())
 
-    def _count_end(self, request: Request, num_visits: int) -> None:
-        """Note that a request has ended for good, and whether it was the last."""
-        self.num_ended += 1
+    def _count_row(self, request: Request, num_visits: int) -> None:
+        """Note what the row of a request counts, for the check of conservation."""
         self.num_visits.append(num_visits)
         self.num_stages.append(request.num_stages)
+
+    def _count_end(self, request: Request) -> None:
+        """Note that a request has ended for good, and whether it was the last."""
+        self.num_ended += 1
         if self.on_end is not None and request.parent_id is None:
             self._num_own_ended += 1
             self.on_end(self._num_own_ended, self.env.now)

@@ -32,7 +32,7 @@ class OpenLoop(LoadGenerator):
             self.coordinator,
             self.recorder,
             self._end_plainly,
-            self._count_end,
+            self._count_plainly,
             at_once=at_once,
         )
 
@@ -89,7 +89,12 @@ class OpenLoop(LoadGenerator):
             self.recorder.record_end(request, visits, self.env.now + leaving)
         else:
             self.recorder.record_end(request, visits, failure.time, failure, 1, visits)
-        self._count_end(request, len(visits))
+        self._count_plainly(request, len(visits))
+
+    def _count_plainly(self, request: Request, num_visits: int) -> None:
+        self.num_visits.append(num_visits)
+        self.num_stages.append(request.num_stages)
+        self._count_end(request)
 
     def _generate(self, requests: Iterator[Request]) -> Generator[Event, object, None]:
         for request in requests:
