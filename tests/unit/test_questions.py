@@ -17,7 +17,7 @@ EXPECTED = {
     "fp8_or_bf16": r"1 of 2 keep their limits at this rate: fp8\.",
     "how_many_gpus": r"From count=3 on, 90 % of the requests are good",
     "largest_rate": r"18\.\d /s, between \d+\.\d and \d+\.\d; tpot misses first",
-    "prefix_cache": r"p99 TTFT, ms +35\d +6\d\.\d \*",
+    "prefix_cache": r"p99 TTFT, ms +36\d +6\d\.\d \*",
     "split_or_not": r"None keeps its limits at this rate; 2 prefill \+ 2 decode comes nearest",
     "which_chunk": r"max_num_batched_tokens=1024\n.*\n? *.*good requests 9\d\.\d %",
     "which_gpu": r"\$ a million output tokens +1\.\d\d +0\.9\d +0\.\d\d \* +0\.\d\d",
