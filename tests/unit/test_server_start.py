@@ -1,15 +1,17 @@
 """Command lines that start a server, and that do not, as vLLM itself judges them.
 
-Where a line was run or failed in public, the note says where; the others follow from vLLM's files,
-which the rules name. Runs of 0.11 are judged as 0.12.
+`data/server_lines.yaml` has the lines. Where one was run or failed in public, its note says where;
+the others follow from vLLM's files, which the rules name. Runs of 0.11 are judged as 0.12.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 
 from mist_sim import Scenario, llm_client
 from mist_sim.cli.app import BAD_INPUT
@@ -30,110 +32,14 @@ from mist_sim.search.planning.space import candidates, scenario_of
 from tests.commands import exit_code
 from tests.reference.scenarios import of_profile
 
-A100, H100, H200, B200, L4 = "a100-80gb-sxm", "h100-sxm", "h200", "b200", "l4"
-V100 = "v100-32gb-sxm"
-_DRAFT = (
-    'meta-llama/Llama-3.1-70B-Instruct -tp 4 --speculative-config \'{"method": "draft_model", '
-    '"model": "meta-llama/Llama-3.2-1B-Instruct", "num_speculative_tokens": 4, '
-    '"acceptance_rate": 0.7}\''
-)
-_LAB, _ENERGY, _PREFIXES = "gpustack-lab", "ML.ENERGY", "shared-prefix runs of 0.15.1"
-
-STARTS = [
-    ("Qwen/Qwen3-14B", A100, "0.12", _LAB),
-    ("Qwen/Qwen3-14B-FP8", A100, "0.12", _LAB),
-    ("Qwen/Qwen3-14B-AWQ", A100, "0.12", _LAB),
-    ("Qwen/Qwen3-32B --max-model-len 32768", A100, "0.12", _LAB),
-    ("Qwen/Qwen3-32B-FP8", A100, "0.12", _LAB),
-    ("Qwen/Qwen3-32B-AWQ", A100, "0.12", _LAB),
-    ("openai/gpt-oss-20b", A100, "0.12", _LAB),
-    ("openai/gpt-oss-20b --async-scheduling", H100, "0.12", _LAB),
-    ("openai/gpt-oss-120b --max-model-len 32768 -tp 2 --async-scheduling", A100, "0.12", _LAB),
-    ("meta-llama/Llama-3.1-8B-Instruct", H100, "0.12", _ENERGY),
-    ("meta-llama/Llama-3.1-405B-Instruct-FP8 -tp 8", H100, "0.12", _ENERGY),
-    ("deepseek-ai/DeepSeek-R1-0528 -tp 8 --enable-expert-parallel", B200, "0.12", _ENERGY),
-    (
-        "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8 -tp 8 --enable-expert-parallel",
-        H100,
-        "0.12",
-        _ENERGY,
-    ),
-    ("mistralai/Mixtral-8x7B-Instruct-v0.1 -tp 2 --max-model-len 4096", H100, "0.14", _PREFIXES),
-    ("meta-llama/Llama-2-70b-hf -tp 4 --max-model-len 4096", H100, "0.14", _PREFIXES),
-    ("codellama/CodeLlama-34b-hf -tp 2 --max-model-len 4096", H100, "0.14", _PREFIXES),
-    (
-        "MiniMaxAI/MiniMax-M2.7 -tp 4 --max-model-len 32768",
-        A100,
-        "0.19",
-        "the same that fails with -tp 8 below; that report says it runs",
-    ),
-    ("MiniMaxAI/MiniMax-M2 -tp 8 --enable-expert-parallel", H100, "0.19", "its recipe"),
-    (
-        "Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8 -tp 4 -pp 2",
-        H200,
-        "0.12",
-        "what reports of failures with -tp 8 recommend",
-    ),
-    ("Qwen/Qwen3-235B-A22B-FP8 -tp 8", H100, "0.33", "scales of blocks of 64: 0.29 and newer"),
-    ("meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192", L4, "0.19", "24 GiB are enough"),
-    (_DRAFT, H100, "0.19", "in 0.19 and not in 0.14"),
-    ("meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192", V100, "0.19", "PyTorch 2.10"),
-    ("Qwen/Qwen2.5-1.5B-Instruct", "t4", "0.33", "7.5 is in the list for CUDA 13"),
-    ("meta-llama/Llama-3.1-70B-Instruct -tp 8 -pp 2 --nnodes 2", H100, "0.19", "two nodes"),
-    ("deepseek-ai/DeepSeek-V3.2 -tp 8", H200, "0.19", "its recipe"),
-    ("Qwen/Qwen3.5-27B --max-model-len 32768", H200, "0.19", "the registry has it"),
-]
-
+H100 = "h100-sxm"
+LINES = yaml.safe_load((Path(__file__).parent / "data/server_lines.yaml").read_text("utf-8"))
 WARNED = ("--max-model-len", "--max-num-seqs", "--nnodes")
 """What is said of lines that are timed all the same."""
-_BLOCKS = "whole blocks of 128"
-DOES_NOT_START = [
-    ("Qwen/Qwen3.5-27B --max-model-len 32768", H200, "0.14", "vllm-0.19 or newer"),
-    ("meta-llama/Llama-3.1-8B-Instruct", L4, "0.19", "--max-model-len"),
-    ("meta-llama/Llama-3.1-70B-Instruct -tp 2", A100, "0.33", "--max-model-len 37904"),
-    ("meta-llama/Llama-3.1-70B-Instruct", H100, "0.19", "leaves no KV-cache block"),
-    ("Qwen/Qwen3-235B-A22B-FP8 -tp 8", H100, "0.19", _BLOCKS),  # reported often, 1536 / 8 = 192
-    ("Qwen/Qwen3-235B-A22B-FP8 -tp 8", H100, "0.24", _BLOCKS),
-    ("Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8 -tp 8", H200, "0.12", "leaves 320"),  # reported
-    ("MiniMaxAI/MiniMax-M2 -tp 8", H100, "0.12", "leaves 192"),  # vLLM's recipe says so
-    ("MiniMaxAI/MiniMax-M2.7 -tp 8", A100, "0.19", "leaves 192"),  # reported
-    ("MiniMaxAI/MiniMax-M2.7 -tp 8", A100, "0.33", "leaves 192"),  # Triton has no FP8 there
-    ("Qwen/Qwen3-30B-A3B-FP8 -tp 4", H100, "0.19", "enable_expert_parallel: true"),
-    ("stepfun-ai/Step-3.7-Flash-FP8 -tp 4 --enable-expert-parallel", H200, "0.33", "leaves 320"),
-    ("Qwen/Qwen3-4B-FP8 -tp 8", H100, "0.19", "leaves 1216; these work: 1, 2, 4"),
-    ("meta-llama/Llama-3.1-70B-Instruct -tp 3", H100, "0.19", "64 attention heads"),
-    ("Qwen/Qwen2.5-7B-Instruct -tp 8", H100, "0.19", "28 attention heads"),
-    ("meta-llama/Llama-3.1-8B-Instruct -tp 8 -dcp 2", H100, "0.19", "8 KV heads"),
-    ("meta-llama/Llama-3.1-8B-Instruct -tp 2 --enable-expert-parallel", H100, "0.19", "no experts"),
-    ("deepseek-ai/DeepSeek-V3.2 -tp 8", A100, "0.19", "sparse latent attention"),
-    ("meta-llama/Llama-3.1-8B-Instruct", V100, "0.24", "compute capability of 7.5"),
-    ("Qwen/Qwen3-30B-A3B-FP8", V100, "0.19", "7.5 or more for weights in fp8"),
-    ("openai/gpt-oss-20b", V100, "0.12", "7.5 or more for weights in mxfp4"),
-    ("zai-org/GLM-4.7-Flash", H100, "0.14", "glm4_moe_lite came later"),
-    (_DRAFT, H100, "0.14", "draft_model"),
-    ("meta-llama/Llama-3.1-8B-Instruct --gpu-memory-utilization 1", H100, "0.19", "must be < 1"),
-    (
-        "meta-llama/Llama-3.1-8B-Instruct --max-model-len 200000",
-        H100,
-        "0.19",
-        "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1",
-    ),
-    ("meta-llama/Llama-3.1-70B-Instruct -tp 8 -pp 2", H100, "0.19", "--nnodes 2"),
-    ("meta-llama/Llama-3.1-70B-Instruct -tp 8 -pp 2 --nnodes 3", H100, "0.19", "must divide"),
-    (
-        "meta-llama/Llama-3.1-8B-Instruct --long-prefill-token-threshold 4096 --max-model-len 2048",
-        H100,
-        "0.33",
-        "long_prefill_token_threshold",
-    ),
-    ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", H100, "0.24", "--max-num-seqs 880"),
-    (
-        "meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 4096 --max-num-batched-tokens 2048",
-        H100,
-        "0.19",
-        "max_num_seqs (4096)",
-    ),
-]
+
+
+def rows(key):
+    return [tuple(row.values()) for row in LINES[key]]
 
 
 def from_vllm(line, gpu, version, capsys):
@@ -143,14 +49,14 @@ def from_vllm(line, gpu, version, capsys):
     return code, " ".join(f"{said.err} {said.out}".split())
 
 
-@pytest.mark.parametrize(("line", "gpu", "version", "seen"), STARTS)
+@pytest.mark.parametrize(("line", "gpu", "version", "seen"), rows("starts"))
 def test_lines_that_start(line, gpu, version, seen, capsys):
     code, told = from_vllm(f"vllm serve {line}", gpu, version, capsys)
     assert code == 0, (seen, told)
     assert "not start" not in told, seen
 
 
-@pytest.mark.parametrize(("line", "gpu", "version", "said"), DOES_NOT_START)
+@pytest.mark.parametrize(("line", "gpu", "version", "said"), rows("fails"))
 def test_lines_that_do_not_start(line, gpu, version, said, capsys):
     code, told = from_vllm(f"vllm serve {line}", gpu, version, capsys)
     assert said in told

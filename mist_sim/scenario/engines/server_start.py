@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import gcd, inf
 from typing import NamedTuple
 
@@ -44,10 +45,9 @@ from mist_sim.scenario.engines.engine_version import EngineVersion
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.versions import VERSIONS
 
-_LINEAR = "vllm/model_executor/layers/linear.py"
-_FP8_SHAPE = (
-    "validate_fp8_block_shape in vllm/model_executor/layers/quantization/utils/fp8_utils.py"
-)
+_LAYERS = "vllm/model_executor/layers"
+_FP8_SHAPE = f"validate_fp8_block_shape in {_LAYERS}/quantization/utils/fp8_utils.py"
+_DRAFTS = "SpeculativeConfig.__post_init__ in vllm/config/speculative.py"
 LENGTH, SEQUENCES = "max_model_len", "scheduler.max_num_seqs"
 """Options that a client assumes (`TimesOrigin.assumed`) where vLLM needs them to start."""
 
@@ -67,10 +67,14 @@ class Server(NamedTuple):
         return version_of(self.config.engine)
 
     @property
+    def ranks(self) -> int:
+        """Ranks that share each layer."""
+        return self.cluster.tensor_parallel_size
+
+    @property
     def slices(self) -> int:
         """Ranks that share each expert."""
-        is_whole = self.cluster.enable_expert_parallel
-        return 1 if is_whole else self.cluster.tensor_parallel_size
+        return 1 if self.cluster.enable_expert_parallel else self.ranks
 
     def split(self, ranks: int) -> Server:
         """Return the same server with another tensor parallel size."""
@@ -87,13 +91,13 @@ class Server(NamedTuple):
 class StartRule:
     """A rule that vLLM checks as it starts.
 
-    what: it asks for, in words. problem: returns what is wrong with a server, the option first,
-    and what to write instead; empty if nothing is. source: where vLLM has it. versions: those that
-    have it. is_told: whether results say that it held before, where no version is named.
+    what: it asks for, in words. problems: yields what is wrong with a server, the option first, and
+    what to write instead. source: where vLLM has it. versions: those that have it. is_told: whether
+    results say that it held before, where no version is named.
     """
 
     what: str
-    problem: Callable[[Server], str]
+    problems: Callable[[Server], Iterator[str]]
     source: str
     versions: tuple[str, ...] = tuple(VERSIONS)
     is_told: bool = False
@@ -115,7 +119,7 @@ def check_start(server: Server) -> None:
     Memory is counted later: see `context_length` and `most_sequences`.
     """
     for rule in RULES:
-        if server.version.name in rule.versions and (problem := rule.problem(server)):
+        for problem in rule.problems(server) if server.version.name in rule.versions else ():
             raise ScenarioError(f"{problem}; {server.version.title} does not start otherwise")
 
 
@@ -125,7 +129,7 @@ def older_versions(server: Server) -> Iterator[ResultWarning]:
         return
     for rule in RULES:
         lacks_it = rule.is_told and server.version.name not in rule.versions
-        if lacks_it and (problem := rule.problem(server)):
+        for problem in rule.problems(server) if lacks_it else ():
             yield ResultWarning(
                 OLDER_ENGINES,
                 f"No engine is named, so that it is {server.version.title}; "
@@ -136,12 +140,11 @@ def older_versions(server: Server) -> Iterator[ResultWarning]:
 # --- splits -------------------------------------------------------------------------------------
 
 
-def _split(server: Server) -> str:
+def _split(server: Server) -> Iterator[str]:
     try:
         server.cluster.check_split(server.model)
     except ScenarioError as error:
-        return str(error)
-    return ""
+        yield str(error)
 
 
 _CAME_IN: Mapping[str, str] = {
@@ -161,24 +164,22 @@ _CAME_IN: Mapping[str, str] = {
 """The first version here that serves an architecture, of those that not all serve."""
 
 
-def _too_new(server: Server) -> str:
+def _too_new(server: Server) -> Iterator[str]:
     first = _CAME_IN.get(server.model.architecture)
-    if first is None or server.version.name in _since(first):
-        return ""
-    return (
-        f"engine must be {first} or newer for {server.model.name}, got {server.version.name}: the "
-        f"architecture {server.model.architecture} came later"
-    )
+    if first and server.version.name not in _since(first):
+        yield (
+            f"engine must be {first} or newer for {server.model.name}, got {server.version.name}: "
+            f"the architecture {server.model.architecture} came later"
+        )
 
 
-def _few_experts(server: Server) -> str:
-    moe, ranks = server.model.moe, server.cluster.tensor_parallel_size
-    if moe is None or ranks <= moe.num_experts:
-        return ""
-    return (
-        f"tensor_parallel_size must be <= {moe.num_experts}, the experts of {server.model.name}, "
-        f"got {ranks}"
-    )
+def _few_experts(server: Server) -> Iterator[str]:
+    moe = server.model.moe
+    if moe and server.ranks > moe.num_experts:
+        yield (
+            f"tensor_parallel_size must be <= {moe.num_experts}, the experts of "
+            f"{server.model.name}, got {server.ranks}"
+        )
 
 
 def _rows(server: Server) -> Iterator[BlockSlice]:
@@ -191,188 +192,137 @@ def _rows(server: Server) -> Iterator[BlockSlice]:
     model, cluster = server.model, server.cluster
     is_spread = cluster.enable_expert_parallel and cluster.data_parallel_size > 1
     is_padded = any(isinstance(layer.mixer, CompressedMixer) for layer in model.layers)
-    for each in input_slices(model, cluster.tensor_parallel_size):
+    for each in input_slices(model, server.ranks):
         if each.what != "shared experts" or not (is_spread or is_padded):
             yield each
-    yield from output_slices(model, cluster.tensor_parallel_size)
+    yield from output_slices(model, server.ranks)
 
 
-def _cut_rows(server: Server) -> str:
-    return _cut(server, _rows)
-
-
-def _cut_merged(server: Server) -> str:
-    return _cut(server, lambda each: merged_slices(each.model, each.cluster.tensor_parallel_size))
-
-
-def _cut_experts(server: Server) -> str:
-    return _cut(server, _blocks_of_experts)
-
-
-def _blocks_of_experts(server: Server) -> Iterator[BlockSlice]:
+def _experts(server: Server) -> Iterator[BlockSlice]:
     """Yield the slices of experts in FP8; those in fewer bits have kernels for smaller groups."""
     stored = server.model.quantization_of("routed_experts")
     if stored is not None and stored.kernel == "fp8_block":
         yield from expert_slices(server.model, server.slices)
 
 
-def _cut_refined(server: Server) -> str:
-    """Return what is wrong with blocks of experts that may be made smaller, or padded."""
-    return _cut(server, _unrefined)
-
-
 def _unrefined(server: Server) -> Iterator[BlockSlice]:
-    moe, backend = server.model.moe, server.config.moe_backend
-    for each in _blocks_of_experts(server):
-        if each.is_whole or moe is None:
+    """Yield the slices of experts whose blocks can be neither made smaller nor padded."""
+    moe, stored = server.model.moe, server.model.quantization_of("routed_experts")
+    for each in _experts(server):
+        if each.is_whole or moe is None or stored is None or stored.block is None:
             continue
         hidden = moe.hidden_size or server.model.hidden_size
-        finest = gcd(*_sides(server.model), each.slice, hidden)
+        finest = gcd(*stored.block, each.slice, hidden)
         by_triton = finest >= _REFINE and server.cluster.gpu.architecture != "ampere"
         is_padded = moe.intermediate_size % each.block == 0 == hidden % each.block
         may_pad = is_padded and server.slices > 1 and server.config.lora is None
-        if by_triton if backend in (None, "triton") else may_pad:
-            continue
-        yield each
+        if not (by_triton if server.config.moe_backend in (None, "triton") else may_pad):
+            yield each
 
 
-def _sides(model: ModelSpec) -> tuple[int, int]:
-    stored = model.quantization_of("routed_experts")
-    return (stored.block if stored else None) or (1, 1)
-
-
-def _cut(server: Server, slices: Callable[[Server], Iterator[BlockSlice]]) -> str:
-    """Return which slices end inside a block, and the sizes with which none does."""
+def _cut(slices: Callable[[Server], Iterator[BlockSlice]], server: Server) -> Iterator[str]:
+    """Yield which slices end inside a block, and the sizes with which none does."""
     found = next((each for each in slices(server) if not each.is_whole), None)
     if found is None:
-        return ""
-    ranks = server.cluster.tensor_parallel_size
-    others = [n for n in range(1, ranks + 1) if _divides(server, n)]
-    good = [str(n) for n in others if all(each.is_whole for each in slices(server.split(n)))]
+        return
+    good = [
+        str(ranks)
+        for ranks in range(1, server.ranks + 1)
+        if not any(_split(other := server.split(ranks)))
+        and all(each.is_whole for each in slices(other))
+    ]
     works = f"; these work: {', '.join(good)}" if good else ""
     if found.what == "experts" and not server.cluster.enable_expert_parallel:
         works += "; enable_expert_parallel: true leaves experts whole"
-    return (
+    yield (
         f"tensor_parallel_size must leave whole blocks of {found.block} to each rank, of the "
-        f"{found.size} values of {server.model.name}'s {found.what}, got {ranks}, which leaves "
-        f"{found.slice}{works}"
+        f"{found.size} values of {server.model.name}'s {found.what}, got {server.ranks}, which "
+        f"leaves {found.slice}{works}"
     )
-
-
-def _divides(server: Server, ranks: int) -> bool:
-    return not _split(server.split(ranks))
 
 
 # --- kernels ------------------------------------------------------------------------------------
 
 _SPARSE_ON = ("hopper", "blackwell", "blackwell-ultra")
-_KNOWN = ("ampere", "ada", *_SPARSE_ON, "blackwell-rtx")
+_KNOWN = {"ampere", "ada", *_SPARSE_ON, "blackwell-rtx"}
 
 
-def _sparse(*others: str) -> Callable[[Server], str]:
-    def problem(server: Server) -> str:
-        mixers = {layer.mixer for layer in server.model.layers}
-        is_sparse = any(isinstance(each, LatentMixer) and each.topk for each in mixers)
-        gpu = server.cluster.gpu
-        if not is_sparse or gpu.architecture not in _KNOWN:
-            return ""
-        if gpu.architecture in (*_SPARSE_ON, *others):
-            return ""
-        return (
-            f"gpu must be of {', '.join((*_SPARSE_ON, *others))} for {server.model.name}, whose "
-            f"sparse latent attention has kernels on no other, got {gpu.name}"
+def _sparse(has_kernels: tuple[str, ...], server: Server) -> Iterator[str]:
+    mixers = {layer.mixer for layer in server.model.layers}
+    is_sparse = any(isinstance(each, LatentMixer) and each.topk for each in mixers)
+    gpu = server.cluster.gpu
+    if is_sparse and gpu.architecture in _KNOWN - {*has_kernels}:
+        yield (
+            f"gpu must be of {', '.join(has_kernels)} for {server.model.name}, whose sparse latent "
+            f"attention has kernels on no other, got {gpu.name}"
         )
 
-    return problem
+
+_TURING, _AMPERE = 7.5, 8.0  # NVIDIA's compute capabilities
+_CUDA_13 = "this version's CUDA 13 leaves it out; engine: vllm-0.19 or older has kernels for it"
+_WIDENS = "no kernel widens them there; take a checkpoint in 16 bits or of GPTQ"
 
 
-_TURING = 7.5
-_AMPERE_WIDENS = ("fp8", "mxfp4")  # Marlin, for GPUs without such products
+def _too_old(least: float, formats: tuple[str, ...], why: str, server: Server) -> Iterator[str]:
+    """Yield why a GPU is too old for weights in some formats; none named: for all weights.
 
-
-def _too_old(server: Server) -> str:
-    gpu = server.cluster.gpu
-    if gpu.compute_capability is None or gpu.compute_capability >= _TURING:
-        return ""
-    return (
-        f"gpu must have a compute capability of {_TURING} or more, got {gpu.name} with "
-        f"{gpu.compute_capability:.1f}: this version is built for CUDA 13, which leaves it out; "
-        "engine: vllm-0.19 or older has kernels for it"
-    )
-
-
-def _widened(server: Server) -> str:
+    least: the compute capability that vLLM asks for. GPUs whose entry has none are newer.
+    """
     gpu, model = server.cluster.gpu, server.model
-    if gpu.compute_capability is None or gpu.compute_capability >= _TURING:
-        return ""
-    stored = [each for each in (model.quantization, *model.more_quantizations) if each]
-    found = next((each.name for each in stored if each.name in _AMPERE_WIDENS), None)
-    if found is None:
-        return ""
-    return (
-        f"gpu must have a compute capability of {_TURING} or more for weights in {found}, which no "
-        f"kernel widens on older ones, got {gpu.name} with {gpu.compute_capability:.1f}; take a "
-        "checkpoint in 16 bits or of GPTQ"
-    )
+    if gpu.compute_capability is None or gpu.compute_capability >= least:
+        return
+    stored = [each.name for each in (model.quantization, *model.more_quantizations) if each]
+    found = next((f" for weights in {name}" for name in stored if name in formats), "")
+    if found or not formats:
+        yield (
+            f"gpu must have a compute capability of {least} or more{found}, got {gpu.name} with "
+            f"{gpu.compute_capability:.1f}: {why}"
+        )
 
 
 # --- options that a version refuses together ----------------------------------------------------
 
 
-def _draft_model(server: Server) -> str:
+def _draft_model(server: Server) -> Iterator[str]:
     drafts = server.config.speculative_config
-    if drafts is None or drafts.method != "draft_model":
-        return ""
-    return (
-        "speculative_config.method must not be draft_model, which came later; take engine: "
-        "vllm-0.19 or newer, or ngram, eagle or mtp"
-    )
+    if drafts and drafts.method == "draft_model":
+        yield (
+            "speculative_config.method must not be draft_model, which came later; take engine: "
+            "vllm-0.19 or newer, or ngram, eagle or mtp"
+        )
 
 
-def _uneven_drafts(server: Server) -> str:
+def _uneven_drafts(server: Server) -> Iterator[str]:
     drafts, layers = server.config.speculative_config, server.model.num_nextn_predict_layers
-    if drafts is None or drafts.method != "mtp" or layers < 1:
-        return ""
-    number = drafts.num_speculative_tokens
-    if number <= layers or number % layers == 0:
-        return ""
-    return (
-        f"speculative_config.num_speculative_tokens must be a multiple of the {layers} drafting "
-        f"layers of {server.model.name}, got {number}"
-    )
+    number = drafts.num_speculative_tokens if drafts and drafts.method == "mtp" else 0
+    if number > layers > 0 and number % layers:
+        yield (
+            f"speculative_config.num_speculative_tokens must be a multiple of the {layers} "
+            f"drafting layers of {server.model.name}, got {number}"
+        )
 
 
-def _drafts_ahead(server: Server) -> str:
-    drafts, rules = server.config.speculative_config, server.version.rules
-    if drafts is None or not server.config.async_scheduling or rules.async_any_drafts:
-        return ""
-    if drafts.method in rules.async_drafts:
-        return ""
-    return (
-        f"async_scheduling must be false with speculative_config.method {drafts.method} in "
-        f"{server.version.title}, which plans ahead with {' and '.join(rules.async_drafts)} alone; "
-        "a later engine, from vllm-0.19, does with the others"
-    )
+def _ahead(server: Server) -> Iterator[str]:
+    config, rules, of = server.config, server.version.rules, server.version.title
+    drafts, ranks = config.speculative_config, config.pipeline_parallel_size
+    refused = ""
+    if drafts and not rules.async_any_drafts and drafts.method not in rules.async_drafts:
+        refused = (
+            f"speculative_config.method {drafts.method} in {of}, which plans ahead with "
+            f"{' and '.join(rules.async_drafts)} alone"
+        )
+    elif ranks > 1 and not rules.async_pipelines:
+        refused = f"pipeline_parallel_size {ranks} in {of}, whose pipelines do not plan ahead"
+    if config.async_scheduling and refused:
+        yield f"async_scheduling must be false with {refused}; engine: vllm-0.19 or newer can"
 
 
-def _pipelines_ahead(server: Server) -> str:
-    ranks = server.config.pipeline_parallel_size
-    if ranks == 1 or not server.config.async_scheduling or server.version.rules.async_pipelines:
-        return ""
-    return (
-        f"async_scheduling must be false with pipeline_parallel_size {ranks} in "
-        f"{server.version.title}, whose pipelines do not plan ahead; a later engine, from "
-        "vllm-0.19, does"
-    )
-
-
-def _all_memory(server: Server) -> str:
-    if server.config.kv_cache.gpu_memory_utilization != 1:
-        return ""
-    return (
-        "kv_cache.gpu_memory_utilization must be < 1, got 1: CUDA takes some of the memory before "
-        "vLLM asks for that share of all"
-    )
+def _all_memory(server: Server) -> Iterator[str]:
+    if server.config.kv_cache.gpu_memory_utilization == 1:
+        yield (
+            "kv_cache.gpu_memory_utilization must be < 1, got 1: CUDA takes some of the memory "
+            "before vLLM asks for that share of all"
+        )
 
 
 RULES: tuple[StartRule, ...] = (
@@ -385,8 +335,8 @@ RULES: tuple[StartRule, ...] = (
         "attention heads, KV heads, the MLP, experts and layers can be split over the ranks",
         _split,
         "verify_with_parallel_config in vllm/config/model.py; QKVParallelLinear, RowParallelLinear "
-        f"and MergedColumnParallelLinear in {_LINEAR}; FusedMoE in vllm/model_executor/layers/"
-        "fused_moe/layer.py",
+        f"and MergedColumnParallelLinear in {_LAYERS}/linear.py; FusedMoE in {_LAYERS}/fused_moe/"
+        "layer.py",
     ),
     StartRule(
         "no more ranks share a layer than there are experts",
@@ -397,80 +347,81 @@ RULES: tuple[StartRule, ...] = (
     StartRule(
         "slices of attention's output, MLP and shared experts end where blocks (or groups) of "
         "quantized weights do",
-        _cut_rows,
+        partial(_cut, _rows),
         f"{_FP8_SHAPE}; of groups of integers awq.py (0.33: auto_awq.py) and can_implement in "
         "mixed_precision/marlin.py",
     ),
     StartRule(
         "so do slices of Q, K, V, gate and up",
-        _cut_merged,
-        f"{_FP8_SHAPE}; since 0.14 _maybe_allow_fp8_block_shape_mismatch in {_LINEAR} allows it",
+        partial(_cut, lambda server: merged_slices(server.model, server.ranks)),
+        f"{_FP8_SHAPE}; since 0.14 _maybe_allow_fp8_block_shape_mismatch in {_LAYERS}/linear.py "
+        "allows it",
         _until("vllm-0.12"),
     ),
     StartRule(
         "so do slices of FP8 experts, which `enable_expert_parallel` leaves whole",
-        _cut_experts,
-        "Fp8MoEMethod.create_weights in vllm/model_executor/layers/quantization/fp8.py",
+        partial(_cut, _experts),
+        f"Fp8MoEMethod.create_weights in {_LAYERS}/quantization/fp8.py",
         _until("vllm-0.24"),
         is_told=True,
     ),
     StartRule(
         "slices of FP8 experts are made of blocks of 32 or more, not on Ampere; or a named back "
         "end pads them",
-        _cut_refined,
-        "resolve_fp8_moe_weight_block_shape in vllm/model_executor/layers/fused_moe/oracle/fp8.py: "
-        "scales of smaller blocks, which Triton alone takes, or padding for a named back end; in "
-        "0.29 and not in 0.28",
+        partial(_cut, _unrefined),
+        f"resolve_fp8_moe_weight_block_shape in {_LAYERS}/fused_moe/oracle/fp8.py: scales of "
+        "smaller blocks, which Triton alone takes, or padding for a named back end; in 0.29 and "
+        "not in 0.28",
         _since("vllm-0.33"),
     ),
     StartRule(
         "sparse latent attention is on Hopper, B200 or B300",
-        _sparse(),
+        partial(_sparse, _SPARSE_ON),
         "supports_compute_capability in vllm/v1/attention/backends/mla/flashmla_sparse.py and "
         "flashinfer_mla_sparse.py",
         _until("vllm-0.19"),
     ),
     StartRule(
         "the same, or on Blackwell RTX",
-        _sparse("blackwell-rtx"),
+        partial(_sparse, (*_SPARSE_ON, "blackwell-rtx")),
         "supports_compute_capability in vllm/v1/attention/backends/mla/*_sparse*.py, of which "
         "flashinfer_mla_sparse.py has one for compute capability 12",
         _since("vllm-0.24"),
     ),
     StartRule(
         "kernels are built for the GPU: Turing or newer",
-        _too_old,
+        partial(_too_old, _TURING, (), _CUDA_13),
         "CUDA_SUPPORTED_ARCHS for CUDA 13 in CMakeLists.txt (of setup.py), the default since "
         "vllm-project/vllm#39878 (0.20); PyTorch 2.11 has no Volta, too (pytorch/pytorch#172352)",
         _since("vllm-0.24"),
     ),
     StartRule(
-        "weights in FP8 and MXFP4 are on Turing or newer",
-        _widened,
-        "get_min_capability, 75 or 80 by version, in fp8.py and mxfp4.py of "
-        "vllm/model_executor/layers/quantization",
-        _until("vllm-0.19"),
+        "weights in FP8 and NVFP4 are on Ampere or newer",
+        partial(_too_old, _AMPERE, ("fp8", "nvfp4"), _WIDENS),
+        f"get_min_capability, 80 in fp8.py and for NVFP4 in modelopt.py of {_LAYERS}/quantization",
+        _until("vllm-0.12"),
+    ),
+    StartRule(
+        "the same, or on Turing",
+        partial(_too_old, _TURING, ("fp8", "nvfp4"), _WIDENS),
+        f"get_min_capability, 75 in fp8.py and for NVFP4 in modelopt.py of {_LAYERS}/quantization",
+        _since("vllm-0.14"),
+    ),
+    StartRule(
+        "weights in MXFP4 are on Ampere or newer",
+        partial(_too_old, _AMPERE, ("mxfp4",), _WIDENS),
+        f"get_min_capability, 80 in {_LAYERS}/quantization/mxfp4.py",
     ),
     StartRule(
         "no draft model",
         _draft_model,
-        "SpeculativeConfig.__post_init__ in vllm/config/speculative.py: NotImplementedError, in "
-        "0.14 and not in 0.19",
+        f"{_DRAFTS}: NotImplementedError, in 0.14 and not in 0.19",
         _until("vllm-0.14"),
     ),
+    StartRule("drafts are a multiple of the layers that draft (MTP)", _uneven_drafts, _DRAFTS),
     StartRule(
-        "drafts are a multiple of the layers that draft (MTP)",
-        _uneven_drafts,
-        "SpeculativeConfig.__post_init__ in vllm/config/speculative.py",
-    ),
-    StartRule(
-        "drafts that are planned ahead are of methods that the version plans ahead",
-        _drafts_ahead,
-        "VllmConfig.__post_init__ in vllm/config/vllm.py",
-    ),
-    StartRule(
-        "pipelines do not plan ahead",
-        _pipelines_ahead,
+        "drafts and pipelines that are planned ahead are those that the version plans ahead",
+        _ahead,
         "VllmConfig.__post_init__ in vllm/config/vllm.py",
     ),
     StartRule(
@@ -591,11 +542,12 @@ def context_length(config: EngineConfig, own: int, memory: LaneMemory) -> Contex
         return ContextLength(asked, most)
     if said == AUTO_LENGTH and most:
         return ContextLength(most, most)
-    pool = memory.pool()
+    pool, counted = memory.pool(), config.kv_cache.num_gpu_blocks_override is not None
+    raised = "num_gpu_blocks_override" if counted else "gpu_memory_utilization"
     raise ScenarioError(
         f"max_model_len must be <= {most}, got {said}: a request of {asked} tokens takes "
         f"{pool.blocks_alone(asked)} blocks of {pool.block_size}, and there are {pool.num_blocks}; "
-        f"raise {_raised(config)}, or write max_model_len: auto, which takes what fits"
+        f"raise {raised}, or write max_model_len: auto, which takes what fits"
     )
 
 
@@ -637,8 +589,3 @@ def most_sequences(config: EngineConfig, memory: LaneMemory, *, has_graphs: bool
     if groups is None or not groups.num_state_groups or not has_graphs:
         return inf
     return memory.num_in_all + NULL_BLOCKS if version.name in _since("vllm-0.24") else inf
-
-
-def _raised(config: EngineConfig) -> str:
-    counted = config.kv_cache.num_gpu_blocks_override is not None
-    return "num_gpu_blocks_override" if counted else "gpu_memory_utilization"
