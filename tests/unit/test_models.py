@@ -25,9 +25,9 @@ PUBLISHED_PARAMETERS = {
     "gemma-3-12b": 11_766_034_176,  # without its vision tower
     "gemma-3-27b": 27_009_346_304,  # without its vision tower
     "gemma-3-4b": 3_880_263_168,  # without its vision tower
-    "glm-4.5-air": 106_852_251_264,  # without the layer that drafts, 3,616,573,568
-    "glm-4.6": 352_797_829_024,  # without the layer that drafts, 5,539,962,272
-    "glm-4.7-flash": 29_943_393_920,  # without the layer that drafts, 1,278,094,656
+    "glm-4.5-air": 110_468_824_832 - 3_616_573_568,  # without the layer that drafts
+    "glm-4.6": 358_337_791_296 - 5_539_962_272,  # GLM-4.5's, without the layer that drafts
+    "glm-4.7-flash": 31_221_488_576 - 1_278_094_656,  # without the layer that drafts
     "gpt-oss-120b": 116_829_156_672,
     "gpt-oss-20b": 20_914_757_184,
     "kimi-k2": 1_026_408_232_448,
@@ -50,11 +50,11 @@ PUBLISHED_PARAMETERS = {
     "minimax-m2": 228_689_764_864,  # without the modules that predict further tokens
     "minimax-m2-nvfp4": 228_689_764_864,
     "minimax-m2.7": 228_689_764_864,
-    "ministral-3-14b": 13_506_073_600,  # by hand, without its vision tower
+    "ministral-3-14b": 13_506_073_600,  # of the sizes in arXiv 2601.08584; its card says 13.5 B
     "ministral-3-14b-fp8": 13_506_073_600,
-    "ministral-3-3b": 3_429_006_336,  # by hand, without its vision tower
-    "ministral-3-3b-fp8": 3_429_006_336,
-    "ministral-3-8b": 8_489_553_920,  # by hand, without its vision tower
+    "ministral-3-3b": 3_849_090_048 - 420_083_712,  # without its vision tower
+    "ministral-3-3b-fp8": 3_849_090_048 - 420_083_712,
+    "ministral-3-8b": 8_489_553_920,  # of the sizes in arXiv 2601.08584; its card says 8.4 B
     "ministral-3-8b-fp8": 8_489_553_920,
     "mistral-7b-v0.1": 7_241_732_096,
     "mistral-7b-v0.2": 7_241_732_096,
