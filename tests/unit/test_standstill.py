@@ -75,3 +75,5 @@ def test_a_prompt_that_goes_on_in_small_pieces_is_progress():
     for _ in range(5 * MOST_ROUNDS):
         plans.running[0].num_computed_tokens += 1
         plans.preempt(1, one)
+    with pytest.raises(ScenarioError):  # once it goes on no more
+        plans.preempt(5 * MOST_ROUNDS, one)

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from mist_sim.cli.app import BAD_INPUT
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario.build import build
 from mist_sim.scenario.format import yaml_text
+from mist_sim.scenario.from_vllm.account import faults_of
 from mist_sim.scenario.from_vllm.bench import ARITIES as BENCH_FLAGS
 from mist_sim.scenario.from_vllm.commands import from_vllm, read_commands
 from mist_sim.scenario.from_vllm.flags import flags_of
@@ -751,8 +751,14 @@ def test_damaged_lines_are_read_or_refused(line, damage):
     for place, piece in damage:
         cut = place % (len(text) + 1)
         text = text[:cut] + piece + text[cut + len(piece) :]
-    with suppress(ScenarioError):
-        read_commands([text])
+    try:
+        found = read_commands([text])
+    except ScenarioError as refused:
+        told = str(refused).splitlines()
+    else:
+        told = faults_of(found.account) or [each.command for each in found.account]
+    assert told
+    assert all(line.isprintable() for line in told)
 
 
 def test_flags_keep_their_values():
