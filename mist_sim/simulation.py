@@ -16,6 +16,7 @@ from mist_sim.clients.shared_parts import SharedParts
 from mist_sim.clients.traits import TimesOrigin
 from mist_sim.conservation import Conservation
 from mist_sim.coordination.coordinator import Coordinator
+from mist_sim.core import result_warnings as kinds
 from mist_sim.core.flowing import FlowPolicy
 from mist_sim.core.front_end import FRONT_END, MEASURED, NONE, ApiServers, FrontEnd, Streamed
 from mist_sim.core.hand_over import HandOver
@@ -245,7 +246,9 @@ class Simulation:
         estimates = {name: origin.estimate for name, origin in self._times.items()}
         of_clients = [each for origin in self._times.values() for each in origin.warnings]
         found = assumption_warnings(estimates, assumed, self._assumed_hosts, self._over_nodes)
-        return merged((*self.remarks, *of_clients, *found))
+        left_out = self.workload.left_out
+        of_trace = [ResultWarning(kinds.LEFT_OUT, left_out)] if left_out else []
+        return merged((*of_trace, *self.remarks, *of_clients, *found))
 
     @property
     def _times(self) -> dict[str, TimesOrigin]:

@@ -78,6 +78,7 @@ OLDER_ENGINES = _kind("older engines", "versions before the newest, assumed one 
 START_UP = _kind("start-up", "how long clients start is assumed")
 TIER_LOADS = _kind("tier loads", "steps go on during loads from tiers")
 NO_PREFIXES = _kind("no prefixes", "prefixes are cached, and the trace names none")
+LEFT_OUT = _kind("left out", "rows of a trace were left out, as its skip says")
 ADAPTERS = _kind("adapters", "the times of LoRA adapters were never compared")
 IMAGES = _kind("images", "the times of a vision tower were never compared")
 RE_SHARDING = _kind("re-sharding", "options of re-sharding are assumed")

@@ -24,8 +24,10 @@ def trace_table(found: Mapping[str, Any]) -> RenderableType:
 
 def _requests(found: Mapping[str, Any]) -> Iterator[Row]:
     yield "requests", count(found["num_requests"]), ""
-    if found["rate"] is None:
+    if found["seconds"] is None:
         yield "times", "-", "none; choose arrivals"
+    elif found["rate"] is None:
+        yield "time", number(0.0), "s: all requests come at once"
     else:
         yield "time", number(found["seconds"]), "s from the first to the last"
         yield "rate", number(found["rate"]), "/s"

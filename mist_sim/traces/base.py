@@ -116,6 +116,26 @@ class NamesModels(Protocol):
         """Yield every model that a row names for the first time, and the line; reads the file."""
 
 
+class LeftOut(Protocol):
+    """What a reading of a file left out."""
+
+    def sentence(self, path: str) -> str:
+        """Return it in one line; empty if nothing was."""
+
+
+@runtime_checkable
+class LeavesOut(Protocol):
+    """A reader of files whose rows may be left out."""
+
+    @property
+    def path(self) -> str:
+        """The file."""
+
+    @property
+    def left_out(self) -> LeftOut:
+        """What was left out."""
+
+
 Source = TraceReader | RowSampler
 
 

@@ -47,8 +47,9 @@ def statistics(rows: Iterable[TraceRow] | Figures) -> dict[str, Any]:
 
     num_requests; prompt_tokens, output_tokens: total, mean, std, min, p50 to p99, max; seconds,
     rate (/s, from the first to the last request) and cv (standard deviation over mean of the gaps),
-    None without times; sessions and turns_a_session, None without; models: requests by name;
-    known_prompt_share: share of prompt tokens that an unlimited prefix cache would have.
+    None without times, the last two also where all requests come at once; sessions and
+    turns_a_session, None without; models: requests by name; known_prompt_share: share of prompt
+    tokens that an unlimited prefix cache would have.
     """
     found = rows if isinstance(rows, Figures) else Figures(rows)
     sessions = found.sessions
@@ -104,10 +105,12 @@ def _lengths(values: NDArray[np.int64]) -> dict[str, float]:
 
 
 def _arrivals(times: NDArray[np.float64]) -> dict[str, float | None]:
-    if len(times) < 2 or times[-1] == times[0]:
+    if not len(times):
         return {"seconds": None, "rate": None, "cv": None}
     gaps = np.diff(times)
     seconds = float(times[-1] - times[0])
+    if not seconds:
+        return {"seconds": seconds, "rate": None, "cv": None}
     return {
         "seconds": seconds,
         "rate": len(gaps) / seconds,

@@ -20,6 +20,7 @@ from mist_sim.traces.adapter_shares import with_adapters
 from mist_sim.traces.arrivals import AllAtOnce, ArrivalProcess, ClosedLoop, TraceArrivals
 from mist_sim.traces.base import (
     ARRIVALS,
+    LeavesOut,
     RowSampler,
     Source,
     TraceReader,
@@ -176,6 +177,15 @@ class Workload:
             return False
         return not any(row.content for row in islice(self.source.rows(), _FIRST_ROWS))
 
+    @property
+    def left_out(self) -> str:
+        """Which rows its trace leaves out, a sentence; empty if none.
+
+        A file that leaves out rows is read if no run has read it. Raises TraceError as readers do.
+        """
+        source = self.source
+        return source.left_out.sentence(source.path) if isinstance(source, LeavesOut) else ""
+
     def requests(self, streams: Streams) -> Iterator[Request]:
         """Return the requests in order of arrival, made one at a time; ids count from 0.
 
@@ -276,13 +286,14 @@ def own_rate(source: TraceReader) -> float:
 
     Raises ScenarioError for rows without times, and for fewer than two moments.
     """
-    number, last = -1, 0.0
+    number, last = -1, None
     for row in source.rows():
-        number, last = number + 1, row.arrival_time or 0.0
+        number, last = number + 1, row.arrival_time
     if not last:
+        times = "gives none" if last is None else "has all at one time"
         raise ScenarioError(
             f"rate needs a trace whose requests come at different times, and "
-            f"{type(source).__name__} gives none; choose other arrivals"
+            f"{type(source).__name__} {times}; choose other arrivals"
         )
     return number / last
 

@@ -221,7 +221,7 @@ def test_a_header_alone_is_no_trace(tmp_path):
             "GeneratedTokens must be a whole number of tokens from 1 to 1000000000",
         ),
         ("2023-11-16 18:15:51.0,-3,5", "got '-3'; correct or remove the row"),
-        ("2023-11-16 18:15:51.0,5,2.0", "got '2.0'"),
+        ("2023-11-16 18:15:51.0,5,2.5", "got '2.5'"),
         ("2023-11-16 18:15:51.0,nan,5", "got 'nan'"),
         ("2023-11-16 18:15:51.0,,5", "got ''"),
         ("2023-11-16 18:15:51.0,1_0,5", "got '1_0'"),

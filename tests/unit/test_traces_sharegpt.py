@@ -78,9 +78,9 @@ def test_num_requests_counts_pairs(tmp_path):
 
 def test_empty_answers_are_refused_or_left_out(tmp_path):
     talks = [talk(("human", "ab"), ("gpt", ""), ("human", "c"), ("gpt", "d"))]
-    with pytest.raises(TraceError, match=r":2: conversation 'a', message 1: .* or set skip_empty"):
+    with pytest.raises(TraceError, match=r":2: conversation 'a', message 1: .*; skip: cancelled"):
         lengths(reader(tmp_path, talks))
-    assert lengths(reader(tmp_path, talks, chars_per_token=1, skip_empty=True)) == [(3, 1, 0)]
+    assert lengths(reader(tmp_path, talks, chars_per_token=1, skip="cancelled")) == [(3, 1, 0)]
 
 
 @pytest.mark.parametrize(

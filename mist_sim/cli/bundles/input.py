@@ -20,6 +20,7 @@ from mist_sim.hardware.afd import (
 from mist_sim.inputs.files import is_there
 from mist_sim.search import BundleChoice, BundleSpec, SlotLoad, best_bundles
 from mist_sim.search.afd.trace_lengths import FirstToken, Tokens, slot_lengths
+from mist_sim.traces import TraceReader
 from mist_sim.units import DURATION
 
 Unit = Literal["s", "cycles"]
@@ -131,15 +132,12 @@ def chosen(
     return spec, choices
 
 
-def read_lengths(trace: str, form: str, first_token: str) -> tuple[Tokens, Tokens]:
+def read_lengths(source: TraceReader, first_token: str) -> tuple[Tokens, Tokens]:
     """Return (prompt tokens, decode steps) of a trace's requests.
 
-    Raises ScenarioError for an unknown form, TraceError for a bad row.
+    Raises TraceError for a bad row.
     """
-    from mist_sim.traces import TRACE_READERS
-
-    TRACE_READERS.find_entry_points()
     for choice in get_args(FirstToken):
         if first_token == choice:
-            return slot_lengths(TRACE_READERS[form](path=trace).rows(), choice)
+            return slot_lengths(source.rows(), choice)
     raise ScenarioError(f"--first-token must be prefill or decode, got {brief(first_token)}")

@@ -6,6 +6,7 @@ import typer
 
 from mist_sim.bounds import BUNDLE
 from mist_sim.cli.bundles import bundle_options as options
+from mist_sim.cli.verbs.trace import Columns, reader
 
 
 def afd(
@@ -17,6 +18,7 @@ def afd(
     form: str = typer.Option(
         "azure", "--format", help="The trace's form, one of mist list trace_readers."
     ),
+    settings: Columns = [],  # noqa: B006 - typer makes a new list
     first_token: str = typer.Option(
         "prefill", help="The side that emits an answer's first token: prefill or decode."
     ),
@@ -53,7 +55,10 @@ def afd(
     from mist_sim.cli.bundles.hardware import HardwareOptions
     from mist_sim.cli.bundles.input import Limits, chosen, read_coefficients, read_lengths
     from mist_sim.cli.lists import whole_numbers
+    from mist_sim.core.result_warnings import LEFT_OUT, ResultWarning
     from mist_sim.search import check_tail, estimate_slot_load, provision, tail_of
+    from mist_sim.traces import TRACE_READERS
+    from mist_sim.traces.base import LeavesOut
 
     given = {
         "alpha_a": alpha_a,
@@ -81,13 +86,17 @@ def afd(
     limits = Limits.read(max_tpot, max_kv_tokens, unit)
     sizes = list(whole_numbers(slots, "--slots", 1, BUNDLE["slots"]))
     flights = list(whole_numbers(batches, "--batches", 2, BUNDLE["batches"]))
-    prefill, decode = read_lengths(trace, form, first_token)
+    TRACE_READERS.find_entry_points()
+    source = reader(trace, form, None, settings)
+    prefill, decode = read_lengths(source, first_token)
     estimate, tail = estimate_slot_load(prefill, decode), tail_of(decode[decode > 0])
     check_tail(tail)
     weight = float(ffn_cards or 1)  # an attention worker is one GPU
     spec, choices = chosen(times, estimate.load, sizes, flights, limits, weight)
     found = provision(spec)
     told = list(hardware.warnings([name for name in given if given[name] is not None]))
+    if isinstance(source, LeavesOut) and (text := source.left_out.sentence(source.path)):
+        told.append(ResultWarning(LEFT_OUT, text))
     if as_json:
         from mist_sim.output.texts import json_text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -76,12 +76,14 @@ def inspect(
     if plot is not None:
         _require_picture(plot, force)
     name = form or form_of(file)
-    figures = Figures(reader(file, name, num_requests, settings).rows())
+    source = reader(file, name, num_requests, settings)
+    figures = Figures(source.rows())
     found = statistics(figures)
     if as_json:
-        typer.echo(json_text({"format": name, **found}), nl=False)
+        typer.echo(json_text({"format": name, **found, **_left_out(source)}), nl=False)
     else:
         show(f"{file}: {name}", trace_table(found))
+        tell_left_out(source)
     if plot is not None:
         from mist_sim.report.pictures.findings.trace_picture import draw
 
@@ -113,7 +115,8 @@ def convert(
     from mist_sim.output import output_file
 
     lines = writer(to)
-    rows = reader(file, form, num_requests, settings).rows()
+    source = reader(file, form, num_requests, settings)
+    rows = source.rows()
     if rate is not None:
         rows = _drawn(rows, rate, seed)
     if without_prefixes:
@@ -121,6 +124,22 @@ def convert(
     with Saved() as saved, output_file(out, replace=force) as target:
         saved.output = target
         target.write(lines(rows))
+    tell_left_out(source)
+
+
+def tell_left_out(source: TraceReader) -> None:
+    """Say which rows of a trace that was read are left out."""
+    from mist_sim.traces.base import LeavesOut
+
+    if isinstance(source, LeavesOut) and (text := source.left_out.sentence(source.path)):
+        note(text)
+
+
+def _left_out(source: TraceReader) -> dict[str, Any]:
+    """Return the rows of a trace that was read and left out, by kind."""
+    from mist_sim.traces.readers.opening import FileReader
+
+    return {"left_out": source.left_out.data} if isinstance(source, FileReader) else {}
 
 
 def reader(

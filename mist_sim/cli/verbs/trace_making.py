@@ -19,6 +19,7 @@ from mist_sim.cli.verbs.trace import (
     To,
     as_options,
     reader,
+    tell_left_out,
     writer,
 )
 
@@ -52,10 +53,12 @@ def synth(
 
     lines = writer(to)
     with as_options():
-        found = fit_trace(reader(file, form, num_requests, settings).rows())
+        source = reader(file, form, num_requests, settings)
+        found = fit_trace(source.rows())
         _require_rate(rate)
         rows = found.rows(requests, Streams(seed).generator("synth"), rate)
         _written(lines(rows), out, force)
+    tell_left_out(source)
     note(f"Learnt from {found.num_requests:,} requests. Kept: {'; '.join(KEPT)}.")
     note(f"Not kept: {'; '.join(NOT_KEPT)}.")
     if found.known is not None and to in ("mooncake", "timed_trace"):
@@ -83,8 +86,10 @@ def sample(
 
     lines = writer(to)
     with as_options():
-        rows = sampled(reader(file, form, num_requests, settings).rows(), share, seed)
+        source = reader(file, form, num_requests, settings)
+        rows = sampled(source.rows(), share, seed)
         _written(lines(_some(rows)), out, force)
+    tell_left_out(source)
 
 
 def fetch(

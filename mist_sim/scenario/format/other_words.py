@@ -104,6 +104,8 @@ KEYS: Mapping[str, str] = {
     "num_speculative_tokens": "clients.N.speculative_config.num_speculative_tokens",
     "model_path": "model",
     "vllm_version": "engine",
+    "skip_failed": "workload.trace.skip: cancelled",
+    "skip_empty": "workload.trace.skip: bad",
     "num_replicas": "clients.N.count",
     "replicas": "clients.N.count",
 }
@@ -113,6 +115,11 @@ _AWQ = "quantization: int4, or a model whose config.json says how it is quantize
 _AS_IT_IS = "null, or leave the key out: then it is as the checkpoint has it, and fp8 is fewer bits"
 
 VALUES: Mapping[str, str] = {
+    # units of times
+    **dict.fromkeys(("sec", "secs", "second", "seconds"), "s"),
+    **dict.fromkeys(("msec", "millis", "millisecond", "milliseconds"), "ms"),
+    **dict.fromkeys(("µs", "μs", "usec", "micros", "microsecond", "microseconds"), "us"),
+    **dict.fromkeys(("nsec", "nanos", "nanosecond", "nanoseconds"), "ns"),
     # quantization
     **dict.fromkeys(("none", "auto", "bf16", "bfloat16", "fp16", "float16", "half"), _AS_IT_IS),
     "awq": _AWQ,

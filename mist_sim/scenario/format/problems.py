@@ -21,6 +21,7 @@ from mist_sim.scenario.format.paths import Origin
 Location = tuple[str | int, ...]
 
 _LONGEST = 60  # characters of a value that a message shows
+_SHORT = 2  # letters of units and the like, of which one is not the other misspelt
 _LONGEST_LINE = 1_500  # characters of one problem: a place in the file, and what is known there
 _MOST_SHOWN = 20  # problems; a file of equal mistakes has as many as lines
 _SAID = "said"  # the type of an error whose text is final
@@ -202,7 +203,8 @@ def _hint(details: ErrorDetails) -> str:
     if details["type"] == "literal_error" and isinstance(value, str):
         choices = str(details.get("ctx", {}).get("expected", "")).replace("'", "")
         known = choices.replace(" or ", ", ").split(", ")
-        return instead(value, known) or did_you_mean(value, known)
+        words = [each for each in known if len(each) > _SHORT]
+        return instead(value, known) or did_you_mean(value, words)
     return ""
 
 

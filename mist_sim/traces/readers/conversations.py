@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from mist_sim.durations import require_positive
 from mist_sim.errors import TraceError
 from mist_sim.traces.base import TraceRow
 from mist_sim.traces.content import conversation_content
+from mist_sim.traces.readers.faults import Faults, UnansweredError
 from mist_sim.traces.readers.opening import FileReader
 
 USER = frozenset({"human", "user"})
@@ -17,6 +19,9 @@ ASSISTANT = frozenset({"gpt", "assistant", "chatgpt", "bing", "bard"})
 
 Message = tuple[str, int]
 """The role of its sender, and its characters."""
+
+Chat = tuple[str, Iterator[Message]]
+"""Its name in messages about it, and its messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,46 +36,57 @@ class ChatReader(FileReader):
     chars_per_token: a text of n characters counts as ceil(n / chars_per_token) tokens; markup of
         a chat template is not counted. The default is the measured compression of Llama 3's
         tokenizer on English text (3.17 for Llama 2's). Source: The Llama 3 Herd of Models, §3.2.
-    skip_empty: leave out pairs whose prompt or answer is empty instead of refusing the file.
     """
 
     chars_per_token: float = 3.94
-    skip_empty: bool = False
 
     def __post_init__(self) -> None:
         FileReader.__post_init__(self)
         require_positive("chars_per_token", self.chars_per_token)
 
-    def _chats(self) -> Iterator[tuple[int, str, Iterator[Message]]]:
-        """Yield (line, name for messages about it, messages) of every conversation."""
+    def _chats(self) -> Iterator[tuple[int, Chat]]:
+        """Yield (line, name for messages about it and its messages) of every conversation."""
         raise NotImplementedError
 
-    def _read(self) -> Iterator[TraceRow]:
-        for session, (line, name, messages) in enumerate(self._chats()):
-            for prompt_chars, answer_chars in self._pairs(messages, name, line):
-                prompt = math.ceil(prompt_chars / self.chars_per_token)
-                answer = math.ceil(answer_chars / self.chars_per_token)
-                content = conversation_content(session, prompt + answer)
-                yield TraceRow(prompt, answer, None, session, content)
+    def _read(self, faults: Faults) -> Iterator[TraceRow]:
+        def numbered() -> Iterator[tuple[int, tuple[int, Chat]]]:
+            for session, (line, chat) in enumerate(self._chats()):
+                yield line, (session, chat)
 
-    def _pairs(
-        self, messages: Iterator[Message], name: str, line: int
-    ) -> Iterator[tuple[int, int]]:
-        """Yield (characters so far, characters of the answer) for every user-assistant pair."""
-        context, asked = 0, False
-        for position, (role, length) in enumerate(messages):
-            if role in ASSISTANT:
-                if asked and context and length:
-                    yield context, length
-                elif asked and not self.skip_empty:
-                    raise TraceError(
-                        self.path,
-                        line,
-                        f"{name}, message {position}: "
-                        f"question and answer must not be empty, got {context} and {length} "
-                        "characters; remove the pair or set skip_empty",
-                    )
-                asked = False
-            elif role in USER:
-                asked = True
-            context += length
+        def pairs(numbered: tuple[int, Chat], line: int) -> list[TraceRow]:
+            session, (name, messages) = numbered
+            found = faults.parsed(_pairs(messages), partial(self._row, session, name, line))
+            return list(found)
+
+        for rows in faults.parsed(numbered(), pairs):
+            yield from rows
+
+    def _row(
+        self, session: int, name: str, line: int, pair: tuple[int, int], position: int
+    ) -> TraceRow:
+        """Return the row of (characters so far, characters of the answer), or raise TraceError."""
+        if not all(pair):
+            kind = TraceError if pair[1] else UnansweredError
+            raise kind(
+                self.path,
+                line,
+                f"{name}, message {position}: question and answer must not be empty, got "
+                f"{pair[0]} and {pair[1]} characters; remove the pair",
+            )
+        prompt, answer = (math.ceil(length / self.chars_per_token) for length in pair)
+        return TraceRow(
+            prompt, answer, None, session, conversation_content(session, prompt + answer)
+        )
+
+
+def _pairs(messages: Iterator[Message]) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield (position, (characters so far, of the answer)) for every user-assistant pair."""
+    context, asked = 0, False
+    for position, (role, length) in enumerate(messages):
+        if role in ASSISTANT:
+            if asked:
+                yield position, (context, length)
+            asked = False
+        elif role in USER:
+            asked = True
+        context += length

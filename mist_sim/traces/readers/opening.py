@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -19,24 +20,34 @@ from mist_sim.errors import ScenarioError, TraceError, brief, did_you_mean, in_w
 from mist_sim.inputs.files import check_ordinary, is_there, names_in
 from mist_sim.inputs.lines import lines_of
 from mist_sim.traces.base import TraceRow
+from mist_sim.traces.readers.faults import Faults, Skip, UnansweredError
 
 _MAX_DIGITS = 15  # longer texts are garbage, not numbers
 
-A_SECOND = {"s": 1.0, "ms": 1e3, "ns": 1e9}
+A_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 """A second, in each unit of times."""
 
-_IN_WORDS = {"s": "seconds", "ms": "milliseconds", "ns": "nanoseconds"}
+_IN_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+
+
+class _Remembering:
+    """Room for what the last whole reading left out, which is no parameter of a reader."""
+
+    __slots__ = ("_faults",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileReader:
+class FileReader(_Remembering):
     """A reader of one file, whose `_read` yields the rows of all of it.
 
     path: the file. num_requests: read the first so many rows; None reads all.
+    skip: rows to leave out and count: none, cancelled (requests without an answer) or bad (these,
+        and all rows that cannot be read); others end the reading with a list of all faults.
     """
 
     path: str
     num_requests: int | None = None
+    skip: Skip = "none"
 
     def __post_init__(self) -> None:
         if self.num_requests is not None and self.num_requests < 1:
@@ -45,12 +56,53 @@ class FileReader:
             )
 
     def rows(self) -> Iterator[TraceRow]:
-        """Yield the rows; raises as `TraceReader.rows` says."""
-        return first_rows(self._read(), self.num_requests, self.path)
+        """Yield the rows that are not left out; raises as `TraceReader.rows` says.
 
-    def _read(self) -> Iterator[TraceRow]:
-        """Yield the rows of the whole file."""
+        A TraceError tells every kind of fault that the file has. Raises ScenarioError for fewer
+        rows than `num_requests`.
+        """
+        faults = Faults(self.skip)
+        try:
+            read = islice(self._read(faults), self.num_requests)
+            for faults.num_kept, row in enumerate(read, 1):
+                yield row
+            if not faults.num_kept:
+                raise TraceError(
+                    self.path, 1, "the file has no requests; give a trace with at least one"
+                )
+        except TraceError as error:
+            raise self._refusal() or error from None
+        object.__setattr__(self, "_faults", faults)
+        if self.num_requests is not None and faults.num_kept < self.num_requests:
+            raise ScenarioError(
+                f"trace {self.path}: has {faults.num_kept} requests, num_requests asks for "
+                f"{self.num_requests}; lower num_requests or leave it out"
+            )
+
+    @property
+    def left_out(self) -> Faults:
+        """What the last reading to the end left out; where rows may be, the file is read for it.
+
+        Raises as `rows` does.
+        """
+        if self.skip != "none" and not hasattr(self, "_faults"):
+            for _ in self.rows():
+                pass
+        return getattr(self, "_faults", Faults())
+
+    def _read(self, faults: Faults) -> Iterator[TraceRow]:
+        """Yield the rows of the whole file; those that cannot be read go to `faults`."""
         raise NotImplementedError
+
+    def _refusal(self) -> TraceError | None:
+        """Return an error with every kind of fault, which takes another reading."""
+        faults, end = Faults("bad"), None
+        try:
+            for _ in islice(self._read(faults), self.num_requests):
+                faults.num_kept += 1
+        except TraceError as error:
+            end = error
+        return faults.refusal(self.skip, end)
 
 
 @contextmanager
@@ -90,33 +142,48 @@ def _similar_file(path: str) -> str:
 
 
 def csv_records(
-    file: TextIO, path: str, columns: Sequence[str], also: str = "", remedy: str = ""
+    file: TextIO,
+    path: str,
+    columns: Sequence[str],
+    also: str = "",
+    remedy: str = "",
+    faults: Faults | None = None,
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield (line, values of `columns`, two or more) for every row of a CSV file with a header.
 
     also: a column whose value comes behind them where the header has it. remedy: what to do about
-    a column that is missing.
+    a column that is missing. faults: takes rows that are no CSV or of another width; None: they
+    end the reading.
 
     Columns may stand in any order and beside others; blank lines are skipped. Raises TraceError
-    for an empty file, a header without one of the columns, or a row of another width.
+    for an empty file, a header without one of the columns, and such rows.
     """
+    faults = faults or Faults()
     reader = csv.reader(lines_of(file, path), strict=True)
+    header = _header(reader, path)
+    columns = (*columns, also) if also in header else columns
+    pick = itemgetter(*[_place(path, header, name, columns, remedy) for name in columns])
+    width, is_open = len(header), True
+    while is_open:
+        try:
+            for fields in reader:
+                if len(fields) == width:
+                    yield reader.line_num, pick(fields)
+                elif fields:
+                    problem = (
+                        f"a row must have {width} columns like the header, got {len(fields)}; "
+                        "complete or remove the row"
+                    )
+                    faults.take(TraceError(path, reader.line_num, problem))
+            is_open = False
+        except csv.Error as error:
+            faults.take(TraceError(path, reader.line_num, f"not valid CSV: {error}"))
+
+
+def _header(reader: Any, path: str) -> list[str]:
+    """Return the names of the first line that a `csv.reader` gives, or raise TraceError."""
     try:
-        header = [name.strip() for name in next(reader, [])]
-        columns = (*columns, also) if also in header else columns
-        places = [_place(path, header, name, columns, remedy) for name in columns]
-        pick = itemgetter(*places)
-        width = len(header)
-        for fields in reader:
-            if len(fields) == width:
-                yield reader.line_num, pick(fields)
-            elif fields:
-                raise TraceError(
-                    path,
-                    reader.line_num,
-                    f"a row must have {width} columns like the header, got {len(fields)}; "
-                    "complete or remove the row",
-                )
+        return [name.strip() for name in next(reader, [])]
     except csv.Error as error:
         raise TraceError(path, reader.line_num, f"not valid CSV: {error}") from error
 
@@ -141,37 +208,46 @@ def _place(path: str, header: list[str], name: str, needed: Sequence[str], remed
     return header.index(name)
 
 
-def tokens_from_text(text: str, path: str, line: int, column: str) -> int:
-    """Return a token count written in decimal digits, or raise TraceError."""
+def tokens_from_text(text: str, path: str, line: int, column: str, *, answer: bool = False) -> int:
+    """Return a number of tokens written in decimal digits, such as 512 or 512.0.
+
+    answer: whether it is of an answer, of which there may be none. Raises TraceError.
+    """
     if text.isdecimal() and len(text) <= _MAX_DIGITS:
         count = int(text)
         if 0 < count <= COUNT:
             return count
-    stripped = text.strip()
-    if stripped != text:
-        return tokens_from_text(stripped, path, line, column)
-    raise bad_tokens(text, path, line, column)
+    plain = text.strip().removesuffix(".0")
+    if plain != text and plain.isdecimal():
+        return tokens_from_text(plain, path, line, column, answer=answer)
+    raise bad_tokens(text, path, line, column, answer=answer)
 
 
-def tokens_from_json(value: object, path: str, line: int, key: str) -> int:
-    """Return a token count that was a JSON integer, or raise TraceError."""
+def tokens_from_json(value: object, path: str, line: int, key: str, *, answer: bool = False) -> int:
+    """Return a number of tokens, a whole JSON number; answer: as of `tokens_from_text`."""
     if type(value) is int and 0 < value <= COUNT:
         return value
-    raise bad_tokens(value, path, line, key)
+    if type(value) is float and 0 < value <= COUNT and value.is_integer():
+        return int(value)
+    raise bad_tokens(value, path, line, key, answer=answer)
 
 
-def json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_lines(path: str, faults: Faults | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line, object) of a file of JSON lines; blank ones are skipped.
 
-    Raises as `open_trace`, and TraceError for a line that is no JSON object.
+    faults: takes lines that are no JSON object; None: they end the reading. Raises as `open_trace`,
+    and TraceError for such a line.
     """
     with open_trace(path) as file:
-        for line, text in enumerate(lines_of(file, path), 1):
-            if text.strip():
-                yield line, json_object(text, path, line)
+        texts = ((line, text) for line, text in enumerate(lines_of(file, path), 1) if text.strip())
+        yield from (faults or Faults()).parsed(texts, partial(_numbered, path))
 
 
-def json_object(text: str, path: str, line: int) -> dict[str, Any]:
+def _numbered(path: str, text: str, line: int) -> tuple[int, dict[str, Any]]:
+    return line, _json_object(text, path, line)
+
+
+def _json_object(text: str, path: str, line: int) -> dict[str, Any]:
     """Return a JSON object, or raise TraceError."""
     try:
         record = json.loads(text)
@@ -197,7 +273,7 @@ def integers(record: Mapping[str, Any], key: str, path: str, line: int) -> list[
 
 
 def time_from_json(value: Any, path: str, line: int, key: str, unit: str) -> float:
-    """Return a time of a JSON object unchanged, a number of `unit`: s, ms or ns.
+    """Return a time of a JSON object unchanged, a number of `unit`: s, ms, us or ns.
 
     Raises TraceError unless it is a number from 0 to the longest time.
     """
@@ -215,7 +291,7 @@ def time_from_json(value: Any, path: str, line: int, key: str, unit: str) -> flo
 class Clock:
     """Times of rows as seconds from the first of them, which never decrease.
 
-    unit: of the times: s, ms or ns. Their differences are taken before they become seconds.
+    unit: of the times, of `A_SECOND`. Their differences are taken before they become seconds.
     """
 
     __slots__ = ("_column", "_last", "_path", "_size", "_start")
@@ -235,14 +311,27 @@ class Clock:
         return (time - self._start) / self._size
 
 
-def bad_tokens(value: object, path: str, line: int, column: str) -> TraceError:
-    """Return the error for a value that is not a number of tokens."""
-    return TraceError(
+def bad_tokens(
+    value: object, path: str, line: int, column: str, *, answer: bool = False
+) -> TraceError:
+    """Return the error for a value that is not a number of tokens.
+
+    answer: as of `tokens_from_text`; where there is none, the error is an UnansweredError.
+    """
+    kind = UnansweredError if answer and _is_nothing(value) else TraceError
+    return kind(
         path,
         line,
         f"{column} must be a whole number of tokens from 1 to {COUNT}, got {brief(value)}; "
         "correct or remove the row",
     )
+
+
+def _is_nothing(tokens: object) -> bool:
+    """Tell whether a log says in this way that no answer came."""
+    if isinstance(tokens, str):
+        return tokens.strip() in ("", "0", "0.0")
+    return tokens is None or (type(tokens) in (int, float) and tokens == 0)
 
 
 def backwards(path: str, line: int, column: str, seconds: float) -> TraceError:
@@ -253,20 +342,3 @@ def backwards(path: str, line: int, column: str, seconds: float) -> TraceError:
         f"{column} must not go backwards, got a time {seconds:.7g} s before the previous row; "
         f"sort the file by {column}",
     )
-
-
-def first_rows(rows: Iterator[TraceRow], num_requests: int | None, path: str) -> Iterator[TraceRow]:
-    """Yield the first `num_requests` rows (None: all).
-
-    Raises TraceError when there is no row at all, ScenarioError when there are too few.
-    """
-    count = 0
-    for count, row in enumerate(islice(rows, num_requests), 1):  # noqa: B007
-        yield row
-    if count == 0:
-        raise TraceError(path, 1, "the file has no requests; give a trace with at least one")
-    if num_requests is not None and count < num_requests:
-        raise ScenarioError(
-            f"trace {path}: has {count} requests, num_requests asks for {num_requests}; "
-            "lower num_requests or leave it out"
-        )

@@ -11,6 +11,7 @@ from typing import Literal
 from mist_sim.bounds import TRACE_TIME
 from mist_sim.errors import TraceError, brief
 from mist_sim.traces.base import TRACE_READERS, TraceRow
+from mist_sim.traces.readers.faults import Faults
 from mist_sim.traces.readers.opening import (
     A_SECOND,
     Clock,
@@ -22,7 +23,7 @@ from mist_sim.traces.readers.opening import (
 
 _REMEDY = "; say what yours are called with time_column, prompt_column and output_column"
 
-TimeUnit = Literal["s", "ms", "ns", "date"]
+TimeUnit = Literal["s", "ms", "us", "ns", "date"]
 
 
 @TRACE_READERS.register("csv")
@@ -30,10 +31,9 @@ TimeUnit = Literal["s", "ms", "ns", "date"]
 class CsvReader(FileReader):
     """A log of your own: a CSV file, a request a row, in order of time.
 
-    path: the file. num_requests: read the first so many rows; None reads all.
     time_column: name in the header. Times count from the first row's.
-    time_unit: of the times: seconds, milliseconds or nanoseconds from any moment on, or `date`,
-        such as 2026-03-01T12:00:00.250Z.
+    time_unit: of the times: s, ms, us (microseconds) or ns from any moment on, or `date`, such as
+        2026-03-01T12:00:00.250Z.
     prompt_column, output_column: names of the columns with numbers of tokens.
     session_column: name of the column with the conversation; None: the file has none.
     """
@@ -55,20 +55,23 @@ class CsvReader(FileReader):
         needed = [self.time_column, self.prompt_column, self.output_column]
         return needed if self.session_column is None else [*needed, self.session_column]
 
-    def _read(self) -> Iterator[TraceRow]:
+    def _read(self, faults: Faults) -> Iterator[TraceRow]:
         path, sessions = self.path, dict[str, int]()
         clock = Clock(path, self.time_column, "s" if self.time_unit == "date" else self.time_unit)
+
+        def row(fields: tuple[str, ...], line: int) -> TraceRow:
+            stamp, prompt, output, *rest = fields
+            name = rest[0].strip() if rest else ""
+            return TraceRow(
+                tokens_from_text(prompt, path, line, self.prompt_column),
+                tokens_from_text(output, path, line, self.output_column, answer=True),
+                clock.seconds(self._time(stamp.strip(), line), line),
+                sessions.setdefault(name, len(sessions)) if name else None,
+            )
+
         with open_trace(path) as file:
-            for line, (stamp, prompt, output, *rest) in csv_records(
-                file, path, self._columns, remedy=_REMEDY
-            ):
-                name = rest[0].strip() if rest else ""
-                yield TraceRow(
-                    tokens_from_text(prompt, path, line, self.prompt_column),
-                    tokens_from_text(output, path, line, self.output_column),
-                    clock.seconds(self._time(stamp.strip(), line), line),
-                    sessions.setdefault(name, len(sessions)) if name else None,
-                )
+            records = csv_records(file, path, self._columns, remedy=_REMEDY, faults=faults)
+            yield from faults.parsed(records, row)
 
     def _time(self, text: str, line: int) -> float:
         """Return a time in the file's unit, or raise TraceError."""

@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mist_sim.bounds import COUNT, TRACE_TIME
 from mist_sim.errors import ScenarioError, TraceError, brief, did_you_mean
 from mist_sim.inputs.files import check_ordinary
 from mist_sim.traces.base import TRACE_READERS, TraceRow
-from mist_sim.traces.readers.conversations import ChatReader, Message
-from mist_sim.traces.readers.opening import Clock, FileReader
+from mist_sim.traces.readers.conversations import Chat, ChatReader, Message
+from mist_sim.traces.readers.faults import Faults
+from mist_sim.traces.readers.opening import (
+    Clock,
+    FileReader,
+    time_from_json,
+    tokens_from_json,
+)
 
 _BATCH = 1024  # rows in memory at a time
 
@@ -27,15 +32,13 @@ class ChatParquetReader(ChatReader):
     `session_id` is the conversation's position in the file. Rows have no times: those of WildChat
     are of conversations, and in no order.
 
-    path: the file. num_requests: read the first so many requests; None reads all.
-    chars_per_token: as of `sharegpt`. skip_empty: leave out pairs whose prompt or answer is empty
-        instead of refusing the file.
+    chars_per_token: as of `sharegpt`.
     Source: WildChat (Zhao et al., ICLR 2024) and LMSYS-Chat-1M (Zheng et al., ICLR 2024).
     """
 
-    def _chats(self) -> Iterator[tuple[int, str, Iterator[Message]]]:
+    def _chats(self) -> Iterator[tuple[int, Chat]]:
         for number, (chat,) in _records(self.path, ["conversation"]):
-            yield number + 1, f"conversation {number}", self._messages(chat, number)
+            yield number + 1, (f"conversation {number}", self._messages(chat, number))
 
     def _messages(self, conversation: Any, number: int) -> Iterator[Message]:
         if not isinstance(conversation, Sequence) or isinstance(conversation, str):
@@ -61,14 +64,12 @@ class MistReader(FileReader):
     Times, lengths, conversations and models are those of the run, so that a replay of a workload
     without shared prefixes gives the same records. The tables do not hold the prompts' content.
     Requests that other requests sent (`parent_id`) are left out.
-
-    path: the file. num_requests: read the first so many requests; None reads all.
     """
 
     @property
     def names_models(self) -> bool:
         """Whether rows name a model."""
-        return any(row.model is not None for row in self._read())
+        return any(row.model is not None for row in self._read(Faults(self.skip)))
 
     def models(self) -> Iterator[tuple[int, str]]:
         """Yield (row, model) where a model is named for the first time."""
@@ -78,40 +79,25 @@ class MistReader(FileReader):
                 seen.add(row.model)
                 yield line, row.model
 
-    def _read(self) -> Iterator[TraceRow]:
-        clock = Clock(self.path, "arrival_time")
-        for number, values in _records(self.path, list(_OWN)):
-            parent, time, prompt, output, session, model = values
-            if parent is not None:
-                continue
-            seconds = clock.seconds(self._checked(time, number), number + 1)
-            yield TraceRow(
-                self._tokens(prompt, "num_prompt_tokens", number),
-                self._tokens(output, "num_output_tokens", number),
-                seconds,
+    def _read(self, faults: Faults) -> Iterator[TraceRow]:
+        path, clock = self.path, Clock(self.path, "arrival_time")
+
+        def row(values: tuple[Any, ...], line: int) -> TraceRow:
+            _, time, prompt, output, session, model = values
+            return TraceRow(
+                tokens_from_json(prompt, path, line, "num_prompt_tokens"),
+                tokens_from_json(output, path, line, "num_output_tokens", answer=True),
+                clock.seconds(time_from_json(time, path, line, "arrival_time", "s"), line),
                 session,
                 model=model or None,
             )
 
-    def _checked(self, value: Any, number: int) -> float:
-        if isinstance(value, float) and 0 <= value <= TRACE_TIME:
-            return value
-        raise TraceError(
-            self.path,
-            number + 1,
-            f"arrival_time must be seconds from 0 to {TRACE_TIME:g}, got {brief(value)}; "
-            "correct the row",
+        records = (
+            (number + 1, values)
+            for number, values in _records(path, list(_OWN))
+            if values[0] is None  # not sent by another request
         )
-
-    def _tokens(self, value: Any, name: str, number: int) -> int:
-        if type(value) is int and 0 < value <= COUNT:
-            return value
-        raise TraceError(
-            self.path,
-            number + 1,
-            f"{name} must be a whole number of tokens from 1 to {COUNT}, got {brief(value)}; "
-            "leave out requests that failed before their answer",
-        )
+        return faults.parsed(records, row)
 
 
 _OWN = (

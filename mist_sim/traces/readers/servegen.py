@@ -16,6 +16,7 @@ from mist_sim.errors import ScenarioError, TraceError, brief, did_you_mean
 from mist_sim.inputs.files import is_there
 from mist_sim.rng import Streams
 from mist_sim.traces.base import TRACE_READERS, TraceRow
+from mist_sim.traces.readers.faults import Faults
 from mist_sim.traces.readers.opening import FileReader, csv_records, open_trace
 from mist_sim.units import PerSecond, Seconds
 
@@ -52,9 +53,9 @@ class ServeGenReader(FileReader):
     (a fraction at random), at gaps of its law that fill the window. Prompt and answer are drawn
     from quantiles each, so that they do not depend on one another beyond the client; of multimodal
     workloads a prompt is text, images, audio and video together. Clients without lengths are left
-    out.
+    out, and counted.
 
-    path: the file of rates. num_requests: the first so many requests; None: all.
+    path: the file of rates.
     service: the `workload` of the rows to take.
     start: seconds of the source's time at which requests begin.
     duration: seconds of requests; None: to the end of the source.
@@ -80,9 +81,14 @@ class ServeGenReader(FileReader):
         if self.seed < 0:
             raise ValueError(f"seed must be >= 0, got {self.seed}")
 
-    def _read(self) -> Iterator[TraceRow]:
-        windows = self._windows()
-        lengths = _lengths(self._beside(), self.service)
+    def _read(self, faults: Faults) -> Iterator[TraceRow]:
+        windows = self._windows(faults)
+        lengths_path = self._beside()
+        lengths = _lengths(lengths_path, self.service, faults)
+        sending = {window.client: None for each in windows.values() for window in each}
+        for client in sending:
+            if client not in lengths:
+                faults.note(TraceError(lengths_path, 1, f"no lengths of client {brief(client)}"))
         windows = {
             start: [window for window in each if window.client in lengths]
             for start, each in windows.items()
@@ -101,30 +107,34 @@ class ServeGenReader(FileReader):
                 first = time if first is None else first
                 yield TraceRow(prompt, output, time - first)
 
-    def _windows(self) -> dict[float, list[_Window]]:
+    def _windows(self, faults: Faults) -> dict[float, list[_Window]]:
         """Return the windows of the workload's clients that lie in the span, by their start."""
         found: dict[float, list[_Window]] = {}
         known: dict[str, None] = {}
         end = math.inf if self.duration is None else self.start + self.duration
+
+        def add(values: tuple[str, ...], line: int) -> None:
+            workload, client, begins, rate, law, shape = values
+            known[workload] = None
+            if workload != self.service:
+                return
+            at = _number(begins, 0, TRACE_TIME, "window_start_s", self.path, line)
+            per_s = _number(rate, 0, COUNT, "rate_req_s", self.path, line)
+            if not law or not per_s or not self.start < at + _WINDOW or at >= end:
+                return
+            if law not in (_GAMMA, _WEIBULL):
+                raise TraceError(
+                    self.path,
+                    line,
+                    f"arrival_law must be {_GAMMA}, {_WEIBULL} or empty, got {brief(law)}; "
+                    "correct the row",
+                )
+            of_law = _number(shape, *_SHAPES, "param1", self.path, line)
+            found.setdefault(at, []).append(_Window(client, per_s, law, of_law))
+
         with open_trace(self.path) as file:
-            for line, values in csv_records(file, self.path, _RATES):
-                workload, client, begins, rate, law, shape = values
-                known[workload] = None
-                if workload != self.service:
-                    continue
-                at = _number(begins, 0, TRACE_TIME, "window_start_s", self.path, line)
-                per_s = _number(rate, 0, COUNT, "rate_req_s", self.path, line)
-                if not law or not per_s or not self.start < at + _WINDOW or at >= end:
-                    continue
-                if law not in (_GAMMA, _WEIBULL):
-                    raise TraceError(
-                        self.path,
-                        line,
-                        f"arrival_law must be {_GAMMA}, {_WEIBULL} or empty, got {brief(law)}; "
-                        "correct the row",
-                    )
-                of_law = _number(shape, *_SHAPES, "param1", self.path, line)
-                found.setdefault(at, []).append(_Window(client, per_s, law, of_law))
+            for _ in faults.parsed(csv_records(file, self.path, _RATES, faults=faults), add):
+                pass
         if self.service not in known and known:
             raise ScenarioError(
                 f"trace {self.path}: service must be one of {', '.join(map(brief, known))}, got "
@@ -185,25 +195,32 @@ class ServeGenReader(FileReader):
         return times[inside], prompts[inside], outputs[inside]
 
 
-def _lengths(path: str, workload: str) -> dict[str, tuple[list[Floats], list[Floats]]]:
+def _lengths(
+    path: str, workload: str, faults: Faults
+) -> dict[str, tuple[list[Floats], list[Floats]]]:
     """Return quantiles of the parts of prompts and of answers, by client."""
     found: dict[str, tuple[list[Floats], list[Floats]]] = {}
+
+    def add(fields: tuple[str, ...], line: int) -> None:
+        named, client, field, *values = fields
+        if named != workload or field not in (*_PROMPT, *_OUTPUT):
+            return
+        quantiles = np.array(
+            [
+                _number(value, 0, COUNT, column, path, line)
+                for value, column in zip(values, _COLUMNS, strict=True)
+            ]
+        )
+        if (np.diff(quantiles) < 0).any():
+            raise TraceError(
+                path, line, "quantiles must not decrease from q0 to q1; correct the row"
+            )
+        found.setdefault(client, ([], []))[field in _OUTPUT].append(quantiles)
+
     with open_trace(path) as file:
         columns = ("workload", "client", "field", *_COLUMNS)
-        for line, (named, client, field, *values) in csv_records(file, path, columns):
-            if named != workload or field not in (*_PROMPT, *_OUTPUT):
-                continue
-            quantiles = np.array(
-                [
-                    _number(value, 0, COUNT, column, path, line)
-                    for value, column in zip(values, _COLUMNS, strict=True)
-                ]
-            )
-            if (np.diff(quantiles) < 0).any():
-                raise TraceError(
-                    path, line, "quantiles must not decrease from q0 to q1; correct the row"
-                )
-            found.setdefault(client, ([], []))[field in _OUTPUT].append(quantiles)
+        for _ in faults.parsed(csv_records(file, path, columns, faults=faults), add):
+            pass
     return {client: parts for client, parts in found.items() if all(parts)}
 
 

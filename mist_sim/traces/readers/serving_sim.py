@@ -12,6 +12,7 @@ from mist_sim.core.request import Content
 from mist_sim.errors import TraceError
 from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count
 from mist_sim.traces.content import block_content
+from mist_sim.traces.readers.faults import Faults
 from mist_sim.traces.readers.opening import (
     A_SECOND,
     Clock,
@@ -34,7 +35,6 @@ class LlmServingSimReader(FileReader):
     between its end and the next one. A file holds one of the two; sessions have no times of their
     own here, and are replayed by users who go through them (`closed_loop` with `sessions`).
 
-    path: the file. num_requests: read the first so many requests; None reads all.
     block_size: tokens in a hashed block.
     Source: LLMServingSim 2.0 (MIT), its description of workload files.
     """
@@ -45,10 +45,12 @@ class LlmServingSimReader(FileReader):
         FileReader.__post_init__(self)
         require_count("block_size", self.block_size)
 
-    def _read(self) -> Iterator[TraceRow]:
+    def _read(self, faults: Faults) -> Iterator[TraceRow]:
         session, form, path = 0, "", self.path
         clock = Clock(path, "arrival_time_ns", "ns")
-        for line, record in json_lines(path):
+
+        def rows(record: dict[str, Any], line: int) -> list[TraceRow]:
+            nonlocal session, form
             now = "session" if "sub_requests" in record else "request"
             if form and now != form:
                 raise TraceError(
@@ -57,14 +59,18 @@ class LlmServingSimReader(FileReader):
                     f"a {now} after a {form}; split the file, since sessions are sent by users "
                     "and requests at their times",
                 )
-            form, stamp = now, record.get("arrival_time_ns")
+            stamp = record.get("arrival_time_ns")
             time = time_from_json(stamp, path, line, "arrival_time_ns", "ns")
-            seconds = clock.seconds(time, line)
-            if form == "session":
-                yield from self._session(record, line, session)
+            if now == "session":
+                found = list(self._session(record, line, session))
                 session += 1
             else:
-                yield self._row(record, line)._replace(arrival_time=seconds)
+                found = [self._row(record, line)]
+            seconds, form = clock.seconds(time, line), now
+            return found if now == "session" else [found[0]._replace(arrival_time=seconds)]
+
+        for found in faults.parsed(json_lines(path, faults), rows):
+            yield from found
 
     def _session(self, record: dict[str, Any], line: int, number: int) -> Iterator[TraceRow]:
         """Yield the calls of a session; each waits for the tool of the one before."""
@@ -79,7 +85,7 @@ class LlmServingSimReader(FileReader):
 
     def _row(self, record: dict[str, Any], line: int) -> TraceRow:
         prompt, output = (
-            tokens_from_json(record.get(key), self.path, line, key)
+            tokens_from_json(record.get(key), self.path, line, key, answer=key == "output_toks")
             for key in ("input_toks", "output_toks")
         )
         return TraceRow(prompt, output, content=self._content(record, prompt, output, line))

@@ -8,7 +8,7 @@ from typing import Any
 
 from mist_sim.errors import TraceError, brief, did_you_mean
 from mist_sim.traces.base import TRACE_READERS
-from mist_sim.traces.readers.conversations import ASSISTANT, USER, ChatReader, Message
+from mist_sim.traces.readers.conversations import ASSISTANT, USER, Chat, ChatReader, Message
 from mist_sim.traces.readers.json_stream import objects_in_list
 from mist_sim.traces.readers.opening import open_trace
 
@@ -26,18 +26,16 @@ class ShareGptReader(ChatReader):
     finds; `session_id` is the conversation's position in the file. There are no arrival times.
     Messages of a system or a tool, and answers to them, are context only.
 
-    path: the file. num_requests: read the first so many requests; None reads all.
     chars_per_token: a text of n characters counts as ceil(n / chars_per_token) tokens; markup of
         a chat template is not counted. The default is the measured compression of Llama 3's
         tokenizer on English text (3.17 for Llama 2's). Source: The Llama 3 Herd of Models, §3.2.
-    skip_empty: leave out pairs whose prompt or answer is empty instead of refusing the file.
     """
 
-    def _chats(self) -> Iterator[tuple[int, str, Iterator[Message]]]:
+    def _chats(self) -> Iterator[tuple[int, Chat]]:
         with open_trace(self.path) as file:
             for line, chat in objects_in_list(file, self.path):
                 name = f"conversation {brief(chat.get('id'))}"
-                yield line, name, _messages(chat, name, self.path, line)
+                yield line, (name, _messages(chat, name, self.path, line))
 
 
 def _messages(conversation: dict[str, Any], name: str, path: str, line: int) -> Iterator[Message]:

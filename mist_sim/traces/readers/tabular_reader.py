@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any, ClassVar, TextIO
+from typing import Any, ClassVar
 
 from mist_sim.core.request import Content
 from mist_sim.errors import TraceError, brief
 from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count
 from mist_sim.traces.content import block_content
+from mist_sim.traces.readers.faults import Faults
 from mist_sim.traces.readers.opening import (
     Clock,
     FileReader,
@@ -41,7 +42,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class AzureReader(FileReader):
     """Azure LLM inference traces: CSV with TIMESTAMP, ContextTokens, GeneratedTokens.
 
-    path: the file. num_requests: read the first so many rows; None reads all.
     Timestamps are "YYYY-MM-DD HH:MM:SS" with up to 9 digits of a second's fraction, UTC.
     They are subtracted as whole nanoseconds, so the only rounding is that of the result.
     A column NumImages says how many images each prompt has; the workload says how large they are.
@@ -49,41 +49,46 @@ class AzureReader(FileReader):
     AzureLMMInferenceDataset2025.
     """
 
-    def _read(self) -> Iterator[TraceRow]:
+    def _read(self, faults: Faults) -> Iterator[TraceRow]:
         path = self.path
         minute, minute_ns = "", 0  # text up to the minute, and its nanoseconds since 1970
         start_ns: int | None = None
         last_ns = 0
         known: dict[str, int] = {}  # lengths repeat, so each text is checked once
+        answers: dict[str, int] = {}
+
+        def row(fields: tuple[str, ...], line: int) -> TraceRow:
+            nonlocal minute, minute_ns, start_ns, last_ns
+            stamp, prompt, output, *images = fields
+            if prompt not in known:
+                known[prompt] = tokens_from_text(prompt, path, line, "ContextTokens")
+            if output not in answers:
+                answers[output] = tokens_from_text(
+                    output, path, line, "GeneratedTokens", answer=True
+                )
+            number = _num_images(images[0], path, line) if images else 0
+            digits = stamp[17:19] + stamp[20:]
+            if (
+                stamp[:17] == minute
+                and len(digits) == 9
+                and digits < "600000000"
+                and digits.isdecimal()
+                and stamp[19] == "."
+            ):  # 2023-11-16 18:15:46.6805900, same minute as the row before
+                time_ns = minute_ns + int(digits) * 100
+            else:
+                minute, minute_ns, time_ns = _azure_time(stamp, path, line)
+            if start_ns is None:
+                start_ns = last_ns = time_ns
+            if time_ns < last_ns:
+                raise backwards(path, line, "TIMESTAMP", (last_ns - time_ns) / 1e9)
+            last_ns = time_ns
+            time = (time_ns - start_ns) / 1_000_000_000
+            return TraceRow(known[prompt], answers[output], time, num_images=number)
+
         with open_trace(path) as file:
-            rows = csv_records(file, path, _AZURE_COLUMNS, _IMAGES)
-            for line, (stamp, prompt, output, *images) in rows:
-                digits = stamp[17:19] + stamp[20:]
-                if (
-                    stamp[:17] == minute
-                    and len(digits) == 9
-                    and digits < "600000000"
-                    and digits.isdecimal()
-                    and stamp[19] == "."
-                ):  # 2023-11-16 18:15:46.6805900, same minute as the row before
-                    time_ns = minute_ns + int(digits) * 100
-                else:
-                    minute, minute_ns, time_ns = _azure_time(stamp, path, line)
-                if start_ns is None:
-                    start_ns = last_ns = time_ns
-                if time_ns < last_ns:
-                    raise backwards(path, line, "TIMESTAMP", (last_ns - time_ns) / 1e9)
-                last_ns = time_ns
-                if prompt not in known:
-                    known[prompt] = tokens_from_text(prompt, path, line, "ContextTokens")
-                if output not in known:
-                    known[output] = tokens_from_text(output, path, line, "GeneratedTokens")
-                time = (time_ns - start_ns) / 1_000_000_000
-                if not images:
-                    yield TraceRow(known[prompt], known[output], time)
-                    continue
-                number = _num_images(images[0], path, line)
-                yield TraceRow(known[prompt], known[output], time, num_images=number)
+            records = csv_records(file, path, _AZURE_COLUMNS, _IMAGES, faults=faults)
+            yield from faults.parsed(records, row)
 
 
 def _num_images(text: str, path: str, line: int) -> int:
@@ -122,7 +127,6 @@ class MooncakeReader(FileReader):
     timestamp: milliseconds. input_length, output_length: tokens. hash_ids: one chain hash per
     prompt block, the last perhaps for a part of one; [] where they are not known.
     output_hash_ids: those of the blocks that the answer completes; may be missing.
-    path: the file. num_requests: read the first so many rows; None reads all.
     hash_block_size: tokens in a block; 512 in Mooncake's own files, 16 by default in vLLM's
     timed_trace dataset.
     model_key: key with the name of the model that has to answer, such as model; None: any does.
@@ -138,11 +142,17 @@ class MooncakeReader(FileReader):
         FileReader.__post_init__(self)
         require_count("hash_block_size", self.hash_block_size)
 
-    def _read(self) -> Iterator[TraceRow]:
+    def _read(self, faults: Faults) -> Iterator[TraceRow]:
+        return (row for _, row in self._lines(faults))
+
+    def _lines(self, faults: Faults) -> Iterator[tuple[int, TraceRow]]:
         clock = Clock(self.path, "timestamp", self.UNIT)
-        for line, record in json_lines(self.path):
+
+        def row(record: dict[str, Any], line: int) -> tuple[int, TraceRow]:
             time, prompt, output, content, model = self._values(record, line)
-            yield TraceRow(prompt, output, clock.seconds(time, line), None, content, model)
+            return line, TraceRow(prompt, output, clock.seconds(time, line), None, content, model)
+
+        return faults.parsed(json_lines(self.path, faults), row)
 
     @property
     def names_models(self) -> bool:
@@ -151,8 +161,7 @@ class MooncakeReader(FileReader):
 
     def models(self) -> Iterator[tuple[int, str]]:
         """Yield (line, model) where a model is named for the first time."""
-        named = ((line, self._values(record, line)[-1]) for line, record in json_lines(self.path))
-        yield from _firsts(named, self.num_requests)
+        yield from _firsts(self._lines(Faults(self.skip)), self.num_requests)
 
     def _values(
         self, record: dict[str, Any], line: int
@@ -169,7 +178,7 @@ class MooncakeReader(FileReader):
         model = None if key is None else _model_name(record.get(key), path, line, key)
         time = time_from_json(record["timestamp"], path, line, "timestamp", self.UNIT)
         prompt = tokens_from_json(record["input_length"], path, line, "input_length")
-        output = tokens_from_json(record["output_length"], path, line, "output_length")
+        output = tokens_from_json(record["output_length"], path, line, "output_length", answer=True)
         ids, of_output = (
             integers(record, key, path, line) for key in ("hash_ids", "output_hash_ids")
         )
@@ -189,7 +198,6 @@ class TimedTraceReader(MooncakeReader):
     These are the defaults of `vllm bench serve --dataset-name timed_trace`; with
     --timed-trace-sec-multiplier 0.001 a file is Mooncake's.
 
-    path: the file. num_requests: read the first so many rows; None reads all.
     hash_block_size: tokens in a block.
     model_key: key with the name of the model that has to answer; None: any does.
     Source: vLLM, vllm/benchmarks/datasets, TimedTrace.
@@ -205,7 +213,6 @@ class TimedTraceReader(MooncakeReader):
 class LengthsCsvReader(FileReader):
     """A CSV file of prompt and output lengths without times, such as Vidur's trace files.
 
-    path: the file. num_requests: read the first so many rows; None reads all.
     prompt_column, output_column: names in the header; the defaults are Vidur's.
     model_column: name of the column with the model that has to answer; None: any does.
     """
@@ -233,30 +240,25 @@ class LengthsCsvReader(FileReader):
 
     def models(self) -> Iterator[tuple[int, str]]:
         """Yield (line, model) where a model is named for the first time."""
-        with open_trace(self.path) as file:
-            named = ((line, row.model) for line, row in self._lines(file))
-            yield from _firsts(named, self.num_requests)
+        yield from _firsts(self._lines(Faults(self.skip)), self.num_requests)
 
-    def _read(self) -> Iterator[TraceRow]:
-        with open_trace(self.path) as file:
-            for _, row in self._lines(file):
-                yield row
+    def _read(self, faults: Faults) -> Iterator[TraceRow]:
+        return (row for _, row in self._lines(faults))
 
-    def _lines(self, file: TextIO) -> Iterator[tuple[int, TraceRow]]:
-        path, columns = self.path, [self.prompt_column, self.output_column]
-        key = self.model_column
-        if key is not None:
-            columns.append(key)
-        for line, (prompt, output, *rest) in csv_records(file, path, columns):
-            model = None if key is None else _model_name(rest[0].strip(), path, line, key)
-            yield (
-                line,
-                TraceRow(
-                    tokens_from_text(prompt, path, line, self.prompt_column),
-                    tokens_from_text(output, path, line, self.output_column),
-                    model=model,
-                ),
+    def _lines(self, faults: Faults) -> Iterator[tuple[int, TraceRow]]:
+        path, key = self.path, self.model_column
+
+        def row(fields: tuple[str, ...], line: int) -> tuple[int, TraceRow]:
+            prompt, output, *rest = fields
+            return line, TraceRow(
+                tokens_from_text(prompt, path, line, self.prompt_column),
+                tokens_from_text(output, path, line, self.output_column, answer=True),
+                model=None if key is None else _model_name(rest[0].strip(), path, line, key),
             )
+
+        columns = [self.prompt_column, self.output_column, *([] if key is None else [key])]
+        with open_trace(path) as file:
+            yield from faults.parsed(csv_records(file, path, columns, faults=faults), row)
 
 
 def _model_name(value: object, path: str, line: int, key: str) -> str:
@@ -267,11 +269,11 @@ def _model_name(value: object, path: str, line: int, key: str) -> str:
 
 
 def _firsts(
-    named: Iterator[tuple[int, str | None]], num_rows: int | None
+    rows: Iterator[tuple[int, TraceRow]], num_rows: int | None
 ) -> Iterator[tuple[int, str]]:
     """Yield (line, model) of each row that is the first with its model."""
     seen: set[str] = set()
-    for line, model in islice(named, num_rows):
-        if model is not None and model not in seen:
-            seen.add(model)
-            yield line, model
+    for line, row in islice(rows, num_rows):
+        if row.model is not None and row.model not in seen:
+            seen.add(row.model)
+            yield line, row.model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,8 +9,8 @@ from typing import ClassVar, NamedTuple
 
 from mist_sim.bounds import TRACE_TIME
 from mist_sim.errors import TraceError, brief
-from mist_sim.inputs.lines import lines_of
 from mist_sim.traces.base import TRACE_READERS, TraceRow
+from mist_sim.traces.readers.faults import Faults
 from mist_sim.traces.readers.opening import (
     Clock,
     FileReader,
@@ -36,29 +35,23 @@ class _TimedCsv(FileReader):
 
     COLUMNS: ClassVar[_Columns]
 
-    def _read(self) -> Iterator[TraceRow]:
+    def _read(self, faults: Faults) -> Iterator[TraceRow]:
         path, names = self.path, self.COLUMNS
-        has_sessions = names.session in header_of(path)
-        columns = names if has_sessions else names[:3]
         sessions: dict[str, int] = {}
-        order, clock = Clock(path, names.time), Clock(path, names.time)
-        with open_trace(path) as file:
-            for line, (stamp, prompt, output, *rest) in csv_records(file, path, columns):
-                time = _seconds(stamp, path, line, names.time)
-                order.seconds(time, line)
-                if self._is_left_out(output):
-                    continue
-                session = sessions.setdefault(rest[0], len(sessions)) if rest and rest[0] else None
-                yield TraceRow(
-                    tokens_from_text(prompt, path, line, names.prompt),
-                    tokens_from_text(output, path, line, names.output),
-                    clock.seconds(time, line),
-                    session,
-                )
+        clock = Clock(path, names.time)
 
-    def _is_left_out(self, output: str) -> bool:
-        """Tell whether a row is a request without an answer."""
-        return False
+        def row(fields: tuple[str, ...], line: int) -> TraceRow:
+            stamp, prompt, output, *rest = fields
+            return TraceRow(
+                tokens_from_text(prompt, path, line, names.prompt),
+                tokens_from_text(output, path, line, names.output, answer=True),
+                clock.seconds(_seconds(stamp, path, line, names.time), line),
+                sessions.setdefault(rest[0], len(sessions)) if rest and rest[0] else None,
+            )
+
+        with open_trace(path) as file:
+            records = csv_records(file, path, names[:3], names.session, faults=faults)
+            yield from faults.parsed(records, row)
 
 
 @TRACE_READERS.register("burstgpt")
@@ -68,18 +61,13 @@ class BurstGptReader(_TimedCsv):
 
     `Session ID`, which newer files have, tells which requests belong to a conversation.
 
-    path: the file. num_requests: read the first so many requests; None reads all.
-    skip_failed: leave out requests without an answer (0 response tokens) instead of refusing the
-        file; the files named without_fails have none.
+    Requests that failed have 0 response tokens (`skip: cancelled` leaves them out); the files named
+    without_fails have none.
+
     Source: BurstGPT (Wang et al., KDD 2025), releases 1.1 and 2.0 of its trace.
     """
 
     COLUMNS: ClassVar = _Columns("Timestamp", "Request tokens", "Response tokens", "Session ID")
-
-    skip_failed: bool = False
-
-    def _is_left_out(self, output: str) -> bool:
-        return self.skip_failed and output.strip() in ("0", "0.0")
 
 
 @TRACE_READERS.register("vidur")
@@ -89,7 +77,6 @@ class VidurReader(_TimedCsv):
 
     Its files of lengths without times are `lengths_csv`.
 
-    path: the file. num_requests: read the first so many rows; None reads all.
     Source: Vidur (Agrawal et al., MLSys 2024), trace replay request generator.
     """
 
@@ -101,20 +88,10 @@ class VidurReader(_TimedCsv):
 class SplitwiseReader(_TimedCsv):
     """Traces of splitwise-sim: CSV with arrival_timestamp, prompt_size, token_size.
 
-    path: the file. num_requests: read the first so many rows; None reads all.
     Source: splitwise-sim (Patel et al., ISCA 2024), its generated traces.
     """
 
     COLUMNS: ClassVar = _Columns("arrival_timestamp", "prompt_size", "token_size")
-
-
-def header_of(path: str) -> list[str]:
-    """Return the names of a CSV file's first line; raises as `open_trace` does."""
-    with open_trace(path) as file:
-        try:
-            return [name.strip() for name in next(csv.reader(lines_of(file, path)), [])]
-        except csv.Error as error:
-            raise TraceError(path, 1, f"not valid CSV: {error}") from error
 
 
 def _seconds(text: str, path: str, line: int, column: str) -> float:

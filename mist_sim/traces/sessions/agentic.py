@@ -14,6 +14,7 @@ from mist_sim.core.content_ids import OF_PATH, content_id
 from mist_sim.core.request import Content
 from mist_sim.errors import TraceError, brief
 from mist_sim.traces.base import TRACE_READERS, TraceRow
+from mist_sim.traces.readers.faults import Faults
 from mist_sim.traces.readers.json_stream import objects_in_turn
 from mist_sim.traces.readers.opening import (
     FileReader,
@@ -43,8 +44,6 @@ class AgenticReader(FileReader):
     The main agent and each sub-agent are a session of the rows; they share the ids of blocks. An
     answer without tokens counts as one token.
 
-    path: the file; one that ends with .gz is unpacked. num_requests: read the first so many rows;
-    None reads all.
     start_every: sessions begin one after another, so long apart, and rows are in order of time;
         None: rows have no times, and come session by session, for users who go through them
         (`closed_loop` with `sessions`).
@@ -62,24 +61,24 @@ class AgenticReader(FileReader):
         if every is not None and not 0 <= every <= TRACE_TIME:
             raise ValueError(f"start_every must be from 0 s to {TRACE_TIME:g} s, got {every}")
 
-    def _read(self) -> Iterator[TraceRow]:
+    def _read(self, faults: Faults) -> Iterator[TraceRow]:
         if self.start_every is None:
-            return self._by_session()
-        return self._by_time(self.start_every)
+            return self._by_session(faults)
+        return self._by_time(self.start_every, faults)
 
-    def _by_session(self) -> Iterator[TraceRow]:
+    def _by_session(self, faults: Faults) -> Iterator[TraceRow]:
         number = count()
-        for _, agents in self._sessions():
+        for _, agents in self._sessions(faults):
             for agent in agents:
                 session_id = next(number)
                 for turn in agent:
                     yield turn.row(None, session_id)
 
-    def _by_time(self, every: float) -> Iterator[TraceRow]:
+    def _by_time(self, every: float, faults: Faults) -> Iterator[TraceRow]:
         """Merge sessions; at most those that have begun and not ended are in memory."""
         number, ties = count(), count()
         open_turns: list[tuple[float, int, _Turn, int]] = []
-        for session, agents in self._sessions():
+        for session, agents in self._sessions(faults):
             start = session * every
             while open_turns and open_turns[0][0] < start:
                 time, _, turn, session_id = heapq.heappop(open_turns)
@@ -92,13 +91,17 @@ class AgenticReader(FileReader):
             time, _, turn, session_id = heapq.heappop(open_turns)
             yield turn.row(time, session_id)
 
-    def _sessions(self) -> Iterator[tuple[int, list[list[_Turn]]]]:
+    def _sessions(self, faults: Faults) -> Iterator[tuple[int, list[list[_Turn]]]]:
         """Yield (number, agents) of each session, the main one first; an agent is its turns."""
+        number = count()
+
+        def read(session: dict[str, Any], line: int) -> _Session:
+            return _Session(session, self.path, line, next(number), self.absolute_times)
+
         with open_trace(self.path) as file:
             sessions = objects_in_turn(file, self.path, _LONGEST)
-            for number, (line, session) in enumerate(sessions):
-                found = _Session(session, self.path, line, number, self.absolute_times)
-                yield number, found.agents
+            for position, found in enumerate(faults.parsed(sessions, read)):
+                yield position, found.agents
 
 
 class _Turn(NamedTuple):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from mist_sim.core.request import Content
 from mist_sim.traces.base import TraceRow
+from mist_sim.traces.readers.faults import Faults, Skip
 from mist_sim.traces.readers.opening import FileReader
 
 
@@ -29,19 +30,21 @@ class Call(NamedTuple):
 class CallReader(FileReader):
     """A reader of calls that a service records as they end; they are sorted here.
 
-    The file is read whole. by_session: rows come session by session without times, each with the
+    The file is read whole. Services record calls without an answer too, which are left out unless
+    `skip` says otherwise. by_session: rows come session by session without times, each with the
     seconds between the end of the call before and its own start, for users who go through them
     (`closed_loop` with `sessions`); False: in order of time, with the times recorded.
     """
 
+    skip: Skip = "cancelled"
     by_session: bool = False
 
-    def _calls(self) -> Iterator[Call]:
-        """Yield the calls in the order of the file."""
+    def _calls(self, faults: Faults) -> Iterator[Call]:
+        """Yield the calls in the order of the file; those that cannot be read go to `faults`."""
         raise NotImplementedError
 
-    def _read(self) -> Iterator[TraceRow]:
-        calls = sorted(self._calls(), key=lambda call: call.start)
+    def _read(self, faults: Faults) -> Iterator[TraceRow]:
+        calls = sorted(self._calls(faults), key=lambda call: call.start)
         numbers: dict[str, int] = {}
         for call in calls:
             if call.session is not None:

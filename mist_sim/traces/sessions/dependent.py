@@ -9,6 +9,7 @@ from typing import Any
 from mist_sim.errors import TraceError, brief
 from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count
 from mist_sim.traces.content import block_content
+from mist_sim.traces.readers.faults import Faults
 from mist_sim.traces.readers.opening import (
     A_SECOND,
     FileReader,
@@ -43,7 +44,6 @@ class AgenticMooncakeReader(FileReader):
     A row that waits for none but an earlier row of its session is refused: sessions are chains
     here. A row without session_id is a session. The file is read whole.
 
-    path: the file. num_requests: read the first so many rows; None reads all.
     hash_block_size: tokens in a block.
     Source: NVIDIA Dynamo, AgenticMooncakeRow of its dynamo-data-gen; Mooncake (FAST 2025).
     """
@@ -54,9 +54,10 @@ class AgenticMooncakeReader(FileReader):
         FileReader.__post_init__(self)
         require_count("hash_block_size", self.hash_block_size)
 
-    def _read(self) -> Iterator[TraceRow]:
+    def _read(self, faults: Faults) -> Iterator[TraceRow]:
         sessions: dict[str, _Session] = {}
-        for line, record in json_lines(self.path):
+
+        def add(record: dict[str, Any], line: int) -> None:
             name = record.get("session_id")
             session = sessions.setdefault(
                 str(name) if name is not None else f"\0{line}", _Session()
@@ -65,6 +66,9 @@ class AgenticMooncakeReader(FileReader):
             session.rows.append(self._row(record, bool(session.rows), line))
             session.last = str(record.get("request_id", ""))
             session.ids.add(session.last)
+
+        for _ in faults.parsed(json_lines(self.path, faults), add):
+            pass
         for number, session in enumerate(sessions.values()):
             for row in session.rows:
                 yield row._replace(session_id=number)
@@ -91,7 +95,10 @@ class AgenticMooncakeReader(FileReader):
             raise TraceError(
                 path, line, f"a row needs {' and '.join(_NEEDED)}; missing: {', '.join(missing)}"
             )
-        prompt, output = (tokens_from_json(record[key], path, line, key) for key in _NEEDED)
+        prompt, output = (
+            tokens_from_json(record[key], path, line, key, answer=key == _NEEDED[1])
+            for key in _NEEDED
+        )
         wait = sum(
             time_from_json(record[key], path, line, key, "ms")
             for key in ("delay", "tool_wait_ms")

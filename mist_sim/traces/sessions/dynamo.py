@@ -9,6 +9,7 @@ from typing import Any
 from mist_sim.core.content_ids import OF_BLOCK, content_id
 from mist_sim.errors import TraceError, brief
 from mist_sim.traces.base import TRACE_READERS
+from mist_sim.traces.readers.faults import Faults
 from mist_sim.traces.readers.opening import integers, json_lines, time_from_json, tokens_from_json
 from mist_sim.traces.sessions.calls import Call, CallReader
 
@@ -24,34 +25,35 @@ class DynamoReader(CallReader):
     `request` has request_received_ms, output_tokens, and in `replay` trace_block_size, input_length
     and input_sequence_hashes, a chain hash for each block; `agent_context.session_id` names the
     session. A record may lie in `event` of its line. The end of a request is event_time_unix_ms.
-    Requests without an answer (0 tokens) are left out. The file is read whole and sorted by time.
+    The file is read whole and sorted by time.
 
-    path: the file; one that ends with .gz is unpacked. num_requests: read the first so many rows;
-    None reads all.
     by_session: rows come session by session, without times, for users who go through them
         (`closed_loop` with `sessions`); False: in order of time, with the times recorded.
     Source: NVIDIA Dynamo, its description of request traces (dynamo.request.trace.v1).
     """
 
-    def _calls(self) -> Iterator[Call]:
-        for line, whole in json_lines(self.path):
-            inside = whole.get("event")
-            record = inside if isinstance(inside, dict) else whole
-            if record.get("schema") != _SCHEMA:
-                raise TraceError(
-                    self.path,
-                    line,
-                    f"schema must be {_SCHEMA}, got {brief(record.get('schema'))}; "
-                    "remove the row, or convert the file",
-                )
-            if record.get("event_type") != "request_end":
-                continue
-            request = _mapping(record, "request", self.path, line)
-            if request.get("output_tokens") != 0:
-                yield self._call(record, request, line)
+    def _calls(self, faults: Faults) -> Iterator[Call]:
+        found = faults.parsed(json_lines(self.path, faults), self._call)
+        return (call for call in found if call is not None)
 
-    def _call(self, record: Mapping[str, Any], request: Mapping[str, Any], line: int) -> Call:
-        path, replay = self.path, _mapping(request, "replay", self.path, line)
+    def _call(self, whole: Mapping[str, Any], line: int) -> Call | None:
+        """Return the call of a line; None for a line of another event."""
+        path, inside = self.path, whole.get("event")
+        record = inside if isinstance(inside, dict) else whole
+        if record.get("schema") != _SCHEMA:
+            raise TraceError(
+                path,
+                line,
+                f"schema must be {_SCHEMA}, got {brief(record.get('schema'))}; "
+                "remove the row, or convert the file",
+            )
+        if record.get("event_type") != "request_end":
+            return None
+        request = _mapping(record, "request", path, line)
+        output = tokens_from_json(
+            request.get("output_tokens"), path, line, "output_tokens", answer=True
+        )
+        replay = _mapping(request, "replay", path, line)
         prompt = tokens_from_json(replay.get("input_length"), path, line, "input_length")
         size = tokens_from_json(replay.get("trace_block_size"), path, line, "trace_block_size")
         hashes = integers(replay, "input_sequence_hashes", path, line)
@@ -75,7 +77,7 @@ class DynamoReader(CallReader):
             came,
             max(came, ended),
             prompt,
-            tokens_from_json(request.get("output_tokens"), path, line, "output_tokens"),
+            output,
             session if isinstance(session, str) else None,
             tuple(content),
         )

@@ -13,6 +13,7 @@ from mist_sim.core.request import Content
 from mist_sim.errors import ScenarioError, TraceError, brief
 from mist_sim.inputs.files import is_there
 from mist_sim.traces.base import TRACE_READERS, TraceRow
+from mist_sim.traces.readers.faults import Faults
 from mist_sim.traces.readers.opening import FileReader, json_lines, tokens_from_json
 
 _PARTS = {
@@ -23,6 +24,8 @@ _PARTS = {
     "user_input": ("4_user_input.jsonl", "user_input_id"),
 }
 """Parts of a prompt in the order of its tokens: key of a row, and where their lengths are."""
+
+_OUTPUT = "output_length"
 
 
 @TRACE_READERS.register("ragpulse")
@@ -38,26 +41,27 @@ class RagPulseReader(FileReader):
     file has two stretches of the week, one behind the other. It is read whole.
 
     path: the file of requests, 0_trace.jsonl, with the files of parts in its folder.
-    num_requests: the first so many rows; None: all.
     Source: RAGPulse (flashserve, 2025; MIT).
     """
 
-    def _read(self) -> Iterator[TraceRow]:
-        rows = sorted(self._parts(), key=lambda row: row.arrival_time or 0.0)
+    def _read(self, faults: Faults) -> Iterator[TraceRow]:
+        rows = sorted(self._parts(faults), key=lambda row: row.arrival_time or 0.0)
         for row in rows:
             start = rows[0].arrival_time or 0.0
             yield row._replace(arrival_time=(row.arrival_time or 0.0) - start)
 
-    def _parts(self) -> Iterator[TraceRow]:
+    def _parts(self, faults: Faults) -> Iterator[TraceRow]:
         lengths: dict[str, dict[int, int]] = {}
         paths: dict[tuple[int, str, int], int] = {}
         sessions: dict[str, int] = {}
-        for line, record in json_lines(self.path):
-            prompt = tokens_from_json(record.get("input_length"), self.path, line, "input_length")
-            output = tokens_from_json(record.get("output_length"), self.path, line, "output_length")
+
+        def row(record: dict[str, Any], line: int) -> TraceRow:
+            prompt, output = (
+                tokens_from_json(record.get(key), self.path, line, key, answer=key == _OUTPUT)
+                for key in ("input_length", _OUTPUT)
+            )
             if not lengths:
-                lengths = {key: self._lengths(*where) for key, where in _PARTS.items()}
-            session = sessions.setdefault(str(record.get("session_id")), len(sessions))
+                lengths.update({key: self._lengths(*where) for key, where in _PARTS.items()})
             content = self._content(record.get("hash_ids"), line, lengths, paths)
             if sum(num for _, num in content) > prompt:
                 raise TraceError(
@@ -65,7 +69,11 @@ class RagPulseReader(FileReader):
                     line,
                     f"input_length must be >= the tokens of its parts, got {prompt}",
                 )
-            yield TraceRow(prompt, output, self._time(record, line), session, content)
+            time = self._time(record, line)
+            session = sessions.setdefault(str(record.get("session_id")), len(sessions))
+            return TraceRow(prompt, output, time, session, content)
+
+        return faults.parsed(json_lines(self.path, faults), row)
 
     def _time(self, record: dict[str, Any], line: int) -> float:
         value = record.get("timestamp")

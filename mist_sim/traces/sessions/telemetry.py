@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mist_sim.bounds import COUNT
 from mist_sim.errors import TraceError, brief
 from mist_sim.traces.base import TRACE_READERS
+from mist_sim.traces.readers.faults import Faults
 from mist_sim.traces.readers.json_stream import objects_in_turn
-from mist_sim.traces.readers.opening import A_SECOND, bad_tokens, open_trace, time_from_json
+from mist_sim.traces.readers.opening import A_SECOND, open_trace, time_from_json, tokens_from_json
 from mist_sim.traces.sessions.calls import Call, CallReader
 
 _CALLS = {"chat", "text_completion", "generate_content"}
@@ -30,28 +30,28 @@ class OtelReader(CallReader):
     without a name of an operation that say both numbers of tokens: gen_ai.usage.input_tokens and
     gen_ai.usage.output_tokens, by their older names prompt_tokens and completion_tokens, too.
     Others, such as of tools and agents, are the waits between them. A session is a
-    gen_ai.conversation.id, or else a trace. Calls without an answer (no or 0 output tokens) are
-    left out. Spans do not tell shared prefixes. The file is read whole and sorted.
+    gen_ai.conversation.id, or else a trace. Calls without an answer have no
+    or 0 output tokens. Spans do not tell shared prefixes. The file is read whole and sorted.
 
-    path: the file; one that ends with .gz is unpacked. num_requests: read the first so many rows;
-    None reads all.
     by_session: rows come session by session, without times, for users who go through them
         (`closed_loop` with `sessions`); False: in order of time, with the times recorded.
     Source: OpenTelemetry semantic conventions for generative AI; OTLP 1 (JSON).
     """
 
-    def _calls(self) -> Iterator[Call]:
+    def _calls(self, faults: Faults) -> Iterator[Call]:
         with open_trace(self.path) as file:
-            for line, export in objects_in_turn(file, self.path, _LONGEST):
-                for span in self._spans(export, line):
-                    attributes = self._attributes(span, line)
-                    if _is_call(attributes):
-                        yield self._call(span, attributes, line)
+            exports = objects_in_turn(file, self.path, _LONGEST)
+            for spans in faults.parsed(exports, self._spans):
+                yield from (each for each in faults.parsed(spans, self._call) if each is not None)
 
-    def _spans(self, export: Mapping[str, Any], line: int) -> Iterator[Mapping[str, Any]]:
-        for resource in self._list(export, "resourceSpans", line):
-            for scope in self._list(resource, "scopeSpans", line):
-                yield from self._list(scope, "spans", line)
+    def _spans(self, export: Mapping[str, Any], line: int) -> list[tuple[int, Mapping[str, Any]]]:
+        """Return the spans of an export, each with its line."""
+        return [
+            (line, span)
+            for resource in self._list(export, "resourceSpans", line)
+            for scope in self._list(resource, "scopeSpans", line)
+            for span in self._list(scope, "spans", line)
+        ]
 
     def _list(self, record: Mapping[str, Any], key: str, line: int) -> list[dict[str, Any]]:
         found = record.get(key)
@@ -70,9 +70,13 @@ class OtelReader(CallReader):
                 found[each["key"]] = next(iter(value.values()))
         return found
 
-    def _call(self, span: Mapping[str, Any], attributes: Mapping[str, Any], line: int) -> Call:
-        start, end = (self._time(span, key, line) for key in _TIMES)
+    def _call(self, span: Mapping[str, Any], line: int) -> Call | None:
+        """Return the call of a span; None for a span of another operation."""
+        attributes = self._attributes(span, line)
+        if not _is_call(attributes):
+            return None
         prompt, output = (self._tokens(attributes, keys, line) for keys in (_PROMPT, _OUTPUT))
+        start, end = (self._time(span, key, line) for key in _TIMES)
         session = attributes.get(_CONVERSATION, span.get("traceId"))
         return Call(
             start,
@@ -89,22 +93,17 @@ class OtelReader(CallReader):
     def _tokens(self, attributes: Mapping[str, Any], keys: tuple[str, ...], line: int) -> int:
         key = next((key for key in keys if key in attributes), keys[0])
         value = _whole(attributes.get(key))
-        if type(value) is int and 0 < value <= COUNT:
-            return value
-        raise bad_tokens(value, self.path, line, key)
+        return tokens_from_json(value, self.path, line, key, answer=keys is _OUTPUT)
 
 
 _TIMES = ("startTimeUnixNano", "endTimeUnixNano")
 
 
 def _is_call(attributes: Mapping[str, Any]) -> bool:
-    """Tell whether a span is a call that was answered."""
+    """Tell whether a span is a call, answered or not."""
     operation = attributes.get(_OPERATION)
-    outputs = [attributes[key] for key in _OUTPUT if key in attributes]
-    if not outputs or outputs[0] in (0, "0"):
-        return False
     if operation is None:
-        return any(key in attributes for key in _PROMPT)
+        return all(any(key in attributes for key in keys) for keys in (_PROMPT, _OUTPUT))
     return operation in _CALLS
 
 

@@ -59,7 +59,7 @@ def _thinned(number: int) -> NDArray[np.int64]:
 def _rate(axes: Any, times: Floats) -> None:
     axes.set(title="Rate", xlabel="time, s", ylabel="requests/s")
     if len(times) < 2 or times[-1] == times[0]:
-        _none(axes, "no times")
+        _none(axes, _no_gaps(times))
         return
     counts, edges = np.histogram(times, bins=_WINDOWS)
     axes.stairs(counts / np.diff(edges), edges, color=COLOURS[0], lw=1.2)
@@ -67,12 +67,16 @@ def _rate(axes: Any, times: Floats) -> None:
     axes.grid(alpha=0.3)
 
 
+def _no_gaps(times: Floats) -> str:
+    return "all at once" if len(times) else "no times"
+
+
 def _gaps(axes: Any, times: Floats) -> None:
     axes.set(title="Tail of gaps", xlabel="seconds between arrivals", ylabel="share of gaps above")
     gaps = np.diff(times)
     gaps = gaps[gaps > 0]
     if len(gaps) < 2:
-        _none(axes, "no times")
+        _none(axes, _no_gaps(times))
         return
     poisson = -gaps.mean() * np.log(1 - (np.arange(len(gaps)) + 0.5) / len(gaps))
     _tails(axes, {"trace": gaps, "Poisson, same mean": poisson})
