@@ -123,7 +123,10 @@ def test_a_file_holds_a_command_line(tmp_path):
         ("vllm serve $MODEL", "MODEL has no value here; write MODEL=... in front"),
         ("sglang serve m", "must be a command line of vllm serve or vllm bench serve"),
         ('vllm serve "m', "No closing quotation"),
-        ("vllm bench serve --dataset-name sonnet", "random, sharegpt, prefix_repetition alone"),
+        (
+            "vllm bench serve --dataset-name sonnet",
+            "random, sharegpt, prefix_repetition, burstgpt, timed_trace alone",
+        ),
         ("vllm bench serve --dataset-name sharegpt", "--dataset-path is required"),
         ("vllm bench serve --ramp-up-strategy linear", "ramp_up"),
         ("vllm bench serve --goodput itl:5", "--goodput must be of ttft:MS, tpot:MS, e2el:MS"),

@@ -20,9 +20,9 @@ from mist_sim.errors import ScenarioError
 from mist_sim.scenario.build import build
 from mist_sim.scenario.format import yaml_text
 from mist_sim.scenario.from_vllm.account import faults_of
-from mist_sim.scenario.from_vllm.bench import ARITIES as BENCH_FLAGS
 from mist_sim.scenario.from_vllm.commands import from_vllm, read_commands
 from mist_sim.scenario.from_vllm.flags import flags_of
+from mist_sim.scenario.from_vllm.generators.vllm_bench import SERVE as BENCH_ROWS
 from mist_sim.scenario.from_vllm.serve import ARITIES, SHORT
 from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
 from tests.effort import examples
@@ -93,7 +93,7 @@ def own_name(flag):
     """Return the name by which the account has a flag."""
     head = flag.split(".")[0]
     name = SHORT.get(head, head.replace("_", "-"))
-    known = [*ARITIES, *BENCH_FLAGS]
+    known = [*ARITIES, *(row.flag for row in BENCH_ROWS)]
     begun = sorted({each for each in known if each.startswith(name)})
     if name in known or len(begun) != 1:
         return f"--{name[5:]}" if name.startswith("--no-") and f"--{name[5:]}" in known else name
@@ -708,7 +708,7 @@ def test_a_cap_of_a_request_is_a_whole_number():
             "vllm serve qwen3-4b --hf-overrides.rope_scaling.factor 4",
             "say how long: --max-model-len",
         ),
-        ("vllm bench throughput --model qwen3-4b", "must be a command line of vllm serve"),
+        ("vllm bench throughput --model qwen3-4b", "--input-len and --output-len are required"),
         ("a: &a\n  b: [*a]\n", "lists and mappings in YAML"),
         ("kind: Deployment\nspec: {}\n", "must be a command line of vllm serve"),
     ],

@@ -11,7 +11,14 @@ from mist_sim.bounds import SCENARIO_BYTES
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.inputs.files import text_of
 from mist_sim.scenario.format import yaml_text
-from mist_sim.scenario.from_vllm.wrappers.command import COMMANDS, SERVE, Command, Surroundings
+from mist_sim.scenario.from_vllm.wrappers.command import (
+    BENCH,
+    COMMANDS,
+    LOADS,
+    SERVE,
+    Command,
+    Surroundings,
+)
 from mist_sim.scenario.from_vllm.wrappers.launchers import commands_in
 from mist_sim.scenario.from_vllm.wrappers.manifests import commands_of
 from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
@@ -53,7 +60,8 @@ def read(text: str) -> tuple[list[Command], list[str]]:
         got = "other text on standard input"
     raise ScenarioError(
         f"--from-vllm must be a command line of {' or '.join(COMMANDS)}, as a shell, a container "
-        f"or a manifest starts it, or a file that holds one, got {got}"
+        f"or a manifest starts it, or a file that holds one, got {got}; loads may also be of "
+        f"{', '.join(dict.fromkeys(name for name in LOADS.values() if name != BENCH))}"
     )
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 from mist_sim.errors import ScenarioError, listed
 from mist_sim.scenario.from_vllm.account import Item, Statement, check
-from mist_sim.scenario.from_vllm.bench import SAMPLING, workload_of
 from mist_sim.scenario.from_vllm.command_texts import read
+from mist_sim.scenario.from_vllm.generators.known import workload_of
+from mist_sim.scenario.from_vllm.generators.workloads import SAMPLING
 from mist_sim.scenario.from_vllm.handlers.state_flags import with_state_cache
-from mist_sim.scenario.from_vllm.serve import read_server
+from mist_sim.scenario.from_vllm.serve import ARITIES, SHORT, read_server
 from mist_sim.scenario.from_vllm.server import ELSEWHERE
-from mist_sim.scenario.from_vllm.wrappers.command import BENCH, SERVE, Command
+from mist_sim.scenario.from_vllm.wrappers.command import SERVE, Command
 from mist_sim.scenario.from_vllm.wrappers.container_images import engine_of
 
 
@@ -78,9 +79,10 @@ def from_vllm(
     engine: str | None = None,
     overrides: Collection[str] = (),
 ) -> FromVllm:
-    """Return the scenario keys of `vllm serve` and `vllm bench serve` command lines.
+    """Return the scenario keys of command lines of `vllm serve` and of load generators.
 
-    commands: one `vllm serve` or several, at most one `vllm bench serve`, as they stand in a shell,
+    commands: one `vllm serve` or several, at most one `vllm bench serve` or other load generator,
+        as they stand in a shell,
         a script, a container or a manifest, or files that hold them. Equal servers become one
         client with a count. gpu: which the servers have, if known. engine: their version, which
         overrides that of an image. overrides: keys that are set elsewhere. Raises ScenarioError
@@ -125,22 +127,34 @@ class _Reader:
         self._servers: list[tuple[dict[str, Any], int]] = []
         self._parts: list[str] = []
         self._workload: dict[str, Any] = {}
+        self._load = ""
         self._sampling: dict[str, Any] = {}
         self._limits: dict[str, Any] = {}
         self._front_end: dict[str, Any] = {}
 
     def take(self, command: Command) -> None:
         """Read one command."""
-        if command.name == BENCH:
-            self._take_bench(command)
-        else:
+        if command.name == SERVE:
             self._take_server(command)
+        else:
+            self._take_load(command)
 
-    def _take_bench(self, command: Command) -> None:
+    def _take_load(self, command: Command) -> None:
         if self._workload:
-            raise ScenarioError(f"--from-vllm: {BENCH} is given twice; remove one")
-        self._workload, account = workload_of(command.words)
+            twice = (
+                f"{command.name} is given twice"
+                if command.name == self._load
+                else (f"{self._load} and {command.name} are given")
+            )
+            raise ScenarioError(f"--from-vllm: {twice}; remove one")
+        self._load = command.name
+        self._workload, account, engine = workload_of(command.name, command.words, ARITIES, SHORT)
         self._sampling = self._workload.pop(SAMPLING, {})
+        if engine:
+            self._front_end |= self._workload.pop("front_end")
+            self._take_server(replace(command, words=tuple(engine)))
+            self._note(command, account.items, around=False)
+            return
         for name in command.variables:
             account.no_effect(name, "it is the benchmark's, not the server's")
         self._note(command, account.items)
@@ -170,8 +184,9 @@ class _Reader:
         if command.count:
             self._servers.append((client, command.count))
 
-    def _note(self, command: Command, items: Sequence[Item]) -> None:
-        self.account.append(Statement(command.name, (*command.around.items, *items)))
+    def _note(self, command: Command, items: Sequence[Item], *, around: bool = True) -> None:
+        before = command.around.items if around else []
+        self.account.append(Statement(command.name, (*before, *items)))
 
     def keys(self, gpu: str | None) -> dict[str, Any]:
         """Return the combined scenario keys of all commands."""

@@ -89,8 +89,8 @@ def _spelt_out(words: Sequence[str], short: Mapping[str, str]) -> Iterator[str]:
                 yield f"{_LEVEL}={word[2:].lstrip('=')}"
             else:
                 yield _LEVEL if following in ("0", "1", "2", "3") else word
-        elif head in short:
-            yield short[head] + dot + rest + equals + value
+        elif (known := short.get(head) or short.get(head.replace("_", "-"))) is not None:
+            yield known + dot + rest + equals + value
         elif word.startswith("--"):
             yield head.replace("_", "-") + dot + rest + equals + value
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TextIO
 
 from mist_sim.bounds import TRACE_TIME
 from mist_sim.errors import TraceError, brief
@@ -50,8 +50,12 @@ class _TimedCsv(FileReader):
             )
 
         with open_trace(path) as file:
-            records = csv_records(file, path, names[:3], names.session, faults=faults)
-            yield from faults.parsed(records, row)
+            yield from faults.parsed(self._records(file, faults), row)
+
+    def _records(self, file: TextIO, faults: Faults) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """Yield (line, time, prompt, output and perhaps session) of every row."""
+        names = self.COLUMNS
+        return csv_records(file, self.path, names[:3], names.session, faults=faults)
 
 
 @TRACE_READERS.register("burstgpt")
@@ -64,10 +68,22 @@ class BurstGptReader(_TimedCsv):
     Requests that failed have 0 response tokens (`skip: cancelled` leaves them out); the files named
     without_fails have none.
 
+    only_model: take the rows of this `Model` alone, such as GPT-4; None: of all.
     Source: BurstGPT (Wang et al., KDD 2025), releases 1.1 and 2.0 of its trace.
     """
 
     COLUMNS: ClassVar = _Columns("Timestamp", "Request tokens", "Response tokens", "Session ID")
+
+    only_model: str | None = None
+
+    def _records(self, file: TextIO, faults: Faults) -> Iterator[tuple[int, tuple[str, ...]]]:
+        wanted, names = self.only_model, self.COLUMNS
+        columns = (*names[:3], *([] if wanted is None else ["Model"]))
+        for line, fields in csv_records(file, self.path, columns, names.session, faults=faults):
+            if wanted is None:
+                yield line, fields
+            elif fields[3].strip() == wanted:
+                yield line, fields[:3] + fields[4:]
 
 
 @TRACE_READERS.register("vidur")

@@ -9,13 +9,27 @@ from mist_sim.scenario.from_vllm.account import Account
 
 SERVE, BENCH = "vllm serve", "vllm bench serve"
 COMMANDS = (SERVE, BENCH)
+"""vLLM's own for servers."""
+
+LOADS = {
+    ("vllm", "bench", "serve"): BENCH,
+    ("vllm", "bench", "throughput"): "vllm bench throughput",
+    ("vllm", "bench", "latency"): "vllm bench latency",
+    ("sglang.bench_serving",): "sglang.bench_serving",
+    ("guidellm", "benchmark", "run"): "guidellm benchmark",
+    ("guidellm", "benchmark"): "guidellm benchmark",
+    ("aiperf", "profile"): "aiperf profile",
+    ("genai-perf", "profile"): "genai-perf profile",
+    ("genai-perf",): "genai-perf profile",
+}
+"""Load generators by the words that start them, longer ones first."""
 
 
 @dataclass(frozen=True)
 class Command:
     """A command.
 
-    name: one of `COMMANDS`. words: its arguments. variables: of its environment, by name.
+    name: `SERVE`, or of `LOADS`. words: its arguments. variables: of its environment, by name.
     around: the account of its wrappers. image: of its container, with its tag. num_gpus: that its
     container may use; None if unknown. count: how many run.
     """

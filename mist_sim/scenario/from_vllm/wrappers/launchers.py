@@ -8,17 +8,26 @@ from dataclasses import replace
 from math import prod
 
 from mist_sim.errors import cut
-from mist_sim.scenario.from_vllm.wrappers.command import BENCH, SERVE, Command, Surroundings
+from mist_sim.scenario.from_vllm.wrappers.command import LOADS, SERVE, Command, Surroundings
 from mist_sim.scenario.from_vllm.wrappers.containers import CONTAINERS, contained, pod
 from mist_sim.scenario.from_vllm.wrappers.shells import ASSIGNMENT, Variables, simple_commands
 
+_BENCHES = ("serve", "throughput", "latency")
 _MODULES = {
     "vllm.entrypoints.openai.api_server": SERVE,
     "vllm.entrypoints.api_server": SERVE,
-    "vllm.benchmarks.serve": BENCH,
+    **{f"vllm.benchmarks.{name}": LOADS["vllm", "bench", name] for name in _BENCHES},
+    **dict.fromkeys(("sglang.bench_serving", "sglang.benchmark.serving"), "sglang.bench_serving"),
 }
 _MAINS = ("vllm", "vllm.entrypoints.cli.main")
-_SCRIPTS = {"api_server.py": SERVE, "benchmark_serving.py": BENCH}
+_SCRIPTS = {
+    "api_server.py": SERVE,
+    "benchmark_serving.py": LOADS["vllm", "bench", "serve"],
+    "benchmark_throughput.py": LOADS["vllm", "bench", "throughput"],
+    "benchmark_latency.py": LOADS["vllm", "bench", "latency"],
+    "bench_serving.py": "sglang.bench_serving",
+}
+_PROGRAMS = {words[0] for words in LOADS}
 _SHELLS = ("sh", "bash", "zsh", "dash", "ash")
 _KEYWORDS = ("then", "do", "else", "if", "!", "{", "elif", "while", "until")
 _STARTERS = (
@@ -100,7 +109,7 @@ def _note_loops(command: Command, loops: Sequence[tuple[str, int | None]]) -> No
     for written, number in loops:
         if written in _LOOPS:
             command.around.no_effect(written, "a server is started again when it ends, not here")
-        elif command.name == BENCH:
+        elif command.name != SERVE:
             command.around.assumed(written, "the benchmark runs once; mist run --replications N")
         elif number is None:
             command.around.assumed(written, "one server is started; --set clients.0.count=N")
@@ -116,7 +125,7 @@ def unwrapped(words: list[str], around: Surroundings, depth: int = 0) -> Iterato
         start = start_of(words)
         if start is not None:
             before = words[: len(words) - len(start[1])]
-            if name != "vllm":
+            if name not in _PROGRAMS:
                 around.account.no_effect(cut(" ".join(before)), _HOST)
             yield around.command(*start)
             return
@@ -141,7 +150,7 @@ def unwrapped(words: list[str], around: Surroundings, depth: int = 0) -> Iterato
 
 
 def start_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Return which of vLLM's commands begins here, and its arguments; None for none."""
+    """Return which command begins here, and its arguments; None for none that is known."""
     rest = list(words)
     name = rest[0].rpartition("/")[2] if rest else ""
     if name.startswith("python") or name in ("torchrun", "pypy"):
@@ -155,12 +164,11 @@ def start_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
     script = _SCRIPTS.get(name)
     if script is not None:
         return script, rest[1:]
-    if name != "vllm":
-        return None
-    if rest[1:2] == ["serve"]:
+    if (name, *rest[1:2]) == ("vllm", "serve"):
         return SERVE, rest[2:]
-    if rest[1:3] == ["bench", "serve"]:
-        return BENCH, rest[3:]
+    for start, load in LOADS.items():
+        if (name, *rest[1 : len(start)]) == start:
+            return load, rest[len(start) :]
     return None
 
 

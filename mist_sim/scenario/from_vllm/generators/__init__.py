@@ -1,0 +1,1 @@
+"""Load generators: tables of their flags, and the workloads that their command lines mean."""

@@ -1,0 +1,152 @@
+"""Rows of the flags of load generators, and a reader of command lines by them."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mist_sim.errors import cut
+from mist_sim.scenario.from_vllm.account import Account
+from mist_sim.scenario.from_vllm.flags import Arity, Flag, flags_of
+
+Fate = Literal["set", "no effect", "assumed", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A flag of a load generator, and what becomes of it.
+
+    key: that it sets, of `Load`. read: reads its text. aliases: other names. fate: of a flag that
+    sets no key, with `why`; a flag with a key and a reason is refused unless it has `neutral`.
+    arity: how many values it takes.
+    """
+
+    flag: str
+    key: str = ""
+    read: Callable[[str], Any] = str
+    aliases: tuple[str, ...] = ()
+    fate: Fate = "set"
+    why: str = ""
+    neutral: tuple[str, ...] = ()
+    arity: Arity = "one"
+
+
+def sets(
+    flag: str, key: str, read: Callable[[str], Any] = int, *aliases: str, arity: Arity = "one"
+) -> Row:
+    """Return the row of a flag that sets a key."""
+    return Row(f"--{flag}", key, read, aliases, arity=arity)
+
+
+def others(
+    why: str, names: str, *, fate: Fate = "no effect", arity: Arity = "one", neutral: str = ""
+) -> tuple[Row, ...]:
+    """Return the rows of flags that set nothing, for one reason. names: name or name|alias."""
+    found = []
+    for each in names.split():
+        name, *aliases = each.split("|")
+        spelt = tuple(alias if alias.startswith("-") else f"--{alias}" for alias in aliases)
+        found.append(
+            Row(
+                f"--{name}",
+                aliases=spelt,
+                fate=fate,
+                why=why,
+                neutral=tuple(neutral.split()),
+                arity=arity,
+            )
+        )
+    return tuple(found)
+
+
+@dataclass
+class Load:
+    """What a command line says of a load, by key, and the account of its flags.
+
+    said: values. written: their flags, as written.
+    """
+
+    said: dict[str, Any] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)
+    account: Account = field(default_factory=Account)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a value that is said, or the default."""
+        return self.said.get(key, default)
+
+    def applied(self, keys: str | Sequence[str], place: str) -> None:
+        """Note the flags of keys that are said as applied. place: in the scenario."""
+        for key in [keys] if isinstance(keys, str) else keys:
+            if key in self.written:
+                self.account.applied(self.written[key], place)
+
+    def unused(self, keys: Sequence[str], why: str) -> None:
+        """Note the flags of keys that are said as without effect."""
+        for key in keys:
+            if key in self.written:
+                self.account.no_effect(self.written[key].partition(" ")[0], why)
+
+    def starting(self, start: str) -> Iterator[str]:
+        """Yield the keys that are said and begin so."""
+        yield from (key for key in self.said if key.startswith(start))
+
+
+def read_load(
+    words: Sequence[str],
+    rows: Sequence[Row],
+    more: Mapping[str, Arity],
+    more_short: Mapping[str, str],
+) -> tuple[Load, list[Flag]]:
+    """Return what a command line says by a table, and the flags that it has beside.
+
+    more: these, and how many values each takes. more_short: their other spellings.
+    """
+    by_name = {row.flag: row for row in rows}
+    short = {**more_short, **{alias: row.flag for row in rows for alias in row.aliases}}
+    arities = {**more, **{row.flag: row.arity for row in rows}}
+    flags = flags_of(words, arities, short)
+    last = {flag.name: flag for flag in flags if not flag.fault}
+    load, rest = Load(), list[Flag]()
+    for flag in flags:
+        if flag.fault:
+            load.account.refused(flag.name, flag.fault)
+        elif flag.name not in by_name and flag.name:
+            rest.append(flag)
+        elif last[flag.name] is not flag:
+            load.account.no_effect(flag.written, f"{flag.name} is given again behind it")
+        elif not flag.name:
+            loose = cut(" ".join(flag.values))
+            load.account.refused(loose, "follows no flag that takes it; leave it out")
+        else:
+            _read(flag, by_name[flag.name], load)
+    return load, rest
+
+
+def _read(flag: Flag, row: Row, load: Load) -> None:
+    account = load.account
+    if row.fate == "refused" and (flag.value in row.neutral or not flag.is_on):
+        account.no_effect(flag.written, "it asks for what is simulated")
+    elif row.fate == "refused":
+        account.refused(flag.written, row.why)
+    elif row.fate == "assumed":
+        account.assumed(flag.written, row.why)
+    elif row.fate == "no effect":
+        account.no_effect(flag.name, row.why)
+    else:
+        try:
+            load.said[row.key] = _value(flag, row)
+        except (ArgumentTypeError, RecursionError) as error:
+            account.refused(flag.written, str(error))
+            return
+        except ValueError:
+            account.refused(flag.written, f"must be a number, got {cut(flag.value)!r}")
+            return
+        load.written[row.key] = flag.written
+
+
+def _value(flag: Flag, row: Row) -> Any:
+    if row.arity == "switch":
+        return flag.is_on
+    return list(flag.values) if row.arity == "many" else row.read(flag.value)
