@@ -46,8 +46,8 @@ def users(number: int) -> dict[str, Any]:
     [
         (
             (
-                f"{SGLANG} --dataset-name random --num-prompts 30 --random-input 1024 --random-output "
-                "512 --random-range-ratio 0.5 --request-rate 4"
+                f"{SGLANG} --dataset-name random --num-prompts 30 --random-input 1024 "
+                "--random-output 512 --random-range-ratio 0.5 --request-rate 4"
             ),
             drawn(
                 30,
