@@ -98,8 +98,8 @@ from mist_sim.network import Fabric as Fabric
 from mist_sim.network import Link as Link
 from mist_sim.network import Topology as Topology
 from mist_sim.network import load_topology as load_topology
-from mist_sim.report.pictures.overlaid import overlaid as overlaid
-from mist_sim.report.pictures.side_by_side import side_by_side as side_by_side
+from mist_sim.report.pictures.catalog import overlaid as overlaid
+from mist_sim.report.pictures.catalog import side_by_side as side_by_side
 from mist_sim.routers import ROUTERS as ROUTERS
 from mist_sim.routers import HeavyLightRouter as HeavyLightRouter
 from mist_sim.routers import LeastOutstandingRouter as LeastOutstandingRouter

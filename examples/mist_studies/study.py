@@ -38,7 +38,7 @@ from measuring import Measured, Question, measure_all
 from race import AHEAD, LENGTHS, Race, attempt
 
 from mist_sim.errors import MistError
-from mist_sim.report.pictures.findings.front_picture import can_draw
+from mist_sim.report.pictures.style import can_draw
 
 HERE = Path(__file__).parent
 STUDIES = {

@@ -141,14 +141,15 @@ class StepExplained(Findings):
         return f"<StepExplained: {1e3 * self.seconds:.3g} ms, {len(self.operators)} operators>"
 
     def write_files(self, folder: Path) -> None:
-        """Write step.json and step.csv, and roofline.png where matplotlib is installed."""
-        from mist_sim.report.pictures.findings.roofline_picture import can_draw, draw
+        """Write step.json and step.csv, and roofline.png where Matplotlib is installed."""
+        from mist_sim.report.pictures.findings.roofline_picture import roofline_picture
+        from mist_sim.report.pictures.picture import write_png
 
         write_text(folder / "step.json", json_text(self.summary))
         text = self.table.to_csv(index=False, lineterminator="\n")
         write_text(folder / "step.csv", text)
-        if self.gpu is not None and can_draw():
-            draw(self.summary, folder / "roofline.png")
+        if self.gpu is not None:
+            write_png(lambda: roofline_picture(self.summary), folder / "roofline.png")
 
 
 def explain_batch(scenario: Scenario, batch: HandBatch, client: str | None = None) -> StepExplained:

@@ -1,10 +1,10 @@
-"""How long after a failure latencies are again what they were before it.
+"""Latencies before, during and after failures, and how long after each they are as before it.
 
 Requests are taken twenty at a time, in the order of their arrival. Before the first failure one in
 ten is slower than nine in ten of that time; of twenty as usual, more than five are so in 1.1 % of
 the cases. Two such groups in a row are a disturbance. The last one that begins while the client is
 away ends with the first two groups in a row that are as usual: from their arrival on, latencies are
-back. That is judged of TTFT, TPOT and E2E, each for itself.
+back. That is judged of TTFT, TPOT, E2E and the wait in queues, each for itself.
 """
 
 from __future__ import annotations
@@ -17,9 +17,17 @@ import numpy as np
 
 from mist_sim.metrics.latency import SHORT_NAMES, Array
 from mist_sim.metrics.requests.window_rates import Mask
+from mist_sim.metrics.stats import describe
 
 FEWEST = 100
 """Requests that end before the first failure, of which nine in ten say what is usual."""
+
+PHASES = ("before", "during", "after")
+"""Of failures, for a request: it ended before the first one, lived while a client was away, or
+neither."""
+
+RECOVERING = {**SHORT_NAMES, "queue": "queue"}
+"""Latencies that failures disturb, by their keys, as text calls them."""
 
 _GROUP = 20
 _MOST_SLOW = 5  # of a group: of 20, each slow in 1 of 10 cases, more are in 1.1 %
@@ -40,6 +48,46 @@ class Recovery(NamedTuple):
     back_after: dict[str, float | None]
 
 
+def outages(absences: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the times in which at least one client was away, in order, seconds.
+
+    absences: from when to when each client was away that failed; infinite for good.
+    """
+    found: list[tuple[float, float]] = []
+    for begin, end in sorted(absences):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
+
+
+def through_failures(
+    absences: Sequence[tuple[float, float]], columns: Mapping[str, Any]
+) -> dict[str, dict[str, float]]:
+    """Return the figures of the requests of each of `PHASES`; NaN where none has a figure.
+
+    absences, columns: as of `recoveries`. completed, failed: numbers of requests. p99_ttft_ms, ...:
+    of the finished ones.
+    """
+    away = outages(absences)
+    arrival, ended, is_done = (columns[n] for n in ("arrival_time", "finished_at", "is_done"))
+    is_during = np.zeros(len(arrival), bool)
+    for begin, end in away:
+        is_during |= (arrival < end) & (ended > begin)
+    is_before = ended <= min((begin for begin, _ in away), default=inf)
+    found = {}
+    for phase, mine in zip(PHASES, (is_before, is_during, ~is_before & ~is_during), strict=True):
+        done = mine & is_done
+        num_done = int(done.sum())
+        figures: dict[str, float] = {"completed": num_done, "failed": int(mine.sum()) - num_done}
+        for metric in RECOVERING:
+            values = columns[metric][done]
+            figures[f"p99_{metric}_ms"] = 1e3 * describe(values[~np.isnan(values)])["p99"]
+        found[phase] = figures
+    return found
+
+
 def recoveries(
     absences: Sequence[tuple[float, float]], columns: Mapping[str, Any]
 ) -> list[Recovery]:
@@ -54,11 +102,11 @@ def recoveries(
     for begin, end in absences:
         away[begin] = max(end, away.get(begin, begin))
     order = np.argsort(columns["arrival_time"], kind="stable")
-    c = {name: columns[name][order] for name in (*SHORT_NAMES, "arrival_time", "finished_at")}
+    c = {name: columns[name][order] for name in (*RECOVERING, "arrival_time", "finished_at")}
     is_done: Mask = columns["is_done"][order]
     before = is_done & (c["finished_at"] <= min(away, default=-inf))
     slow = {}
-    for metric in SHORT_NAMES:
+    for metric in RECOVERING:
         values = np.where(is_done, c[metric], inf)
         usual = values[before & ~np.isnan(values)]
         if len(usual) >= FEWEST:

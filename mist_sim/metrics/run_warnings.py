@@ -11,9 +11,8 @@ import numpy as np
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning
-from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.recoveries import FEWEST
+from mist_sim.metrics.recoveries import FEWEST, RECOVERING
 
 LEAST_AT_LIMIT = 0.01  # share of the time from which on a limit is named
 _UNITS = ((10800.0, 3600.0, "hours"), (600.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
@@ -129,7 +128,7 @@ def _recovery(each: Mapping[str, Any]) -> str:
     when = f"failure at {each['begin']:.4g} s"
     if each["end"] > each["begin"]:
         when = f"failures from {each['begin']:.4g} to {each['end']:.4g} s"
-    back = {SHORT_NAMES[metric]: seconds for metric, seconds in each["back_after"].items()}
+    back = {RECOVERING[metric]: seconds for metric, seconds in each["back_after"].items()}
     if not any(seconds != 0 for seconds in back.values()):
         return f"Latencies stayed as they were through the {when}."
     words = ", ".join(f"{name} {_when(seconds)}" for name, seconds in back.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isinf
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from mist_sim.metrics.load import load_of_run
 from mist_sim.metrics.overloads import overloads
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.records.together import together
-from mist_sim.metrics.recoveries import recoveries
+from mist_sim.metrics.recoveries import outages, recoveries, through_failures
 from mist_sim.metrics.requests.breakdown import Breakdown, breakdown_summary
 from mist_sim.metrics.requests.by_group import by_group
 from mist_sim.metrics.requests.communication import answers_moved, communication
@@ -192,7 +193,13 @@ def _lives(
         "finished_at": c["finished_at"][counted],
         "is_done": c["status"][counted] == 0,
     }
-    return found | {"recoveries": [each._asdict() for each in recoveries(failures, columns)]}
+    return found | {
+        "outages": [
+            {"begin": begin, "end": None if isinf(end) else end} for begin, end in outages(failures)
+        ],
+        "through_failures": through_failures(failures, columns),
+        "recoveries": [each._asdict() for each in recoveries(failures, columns)],
+    }
 
 
 def _latencies(

@@ -59,6 +59,24 @@ class Overload(TypedDict):
     longest_wait: float
 
 
+class Outage(TypedDict):
+    """A time in which some client was away after a failure, seconds. end: None for good."""
+
+    begin: float
+    end: float | None
+
+
+class PhaseFigures(TypedDict):
+    """Requests before, during or after failures; p99 of the finished ones in milliseconds."""
+
+    completed: int
+    failed: int
+    p99_ttft_ms: float
+    p99_tpot_ms: float
+    p99_e2el_ms: float
+    p99_queue_ms: float
+
+
 class RecoveryFigures(TypedDict):
     """When latencies were as before a failure; seconds."""
 
@@ -298,6 +316,8 @@ class Summary(_Always, total=False):
     num_client_failures: int
     num_client_starts: int
     mean_clients_up: float
+    outages: list[Outage]
+    through_failures: dict[str, PhaseFigures]
     recoveries: list[RecoveryFigures]
     power_unknown: list[str]
     energy_j: float

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from mist_sim.metrics import Replications, Result
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
     from rich.console import RenderableType
 
     from mist_sim.report.pages.page import Page
+    from mist_sim.report.pictures.picture import Picture
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Tables:
     make: Callable[[Any], RenderableType]
     has_title: bool = True
     page: Callable[[Any, str], Page] | None = None
-    draw: Callable[[Any, str], Figure] | None = None
+    draw: Callable[[Any, str], Picture] | None = None
 
     def show(self, found: Any) -> None:
         """Print the findings as tables."""
@@ -42,20 +42,16 @@ class Tables:
         return as_html(self._title(found), self._body(found))
 
     def report(self, found: Any) -> str:
-        """Return the HTML of a report. Raises ScenarioError without Jinja2 or Plotly."""
+        """Return the HTML of a report. Raises ScenarioError without Jinja2 or Matplotlib."""
         return self._page(found).html()
 
-    def plot(self, found: Any, name: str) -> Figure:
+    def plot(self, found: Any, name: str) -> Picture:
         """Return a picture. Raises ScenarioError for a name that there is not."""
-        from mist_sim.errors import ScenarioError, brief
+        from mist_sim.report.pages.plots_page import pictures_of
 
         if self.draw is not None:
             return self.draw(found, name)
-        drawings = {each.name: each.figure for each in self._page(found).figures}
-        if name not in drawings:
-            known = ", ".join(drawings) or "none"
-            raise ScenarioError(f"there is no picture {brief(name)} of this. Known: {known}")
-        return drawings[name]
+        return pictures_of(self._page(found), [name]).figures[0].figure
 
     def _body(self, found: Any) -> RenderableType:
         from mist_sim.report.elements.warned import with_warnings
@@ -156,7 +152,7 @@ def _run_page(found: Result, title: str) -> Page:
     return run_page(OfResult(found), title, found.title.splitlines()[1:])
 
 
-def _draw_run(found: Result, name: str) -> Figure:
+def _draw_run(found: Result, name: str) -> Picture:
     from mist_sim.report.pictures.catalog import draw
     from mist_sim.report.pictures.run_data import OfResult
 
@@ -175,7 +171,7 @@ def _study_page(found: Any, title: str) -> Page:
     return study_page(found.summary, title)
 
 
-def _draw_study(found: Any, name: str) -> Figure:
+def _draw_study(found: Any, name: str) -> Picture:
     from mist_sim.report.pages.study_page import metric_picture
 
     return metric_picture(found.summary, name)

@@ -246,15 +246,15 @@ class SloPlane:
     def write_files(self, folder: Path) -> None:
         """Write slo_plane.json, slo_plane.csv, request_times.parquet, and the picture if possible.
 
-        The picture, slo_plane.png, needs matplotlib (the extra `plot`).
+        The picture, slo_plane.png, needs Matplotlib.
         """
-        from mist_sim.report.pictures.findings.plane_picture import can_draw, draw
+        from mist_sim.report.pictures.findings.plane_picture import plane_picture
+        from mist_sim.report.pictures.picture import write_png
 
         write_text(folder / "slo_plane.json", json_text(self.summary))
         write_text(folder / "slo_plane.csv", self.table.to_csv(index=False, lineterminator="\n"))
         self.request_times.to_parquet(folder / "request_times.parquet", index=False)
-        if can_draw():
-            draw(self.summary, folder / "slo_plane.png")
+        write_png(lambda: plane_picture(self.summary), folder / "slo_plane.png")
 
 
 def slo_plane(

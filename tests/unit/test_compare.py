@@ -21,7 +21,8 @@ from mist_sim.core.result_warnings import UNSTABLE, ResultWarning
 from mist_sim.metrics.replications import estimate
 from mist_sim.report.comparison import comparison_table
 from mist_sim.report.elements.warned import with_warnings
-from mist_sim.report.pictures.findings import plane_picture
+from mist_sim.report.pictures.findings.plane_picture import plane_picture
+from mist_sim.report.pictures.style import can_draw
 from mist_sim.report.run.expected import expected_of_each
 from mist_sim.search.compared_case import FIGURES, Case
 from mist_sim.search.comparison import Comparison, compare
@@ -348,18 +349,16 @@ def test_files_of_the_plane(tmp_path):
     assert [row["winner"] for row in rows[::2]] == [who for row in data["winners"] for who in row]
     saved = pd.read_parquet(tmp_path / "out/request_times.parquet")
     assert len(saved) == 2 * 2 * 80
-    assert (tmp_path / "out/slo_plane.png").exists() == plane_picture.can_draw()
+    assert (tmp_path / "out/slo_plane.png").exists() == can_draw()
 
 
-def test_the_picture_is_drawn_where_matplotlib_is_installed(tmp_path):
+def test_the_picture_of_a_plane_repeats():
     pytest.importorskip("matplotlib", reason="needs the extra plot")
     shares = {"a": (10, 10, 9), "b": (10, 0, 0)}
     wide = plane_of({"a": 2, "b": 2}, **shares).with_limits(*[np.array([0.1, 1.0, 3.0])] * 2)
-    plane_picture.draw(wide.summary, tmp_path / "one.png")
-    plane_picture.draw(wide.summary, tmp_path / "two.png")
-    one = (tmp_path / "one.png").read_bytes()
+    one, two = (plane_picture(wide.summary).as_bytes("png") for _ in range(2))
     assert one.startswith(b"\x89PNG")
-    assert one == (tmp_path / "two.png").read_bytes()
+    assert one == two
 
 
 def test_the_map_in_a_terminal_has_a_letter_for_each_pair():

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mist_sim import Scenario, ScenarioError, Slo, simulate
 from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.report.pages.folder_page import folder_page
+from mist_sim.report.pictures.marks import Points
 from mist_sim.rng import Streams
 from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
@@ -313,11 +314,14 @@ def test_any_number_of_processes_finds_the_same(tmp_path):
 
 
 def test_a_report_has_the_rate_and_a_mark_for_each_run(tmp_path):
-    pytest.importorskip("plotly", reason="needs the extra report")
+    pytest.importorskip("matplotlib", reason="needs the extra report")
     scenario = Scenario.from_dict(LLM)
     found = find_goodput(scenario, AS_IS, jobs=1)
     told = f"{found.rate:.4g} requests a second."
-    assert sum(len(data.x) for data in found.plot("rates").data) == found.num_runs
+    assert (
+        sum(len(mark.x) for mark in found.plot("rates").panels[0].marks if isinstance(mark, Points))
+        == found.num_runs
+    )
     found.save(tmp_path / "out")
     assert told in folder_page(tmp_path / "out", "goodput").html()
     low = GoodputOptions(rates=(1e-3, 2e-3), as_is=True)

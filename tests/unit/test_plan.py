@@ -361,8 +361,8 @@ def test_the_answer_runs_again_as_it_was(found, tmp_path):
 
 
 def test_a_report_names_the_answer_and_shows_each_candidate(found, tmp_path):
-    pytest.importorskip("plotly", reason="needs the extra report")
-    marks = [len(data.x) for data in found.plot("tried").data]
+    pytest.importorskip("matplotlib", reason="needs the extra report")
+    marks = [len(mark.x) for mark in found.plot("tried").panels[0].marks]
     assert sum(marks) == len([row for row in found.tried if row.attainment >= 0])
     told = f"Buy {found.name}."
     assert told in found.report(tmp_path / "own.html").read_text(encoding="utf-8")

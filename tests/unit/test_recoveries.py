@@ -5,8 +5,13 @@ from math import inf
 import numpy as np
 
 from mist_sim import Scenario, simulate
-from mist_sim.metrics.recoveries import FEWEST, Recovery, recoveries
+from mist_sim.metrics.recoveries import FEWEST, Recovery, outages, recoveries, through_failures
 from mist_sim.metrics.run_warnings import recovery_lines
+from mist_sim.metrics.tables.run_folder import RunFolder
+from mist_sim.report.pages.folder_page import folder_page
+from mist_sim.report.pictures.catalog import drawn
+from mist_sim.report.pictures.marks import Span
+from mist_sim.report.pictures.run_data import OfResult
 from mist_sim.rng import Streams
 from tests.reference.scenarios import of_profile
 from tests.warned import texts
@@ -26,6 +31,7 @@ def requests(*slow, failed=()):
         "ttft": ttft,
         "tpot": np.full(NUM, np.nan),
         "e2el": ttft + 1.0,
+        "queue": np.full(NUM, np.nan),
         "arrival_time": arrival,
         "finished_at": arrival + ttft + 1.0,
         "is_done": done,
@@ -102,7 +108,7 @@ def test_a_run_tells_when_its_latencies_are_back():
     found = run("20 /s", {"repair": "10 s"}).summary
     (each,) = found["recoveries"]
     assert (each["begin"], each["end"]) == (10.0, 10.0)
-    assert set(each["back_after"]) == {"ttft", "tpot", "e2el"}
+    assert set(each["back_after"]) == {"ttft", "tpot", "e2el", "queue"}
     assert 15.0 < each["back_after"]["tpot"] <= 30.0
     (line,) = texts(found, "failures")
     assert line.startswith("Latencies are as before the failure at 10 s again: TTFT ")
@@ -128,3 +134,52 @@ def test_many_failures_are_three_sentences_and_a_number():
     ]
     assert told[3:] == ["2 failures more: see recoveries in the summary."]
     assert "too few" in next(recovery_lines({"recoveries": []}))
+
+
+# ------------------------------------------------------- before, during and after
+
+
+def test_phases_are_told_by_lives():
+    """Away from 300 to 350 s and from 340 s to 400 s: one outage; requests last two seconds."""
+    columns = requests((330, 390), failed=(310, 311))
+    away = [(300.0, 350.0), (340.0, 400.0)]
+    assert outages(away) == [(300.0, 400.0)]
+    found = through_failures(away, columns)
+    ends, done = columns["finished_at"], columns["is_done"]
+    is_before = ends <= 300
+    is_after = columns["arrival_time"] >= 400
+    for phase, mine in (
+        ("before", is_before),
+        ("during", ~is_before & ~is_after),
+        ("after", is_after),
+    ):
+        of = found[phase]
+        assert of["completed"] == (mine & done).sum()
+        assert of["failed"] == (mine & ~done).sum()
+        assert of["p99_ttft_ms"] == 1e3 * np.percentile(columns["ttft"][mine & done], 99)
+        assert np.isnan(of["p99_tpot_ms"])
+    assert sum(of["completed"] + of["failed"] for of in found.values()) == NUM
+    assert found["during"]["failed"] == 2
+    assert found["during"]["p99_ttft_ms"] > 5 * found["before"]["p99_ttft_ms"]
+
+
+def test_who_is_gone_for_good_leaves_no_after():
+    found = through_failures([(300.0, inf)], requests())
+    assert found["after"]["completed"] == 0
+    assert np.isnan(found["after"]["p99_e2el_ms"])
+
+
+def test_outages_are_told_on_screen_and_shaded_everywhere(tmp_path, capsys):
+    result = run("20 /s", {"repair": "10 s"})
+    assert result.summary["outages"] == [{"begin": 10.0, "end": 30.0}]
+    result.show()
+    assert "Latency through failures, p99, ms" in capsys.readouterr().out
+    result.save(tmp_path / "run")
+    for run_data in (OfResult(result), RunFolder(tmp_path / "run")):
+        for name, picture in drawn(run_data):
+            for panel in picture.panels:
+                spans = [(m.begin, m.end) for m in panel.marks if isinstance(m, Span)]
+                assert spans == ([(10.0, 30.0)] if picture.is_over_time else []), name
+    html = folder_page(tmp_path / "run", "a run").html()
+    assert "Latency through failures, p99, ms" in html
+    assert "Latencies are as before the failure at 10 s again" in html

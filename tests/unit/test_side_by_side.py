@@ -11,10 +11,11 @@ from mist_sim import Scenario, ScenarioError, overlaid, side_by_side, simulate
 from mist_sim.report.pages.study_page import metric_picture
 from mist_sim.report.pictures.catalog import draw, drawn
 from mist_sim.report.pictures.findings.study_lines import axis_of
+from mist_sim.report.pictures.marks import Band, Bars, Limit
 from mist_sim.report.pictures.run_data import OfResult
 from tests.commands import mist
 
-pytest.importorskip("plotly")
+pytest.importorskip("matplotlib")
 
 FEW = {"workload.lengths.num_requests": 150}
 
@@ -26,29 +27,27 @@ def runs():
 
 
 @pytest.mark.parametrize("name", ["latency", "cdf", "queue", "stages", "requests"])
-def test_each_column_has_what_the_picture_of_its_run_has(runs, name):
+def test_each_column_has_what_its_run_has(runs, name):
     whole = side_by_side(runs, name)
-    alone = [draw(OfResult(run), name) for run in runs.values()]
-    assert len(whole.data) == sum(len(figure.data) for figure in alone)
-    assert len(whole.layout.shapes) == sum(len(figure.layout.shapes) for figure in alone)
-    drawn_there = [trace for figure in alone for trace in figure.data]
-    for there, here in zip(drawn_there, whole.data, strict=True):
-        assert list(there.x) == pytest.approx(list(here.x), nan_ok=True)
-    titles = [note.text for note in whole.layout.annotations]
-    assert titles[:2] == ["<b>random</b>", "<b>round_robin</b>"]
+    assert list(whole.heads) == ["random", "round_robin"]
+    for column, run in enumerate(runs.values()):
+        mine = [panel for panel in whole.panels[column::2] if panel.marks]
+        alone = draw(OfResult(run), name).panels
+        for there, here in zip(alone, mine, strict=True):
+            assert there.title == here.title
+            for one, other in zip(there.marks, here.marks, strict=True):
+                assert type(one) is type(other)
+                if not isinstance(one, Limit):
+                    np.testing.assert_array_equal(one.x, other.x)
 
 
 def test_columns_have_the_same_axes_and_one_legend(runs):
-    whole = side_by_side(runs, "latency")
-    assert whole.layout.yaxis2.matches == "y"
-    assert {axis.matches for axis in whole.select_xaxes() if axis.matches} == {"x5"}
-    assert [trace.name for trace in whole.data if trace.showlegend] == ["p50", "p99"]
-
-
-def test_limits_stand_in_the_panel_of_their_run(runs):
-    whole = side_by_side(runs, "latency")
-    rows = sorted(shape.yref for shape in whole.layout.shapes)
-    assert rows == ["y", "y2", "y3", "y4"]  # TTFT and TPOT of both runs
+    figure = side_by_side(runs, "latency").figure()
+    axes = figure.axes
+    assert axes[0].get_ylim() == axes[1].get_ylim()
+    assert {each.get_xlim() for each in axes} == {axes[0].get_xlim()}
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["p50", "p99"]
+    assert [each.get_title("left") != "" for each in axes] == [True, False] * 3
 
 
 @pytest.mark.parametrize("number", [1, 5])
@@ -75,69 +74,61 @@ def test_the_command_draws_runs_side_by_side(folders, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("form", "begin"), [("pdf", b"%PDF"), ("svg", b"<?xml"), ("png", b"\x89PNG")]
 )
-def test_pictures_for_print_are_files_of_their_kind_and_repeat(folders, tmp_path, form, begin):
-    pytest.importorskip("matplotlib")
+def test_the_suffix_is_the_form_and_files_repeat(folders, tmp_path, form, begin):
     files = [tmp_path / f"{k}.{form}" for k in range(2)]
     for file in files:
-        mist("plot", folders[0], "latency", "--format", form, "--out", file)
+        mist("plot", folders[0], "latency", "load", "--out", file)
     first, second = (file.read_bytes() for file in files)
     assert first.startswith(begin)
     assert first == second
 
 
-def test_a_form_of_one_picture_refuses_several(folders, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    out = tmp_path / "all.svg"
-    mist("plot", folders[0], "--format", "svg", "--out", out, code=2)
-    assert "holds one picture" in capsys.readouterr().err
-    assert not out.exists()
+def test_a_png_is_not_blank(folders, tmp_path):
+    image = pytest.importorskip("matplotlib.image")
+    mist("plot", folders[0], "--out", tmp_path / "all.png")
+    pixels = image.imread(tmp_path / "all.png")
+    height, width = pixels.shape[:2]
+    assert width == 1290
+    assert height > 3 * width  # nine pictures below one another
+    for tenth in np.array_split(pixels[..., :3].mean(axis=2), 10):
+        assert 0.001 < (tenth < 0.9).mean() < 0.5
+
+
+def test_other_forms_are_refused(folders, tmp_path, capsys):
     mist("plot", folders[0], "--format", "gif", code=2)
-    assert "must be html, pdf, svg, png" in capsys.readouterr().err
+    assert "must be html, png, svg, pdf" in capsys.readouterr().err
+    mist("plot", folders[0], "--out", tmp_path / "x.gif", code=2)
+    assert "must be a file of html, png, svg, pdf" in capsys.readouterr().err
+    mist("plot", folders[0], "--out", tmp_path / "x.png", "--format", "svg", code=2)
+    assert "differ; leave one out" in capsys.readouterr().err
+    assert not list(tmp_path.glob("x.*"))
 
 
-def test_print_has_the_lines_limits_and_titles_of_the_page(runs):
-    pytest.importorskip("matplotlib")
-    from mist_sim.report.pictures.printed import printed
-
-    for name, figure in drawn(OfResult(runs["random"])):
-        axes = printed(figure).axes
-        shown = [
-            trace for trace in figure.data if trace.type == "scatter" and trace.line.width != 0
-        ]
-        limits = [shape for shape in figure.layout.shapes if shape.type == "line"]
-        assert sum(len(each.lines) for each in axes) == len(shown) + len(limits), name
-        bars = sum(len(trace.x) for trace in figure.data if trace.type == "bar")
-        assert sum(len(each.patches) for each in axes) == bars, name
-
-
-def test_print_keeps_the_numbers(runs):
-    pytest.importorskip("matplotlib")
-    from mist_sim.report.pictures.printed import printed
-
-    figure = side_by_side(runs, "latency")
-    axes = printed(figure).axes
-    np.testing.assert_array_equal(axes[1].lines[0].get_ydata(), figure.data[6].y)
-    assert axes[0].get_ylim() == axes[1].get_ylim()
+def test_axes_have_the_lines_limits_and_bars_of_panels(runs):
+    for name, picture in drawn(OfResult(runs["random"])):
+        axes = picture.figure().axes
+        for panel, each in zip(picture.panels, axes, strict=True):
+            limits = [mark for mark in panel.marks if isinstance(mark, Limit)]
+            bars = sum(len(mark.x) for mark in panel.marks if isinstance(mark, Bars))
+            assert len(each.lines) == len(panel.lines) + len(limits), name
+            assert len(each.patches) == bars, name
+            for line, shown in zip(panel.lines, each.lines, strict=False):
+                np.testing.assert_array_equal(shown.get_ydata(), line.y)
 
 
 # ------------------------------------------------------------ in the same axes, one panel
 
 
-def test_runs_in_the_same_axes_have_a_colour_each_and_their_own_lines(runs):
+def test_runs_in_the_same_axes_keep_their_lines(runs):
     whole = overlaid(runs, "latency")
     alone = [draw(OfResult(run), "latency") for run in runs.values()]
-    lines = [trace for figure in alone for trace in figure.data]
-    assert len(whole.data) == len(lines)
-    for found, line in zip(whole.data, lines, strict=True):
-        np.testing.assert_array_equal(found.y, line.y)
-        assert found.yaxis == line.yaxis
-    assert {trace.name for trace in whole.data} == {
-        f"{name}: {kind}" for name in runs for kind in ("p50", "p99")
-    }
-    colours = {trace.name.partition(":")[0]: trace.line.color for trace in whole.data}
-    assert len(set(colours.values())) == 2
-    assert sum(trace.showlegend for trace in whole.data) == 4
-    assert len(whole.layout.shapes) == len(alone[0].layout.shapes)
+    for place, panel in enumerate(whole.panels):
+        theirs = [line for each in alone for line in each.panels[place].lines]
+        for found, line in zip(panel.lines, theirs, strict=True):
+            np.testing.assert_array_equal(found.y, line.y)
+        names = [f"{name}: {kind}" for name in runs for kind in ("p50", "p99")]
+        assert [line.name for line in panel.lines] == names
+        assert len({line.colour for line in panel.lines}) == 2
 
 
 def test_bars_do_not_stand_in_the_same_axes(runs):
@@ -150,15 +141,10 @@ def test_bars_do_not_stand_in_the_same_axes(runs):
 @pytest.mark.parametrize(("name", "row"), [("latency.tpot", 2), ("cdf.E2E", 3), ("load.flight", 2)])
 def test_a_panel_is_that_of_its_picture(runs, name, row):
     whole = draw(OfResult(runs["random"]), name.split(".")[0])
-    panel = draw(OfResult(runs["random"]), name)
-    lines = [trace for trace in whole.data if trace.yaxis == f"y{row}"]
-    assert len(panel.data) == len(lines) > 0
-    for found, line in zip(panel.data, lines, strict=True):
+    (panel,) = draw(OfResult(runs["random"]), name).panels
+    assert panel.title == whole.panels[row - 1].title
+    for found, line in zip(panel.lines, whole.panels[row - 1].lines, strict=True):
         np.testing.assert_array_equal(found.y, line.y)
-    titles = [note.text for note in whole.layout.annotations if note.yref == "paper"]
-    assert panel.layout.annotations[0].text == titles[row - 1]
-    limits = [shape for shape in whole.layout.shapes if shape.yref.startswith(f"y{row}")]
-    assert len(panel.layout.shapes) == len(limits)
 
 
 def test_a_panel_that_there_is_not_names_those_there_are(runs):
@@ -195,14 +181,13 @@ def test_a_study_of_rates_is_a_line_for_each_series():
         for rate in (20, 10, 40)
         for count in (1, 2)
     ]
-    figure = metric_picture({"points": points}, "p99_ttft_ms")
-    lines = [trace for trace in figure.data if trace.mode == "lines+markers"]
-    assert [trace.name for trace in lines] == ["count=1", "count=2"]
-    assert list(lines[1].x) == [10.0, 20.0, 40.0]
-    assert list(lines[1].y) == [50.0, 100.0, 200.0]
-    bands = [trace for trace in figure.data if trace.fill == "tonexty"]
-    assert [list(trace.y) for trace in bands] == [[200.0, 400.0, 800.0]] * 2
-    assert figure.layout.xaxis.title.text == "rate, /s"
+    (panel,) = metric_picture({"points": points}, "p99_ttft_ms").panels
+    assert [line.name for line in panel.lines] == ["count=1", "count=2"]
+    assert list(panel.lines[1].x) == [10.0, 20.0, 40.0]
+    assert list(panel.lines[1].y) == [50.0, 100.0, 200.0]
+    bands = [mark for mark in panel.marks if isinstance(mark, Band)]
+    assert [list(band.high) for band in bands] == [[200.0, 400.0, 800.0]] * 2
+    assert panel.across == "rate, /s"
 
 
 @pytest.mark.parametrize(
@@ -230,8 +215,8 @@ def test_a_study_shows_the_numbers_that_are_asked_for(tmp_path, capsys):
     assert "0.0 %" in told
     assert "TTFT" not in told
     summary = json.loads((study / "study.json").read_text("utf-8"))
-    figure = metric_picture(summary, "p99_itl_ms")
-    assert list(figure.data[0].x) == [each["figures"]["p99_itl_ms"] for each in summary["points"]]
+    (mark,) = metric_picture(summary, "p99_itl_ms").panels[0].marks
+    assert list(mark.x) == [each["figures"]["p99_itl_ms"] for each in summary["points"]]
     with pytest.raises(ScenarioError, match="did you mean 'p99_itl_ms'"):
         metric_picture(summary, "p99_itl")
     mist("plot", study, "p99_itl_ms", "--out", tmp_path / "itl.html")

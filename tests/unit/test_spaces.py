@@ -382,9 +382,9 @@ def test_a_search_in_vain_without_a_run_leaves_the_next_one_alone(folder):
     assert mist("search", "space.yaml", *options, "--out", "r/s")[0] == 0
 
 
-def test_names_of_any_length_leave_the_picture_its_width(tmp_path):
+def test_names_of_any_length_leave_the_picture_its_width():
     pytest.importorskip("matplotlib")
-    from mist_sim.report.pictures.findings import front_picture
+    from mist_sim.report.pictures.findings.front_picture import front_picture
 
     def row(number, status, name):
         figures = {"goodput": 1.0 + number, "num_gpus": 1.0 + number}
@@ -393,8 +393,7 @@ def test_names_of_any_length_leave_the_picture_its_width(tmp_path):
     def drawn(name):
         rows = [row(0, "front", name), row(1, "front", name), row(2, "kept", name)]
         summary = {"objectives": ["goodput", "num_gpus"], "statuses": {}, "rows": rows}
-        front_picture.draw(summary, tmp_path / "front.png")
-        return (tmp_path / "front.png").read_bytes()
+        return front_picture(summary).as_bytes("png")
 
     assert drawn("a" * 200) == drawn("a")
 

@@ -172,8 +172,8 @@ def test_a_picture_of_every_form(tmp_path, capsys):
         assert picture.read_bytes().startswith(b"\x89PNG")
     mist("trace", "inspect", source, "--plot", picture, code=2)
     assert "is there already" in capsys.readouterr().err
-    mist("trace", "inspect", source, "--plot", "x.pdf", code=2)
-    assert "--plot must name a .png file" in capsys.readouterr().err
+    mist("trace", "inspect", source, "--plot", "x.gif", code=2)
+    assert "--plot must name a .png, .svg or .pdf file" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------ fetch

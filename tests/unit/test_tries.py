@@ -112,9 +112,8 @@ def test_a_step_too_large_names_the_option():
 
 
 def test_a_roofline_that_was_not_drawn_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "mist_sim.report.pictures.findings.roofline_picture.can_draw", lambda: False
-    )
+    for place in ("style", "picture"):
+        monkeypatch.setattr(f"mist_sim.report.pictures.{place}.can_draw", lambda: False)
     words = ("explain", "demo", "--decodes", "8", "--context", "100", "--out", str(tmp_path / "a"))
     said = mist(*words)
     assert said.exit_code == 0

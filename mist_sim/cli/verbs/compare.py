@@ -123,7 +123,7 @@ def compare(
     """Run several scenarios on the same workload and compare them."""
     from mist_sim.cli.search_input import goodput_options
     from mist_sim.cli.session import Session, note
-    from mist_sim.report.pictures.findings.plane_picture import MISSING, can_draw
+    from mist_sim.report.pictures.style import can_draw, not_drawn
     from mist_sim.search.comparison import compare
 
     require_out(force, out, resume)
@@ -165,7 +165,7 @@ def compare(
         total,
     )
     if plane and out is not None and not quiet and not can_draw():
-        note(MISSING)
+        note(not_drawn("slo_plane.png"))
 
 
 def _shared(attainment: float | None, rates: str | None) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def explain(
     from mist_sim.cli.session import Session, note
     from mist_sim.errors import ScenarioError
     from mist_sim.explain import HandBatch, explain_batch, explain_moment
-    from mist_sim.report.pictures.findings.roofline_picture import MISSING, can_draw
+    from mist_sim.report.pictures.style import can_draw, not_drawn
     from mist_sim.units import DURATION
 
     require_out(force, out)
@@ -78,4 +78,4 @@ def explain(
             raise ScenarioError(f"--at: {error}") from None
         found = session.search(lambda how: explain_moment(loaded, time, client))
     if out is not None and not quiet and found.gpu is not None and not can_draw():
-        note(MISSING)
+        note(not_drawn("roofline.png"))

@@ -1,4 +1,4 @@
-"""`mist plot`: pictures of a run, of several runs, or of a study, as one file."""
+"""`mist plot`: pictures of a run, of several runs, or of other findings, as one file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 def plot(
     folder: Path = typer.Argument(
-        ..., metavar="DIR", help="The folder that mist run --out wrote.", show_default=False
+        ...,
+        metavar="DIR",
+        help="The folder that mist run, compare, goodput, plan, search or sweep wrote with --out.",
+        show_default=False,
     ),
     names: list[str] = typer.Argument(
         None,
@@ -29,36 +32,34 @@ def plot(
     over: list[Path] = typer.Option(
         [], metavar="DIR", help="Draw this run in the axes of the first one; repeatable."
     ),
-    form: str = typer.Option(
-        "html",
+    form: str | None = typer.Option(
+        None,
         "--format",
         metavar="FORM",
-        help="html, pdf, svg or png; the latter two of one picture.",
+        help="html, png, svg or pdf; by default as the suffix of --out says, or html.",
     ),
     out: Path | None = typer.Option(
         None, metavar="FILE", help="Write the pictures into this file; by default plots.FORM."
     ),
     force: bool = typer.Option(False, "--force", help="Replace FILE if it exists."),
 ) -> None:
-    """Draw a run, several runs, or a study into one file.
+    """Draw a run, several runs, or other findings into one file: HTML, PNG, SVG or PDF.
 
     Pictures: latency, attainment, cdf, load, queue, batch, memory, stages, requests, transfers,
     power (of a run with --tables over_time beside the others).
     """
     from mist_sim.cli.signals import Saved
-    from mist_sim.errors import ScenarioError, brief, in_words
+    from mist_sim.errors import ScenarioError, in_words
     from mist_sim.inputs.tables import of_a_form
     from mist_sim.output import output_file
     from mist_sim.report.pages.page import require_report
-    from mist_sim.report.pictures.printed import FORMATS, printed_bytes, require_matplotlib
+    from mist_sim.report.pictures.picture import bytes_of
+    from mist_sim.report.pictures.style import require_matplotlib
 
-    if form not in ("html", *FORMATS):
-        raise ScenarioError(f"--format must be html, {', '.join(FORMATS)}, got {brief(form)}")
     if beside and over:
         raise ScenarioError("--beside and --over draw runs in two ways; leave one out")
-    require_report()
-    if form != "html":
-        require_matplotlib()
+    form = _form(form, out)
+    (require_report if form == "html" else require_matplotlib)()
     file_name = out or Path(f"plots.{form}")
     with Saved() as saved, output_file(file_name, replace=force) as file:
         saved.output = file
@@ -66,14 +67,33 @@ def plot(
             page = _page([folder, *(beside or over)], names or [], in_one=bool(over))
         if form == "html":
             file.write(page.html())
+            note(f"{file_name}: open it in a browser")
         else:
-            file.write(printed_bytes([each.figure for each in page.figures], form))
+            is_one = len(page.figures) == 1
+            drawn = [("" if is_one else each.title, each.figure) for each in page.figures]
+            file.write(bytes_of(drawn, form))
             for line in page.warnings:  # for which these formats have no place
                 note(f"warning: {line}")
-        opened = (
-            "open it in a browser" if form == "html" else in_words(len(page.figures), "picture")
-        )
-        note(f"{file_name}: {opened}")
+            note(f"{file_name}: {in_words(len(drawn), 'picture')}")
+
+
+def _form(asked: str | None, out: Path | None) -> str:
+    """Return the form of the file: what is asked for, or what its suffix says.
+
+    Raises ScenarioError for other forms, and where both say something else.
+    """
+    from mist_sim.errors import ScenarioError, brief
+    from mist_sim.report.pictures.picture import FORMS
+
+    suffix = out.suffix.removeprefix(".").lower() if out else ""
+    form = asked or suffix or "html"
+    known = ("html", *FORMS)
+    if form not in known:
+        what = f"--format must be {', '.join(known)}" if asked else f"{out}: must be a file of"
+        raise ScenarioError(f"{what}, got {brief(form)}" if asked else f"{what} {', '.join(known)}")
+    if asked and suffix in known and suffix != asked:
+        raise ScenarioError(f"--format {asked} and the suffix of {out} differ; leave one out")
+    return form
 
 
 def _page(folders: list[Path], names: list[str], *, in_one: bool) -> Page:
@@ -81,13 +101,15 @@ def _page(folders: list[Path], names: list[str], *, in_one: bool) -> Page:
     from mist_sim.cli.titles import title_of
     from mist_sim.errors import ScenarioError
     from mist_sim.metrics.tables.run_folder import RunFolder
-    from mist_sim.report.pages.folder_page import study_pictures
-    from mist_sim.report.pages.plots_page import plots_page, several_page
+    from mist_sim.report.pages.folder_page import folder_page, study_pictures
+    from mist_sim.report.pages.plots_page import pictures_of, plots_page, several_page
 
     first = folders[0]
     if len(folders) == 1:
         if (first / "study.json").is_file():
             return study_pictures(first, title_of(first), names)
+        if not (first / "summary.json").is_file():
+            return pictures_of(folder_page(first, title_of(first)), names)
         return plots_page(RunFolder(first), title_of(first), names)
     runs = {str(folder): RunFolder(folder) for folder in folders}
     if len(runs) < len(folders):

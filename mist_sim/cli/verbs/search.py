@@ -84,7 +84,7 @@ def search(
     """Find the best configurations of a space: values to try, constraints and objectives."""
     from mist_sim.cli.session import Session, note
     from mist_sim.errors import ScenarioError
-    from mist_sim.report.pictures.findings.front_picture import MISSING, can_draw
+    from mist_sim.report.pictures.style import can_draw, not_drawn
     from mist_sim.search.spaces import SearchOptions, read_space, search_space
 
     require_out(force, out, resume)
@@ -123,7 +123,7 @@ def search(
     if explain is not None:
         _show(found.row(explain), as_json=as_json)
     if len(found.objectives) > 1 and out is not None and not quiet and not can_draw():
-        note(MISSING)
+        note(not_drawn("front.png"))
 
 
 def _overrides(settings: list[str]) -> dict[str, Any]:

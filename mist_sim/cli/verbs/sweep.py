@@ -66,7 +66,7 @@ def sweep(
     from mist_sim.cli.session import Session, note
     from mist_sim.cli.vary_input import axes_of
     from mist_sim.errors import ScenarioError
-    from mist_sim.report.pictures.findings.sweep_picture import MISSING, can_draw
+    from mist_sim.report.pictures.style import can_draw, not_drawn
     from mist_sim.search.spaces import SearchOptions
     from mist_sim.search.sweeps import goodput_sweep
     from mist_sim.search.sweeps import sweep as run
@@ -110,7 +110,7 @@ def sweep(
             )
         )
     if out is not None and not quiet and not can_draw():
-        note(MISSING)
+        note(not_drawn("sweep.png"))
 
 
 def _overrides(settings: list[str]) -> dict[str, object]:

@@ -85,9 +85,13 @@ def inspect(
         show(f"{file}: {name}", trace_table(found))
         tell_left_out(source)
     if plot is not None:
-        from mist_sim.report.pictures.findings.trace_picture import draw
+        from mist_sim.errors import printable
+        from mist_sim.report.pictures.findings.trace_picture import trace_picture
+        from mist_sim.report.pictures.picture import bytes_of
 
-        draw(figures, f"{Path(file).name}: {name}", plot)
+        title = printable(f"{Path(file).name}: {name}")
+        picture = bytes_of([(title, trace_picture(figures))], plot.suffix.removeprefix("."))
+        plot.write_bytes(picture)
         note(f"Written to {plot}")
 
 
@@ -187,13 +191,12 @@ def as_options() -> Iterator[None]:
 def _require_picture(plot: Path, force: bool) -> None:
     """Raise ScenarioError where no picture can be drawn into the file."""
     from mist_sim.errors import ScenarioError
-    from mist_sim.report.pictures.findings.plane_picture import can_draw
-    from mist_sim.report.pictures.findings.trace_picture import MISSING
+    from mist_sim.report.pictures.picture import FORMS
+    from mist_sim.report.pictures.style import require_matplotlib
 
-    if plot.suffix != ".png":
-        raise ScenarioError(f"--plot must name a .png file, got {plot}")
-    if not can_draw():
-        raise ScenarioError(MISSING)
+    if plot.suffix.removeprefix(".") not in FORMS:
+        raise ScenarioError(f"--plot must name a .png, .svg or .pdf file, got {plot}")
+    require_matplotlib()
     if plot.exists() and not force:
         raise ScenarioError(f"{plot}: is there already; --force replaces it")
     if not plot.parent.is_dir():

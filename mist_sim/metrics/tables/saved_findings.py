@@ -7,14 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from mist_sim.core.result_warnings import ResultWarning, merged
 from mist_sim.errors import ScenarioError
 from mist_sim.output import output_file, output_folder
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+
+class Drawn(Protocol):
+    """A picture, which a notebook draws; of `report.pictures.picture.Picture`."""
+
+    def figure(self) -> Any:
+        """Return it as a figure of Matplotlib."""
+
+    def save(self, path: str | Path, *, replace: bool = False) -> Path:
+        """Write it as PNG, SVG or PDF, as the suffix of the file says."""
 
 
 class Presenter(Protocol):
@@ -29,7 +36,7 @@ class Presenter(Protocol):
     def report(self, found: Any, /) -> str:
         """Return a report of them as the text of an HTML file."""
 
-    def plot(self, found: Any, name: str, /) -> Figure:
+    def plot(self, found: Any, name: str, /) -> Drawn:
         """Return a picture of them."""
 
 
@@ -52,7 +59,7 @@ class OneLine:
         """Raise ScenarioError: no presenter was set that makes pages."""
         raise ScenarioError(_NO_PRESENTER)
 
-    def plot(self, found: Any, name: str) -> Figure:
+    def plot(self, found: Any, name: str) -> Drawn:
         """Raise ScenarioError: no presenter was set that draws."""
         raise ScenarioError(_NO_PRESENTER)
 
@@ -106,12 +113,12 @@ class Findings(ABC):
         """Return the HTML for a notebook: the same tables."""
         return self.presenter.as_html(self)
 
-    def plot(self, name: str) -> Figure:
-        """Return a picture as a Plotly figure, which a notebook draws.
+    def plot(self, name: str) -> Drawn:
+        """Return a picture which a notebook draws, and `save` writes.
 
         name: of a run, one of `report.pictures.PICTURES`, such as "latency"; of other findings, one
             of their report.
-        Raises ScenarioError for a name that there is not, and without Plotly.
+        Raises ScenarioError for a name that there is not, and without Matplotlib.
         """
         return self.presenter.plot(self, name)
 
@@ -119,7 +126,7 @@ class Findings(ABC):
         """Write a report as one HTML file that needs no network; return its path.
 
         replace: whether to overwrite an existing file.
-        Raises ScenarioError if the file cannot be written, and without Jinja2 or Plotly.
+        Raises ScenarioError if the file cannot be written, and without Jinja2 or Matplotlib.
         """
         with output_file(path, replace=replace) as file:
             file.write(self.presenter.report(self))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import isnan, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mist_sim.report.comparison import comparison_table
+from mist_sim.report.elements.metric_cells import metric_cell
 from mist_sim.report.pages.page import Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
-from mist_sim.report.pictures.catalog import require_plotly
-from mist_sim.report.pictures.style import COLOURS, panels
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from mist_sim.report.pictures.marks import Bars
+from mist_sim.report.pictures.picture import Panel, Picture
 
 _BARS = {
     "p99_ttft_ms": "p99 TTFT, ms",
@@ -22,12 +20,11 @@ _BARS = {
     "energy_per_output_token_j": "J an output token",
     "cost_per_million_output_tokens_usd": "$ a million output tokens",
 }
-_ROW_HEIGHT = 26  # pixels
+_ROW = 0.27  # inches
 
 
 def comparison_page(summary: Mapping[str, Any], title: str) -> Page:
     """Return the report of a comparison. summary: `Comparison.summary`."""
-    require_plotly()
     sentence = summary["verdict"] or "Each column is a scenario; * marks the best of those that "
     "keep their limits."
     return printed_page(
@@ -58,34 +55,26 @@ def _drawings(summary: Mapping[str, Any]) -> Iterator[Drawing]:
     for key, title in _BARS.items():
         known = {name: each[key] for name, each in cases.items() if not isnan(each.get(key, nan))}
         if any(known.values()):
-            yield Drawing(key, title, _horizontal(list(known), list(known.values()), title))
+            shown = [metric_cell(key, value) for value in known.values()]
+            bars = Bars(list(known), list(known.values()), texts=shown)
+            yield Drawing(key, title, _horizontal(bars, title))
 
 
-def _goodputs(found: Mapping[str, Mapping[str, Any]]) -> Figure:
+def _goodputs(found: Mapping[str, Mapping[str, Any]]) -> Picture:
     """Draw the goodput of each scenario with its interval; an open end is cut at the value."""
-    names = list(found)
     rates = [each["goodput"] or 0.0 for each in found.values()]
     ends = [each["interval"] for each in found.values()]
     below = [max(rate - (low or 0.0), 0.0) for rate, (low, _) in zip(rates, ends, strict=True)]
     above = [_above(rate, high) for rate, (_, high) in zip(rates, ends, strict=True)]
-    figure = _horizontal(names, rates, "requests a second")
-    figure.data[0].error_x = {
-        "type": "data", "symmetric": False, "array": above, "arrayminus": below, "width": 3,
-    }  # fmt: skip
-    return figure
+    bars = Bars(list(found), rates, errors=(below, above))
+    return _horizontal(bars, "requests a second")
 
 
 def _above(rate: float, high: float | None) -> float:
     return 0.0 if high is None or high == float("inf") else max(high - rate, 0.0)
 
 
-def _horizontal(names: list[str], values: list[float], title: str) -> Figure:
+def _horizontal(bars: Bars, title: str) -> Picture:
     """Draw a bar each. title: of the axis of values."""
-    figure = panels([""], shared_time=False)
-    figure.add_bar(
-        x=values, y=names, orientation="h", marker={"color": COLOURS[0]}, showlegend=False
-    )
-    figure.update_yaxes(autorange="reversed", rangemode="normal", automargin=True, type="category")
-    figure.update_xaxes(rangemode="tozero", title_text=title)
-    figure.update_layout(height=96 + _ROW_HEIGHT * len(names), hovermode="y unified")
-    return figure
+    height, whole = 0.2 + _ROW * len(bars.y), (None, None)
+    return Picture([Panel("", [bars], title, height=height, range=whole, is_reversed=True)])

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import inf, isinf, isnan, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mist_sim.metrics.latency import limit_title
 from mist_sim.report.goodput import asked, goodput_table
 from mist_sim.report.pages.page import Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
-from mist_sim.report.pictures.catalog import require_plotly
-from mist_sim.report.pictures.style import COLOURS, LIMIT_COLOUR, WAIT_COLOUR, limit_line, panels
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from mist_sim.report.pictures.marks import Limit, Mark, Points, Span
+from mist_sim.report.pictures.picture import Panel, Picture
+from mist_sim.report.pictures.style import COLOURS, LIMIT_COLOUR, WAIT_COLOUR
 
 _MARKS = {
-    True: ("attained", COLOURS[2], "circle"),
+    True: ("attained", COLOURS[2], "o"),
     False: ("missed", LIMIT_COLOUR, "x"),
-    None: ("undecided", WAIT_COLOUR, "diamond"),
+    None: ("undecided", WAIT_COLOUR, "D"),
 }
 
 
 def goodput_page(summary: Mapping[str, Any], title: str) -> Page:
     """Return the report of a search. summary: `Goodput.summary`."""
-    require_plotly()
     return printed_page(
         title, _verdict(summary), goodput_table(summary), figures=list(_drawings(summary))
     )
@@ -67,28 +64,20 @@ def _drawings(summary: Mapping[str, Any]) -> Iterator[Drawing]:
         yield Drawing("rates", "Good requests at each rate tried", _rates(summary, known))
 
 
-def _rates(summary: Mapping[str, Any], trials: list[Mapping[str, Any]]) -> Figure:
+def _rates(summary: Mapping[str, Any], trials: list[Mapping[str, Any]]) -> Picture:
     """Draw the share of good requests over the rate, and the interval of the goodput as a band."""
-    figure = panels(["good requests, %, over requests a second"], shared_time=False)
-    for attained, (name, colour, symbol) in _MARKS.items():
-        rows = [trial for trial in trials if trial["attained"] is attained]
-        if rows:
-            figure.add_scatter(
-                x=[row["rate"] for row in rows],
-                y=[100 * row["attainment"] for row in rows],
-                text=[_told(row) for row in rows],
-                name=name,
-                mode="markers",
-                marker={"color": colour, "size": 10, "symbol": symbol},
-                hovertemplate="%{x:.4g} /s: %{text}<extra></extra>",
-            )
+    marks: list[Mark] = []
     low, high = summary["interval"]
     if not isnan(summary["goodput"]) and not isinf(high):
-        figure.add_vrect(x0=low, x1=high, fillcolor=COLOURS[0], opacity=0.15, line_width=0)
-    limit_line(figure, 100 * summary["attainment_asked"], "asked for")
-    figure.update_xaxes(title_text="requests a second")
-    figure.update_layout(height=380, hovermode="closest")
-    return figure
+        marks.append(Span(low, high, "interval of the goodput", COLOURS[0]))
+    for attained, (name, colour, symbol) in _MARKS.items():
+        if rows := [trial for trial in trials if trial["attained"] is attained]:
+            at = [row["rate"] for row in rows], [100 * row["attainment"] for row in rows]
+            texts = [f"{row['rate']:.4g} /s: {_told(row)}" for row in rows]
+            marks.append(Points(*at, name, colour, symbol, texts))
+    asked_for = 100 * summary["attainment_asked"]
+    marks.append(Limit(asked_for, f"asked for {asked_for:g} %"))
+    return Picture([Panel("good requests, %", marks, "requests a second", height=3.0)])
 
 
 def _told(trial: Mapping[str, Any]) -> str:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,10 +12,10 @@ from mist_sim.errors import ScenarioError
 if TYPE_CHECKING:
     from jinja2 import Template
     from markupsafe import Markup
-    from plotly.graph_objects import Figure
 
-_NAMES = {"name", "text", "customdata", "x", "y"}  # keys of a trace that may hold names
-MISSING = "a report needs Jinja2 and Plotly: pip install 'mist-sim[report]'"
+    from mist_sim.report.pictures.picture import Picture
+
+MISSING = "a report needs Jinja2 and Matplotlib: pip install 'mist-sim[report]'"
 
 
 @dataclass(frozen=True)
@@ -73,12 +70,14 @@ class Drawing:
 
     name: str
     title: str
-    figure: Figure
+    figure: Picture
 
     @property
-    def height(self) -> int:
-        """Pixels."""
-        return int(self.figure.layout.height)
+    def svg(self) -> Markup:
+        """The picture as an element of a page."""
+        from markupsafe import Markup
+
+        return Markup(self.figure.svg(self.name))  # noqa: S704 - Matplotlib escapes all texts
 
 
 @dataclass(frozen=True)
@@ -114,15 +113,13 @@ class Page:
         return replace(self, warnings=(*self.warnings, *warning_lines(summary)))
 
     def html(self) -> str:
-        """Return the page as one file. Raises ScenarioError without Jinja2 or Plotly."""
+        """Return the page as one file. Raises ScenarioError without Jinja2 or Matplotlib."""
         require_report()
         from markupsafe import Markup
 
         return _template().render(
             page=self,
             style=Markup(_text("page.css")),  # noqa: S704 - our own file
-            plotly=Markup(_plotly()) if self.figures else "",  # noqa: S704 - Plotly's own file
-            figures=Markup(_figures_json(self.figures)),  # noqa: S704 - escaped there
             version=_version(),
         )
 
@@ -134,26 +131,10 @@ def require_report() -> None:
 
 
 def can_report() -> bool:
-    """Tell whether Jinja2 and Plotly are installed."""
+    """Tell whether Jinja2 and Matplotlib are installed."""
     from importlib.util import find_spec
 
-    return all(find_spec(name) is not None for name in ("jinja2", "plotly"))
-
-
-def _figures_json(figures: Sequence[Drawing]) -> str:
-    """Return the pictures as JSON that may stand inside a script: no tag can end it."""
-    found = {each.name: json.loads(each.figure.to_json()) for each in figures}
-    for picture in found.values():
-        for trace in picture["data"]:  # Plotly takes tags in names, and links
-            trace |= {key: _escaped(trace[key]) for key in _NAMES & trace.keys()}
-    return json.dumps(found, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _escaped(value: Any) -> Any:
-    """Return a text for Plotly, or a list with texts, to be shown as it is."""
-    if isinstance(value, list):
-        return [_escaped(each) for each in value]
-    return escape(value, quote=False) if isinstance(value, str) else value
+    return all(find_spec(name) is not None for name in ("jinja2", "matplotlib"))
 
 
 def _template() -> Template:
@@ -164,13 +145,6 @@ def _template() -> Template:
 
 def _text(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-@cache
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())
 
 
 def _version() -> str:

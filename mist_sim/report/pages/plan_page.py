@@ -4,29 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import isnan, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mist_sim.metrics.spending.cost import HOURS_A_MONTH
 from mist_sim.report.pages.page import Detail, Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
-from mist_sim.report.pictures.catalog import require_plotly
-from mist_sim.report.pictures.style import COLOURS, LIMIT_COLOUR, WAIT_COLOUR, panels
+from mist_sim.report.pictures.marks import Points
+from mist_sim.report.pictures.picture import Panel, Picture
+from mist_sim.report.pictures.style import COLOURS, LIMIT_COLOUR, WAIT_COLOUR
 from mist_sim.report.plan import plan_table
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 _LEVELS = {"sure": "good", "likely": "unsure", "unsure": "bad"}
 _MARKS = {
-    "attained": (COLOURS[2], "circle"),
+    "attained": (COLOURS[2], "o"),
     "missed": (LIMIT_COLOUR, "x"),
-    "undecided": (WAIT_COLOUR, "diamond"),
+    "undecided": (WAIT_COLOUR, "D"),
 }
 
 
 def plan_page(summary: Mapping[str, Any], title: str) -> Page:
     """Return the report of a plan. summary: `Plan.summary`; title: where it has none."""
-    require_plotly()
     title = (summary.get("title") or title).splitlines()[0]
     commands = "\n".join([*summary["vllm"], *summary["proxy"]])
     return printed_page(
@@ -66,21 +63,11 @@ def _drawings(summary: Mapping[str, Any]) -> Iterator[Drawing]:
         yield Drawing("tried", "Good requests of each candidate over its price", _tried(rows))
 
 
-def _tried(rows: list[Mapping[str, Any]]) -> Figure:
+def _tried(rows: list[Mapping[str, Any]]) -> Picture:
     """Draw the share of good requests over dollars an hour; a mark a candidate."""
-    figure = panels(["good requests, %, over $/h"], shared_time=False)
+    marks = []
     for verdict, (colour, symbol) in _MARKS.items():
-        found = [row for row in rows if row["verdict"] == verdict]
-        if found:
-            figure.add_scatter(
-                x=[row["usd_per_hour"] for row in found],
-                y=[100 * row["attainment"] for row in found],
-                text=[row["name"] for row in found],
-                name=verdict,
-                mode="markers",
-                marker={"color": colour, "size": 10, "symbol": symbol},
-                hovertemplate="%{text}<br>%{x:.2f} $/h, %{y:.1f} % good<extra></extra>",
-            )
-    figure.update_xaxes(title_text="$/h")
-    figure.update_layout(height=380, hovermode="closest")
-    return figure
+        if found := [row for row in rows if row["verdict"] == verdict]:
+            at = [row["usd_per_hour"] for row in found], [100 * row["attainment"] for row in found]
+            marks.append(Points(*at, verdict, colour, symbol, [row["name"] for row in found]))
+    return Picture([Panel("good requests, %", marks, "$/h", height=3.0)])

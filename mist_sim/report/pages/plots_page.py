@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mist_sim.core.result_warnings import of_data, of_points
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief
 from mist_sim.report.pages.page import Drawing, Page, Verdict
 from mist_sim.report.pages.run_verdict import run_verdict
-from mist_sim.report.pictures.catalog import PICTURES, draw, drawn, title_of_picture
-from mist_sim.report.pictures.overlaid import overlaid
-from mist_sim.report.pictures.side_by_side import MOST_RUNS, side_by_side
+from mist_sim.report.pictures.catalog import (
+    MOST_BESIDE,
+    PICTURES,
+    draw,
+    drawn,
+    overlaid,
+    side_by_side,
+    title_of_picture,
+)
 from mist_sim.report.pictures.style import COLOURS
 
 if TYPE_CHECKING:
@@ -32,6 +39,22 @@ def plots_page(run: RunData, title: str, names: Sequence[str]) -> Page:
     return page.warned(run.summary)
 
 
+def pictures_of(page: Page, names: Sequence[str]) -> Page:
+    """Return a report with its pictures alone, all of them or those that are named.
+
+    Raises ScenarioError for a name that none has, and where there is no picture.
+    """
+    drawings = {each.name: each for each in page.figures}
+    for name in names:
+        if name not in drawings:
+            known = ", ".join(drawings) or "none"
+            raise ScenarioError(f"there is no picture {brief(name)} of this. Known: {known}")
+    if not drawings:
+        raise ScenarioError("there is no picture of this; mist report writes its tables")
+    chosen = [drawings[name] for name in dict.fromkeys(names or drawings)]
+    return replace(page, figures=chosen, printed=(), details=())
+
+
 def several_page(
     runs: Mapping[str, RunData], names: Sequence[str], *, in_one: bool = False
 ) -> Page:
@@ -40,7 +63,7 @@ def several_page(
     runs: by their titles. Raises ScenarioError as `side_by_side` and `overlaid` do; without names,
     what cannot be drawn of them is left out.
     """
-    together, most = (overlaid, len(COLOURS)) if in_one else (side_by_side, MOST_RUNS)
+    together, most = (overlaid, len(COLOURS)) if in_one else (side_by_side, MOST_BESIDE)
     drawings = []
     for name in dict.fromkeys(names) or PICTURES:
         try:

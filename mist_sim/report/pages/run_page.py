@@ -9,6 +9,7 @@ from mist_sim.report.elements.cells import count, in_ms, latency, number, percen
 from mist_sim.report.pages.page import Card, Cell, Detail, Drawing, Page, PageTable
 from mist_sim.report.pages.run_verdict import run_verdict
 from mist_sim.report.pictures.catalog import PICTURES, drawn
+from mist_sim.report.run import failures
 from mist_sim.report.run.expected import TITLE as EXPECTED
 from mist_sim.report.run.expected import expected_rows
 from mist_sim.report.run.latency import latency_title
@@ -63,7 +64,7 @@ def run_page(run: RunData, title: str, subtitle: Sequence[str] = ()) -> Page:
         subtitle=subtitle,
         verdict=run_verdict(summary),
         cards=list(_cards(summary)),
-        tables=[_latencies(summary)],
+        tables=[_latencies(summary), *_failures(summary)],
         tables_below=[_workload(summary), *_clients(run), *_expected(summary)],
         figures=[Drawing(name, PICTURES[name].title, found) for name, found in drawn(run)],
         details=list(_details(run)),
@@ -83,6 +84,12 @@ def _latencies(summary: Mapping[str, Any]) -> PageTable:
         keys = [f"{figure}_{metric}_ms" for figure in _FIGURES]
         rows.append([Cell(name), *(Cell(_in_ms(summary.get(key)), key) for key in keys)])
     return PageTable(latency_title(summary), ["", *_FIGURES], rows)
+
+
+def _failures(summary: Mapping[str, Any]) -> Iterator[PageTable]:
+    if phases := summary.get("through_failures"):
+        rows = [[Cell(text) for text in row] for row in failures.rows_of(phases)]
+        yield PageTable(failures.TITLE, failures.TITLES, rows, f"{failures.NOTE}.")
 
 
 def _expected(summary: Mapping[str, Any]) -> Iterator[PageTable]:

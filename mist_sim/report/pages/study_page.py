@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.replications import Estimate
+from mist_sim.report.elements.key_labels import labels_of, value_text
 from mist_sim.report.elements.metric_cells import metric_title
 from mist_sim.report.pages.page import Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
-from mist_sim.report.pictures.catalog import require_plotly
-from mist_sim.report.pictures.findings.study_lines import axis_of, lines_over
-from mist_sim.report.pictures.style import COLOURS, panels
+from mist_sim.report.pictures.findings.study_lines import axis_of, lines_over, plane_of
+from mist_sim.report.pictures.findings.sweep_picture import heat_map
+from mist_sim.report.pictures.marks import Points
+from mist_sim.report.pictures.picture import Panel, Picture
+from mist_sim.report.pictures.style import COLOURS
 from mist_sim.report.replications import replications_table
 from mist_sim.report.study import study_table
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
     from mist_sim.metrics import Replications
 
 _METRICS = {
@@ -29,34 +30,24 @@ _METRICS = {
     "steady_request_throughput": "requests a second, steady part",
     "steady_request_goodput": "goodput, requests a second, steady part",
 }
-_PANEL_HEIGHT = 150  # pixels
+_ROW = 0.24  # inches
+_WHOLE = (None, None)
 
 
 def replications_page(found: Replications, title: str) -> Page:
     """Return the report of replications: each run as a dot, the mean with its interval."""
-    require_plotly()
     runs = found.runs
     metrics = {key: name for key, name in _METRICS.items() if key in runs}
-    figure = panels(list(metrics.values()), shared_time=False)
-    for row, key in enumerate(metrics, start=1):
+    panels = []
+    for key, name in metrics.items():
         values, seeds = runs[key].tolist(), runs["seed"].tolist()
-        figure.add_scatter(
-            x=values,
-            y=["runs"] * len(values),
-            text=[f"seed {seed}" for seed in seeds],
-            mode="markers",
-            marker={"color": COLOURS[0], "size": 8, "opacity": 0.6},
-            hovertemplate="%{text}: %{x:.4g}<extra></extra>",
-            showlegend=False,
-            row=row,
-            col=1,
-        )
-        _means(figure, ["mean"], [found.estimate(key)], row)
-    figure.update_layout(height=110 + _PANEL_HEIGHT * len(metrics), hovermode="closest")
-    figure.update_xaxes(rangemode="normal")
+        told = [f"seed {seed}: {value:.4g}" for seed, value in zip(seeds, values, strict=True)]
+        dots = Points(values, ["runs"] * len(values), texts=told)
+        marks = [dots, _means(["mean"], [found.estimate(key)])]
+        panels.append(Panel(name, marks, height=0.6, range=(-0.6, 1.6), is_reversed=True))
     sentence = "Dots are runs; the bar is the 95 % confidence interval of their mean."
     verdict = Verdict("plain", f"{len(found.seeds)} replications.", sentence)
-    drawings = [Drawing("spread", "The spread of runs", figure)]
+    drawings = [Drawing("spread", "The spread of runs", Picture(panels))]
     return printed_page(title, verdict, replications_table(found), figures=drawings)
 
 
@@ -74,7 +65,6 @@ def study_plots_page(summary: Mapping[str, Any], title: str, names: Sequence[str
 
     names: numbers of the runs, as of `metric_picture`; by default the main ones.
     """
-    require_plotly()
     failed = f"{summary['num_failed']} of which failed" if summary["num_failed"] else "none failed"
     verdict = Verdict(
         "plain", f"{summary['num_points']} points.", f"{summary['num_runs']} runs, {failed}."
@@ -100,10 +90,11 @@ def numbers_in(summary: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(name for point in summary["points"] for name in point["figures"]))
 
 
-def metric_picture(summary: Mapping[str, Any], metric: str) -> Figure:
+def metric_picture(summary: Mapping[str, Any], metric: str) -> Picture:
     """Draw any number of the runs at each point of a study, with its interval.
 
-    Where rates are varied, or some key with three numbers or more, a line for each series over it.
+    Over two keys of numbers it is a heat map; where rates are varied, or some key with three
+    numbers or more, a line for each series over it.
     Raises ScenarioError for a number that no run has.
     """
     known = numbers_in(summary)
@@ -112,17 +103,22 @@ def metric_picture(summary: Mapping[str, Any], metric: str) -> Figure:
             f"there is no number {brief(metric)} in the summaries of these runs"
             f"{did_you_mean(metric, known)} A study draws any of them"
         )
-    require_plotly()
     points = [point for point in summary["points"] if metric in point["figures"]]
+    if plane := plane_of([point["values"] for point in points]):
+        cells = {
+            tuple(value_text(point["values"][key]) for key in plane): point["figures"][metric]
+            for point in points
+        }
+        labels = labels_of(list(points[0]["values"]))
+        return heat_map(cells, metric, [labels[key] for key in plane], _title(metric))
     if axis := axis_of([point["values"] for point in points]):
         return lines_over(axis, points, metric, _title(metric))
     names = [point["name"] or "all" for point in points]
     means = [point["figures"][metric] for point in points]
     half = [_half(point["confidence_intervals"].get(metric)) for point in points]
-    figure = panels([_title(metric)], shared_time=False)
-    _means(figure, names, [Estimate(*each) for each in zip(means, half, strict=True)], 1)
-    figure.update_layout(height=110 + 28 * len(names), hovermode="closest")
-    return figure
+    marks = [_means(names, [Estimate(*each) for each in zip(means, half, strict=True)])]
+    height = 0.2 + _ROW * len(names)
+    return Picture([Panel(_title(metric), marks, height=height, range=_WHOLE, is_reversed=True)])
 
 
 def _title(metric: str) -> str:
@@ -135,19 +131,8 @@ def _half(interval: Sequence[float | None] | None) -> float:
     return nan if low is None or high is None else (high - low) / 2
 
 
-def _means(figure: Figure, names: Sequence[str], found: Sequence[Estimate], row: int) -> None:
-    """Add means with their intervals to a panel."""
+def _means(names: Sequence[str], found: Sequence[Estimate]) -> Points:
+    """Return means with their intervals."""
     half = [0.0 if isnan(each.half_width) else each.half_width for each in found]
-    figure.add_scatter(
-        x=[each.mean for each in found],
-        y=list(names),
-        error_x={"type": "data", "array": half, "width": 4},
-        mode="markers",
-        marker={"color": COLOURS[5], "size": 9},
-        showlegend=False,
-        row=row,
-        col=1,
-    )
-    figure.update_yaxes(
-        type="category", autorange="reversed", rangemode="normal", automargin=True, row=row, col=1
-    )
+    means = [each.mean for each in found]
+    return Points(means, list(names), colour=COLOURS[5], size=6.0, errors=(half, half))

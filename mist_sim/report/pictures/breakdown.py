@@ -5,33 +5,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mist_sim.errors import ScenarioError
-from mist_sim.report.pictures.style import COLOURS, panels
+from mist_sim.report.elements.cells import latency, percent
+from mist_sim.report.pictures.marks import Bars
+from mist_sim.report.pictures.picture import Panel, Picture
+from mist_sim.report.pictures.style import COLOURS
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
     from mist_sim.report.pictures.run_data import RunData
 
 _SHOWN = ("mean", "p50", "p90", "p99")
+_ROW = 0.19  # inches
 
 
-def breakdown(run: RunData) -> Figure:
+def breakdown(run: RunData) -> Picture:
     """Draw the mean and percentiles of each part of the latency, ms.
 
+    Each part has an axis of its own: waits of milliseconds are seen beside answers of seconds.
     Raises ScenarioError where no request finished.
     """
     parts = run.summary.get("latency_breakdown_ms", {})
     if not parts:
         raise ScenarioError("no request finished, so there is no latency to divide")
-    figure = panels(["parts of a request's latency, ms"], shared_time=False)
-    for figure_name, colour in zip(_SHOWN, COLOURS, strict=False):
-        figure.add_bar(
-            x=[part[figure_name] for part in parts.values()],
-            y=list(parts),
-            orientation="h",
-            name=figure_name,
-            marker={"color": colour},
-        )
-    figure.update_layout(barmode="group", height=130 + 62 * len(parts), hovermode="y unified")
-    figure.update_yaxes(autorange="reversed", rangemode="normal")
-    return figure
+    panels = []
+    for (name, figures), colour in zip(parts.items(), [*COLOURS, *COLOURS], strict=False):
+        values = [figures[shown] for shown in _SHOWN]
+        if any(values):
+            texts = [" ".join(latency(value)) for value in values]
+            texts[0] += f", {percent(figures['share'], digits=1)} of all latency"
+            bars = Bars(_SHOWN, values, colour=colour, texts=texts)
+            height, whole = _ROW * len(_SHOWN), (None, None)
+            panels.append(
+                Panel(f"{name}, ms", [bars], height=height, range=whole, is_reversed=True)
+            )
+    return Picture(panels)

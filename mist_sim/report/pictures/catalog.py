@@ -1,32 +1,29 @@
-"""The pictures by name, each with a description."""
+"""The pictures of a run by name, each with a title."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.metrics import Result
 from mist_sim.report.pictures.breakdown import breakdown
 from mist_sim.report.pictures.distributions import distributions
 from mist_sim.report.pictures.engines import batches, memory, queues
 from mist_sim.report.pictures.latency import attainment, latency
 from mist_sim.report.pictures.load import load
+from mist_sim.report.pictures.picture import Picture, beside, hides, over
 from mist_sim.report.pictures.requests import requests
-from mist_sim.report.pictures.run_data import RunData
-from mist_sim.report.pictures.single_panel import single_panel
+from mist_sim.report.pictures.run_data import OfResult, RunData, outages_of
+from mist_sim.report.pictures.style import COLOURS, require_matplotlib
 from mist_sim.report.pictures.transfers import power, transfers
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
-_MISSING = "pictures need Plotly, which is not installed: pip install 'mist-sim[report]'"
+MOST_BESIDE = 4  # columns that can be read
 
 
-@dataclass(frozen=True)
-class Picture:
+class Drawable(NamedTuple):
     """A picture of a run.
 
     title: its heading in a report. draw: returns it; raises ScenarioError if the run lacks the
@@ -34,39 +31,41 @@ class Picture:
     """
 
     title: str
-    draw: Callable[[RunData], Figure]
+    draw: Callable[[RunData], Picture]
 
 
 PICTURES = {
-    "latency": Picture("Latency over time", latency),
-    "attainment": Picture("Limits over time", attainment),
-    "cdf": Picture("Distributions of latencies", distributions),
-    "load": Picture("Load", load),
-    "queue": Picture("Queues", queues),
-    "batch": Picture("Batches", batches),
-    "memory": Picture("KV memory", memory),
-    "stages": Picture("Where the time goes", breakdown),
-    "requests": Picture("Single requests", requests),
-    "transfers": Picture("Transfers", transfers),
-    "power": Picture("Power", power),
+    "latency": Drawable("Latency over time", latency),
+    "attainment": Drawable("Limits over time", attainment),
+    "cdf": Drawable("Distributions of latencies", distributions),
+    "load": Drawable("Load", load),
+    "queue": Drawable("Queues", queues),
+    "batch": Drawable("Batches", batches),
+    "memory": Drawable("KV memory", memory),
+    "stages": Drawable("Where the time goes", breakdown),
+    "requests": Drawable("Single requests", requests),
+    "transfers": Drawable("Transfers", transfers),
+    "power": Drawable("Power", power),
 }
 """In the order of a report."""
 
 
-def draw(run: RunData, name: str) -> Figure:
-    """Return a picture of a run. name: of `PICTURES`, or of a panel, such as "latency.ttft".
+def draw(run: RunData, name: str) -> Picture:
+    """Return a picture of a run, with outages shaded where it is over time.
 
-    Raises ScenarioError for other names, if the run lacks the data, and without Plotly.
+    name: of `PICTURES`, or of a panel, such as "latency.ttft".
+    Raises ScenarioError for other names, if the run lacks the data, and without Matplotlib.
     """
-    picture, _, panel = name.partition(".")
-    if picture not in PICTURES:
+    name, _, panel = name.partition(".")
+    if name not in PICTURES:
         raise ScenarioError(
-            f"there is no picture {brief(picture)}{did_you_mean(picture, PICTURES)} "
+            f"there is no picture {brief(name)}{did_you_mean(name, PICTURES)} "
             f"Known: {', '.join(PICTURES)}"
         )
-    require_plotly()
-    figure = _drawn(PICTURES[picture], run)
-    return single_panel(figure, panel) if panel else figure
+    require_matplotlib()
+    with np.errstate(over="ignore", invalid="ignore"):  # sums of damaged tables may be too large
+        found = PICTURES[name].draw(run).with_spans(outages_of(run.summary))
+    return found.panel(panel) if panel else found
 
 
 def title_of_picture(name: str) -> str:
@@ -74,26 +73,47 @@ def title_of_picture(name: str) -> str:
     return PICTURES[name.partition(".")[0]].title
 
 
-def drawn(run: RunData) -> Iterator[tuple[str, Figure]]:
-    """Yield the name and figure of each picture that the run has something for."""
-    require_plotly()
-    for name, picture in PICTURES.items():
+def drawn(run: RunData) -> Iterator[tuple[str, Picture]]:
+    """Yield the name and picture of each that the run has something for."""
+    require_matplotlib()
+    for name in PICTURES:
         try:
-            figure = _drawn(picture, run)
+            yield name, draw(run, name)
         except ScenarioError:
             continue
-        yield name, figure
 
 
-def _drawn(picture: Picture, run: RunData) -> Figure:
-    """Draw without warnings of overflow: sums of damaged tables may be too large."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return picture.draw(run)
+def side_by_side(runs: Mapping[str, Result | RunData], name: str = "latency") -> Picture:
+    """Return one picture of several runs: a column each, with the same axes.
+
+    runs: by the title of their column, two to four: results, or folders that `mist run` wrote
+        (`RunFolder`). name: as of `Result.plot`.
+    Raises ScenarioError for another number of runs, and as `Result.plot` does.
+    """
+    if not 2 <= len(runs) <= MOST_BESIDE:
+        raise ScenarioError(
+            f"runs must be 2 to {MOST_BESIDE} to stand side by side, got {len(runs)}"
+        )
+    return beside(_each(runs, name))
 
 
-def require_plotly() -> None:
-    """Raise ScenarioError where Plotly is not installed."""
-    from importlib.util import find_spec
+def overlaid(runs: Mapping[str, Result | RunData], name: str = "latency") -> Picture:
+    """Return one picture of several runs in the same axes: a colour each.
 
-    if find_spec("plotly") is None:
-        raise ScenarioError(_MISSING)
+    runs: by their names, two to as many as there are colours: results, or folders that `mist run`
+        wrote (`RunFolder`). name: as of `Result.plot`, of a picture of lines.
+    Raises ScenarioError for another number of runs, for pictures of bars, and as `Result.plot`.
+    """
+    if not 2 <= len(runs) <= len(COLOURS):
+        raise ScenarioError(f"runs must be 2 to {len(COLOURS)} in the same axes, got {len(runs)}")
+    each = _each(runs, name)
+    if any(map(hides, each.values())):
+        raise ScenarioError(f"{name} has bars, which would hide one another; draw it side by side")
+    return over(each)
+
+
+def _each(runs: Mapping[str, Result | RunData], name: str) -> dict[str, Picture]:
+    return {
+        title: draw(OfResult(run) if isinstance(run, Result) else run, name)
+        for title, run in runs.items()
+    }

@@ -10,34 +10,37 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.report.pictures.intervals import edges_for, middles, percentiles, shares
+from mist_sim.report.pictures.marks import Limit, Line, Mark
+from mist_sim.report.pictures.picture import Panel, Picture
 from mist_sim.report.pictures.run_data import limits_of
-from mist_sim.report.pictures.style import COLOURS, limit_line, line, panels
+from mist_sim.report.pictures.style import COLOURS
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
     from mist_sim.report.pictures.run_data import RunData
 
 _SHOWN = ((50.0, "p50"), (99.0, "p99"))
 
 
-def latency(run: RunData) -> Figure:
+def latency(run: RunData) -> Picture:
     """Draw p50 and p99 of TTFT, TPOT and E2E by arrival, with the limits that there are."""
     finished = _finished(run)
     arrived = finished["arrival_time"].to_numpy(float)
     ends, limits = edges_for(arrived), limits_of(run.summary)
-    figure = panels([f"{name}, ms, by arrival" for name in SHORT_NAMES.values()])
-    for row, (metric, name) in enumerate(SHORT_NAMES.items(), start=1):
+    panels = []
+    for metric, name in SHORT_NAMES.items():
         values = 1e3 * finished[metric].to_numpy(float)
-        for (asked, label), colour in zip(_SHOWN, COLOURS, strict=False):
-            found = percentiles(arrived, values, ends, asked)
-            line(figure, middles(ends), found, label, colour, row=row, legend=row == 1)
+        marks: list[Mark] = [
+            Line(middles(ends), percentiles(arrived, values, ends, asked), label, colour)
+            for (asked, label), colour in zip(_SHOWN, COLOURS, strict=False)
+        ]
         if metric in limits:
-            limit_line(figure, 1e3 * limits[metric], f"limit on {name}", row=row)
-    return figure
+            limit = 1e3 * limits[metric]
+            marks.append(Limit(limit, f"limit {limit:g} ms"))
+        panels.append(Panel(f"{name}, ms, by arrival", marks))
+    return Picture(panels, is_over_time=True)
 
 
-def attainment(run: RunData) -> Figure:
+def attainment(run: RunData) -> Picture:
     """Draw the share of requests that keep all limits, by arrival.
 
     Raises ScenarioError for a run without limits.
@@ -50,22 +53,22 @@ def attainment(run: RunData) -> Figure:
         )
     requests = run.table("requests")
     arrived = requests["arrival_time"].to_numpy(float)
-    good = are_good(requests, limits)
     ends = edges_for(arrived)
-    figure = panels(["requests that keep their limits, %, by arrival"])
-    line(figure, middles(ends), 100 * shares(arrived, good, ends), "all limits", COLOURS[0])
-    for (metric, limit), colour in zip(limits.items(), COLOURS[1:], strict=False):
-        kept = are_good(requests, {metric: limit})
-        name = f"{SHORT_NAMES[metric]} <= {1e3 * limit:g} ms"
-        line(figure, middles(ends), 100 * shares(arrived, kept, ends), name, colour, dash="dot")
-    figure.update_yaxes(range=[_lowest(figure), 101])
-    return figure
+    asked = {"all limits": limits} | {
+        f"{SHORT_NAMES[metric]} <= {1e3 * limit:g} ms": {metric: limit}
+        for metric, limit in limits.items()
+    }
+    lines = []
+    for (name, some), colour in zip(asked.items(), COLOURS, strict=False):
+        kept = 100 * shares(arrived, are_good(requests, some), ends)
+        lines.append(Line(middles(ends), kept, name, colour, "-" if some is limits else ":"))
+    title = "requests that keep their limits, %, by arrival"
+    return Picture([Panel(title, lines, range=(_lowest(lines), 101.0))], is_over_time=True)
 
 
-def _lowest(figure: Figure) -> float:
+def _lowest(lines: list[Line]) -> float:
     """Return where the axis of shares begins: at a multiple of ten below all lines."""
-    values = np.concatenate([np.asarray(each.y, dtype=float) for each in figure.data])
-    lowest = float(np.nanmin(values, initial=100.0))
+    lowest = float(np.nanmin(np.concatenate([each.y for each in lines]), initial=100.0))
     return max(10.0 * (lowest // 10) - 2, -2.0)
 
 

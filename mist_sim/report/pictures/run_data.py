@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+
+from mist_sim.report.pictures.marks import Span
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,3 +70,10 @@ def limits_of(summary: Mapping[str, Any]) -> dict[str, float]:
         metric = name.split("_")[1]
         found[metric] = float(verdict["limit"]) / _MS
     return found
+
+
+def outages_of(summary: Mapping[str, Any]) -> Iterator[Span]:
+    """Yield the times in which some client was away after a failure."""
+    for each in summary.get("outages", ()):
+        end = summary["duration"] if each["end"] is None else each["end"]
+        yield Span(each["begin"], end, "a client is away after a failure")

@@ -21,6 +21,7 @@ from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.run.breakdown import breakdown_sections
 from mist_sim.report.run.clients import clients_table
 from mist_sim.report.run.expected import expected_section
+from mist_sim.report.run.failures import failures_section
 from mist_sim.report.run.latency import latency_table, latency_title
 from mist_sim.report.run.models import groups_section
 from mist_sim.report.run.spending import spending_section
@@ -47,6 +48,7 @@ def results_table(result: Result) -> RenderableType:
             latency_title(summary),
             latency_table(_FIGURES, lambda key: in_ms(summary[key]), width=7),
         ),
+        *failures_section(summary.get("through_failures", {})),
         *breakdown_sections(summary),
         *groups_section("Models", summary.get("models", {})),
         *groups_section("Classes", summary.get("classes", {})),

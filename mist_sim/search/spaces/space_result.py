@@ -17,7 +17,8 @@ from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.elements.key_labels import labels_of, value_text
-from mist_sim.report.pictures.findings.front_picture import can_draw, draw
+from mist_sim.report.pictures.findings.front_picture import front_picture
+from mist_sim.report.pictures.picture import write_png
 from mist_sim.report.presenters import SPACE
 from mist_sim.search.ranking import BIASED, NEAR, Ranked, lowest, rivals
 from mist_sim.search.spaces.objectives import OBJECTIVES, Objective
@@ -141,7 +142,7 @@ class SpaceSearch(Findings):
     def write_files(self, folder: Path) -> None:
         """Write search.json, search.csv, search.parquet, scenarios of the front, and its plot.
 
-        The best by the first objective, if there is one, is best.yaml. The plot takes matplotlib
+        The best by the first objective, if there is one, is best.yaml. The plot takes Matplotlib
         and two objectives.
         """
         write_text(folder / "search.json", json_text(self.summary))
@@ -151,8 +152,8 @@ class SpaceSearch(Findings):
             write_text(folder / "best.yaml", self.best[row["number"]])
         for row in self.front[1:]:
             write_text(folder / f"front-{row['number']}.yaml", self.best[row["number"]])
-        if self.best and len(self.objectives) > 1 and can_draw():
-            draw(self.summary, folder / "front.png")
+        if self.best and len(self.objectives) > 1:
+            write_png(lambda: front_picture(self.summary), folder / "front.png")
 
 
 def row_of(rows: Sequence[Mapping[str, Any]], named: str) -> Mapping[str, Any]:

@@ -13,7 +13,8 @@ from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.elements.key_labels import labels_of, value_text
-from mist_sim.report.pictures.findings.sweep_picture import can_draw, draw
+from mist_sim.report.pictures.findings.sweep_picture import sweep_picture
+from mist_sim.report.pictures.picture import write_png
 from mist_sim.report.presenters import SWEEP
 from mist_sim.search.ranking import Better
 from mist_sim.search.spaces.space import QUESTION
@@ -170,11 +171,10 @@ class Sweep(Findings):
         return f"<Sweep: {self.metric} at {len(self.points)} points>"
 
     def write_files(self, folder: Path) -> None:
-        """Write sweep.json, sweep.csv, and sweep.png where matplotlib is installed."""
+        """Write sweep.json, sweep.csv, and sweep.png where Matplotlib is installed."""
         write_text(folder / "sweep.json", json_text(self.summary))
         write_text(folder / "sweep.csv", self.table.to_csv(index=False, lineterminator="\n"))
-        if can_draw():
-            draw(self.summary, folder / "sweep.png")
+        write_png(lambda: sweep_picture(self.summary), folder / "sweep.png")
 
 
 def _plain(value: Any) -> Any:

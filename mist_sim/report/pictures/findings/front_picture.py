@@ -1,57 +1,57 @@
-"""Configurations over two objectives as a picture, with their front, where matplotlib is there."""
+"""Configurations over two objectives, with their front."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from math import isnan, nan
 from typing import Any
 
-from mist_sim.report.pictures.findings.plane_picture import can_draw
+from mist_sim.report.pictures.marks import Line, Mark, Points
+from mist_sim.report.pictures.picture import Panel, Picture
+from mist_sim.report.pictures.style import COLOURS, WAIT_COLOUR
 
-__all__ = ["MISSING", "can_draw", "draw"]
-
-MISSING = "front.png was not drawn, since matplotlib is not installed; pip install 'mist-sim[plot]'"
-_FRONT, _KEPT = "#2a6f97", "#b8b8b8"
 _WIDE = 30  # the largest value over the smallest, from which on an axis is logarithmic
 _MOST_NUMBERS = 12  # of rows on the picture
 
 
-def draw(summary: Mapping[str, Any], path: Path) -> None:
-    """Write a PNG of the first two objectives: all that keep their limits, and the front by rows.
+def front_picture(summary: Mapping[str, Any]) -> Picture:
+    """Return the first two objectives: all that keep their limits, and the front.
 
-    summary: `SpaceSearch.summary`. Raises ImportError without matplotlib.
+    summary: `SpaceSearch.summary`.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     x, y = summary["objectives"][:2]
-    figure: Any = Figure(figsize=(6.4, 4.8), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    kept = _points(summary, "kept", x, y)
-    front = sorted(_points(summary, "front", x, y))
-    axes.scatter([p[0] for p in kept], [p[1] for p in kept], s=18, color=_KEPT, label="kept")
-    axes.plot(
-        [p[0] for p in front], [p[1] for p in front], "o-", color=_FRONT, label="front", lw=1.2
+    unknown = summary["statuses"].get("undecided", 0)
+    note = f"; not drawn: {unknown} without an upper end" if unknown else ""
+    rows = sorted(
+        (row for row in summary["rows"] if _known(row, x, y)), key=lambda row: row["figures"][x]
     )
-    for across, up, row in front if len(front) <= _MOST_NUMBERS else ():
-        axes.annotate(row, (across, up), xytext=(5, 4), textcoords="offset points", fontsize=8)
-    if unknown := summary["statuses"].get("undecided", 0):
-        axes.set_title(f"not drawn: {unknown} that attain all rates tried", fontsize=8)
-    for axis, place in (("x", 0), ("y", 1)):
-        values = [float(point[place]) for point in (*kept, *front)]
-        if min(values) > 0 and max(values) > _WIDE * min(values):
-            getattr(axes, f"set_{axis}scale")("log")
-    axes.set(xlabel=_words(x), ylabel=_words(y))
-    axes.margins(0.12)
-    axes.legend(fontsize=8)
-    figure.savefig(path, dpi=150, metadata={"Software": None})
+    marks: list[Mark] = []
+    for status, name, colour in (
+        ("kept", "keep all limits", WAIT_COLOUR),
+        ("front", "the front", COLOURS[0]),
+    ):
+        mine = [row for row in rows if row["status"] == status]
+        across, up = ([float(row["figures"][key]) for row in mine] for key in (x, y))
+        if status == "front":
+            marks.append(Line(across, up, colour=colour))
+        if mine:
+            texts = [f"row {row['number']}: {row['name']}" for row in mine]
+            is_few = status == "front" and len(mine) <= _MOST_NUMBERS
+            labels = [f"row {row['number']}" for row in mine] if is_few else ()
+            marks.append(Points(across, up, name, colour, texts=texts, labels=labels))
+    shown = [row["figures"] for row in rows if row["status"] in ("kept", "front")]
+    is_log = tuple(_is_wide([float(figures[key]) for figures in shown]) for key in (x, y))
+    title = f"{_words(y)} over {_words(x)}{note}"
+    whole, is_both = (None, None), (is_log[0], is_log[1])
+    return Picture([Panel(title, marks, _words(x), _words(y), 4.0, whole, is_both)])
 
 
-def _points(summary: Mapping[str, Any], status: str, x: str, y: str) -> list[tuple[Any, Any, str]]:
-    rows = [row for row in summary["rows"] if row["status"] == status]
-    known = [row for row in rows if x in row["figures"] and y in row["figures"]]
-    return [(row["figures"][x], row["figures"][y], f"row {row['number']}") for row in known]
+def _is_wide(values: list[float]) -> bool:
+    return bool(values) and min(values) > 0 and max(values) > _WIDE * min(values)
+
+
+def _known(row: Mapping[str, Any], *keys: str) -> bool:
+    return all(not isnan(row["figures"].get(key, nan)) for key in keys)
 
 
 def _words(name: str) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, isnan, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mist_sim.report.elements.key_labels import labels_of, value_text
-from mist_sim.report.pictures.style import COLOURS, band, line, panels
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from mist_sim.report.pictures.marks import Band, Line, Mark
+from mist_sim.report.pictures.picture import Panel, Picture
+from mist_sim.report.pictures.style import COLOURS
 
 Values = Mapping[str, Any]
 """What is varied at a point."""
@@ -47,13 +46,24 @@ def axis_of(points: Sequence[Values]) -> Axis | None:
     return max(found, key=lambda each: each[:2])[2] if found else None
 
 
-def lines_over(axis: Axis, points: Sequence[Mapping[str, Any]], metric: str, title: str) -> Figure:
+def plane_of(points: Sequence[Values]) -> tuple[str, str] | None:
+    """Return the two keys of a study that varies just two, of numbers; None for others.
+
+    points: the values of each. A rate is no side of a plane: load is read along lines.
+    """
+    keys = [key for key in (points[0] if points else ()) if len({str(p[key]) for p in points}) > 1]
+    scales = [key for key in keys if axis_of([{key: point[key]} for point in points])]
+    if len(keys) != 2 or scales != keys or any(key.endswith("rate") for key in keys):
+        return None
+    return keys[0], keys[1]
+
+
+def lines_over(axis: Axis, points: Sequence[Mapping[str, Any]], metric: str, title: str) -> Picture:
     """Draw a number over the axis of a study, with bands of its intervals.
 
     points: those of `Study.summary` that have the number.
     """
     labels = labels_of(list(points[0]["values"]))
-    figure = panels([title], shared_time=False)
     series: dict[str, list[tuple[float, float, float, float]]] = {}
     for point in points:
         others = {key: value for key, value in point["values"].items() if key != axis.key}
@@ -62,17 +72,15 @@ def lines_over(axis: Axis, points: Sequence[Mapping[str, Any]], metric: str, tit
         low, high = point["confidence_intervals"].get(metric) or (nan, nan)
         at = _number(point["values"][axis.key])[0]
         series.setdefault(name, []).append((at, mean, low or nan, high or nan))
+    marks: list[Mark] = []
     for place, (name, found) in enumerate(series.items()):
         across, means, low, high = zip(*sorted(found), strict=True)
         colour = COLOURS[place % len(COLOURS)]
         if all(map(isfinite, (*low, *high))):
-            band(figure, across, low, high, colour)
-        line(figure, across, means, name, colour, legend=len(series) > 1)
-        figure.data[-1].update(mode="lines+markers")
+            marks.append(Band(across, low, high, colour))
+        marks.append(Line(across, means, name, colour, has_points=True))
     unit = f", {axis.unit}" if axis.unit else ""
-    figure.update_xaxes(title_text=f"{labels[axis.key]}{unit}")
-    figure.update_layout(height=figure.layout.height + 80)
-    return figure
+    return Picture([Panel(title, marks, across=f"{labels[axis.key]}{unit}", height=3.0)])
 
 
 def _number(value: Any) -> tuple[float, str]:

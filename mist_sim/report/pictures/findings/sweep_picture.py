@@ -1,69 +1,61 @@
-"""A sweep as a picture, where matplotlib is installed: a line over one key, cells over two."""
+"""One figure over one key or two: a line over one, a heat map over two."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import isfinite
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from math import isfinite, isnan
 from typing import Any
 
 import numpy as np
 
-from mist_sim.report.pictures.findings.plane_picture import can_draw
-from mist_sim.report.pictures.printed import verbatim
+from mist_sim.report.elements.metric_cells import metric_cell
+from mist_sim.report.pictures.marks import Band, Bars, Cells, Line, Mark
+from mist_sim.report.pictures.picture import Panel, Picture
 
-__all__ = ["MISSING", "can_draw", "draw"]
-
-MISSING = "sweep.png was not drawn, since matplotlib is not installed; pip install 'mist-sim[plot]'"
-_LINE = "#2a6f97"
+_ROW = 0.34  # inches, of a row of cells or a bar
 
 
-def draw(summary: Mapping[str, Any], path: Path) -> None:
-    """Write a PNG. summary: `Sweep.summary`. Raises ImportError without matplotlib."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure: Any = Figure(figsize=(6.4, 4.0), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    if len(summary["keys"]) == 1:
-        _line(axes, summary)
-    else:
-        _cells(figure, axes, summary)
-    figure.savefig(path, dpi=150, metadata={"Software": None})
-
-
-def _line(axes: Any, summary: Mapping[str, Any]) -> None:
-    points = summary["points"]
-    texts = [point["values"][0] for point in points]
-    numbers = [_number(text) for text in texts]
-    is_scale = all(number is not None for number in numbers)
-    across = numbers if is_scale else list(range(len(texts)))
-    means = np.array([point["mean"] for point in points])
-    ends = [[point[end] for point in points] for end in ("low", "high")]
-    if all(isfinite(value) for side in ends for value in side):
-        axes.fill_between(across, *ends, color=_LINE, alpha=0.15, linewidth=0)
-    axes.plot(across, means, "o-", color=_LINE, lw=1.4)
-    axes.set_xticks(across, [*map(verbatim, texts)])
-    axes.set(xlabel=summary["labels"][0], ylabel=summary["metric"].replace("_", " "))
-    axes.set_ylim(bottom=0)
-    axes.grid(axis="y", alpha=0.3)
+def sweep_picture(summary: Mapping[str, Any]) -> Picture:
+    """Return the figure of a sweep over its keys. summary: `Sweep.summary`."""
+    metric, labels = summary["metric"], summary["labels"]
+    title = f"{metric.replace('_', ' ')} over {' and '.join(labels)}"
+    if len(summary["keys"]) == 2:
+        cells = {tuple(point["values"]): point["mean"] for point in summary["points"]}
+        return heat_map(cells, metric, labels, title)
+    points = [point for point in summary["points"] if not isnan(point["mean"])]
+    texts, means = ([p["values"][0] for p in points], [p["mean"] for p in points])
+    at = [_number(text) for text in texts]
+    if any(isnan(each) for each in at):
+        shown = [metric_cell(metric, mean) for mean in means]
+        height, whole = 0.2 + _ROW * len(texts), (None, None)
+        bars = Bars(texts, means, texts=shown)
+        return Picture([Panel(title, [bars], height=height, range=whole, is_reversed=True)])
+    marks: list[Mark] = []
+    low, high = ([point[name] for point in points] for name in ("low", "high"))
+    if all(map(isfinite, (*low, *high))):
+        marks.append(Band(at, low, high))
+    marks.append(Line(at, means, has_points=True))
+    return Picture([Panel(title, marks, across=labels[0], height=3.0)])
 
 
-def _cells(figure: Any, axes: Any, summary: Mapping[str, Any]) -> None:
-    down = list(dict.fromkeys(point["values"][0] for point in summary["points"]))
-    across = list(dict.fromkeys(point["values"][1] for point in summary["points"]))
-    means = np.array([point["mean"] for point in summary["points"]])
-    shown = axes.pcolormesh(means.reshape(len(down), len(across)), cmap="viridis")
-    axes.set_xticks(np.arange(len(across)) + 0.5, [*map(verbatim, across)])
-    axes.set_yticks(np.arange(len(down)) + 0.5, [*map(verbatim, down)])
-    axes.set(xlabel=summary["labels"][1], ylabel=summary["labels"][0])
-    figure.colorbar(shown, label=summary["metric"].replace("_", " "))
+def heat_map(
+    means: Mapping[tuple[str, ...], float], metric: str, labels: Sequence[str], title: str
+) -> Picture:
+    """Return a cell for each pair of values, with its figure; empty where a run failed.
+
+    means: by the values of the two keys. labels: of the keys, the first one down.
+    """
+    down, across = (list(dict.fromkeys(each[place] for each in means)) for place in (0, 1))
+    values = np.array([[means.get((row, one), np.nan) for one in across] for row in down])
+    texts = [["-" if isnan(v) else metric_cell(metric, v) for v in row] for row in values.tolist()]
+    cells = Cells(across, down, values, texts)
+    height, whole = 0.5 + _ROW * len(down), (None, None)
+    return Picture([Panel(title, [cells], labels[1], labels[0], height, whole)])
 
 
-def _number(text: str) -> float | None:
-    """Return a value as a position on a scale, without its unit; None if it is not a number."""
+def _number(text: str) -> float:
+    """Return a value as a position on a scale, without its unit; NaN if it is not a number."""
     try:
         return float(text.split(maxsplit=1)[0])
     except (ValueError, IndexError):
-        return None
+        return float("nan")

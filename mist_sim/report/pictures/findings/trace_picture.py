@@ -2,52 +2,50 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.errors import printable
-from mist_sim.report.pictures.printed import verbatim
+from mist_sim.report.pictures.marks import Line, Note
+from mist_sim.report.pictures.picture import Panel, Picture
 from mist_sim.report.pictures.style import COLOURS
 
 if TYPE_CHECKING:
     from mist_sim.traces.statistics import Figures
 
-MISSING = "--plot needs matplotlib, which is not installed; pip install 'mist-sim[plot]'"
-
 Floats = NDArray[np.float64]
 
 _WINDOWS = 100  # of time, in which requests are counted
 _MOST_POINTS = 2_000  # of a line
+_HEIGHT = 2.4  # inches
+_BOTH: tuple[bool, bool] = (True, True)
 
 
-def draw(found: Figures, title: str, path: Path) -> None:
-    """Write a PNG of the figures of a trace. Raises ImportError without matplotlib."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure: Any = Figure(figsize=(9.6, 6.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(verbatim(printable(title)))
-    lengths, rate, gaps, shared = figure.subplots(2, 2).ravel()
-    _tails(lengths, {"prompts": found.prompts, "answers": found.outputs})
-    lengths.set(title="Tail of lengths", xlabel="tokens", ylabel="share of requests above")
-    lengths.legend()
-    _rate(rate, found.times)
-    _gaps(gaps, found.times)
-    _shared(shared, found)
-    figure.savefig(path, dpi=150, metadata={"Software": None})
+def trace_picture(found: Figures) -> Picture:
+    """Return the picture of the figures of a trace."""
+    lengths = _tails({"prompts": found.prompts, "answers": found.outputs})
+    above, whole = "share of requests above", (None, None)
+    panels = [
+        Panel("Tail of lengths", lengths, "tokens", above, _HEIGHT, whole, _BOTH),
+        Panel("Rate", [_rate(found.times)], "time, s", "requests/s", _HEIGHT),
+        _gaps(found.times),
+        Panel(
+            "Prompt tokens that an earlier request began with", [_shared(found)],
+            "requests so far", "share of all so far", _HEIGHT, (0.0, 1.0),
+        ),
+    ]  # fmt: skip
+    return Picture(panels, num_columns=2)
 
 
-def _tails(axes: Any, values_of: dict[str, Any]) -> None:
+def _tails(values_of: dict[str, Any]) -> list[Line]:
+    lines = []
     for (name, values), colour in zip(values_of.items(), COLOURS, strict=False):
         ordered = np.sort(values)
         above = 1 - np.arange(len(ordered)) / len(ordered)
         chosen = _thinned(len(ordered))
-        axes.loglog(ordered[chosen], above[chosen], color=colour, lw=1.4, label=name)
-    axes.grid(alpha=0.3)
+        lines.append(Line(ordered[chosen], above[chosen], name, colour))
+    return lines
 
 
 def _thinned(number: int) -> NDArray[np.int64]:
@@ -56,49 +54,33 @@ def _thinned(number: int) -> NDArray[np.int64]:
     return np.asarray(np.union1d(fine, np.linspace(0, number - 1, _MOST_POINTS).astype(np.int64)))
 
 
-def _rate(axes: Any, times: Floats) -> None:
-    axes.set(title="Rate", xlabel="time, s", ylabel="requests/s")
+def _rate(times: Floats) -> Line | Note:
     if len(times) < 2 or times[-1] == times[0]:
-        _none(axes, _no_gaps(times))
-        return
+        return _no_gaps(times)
     counts, edges = np.histogram(times, bins=_WINDOWS)
-    axes.stairs(counts / np.diff(edges), edges, color=COLOURS[0], lw=1.2)
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
+    rates = counts / np.diff(edges)
+    return Line(edges, [*rates, rates[-1]], is_stepped=True)
 
 
-def _no_gaps(times: Floats) -> str:
-    return "all at once" if len(times) else "no times"
+def _no_gaps(times: Floats) -> Note:
+    return Note("all at once" if len(times) else "no times")
 
 
-def _gaps(axes: Any, times: Floats) -> None:
-    axes.set(title="Tail of gaps", xlabel="seconds between arrivals", ylabel="share of gaps above")
+def _gaps(times: Floats) -> Panel:
     gaps = np.diff(times)
     gaps = gaps[gaps > 0]
+    title = "Tail of gaps"
     if len(gaps) < 2:
-        _none(axes, _no_gaps(times))
-        return
+        return Panel(title, [_no_gaps(times)], height=_HEIGHT)
     poisson = -gaps.mean() * np.log(1 - (np.arange(len(gaps)) + 0.5) / len(gaps))
-    _tails(axes, {"trace": gaps, "Poisson, same mean": poisson})
-    axes.legend()
+    lines = _tails({"gaps of the trace": gaps, "gaps of Poisson, same mean": poisson})
+    across, up = "seconds between arrivals", "share of gaps above"
+    return Panel(title, lines, across, up, _HEIGHT, (None, None), _BOTH)
 
 
-def _shared(axes: Any, found: Figures) -> None:
-    axes.set(
-        title="Prompt tokens that an earlier request began with",
-        xlabel="requests so far",
-        ylabel="share of all so far",
-        ylim=(0, 1),
-    )
+def _shared(found: Figures) -> Line | Note:
     if not found.known.any():
-        _none(axes, "nothing known in common")
-        return
+        return Note("nothing known in common")
     share = np.cumsum(found.known) / np.cumsum(found.prompts)
     chosen = np.linspace(0, len(share) - 1, min(len(share), _MOST_POINTS)).astype(np.int64)
-    axes.plot(chosen + 1, share[chosen], color=COLOURS[2], lw=1.4)
-    axes.grid(alpha=0.3)
-
-
-def _none(axes: Any, why: str) -> None:
-    axes.text(0.5, 0.5, why, ha="center", va="center", transform=axes.transAxes, color="gray")
-    axes.set(xticks=[], yticks=[])
+    return Line(chosen + 1, share[chosen], colour=COLOURS[2])
