@@ -18,4 +18,4 @@ scenario = Scenario.from_dict(
 # %% Latencies by arrival: how high they rise, and when they are back.
 result = simulate(scenario)
 result.show()
-result.plot("latency").save("burst.svg", replace=True)
+result.plot("latency").save("burst.png", replace=True)

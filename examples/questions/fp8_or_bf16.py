@@ -21,4 +21,4 @@ scenarios = {
 # %%
 found = compare(scenarios, jobs=1)
 found.show()
-found.plot("p99_ttft_ms").save("fp8_or_bf16.svg", replace=True)
+found.plot("p99_ttft_ms").save("fp8_or_bf16.png", replace=True)

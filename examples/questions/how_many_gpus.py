@@ -21,4 +21,4 @@ scenario = Scenario.from_dict(
 # %% The share of good requests over the number of GPUs, with its interval over three seeds.
 found = sweep(scenario, {"clients.0.count": [1, 2, 3, 4, 5]}, jobs=1)
 found.show()
-found.plot("curve").save("how_many_gpus.svg", replace=True)
+found.plot("curve").save("how_many_gpus.png", replace=True)

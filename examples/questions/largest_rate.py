@@ -20,4 +20,4 @@ scenario = Scenario.from_dict(
 found = find_goodput(scenario, GoodputOptions(tolerance=0.05, most_requests=8000), jobs=1)
 low, high = found.interval
 print(f"{found.rate:.1f} /s, between {low:.1f} and {high:.1f}; {found.first_limit} misses first")
-found.plot("rates").save("largest_rate.svg", replace=True)
+found.plot("rates").save("largest_rate.png", replace=True)

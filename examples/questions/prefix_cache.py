@@ -28,4 +28,4 @@ scenarios = {
 # %%
 found = compare(scenarios, jobs=1)
 found.show()
-found.plot("p99_ttft_ms").save("prefix_cache.svg", replace=True)
+found.plot("p99_ttft_ms").save("prefix_cache.png", replace=True)

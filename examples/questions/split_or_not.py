@@ -20,4 +20,4 @@ designs = designs_of(scenario)
 # %% At one rate; `mist compare --designs --goodput` finds the rate that each design carries.
 found = compare(designs.scenarios, jobs=1)
 found.show()
-found.plot("p99_tpot_ms").save("split_or_not.svg", replace=True)
+found.plot("p99_tpot_ms").save("split_or_not.png", replace=True)

@@ -20,4 +20,4 @@ scenario = Scenario.from_dict(
 chunks = {"clients.0.scheduler.max_num_batched_tokens": [256, 512, 1024, 2048, 8192]}
 found = study(scenario, vary=chunks, seeds=3, jobs=1)
 found.show()
-found.plot("p99_tpot_ms").save("which_chunk.svg", replace=True)
+found.plot("p99_tpot_ms").save("which_chunk.png", replace=True)

@@ -21,4 +21,4 @@ scenarios = {name: Scenario.from_dict(CHATS, {"clients.0.gpu": name}) for name i
 found = compare(scenarios, jobs=1)
 found.show()
 picture = found.plot("cost_per_million_output_tokens_usd")
-picture.save("which_gpu.svg", replace=True)
+picture.save("which_gpu.png", replace=True)

@@ -24,4 +24,4 @@ scenarios = {
 # %% Large engines answer sooner; whether they serve more, `mist compare --goodput` tells.
 found = compare(scenarios, jobs=1)
 found.show()
-found.plot("p99_tpot_ms").save("which_parallelism.svg", replace=True)
+found.plot("p99_tpot_ms").save("which_parallelism.png", replace=True)

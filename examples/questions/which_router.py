@@ -26,4 +26,4 @@ scenarios = {name: Scenario.from_dict(QUESTIONS, {"router": name}) for name in R
 # %% A router that knows the caches sends a question where its document is.
 found = compare(scenarios, jobs=1)
 found.show()
-found.plot("p99_tpot_ms").save("which_router.svg", replace=True)
+found.plot("p99_tpot_ms").save("which_router.png", replace=True)

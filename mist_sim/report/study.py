@@ -13,7 +13,7 @@ from rich.text import Text
 from mist_sim.errors import listed as listed_names
 from mist_sim.report.elements.cells import section
 from mist_sim.report.elements.metric_cells import metric_cell, metric_title
-from mist_sim.report.elements.widths import Fitting, columns, listed
+from mist_sim.report.elements.widths import Fitting, Folded, columns, listed
 
 _TITLES = {
     "steady_request_throughput": ("requests", "/s"),
@@ -37,7 +37,8 @@ def study_table(summary: Mapping[str, Any]) -> RenderableType:
         if any(not isnan(point["figures"].get(key, float("nan"))) for point in points)
     ]
     fewer = summary.get("shown") or [key for key in most if key not in _LEFT_OUT]
-    table = Fitting(_table(points, most, 2), _table(points, most, 1), _narrow(points, fewer))
+    narrow = _folded(points, most) if summary.get("shown") else _narrow(points, fewer)
+    table = Fitting(_table(points, most, 2), _table(points, most, 1), narrow)
     return Group(
         *section(_title(summary), table),
         *(Padding(Text(note, style="dim"), (0, 0, 1, 0)) for note in _legend(summary)),
@@ -53,6 +54,12 @@ def _table(points: list[Mapping[str, Any]], keys: list[str], gap: int) -> Render
 
 def _narrow(points: list[Mapping[str, Any]], keys: list[str]) -> RenderableType:
     return listed(*_cells(points, keys), right=range(1, 1 + len(keys)), below=_below(keys))
+
+
+def _folded(points: list[Mapping[str, Any]], keys: list[str]) -> RenderableType:
+    """Return tables below one another with all numbers that were asked for."""
+    titles, cells = _cells(points, keys)
+    return Folded(titles, _below(keys), cells)
 
 
 def _below(keys: list[str]) -> list[str]:

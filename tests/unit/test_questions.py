@@ -42,4 +42,4 @@ def test_a_script_answers_its_question(name, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert re.search(EXPECTED[name], done.stdout), done.stdout
-    assert "<svg" in (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
+    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")

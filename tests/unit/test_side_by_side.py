@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from mist_sim import Scenario, ScenarioError, overlaid, side_by_side, simulate
+from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.report.pages.study_page import metric_picture
 from mist_sim.report.pictures.catalog import draw, drawn
 from mist_sim.report.pictures.findings.study_lines import axis_of
-from mist_sim.report.pictures.marks import Band, Bars, Limit
+from mist_sim.report.pictures.marks import Band, Bars, Cells, Limit, Line
 from mist_sim.report.pictures.run_data import OfResult
 from tests.commands import mist
 
@@ -188,6 +189,43 @@ def test_a_study_of_rates_is_a_line_for_each_series():
     bands = [mark for mark in panel.marks if isinstance(mark, Band)]
     assert [list(band.high) for band in bands] == [[200.0, 400.0, 800.0]] * 2
     assert panel.across == "rate, /s"
+
+
+def plane(*, last="16 GB/s"):
+    points = []
+    for count in (1, 2, 4):
+        for width in ("4 GB/s", "8 GB/s", last):
+            values = {"clients.0.count": count, "network.bandwidth": width}
+            figures = {"p99_ttft_ms": 100.0 * count} if (count, width) != (4, last) else {}
+            points.append({**point(1, 1, 0.0), "values": values, "figures": figures})
+    return {"points": points}
+
+
+def test_one_figure_over_two_numbers_is_a_heat_map():
+    (panel,) = metric_picture(plane(), "p99_ttft_ms").panels
+    (cells,) = panel.marks
+    assert (list(cells.down), list(cells.across)) == (
+        ["1", "2", "4"],
+        ["4 GB/s", "8 GB/s", "16 GB/s"],
+    )
+    values = [[100.0, 100.0, 100.0], [200.0, 200.0, 200.0], [400.0, 400.0, np.nan]]
+    np.testing.assert_array_equal(cells.values, values)
+    assert cells.texts[2] == ["400", "400", "-"]
+    (axes,) = metric_picture(plane(), "p99_ttft_ms").figure().axes
+    assert [text.get_text() for text in axes.texts] == [text for row in cells.texts for text in row]
+    (other,) = metric_picture(plane(last="fast"), "p99_ttft_ms").panels
+    assert len(other.lines) == 3  # words are no scale: a line for each over the numbers
+
+
+def test_a_sweep_of_one_key_is_a_line_and_of_two_a_map(tmp_path):
+    few = ("--set", "workload.lengths.num_requests=20", "-q", "--metric", "p99_ttft_ms")
+    for name, axes, kind in (("one", ["clients.0.count=1,2"], Line),
+                             ("two", ["clients.0.count=1,2", "seed=1,2"], Cells)):  # fmt: skip
+        mist("sweep", "demo", *axes, *few, "--out", tmp_path / name, "--jobs", 1)
+        mist("plot", tmp_path / name, "--out", tmp_path / f"{name}.png")
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        (drawing,) = folder_page(tmp_path / name, name).figures
+        assert kind in {type(mark) for mark in drawing.figure.panels[0].marks}
 
 
 @pytest.mark.parametrize(
