@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from mist_sim import Scenario, ScenarioError, overlaid, side_by_side, simulate
 from mist_sim.report.pages.folder_page import folder_page
@@ -14,6 +15,7 @@ from mist_sim.report.pictures.catalog import draw, drawn
 from mist_sim.report.pictures.findings.study_lines import axis_of
 from mist_sim.report.pictures.marks import Band, Bars, Cells, Limit, Line
 from mist_sim.report.pictures.run_data import OfResult
+from mist_sim.report.study import study_table
 from tests.commands import mist
 
 pytest.importorskip("matplotlib")
@@ -204,7 +206,7 @@ def plane(*, last="16 GB/s"):
 def test_one_figure_over_two_numbers_is_a_heat_map():
     (panel,) = metric_picture(plane(), "p99_ttft_ms").panels
     (cells,) = panel.marks
-    assert (list(cells.down), list(cells.across)) == (
+    assert (list(panel.rows), list(panel.columns)) == (
         ["1", "2", "4"],
         ["4 GB/s", "8 GB/s", "16 GB/s"],
     )
@@ -263,6 +265,22 @@ def test_a_study_shows_the_numbers_that_are_asked_for(tmp_path, capsys):
     assert "did you mean 'p99_itl_ms'" in capsys.readouterr().err
     mist("report", study, "--out", tmp_path / "study.html")
     assert "2 points." in (tmp_path / "study.html").read_text("utf-8")
+
+
+def test_many_metrics_are_a_table_of_every_width():
+    keys = ["p99_ttft_ms", "p99_itl_ms", "mean_ttft_ms", "request_throughput", "num_preemptions"]
+    points = [
+        {**point(10, 1, 0.0), "name": name, "figures": dict.fromkeys(keys, value)}
+        for name, value in (("a", 1.5), ("b", 2.5))
+    ]
+    found = {"points": points, "shown": keys, "num_points": 2, "num_runs": 2, "num_failed": 0,
+             "verdict": ""}  # fmt: skip
+    console = Console(width=40)
+    with console.capture() as capture:
+        console.print(study_table(found))
+    rows = [line.split() for line in capture.get().splitlines()]
+    assert sum(len(row) - 1 for row in rows if row[:1] == ["a"] and "1.50" in row) == len(keys)
+    assert sum(len(row) - 1 for row in rows if row[:1] == ["b"]) == len(keys)
 
 
 @pytest.mark.parametrize(

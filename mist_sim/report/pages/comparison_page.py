@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import isnan, nan
 from typing import Any
 
@@ -56,8 +56,8 @@ def _drawings(summary: Mapping[str, Any]) -> Iterator[Drawing]:
         known = {name: each[key] for name, each in cases.items() if not isnan(each.get(key, nan))}
         if any(known.values()):
             shown = [metric_cell(key, value) for value in known.values()]
-            bars = Bars(list(known), list(known.values()), texts=shown)
-            yield Drawing(key, title, _horizontal(bars, title))
+            bars = Bars(range(len(known)), list(known.values()), texts=shown)
+            yield Drawing(key, title, _horizontal(list(known), bars, ""))
 
 
 def _goodputs(found: Mapping[str, Mapping[str, Any]]) -> Picture:
@@ -66,15 +66,14 @@ def _goodputs(found: Mapping[str, Mapping[str, Any]]) -> Picture:
     ends = [each["interval"] for each in found.values()]
     below = [max(rate - (low or 0.0), 0.0) for rate, (low, _) in zip(rates, ends, strict=True)]
     above = [_above(rate, high) for rate, (_, high) in zip(rates, ends, strict=True)]
-    bars = Bars(list(found), rates, errors=(below, above))
-    return _horizontal(bars, "requests a second")
+    bars = Bars(range(len(rates)), rates, errors=(below, above))
+    return _horizontal(list(found), bars, "requests a second")
 
 
 def _above(rate: float, high: float | None) -> float:
     return 0.0 if high is None or high == float("inf") else max(high - rate, 0.0)
 
 
-def _horizontal(bars: Bars, title: str) -> Picture:
+def _horizontal(names: Sequence[str], bars: Bars, title: str) -> Picture:
     """Draw a bar each. title: of the axis of values."""
-    height, whole = 0.2 + _ROW * len(bars.y), (None, None)
-    return Picture([Panel("", [bars], title, height=height, range=whole, is_reversed=True)])
+    return Picture([Panel("", [bars], title, height=_ROW * len(names), rows=names)])

@@ -9,7 +9,7 @@ from typing import Any
 from mist_sim.report.pages.page import Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
 from mist_sim.report.pictures.findings.front_picture import front_picture
-from mist_sim.report.pictures.findings.sweep_picture import sweep_picture
+from mist_sim.report.pictures.findings.sweep_picture import sweep_picture, sweep_title
 from mist_sim.report.space import space_table
 from mist_sim.report.sweep import sweep_table
 
@@ -30,12 +30,11 @@ def search_page(summary: Mapping[str, Any], title: str) -> Page:
 def sweep_page(summary: Mapping[str, Any], title: str) -> Page:
     """Return the report of a sweep. summary: `Sweep.summary`."""
     points = f"{len(summary['points'])} points."
-    title_of_curve = f"{summary['metric'].replace('_', ' ')} over {' and '.join(summary['labels'])}"
     return printed_page(
         title,
         Verdict("plain", points, summary["sentence"] or ""),
         sweep_table(summary),
-        figures=[Drawing("curve", title_of_curve, sweep_picture(summary))],
+        figures=[Drawing("curve", sweep_title(summary), sweep_picture(summary))],
     )
 
 

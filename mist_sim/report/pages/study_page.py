@@ -31,7 +31,6 @@ _METRICS = {
     "steady_request_goodput": "goodput, requests a second, steady part",
 }
 _ROW = 0.24  # inches
-_WHOLE = (None, None)
 
 
 def replications_page(found: Replications, title: str) -> Page:
@@ -42,9 +41,8 @@ def replications_page(found: Replications, title: str) -> Page:
     for key, name in metrics.items():
         values, seeds = runs[key].tolist(), runs["seed"].tolist()
         told = [f"seed {seed}: {value:.4g}" for seed, value in zip(seeds, values, strict=True)]
-        dots = Points(values, ["runs"] * len(values), texts=told)
-        marks = [dots, _means(["mean"], [found.estimate(key)])]
-        panels.append(Panel(name, marks, height=0.6, range=(-0.6, 1.6), is_reversed=True))
+        marks = [Points(values, [0] * len(values), texts=told), _means([found.estimate(key)], 1)]
+        panels.append(Panel(name, marks, height=2 * _ROW, rows=["runs", "mean"]))
     sentence = "Dots are runs; the bar is the 95 % confidence interval of their mean."
     verdict = Verdict("plain", f"{len(found.seeds)} replications.", sentence)
     drawings = [Drawing("spread", "The spread of runs", Picture(panels))]
@@ -116,9 +114,8 @@ def metric_picture(summary: Mapping[str, Any], metric: str) -> Picture:
     names = [point["name"] or "all" for point in points]
     means = [point["figures"][metric] for point in points]
     half = [_half(point["confidence_intervals"].get(metric)) for point in points]
-    marks = [_means(names, [Estimate(*each) for each in zip(means, half, strict=True)])]
-    height = 0.2 + _ROW * len(names)
-    return Picture([Panel(_title(metric), marks, height=height, range=_WHOLE, is_reversed=True)])
+    marks = [_means([Estimate(*each) for each in zip(means, half, strict=True)])]
+    return Picture([Panel(_title(metric), marks, height=_ROW * len(names), rows=names)])
 
 
 def _title(metric: str) -> str:
@@ -131,8 +128,9 @@ def _half(interval: Sequence[float | None] | None) -> float:
     return nan if low is None or high is None else (high - low) / 2
 
 
-def _means(names: Sequence[str], found: Sequence[Estimate]) -> Points:
-    """Return means with their intervals."""
+def _means(found: Sequence[Estimate], first: int = 0) -> Points:
+    """Return means with their intervals, a row each. first: their first row."""
     half = [0.0 if isnan(each.half_width) else each.half_width for each in found]
     means = [each.mean for each in found]
-    return Points(means, list(names), colour=COLOURS[5], size=6.0, errors=(half, half))
+    rows = range(first, first + len(found))
+    return Points(means, rows, colour=COLOURS[5], size=6.0, errors=(half, half))

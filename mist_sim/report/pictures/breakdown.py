@@ -31,10 +31,8 @@ def breakdown(run: RunData) -> Picture:
         values = [figures[shown] for shown in _SHOWN]
         if any(values):
             texts = [" ".join(latency(value)) for value in values]
-            texts[0] += f", {percent(figures['share'], digits=1)} of all latency"
-            bars = Bars(_SHOWN, values, colour=colour, texts=texts)
-            height, whole = _ROW * len(_SHOWN), (None, None)
-            panels.append(
-                Panel(f"{name}, ms", [bars], height=height, range=whole, is_reversed=True)
-            )
+            texts[0] += f" ({percent(figures['share'], digits=1)} of all)"
+            bars = Bars(range(len(values)), values, colour=colour, texts=texts)
+            height = _ROW * len(_SHOWN)
+            panels.append(Panel(f"{name}, ms", [bars], height=height, rows=_SHOWN))
     return Picture(panels)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,15 +17,18 @@ if TYPE_CHECKING:
 _DARK = 0.55  # of a colour's brightness, below which white text is read
 
 
-class Mark(Protocol):
-    """A part of a panel."""
+class Mark(ABC):
+    """A part of a panel. name: of it in the legend, if it stands there."""
 
+    name: str = ""
+
+    @abstractmethod
     def draw(self, axes: Axes) -> None:
-        """Draw it. Its name, if it has one, labels it for the legend."""
+        """Draw it, with its name as its label."""
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class Line(Mark):
     """A line.
 
     style: as of Matplotlib, such as "-" or ":". is_stepped: a value holds until the next one.
@@ -55,7 +59,7 @@ class Line:
 
 
 @dataclass(frozen=True, eq=False)
-class Band:
+class Band(Mark):
     """The space between two lines."""
 
     x: Any
@@ -69,7 +73,7 @@ class Band:
 
 
 @dataclass(frozen=True, eq=False)
-class Points:
+class Points(Mark):
     """Points, which a page names under the pointer.
 
     texts: of each point, under a pointer. labels: beside each. symbol, size: as of Matplotlib.
@@ -102,7 +106,7 @@ class Points:
 
 
 @dataclass(frozen=True)
-class Note:
+class Note(Mark):
     """A text in the middle of a panel that has nothing to show."""
 
     text: str
@@ -115,13 +119,13 @@ class Note:
 
 
 @dataclass(frozen=True, eq=False)
-class Bars:
-    """Horizontal bars. y: their rows, numbers or names. left: where each begins; 0 by default.
+class Bars(Mark):
+    """Horizontal bars. y: their rows. left: where each begins; 0 by default.
 
     texts: at the end of each. errors: (below, above) of each.
     """
 
-    y: Sequence[Any]
+    y: Sequence[int]
     x: Any
     name: str = ""
     colour: str = COLOURS[0]
@@ -130,7 +134,7 @@ class Bars:
     errors: tuple[Sequence[float], Sequence[float]] | None = None
 
     def draw(self, axes: Axes) -> None:
-        """Draw the bars; those with names from the top to the bottom."""
+        """Draw the bars."""
         drawn = axes.barh(
             self.y, self.x, 0.75, left=self.left, color=self.colour, label=self.name,
             xerr=self.errors, ecolor=INK, capsize=2,
@@ -140,11 +144,11 @@ class Bars:
             axes.grid(visible=False)
             axes.tick_params(bottom=False, labelbottom=False)
             axes.spines["bottom"].set_visible(False)
-            axes.margins(x=0.15)
+            axes.margins(x=0.2)
 
 
 @dataclass(frozen=True)
-class Limit:
+class Limit(Mark):
     """A limit, of values or, where not `is_across`, of the horizontal axis; the title tells it."""
 
     value: float
@@ -158,7 +162,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Span:
+class Span(Mark):
     """A shaded time, or range of the horizontal axis."""
 
     begin: float
@@ -167,30 +171,39 @@ class Span:
     colour: str = LIMIT_COLOUR
 
     def draw(self, axes: Axes) -> None:
-        """Shade it."""
-        axes.axvspan(self.begin, self.end, color=self.colour, alpha=0.13, lw=0, label=self.name)
+        """Shade what the axis shows of it."""
+        from matplotlib.patches import Rectangle
+
+        shade = Rectangle(
+            (self.begin, 0), self.end - self.begin, 1, transform=axes.get_xaxis_transform(),
+            color=self.colour, alpha=0.13, lw=0, label=self.name,
+        )  # fmt: skip
+        axes.add_artist(shade)
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class Cells(Mark):
     """Values over two keys. values: by row and column; NaN where there is none. texts: the same."""
 
-    across: Sequence[str]
-    down: Sequence[str]
     values: Any
     texts: Sequence[Sequence[str]]
 
     def draw(self, axes: Axes) -> None:
         """Draw a cell each, with its text in ink that can be read on it."""
-        shown = axes.pcolormesh(np.ma.masked_invalid(self.values), cmap="viridis", edgecolors="w")
+        rows, columns = self.values.shape
+        values, ends = (
+            np.ma.masked_invalid(self.values),
+            (np.arange(columns + 1), np.arange(rows + 1)),
+        )
+        shown = axes.pcolormesh(
+            *(end - 0.5 for end in ends), values, cmap="viridis", edgecolors="w"
+        )
         for row, texts in enumerate(self.texts):
             for column, text in enumerate(texts):
                 value = self.values[row][column]
                 rgb = shown.cmap(shown.norm(value))[:3] if np.isfinite(value) else (1, 1, 1)
                 colour = "white" if sum(rgb) / 3 < _DARK else "black"
-                axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=colour)
-        axes.set_xticks(np.arange(len(self.across)) + 0.5, list(self.across))
-        axes.set_yticks(np.arange(len(self.down)) + 0.5, list(self.down))
+                axes.text(column, row, text, ha="center", va="center", color=colour)
         axes.grid(visible=False)
 
 

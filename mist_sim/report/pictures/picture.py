@@ -9,7 +9,9 @@ from html import escape, unescape
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.output import output_file
@@ -30,7 +32,11 @@ if TYPE_CHECKING:
 FORMS = ("png", "svg", "pdf")
 
 _WIDTH = 8.6  # inches, at 96 pixels of a page
-_HEIGHT, _FRAME = 1.65, 0.75  # of a panel, and of what stands around all
+_HEIGHT = 1.65  # of a panel
+_RIGHT = 0.15
+_LETTER = 0.075  # a wide one
+_DIGITS = 6
+_MOST_LETTERS = 48
 _METADATA: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
@@ -45,7 +51,8 @@ class Panel:
 
     title: over it. across, up: titles of the axes. height: inches. range: of the vertical axis; by
     default from 0, `None, None`: as the data need. is_log: of the two axes. is_reversed: rows are
-    counted downwards.
+    counted downwards, as they always are where they have names. rows, columns: names at 0, 1, ...
+    of the axes.
     """
 
     title: str
@@ -56,6 +63,25 @@ class Panel:
     range: tuple[float | None, float | None] = (0.0, None)
     is_log: tuple[bool, bool] = (False, False)
     is_reversed: bool = False
+    rows: Sequence[str] = ()
+    columns: Sequence[str] = ()
+
+    @property
+    def left(self) -> float:
+        """Inches that the names of its rows take, or numbers."""
+        return _LETTER * max((len(_short(row)) for row in self.rows), default=_DIGITS)
+
+    @property
+    def below(self) -> float:
+        """Inches that the horizontal axis takes."""
+        has_scale = not any(isinstance(mark, Bars) and mark.texts for mark in self.marks)
+        return 0.05 + 0.19 * has_scale + 0.18 * bool(self.across) + 0.5 * _LETTER * self._turned
+
+    @property
+    def _turned(self) -> int:
+        """Letters of the longest name of a column, if they do not fit beside one another."""
+        longest = max((len(_short(name)) for name in self.columns), default=0)
+        return longest if _LETTER * longest * len(self.columns) > _WIDTH - self.left - 1 else 0
 
     @property
     def lines(self) -> list[Line]:
@@ -71,13 +97,19 @@ class Panel:
             text = f"- - {', '.join(limits)}"
             axes.set_title(text, loc="right", color=LIMIT_COLOUR, fontsize=8.5)
         axes.set(xlabel=self.across, ylabel=self.up)
-        if not any(self.is_log):
+        if self.rows:
+            axes.set_yticks(range(len(self.rows)), [*map(_short, self.rows)])
+            axes.set_ylim(-0.6, len(self.rows) - 0.4)
+        elif not any(self.is_log):
             low, high = self.range
             axes.set_ylim(bottom=low, top=high)
+        if self.columns:
+            turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if self._turned else {}
+            axes.set_xticks(range(len(self.columns)), [*map(_short, self.columns)], **turned)
         for way, is_log in zip("xy", self.is_log, strict=True):
             if is_log:
                 _logarithmic(axes, way)
-        if self.is_reversed and not axes.yaxis_inverted():
+        if (self.is_reversed or self.rows) and not axes.yaxis_inverted():
             axes.invert_yaxis()
 
 
@@ -93,11 +125,6 @@ class Picture:
     is_over_time: bool = False
     num_columns: int = 1
     heads: Sequence[str] = ()
-
-    @property
-    def height(self) -> float:
-        """Inches."""
-        return _FRAME + sum(panel.height + 0.3 for panel in self.panels[:: self.num_columns])
 
     def panel(self, wanted: str) -> Picture:
         """Return a picture of one panel. wanted: the begin of its title, or part of it.
@@ -158,36 +185,84 @@ class Picture:
     def _repr_svg_(self) -> str:
         return self.as_bytes("svg").decode()
 
-    def draw(self, canvas: Figure | SubFigure, title: str) -> None:
-        """Draw the panels into a figure."""
-        rows = self.panels[:: self.num_columns]
-        shared: Literal["row", "none"] = "row" if self.heads else "none"
-        grid = canvas.subplots(
-            len(rows),
-            self.num_columns,
-            squeeze=False,
-            sharex="all" if self.is_over_time else shared,
-            sharey=shared,
-            height_ratios=[panel.height for panel in rows],
-        ).ravel()
-        for place, (panel, axes) in enumerate(zip(self.panels, grid, strict=True)):
-            is_first = place % self.num_columns == 0 or not self.heads
+    def draw(self, canvas: Figure | SubFigure, title: str = "") -> None:
+        """Draw the panels into a figure of the height that `_Frame` has."""
+        from matplotlib.lines import Line2D
+
+        frame = _Frame(self, title)
+        grid: list[Axes] = []
+        for place, panel in enumerate(self.panels):
+            row, column = divmod(place, self.num_columns)
+            across = grid[0] if grid and self.is_over_time else None
+            if self.heads and column:
+                across = across or grid[row * self.num_columns]
+            up = grid[row * self.num_columns] if self.heads and column else None
+            axes = canvas.add_axes(frame.place(row, column), sharex=across, sharey=up)
+            grid.append(axes)
+            is_first = column == 0 or not self.heads
             (panel if is_first else replace(panel, title="", up="")).draw(axes)
+            is_last = place >= len(self.panels) - self.num_columns
+            if self.is_over_time:
+                axes.set_xlabel("time, s" if is_last else "")
+            if self.is_over_time and not is_last:
+                axes.tick_params(labelbottom=False)
+            if not is_first:
+                axes.tick_params(labelleft=False)
             if place < len(self.heads):
                 axes.annotate(
                     self.heads[place], (0.5, 1), (0, 22), "axes fraction",
                     textcoords="offset points", ha="center", weight="bold", fontsize=10,
                 )  # fmt: skip
-        if self.is_over_time:
-            for axes in grid[-self.num_columns :]:
-                axes.set_xlabel(self.panels[-1].across or "time, s")
         if title:
-            canvas.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=11)
-        if found := _legend(grid):
-            canvas.legend(
-                list(found.values()), list(found), loc="outside lower left",
-                ncols=min(len(found), 5), fontsize=8.5,
+            top = 1 - 0.06 / frame.height
+            canvas.suptitle(title, x=0.01, y=top, ha="left", va="top", weight="bold", fontsize=11)
+        if frame.labels:
+            found = _handles(grid)
+            legend = canvas.legend(
+                [found[label] for label in frame.labels], frame.labels, loc="lower left",
+                bbox_to_anchor=(0.0, 0.0), ncols=frame.num_legend_columns, fontsize=8.5,
             )  # fmt: skip
+            for handle in legend.legend_handles:
+                if isinstance(handle, Line2D):
+                    handle.set_markersize(min(handle.get_markersize(), 6.0))
+
+
+class _Frame:
+    """Where panels stand, in inches: a layout solver would take longer than all drawing."""
+
+    def __init__(self, picture: Picture, title: str) -> None:
+        self._picture = picture
+        panels, columns = picture.panels, picture.num_columns
+        firsts = panels[::columns] if picture.heads else panels
+        self.left = max(0.2 * bool(panel.up) + 0.22 + panel.left for panel in firsts)
+        gap = 0.12 if picture.heads else self.left + 0.1
+        self._step = (_WIDTH - self.left - _RIGHT + gap) / columns
+        self._width = self._step - gap
+        self.labels = list(
+            dict.fromkeys(mark.name for p in panels for mark in p.marks if mark.name)
+        )
+        widths = np.cumsum(
+            sorted((_LETTER * len(name) + 0.6 for name in self.labels), reverse=True)
+        )
+        self.num_legend_columns = max(int((widths < _WIDTH).sum()), 1)
+        legend = 0.21 * -(-len(self.labels) // self.num_legend_columns)
+        top = 0.2 * bool(title) + 0.25 * bool(picture.heads)
+        self._tops = []
+        for number, row in enumerate(_split(panels, columns), 1):
+            is_last = number * columns >= len(panels)
+            top += 0.3 if row[0].title else 0.12
+            self._tops.append((top, row[0].height))
+            hides = picture.is_over_time and not is_last
+            top += row[0].height + (0.05 if hides else max(panel.below for panel in row))
+            top += 0.18 * (picture.is_over_time and is_last)
+        self.height = top + legend + 0.08
+
+    def place(self, row: int, column: int) -> tuple[float, float, float, float]:
+        """Return left, bottom, width and height of a panel, as shares of the picture."""
+        top, height = self._tops[row]
+        left, bottom = self.left + column * self._step, self.height - top - height
+        width = self._width
+        return left / _WIDTH, bottom / self.height, width / _WIDTH, height / self.height
 
 
 def bytes_of(pictures: Sequence[tuple[str, Picture]], form: str) -> bytes:
@@ -256,16 +331,19 @@ def _figure(pictures: Sequence[tuple[str, Picture]]) -> Figure:
     require_matplotlib()
     from matplotlib.figure import Figure
 
-    heights = [each.height + (0.35 if title else 0.0) for title, each in pictures]
+    heights = [_Frame(each, title).height for title, each in pictures]
     with look():
-        figure = Figure(figsize=(_WIDTH, sum(heights)), layout="constrained")
-        if len(pictures) == 1:
-            pictures[0][1].draw(figure, pictures[0][0])
-        else:
-            parts = figure.subfigures(len(pictures), 1, height_ratios=heights, squeeze=False)
-            for part, (title, each) in zip(parts.ravel(), pictures, strict=True):
-                each.draw(part, title)
+        figure = Figure(figsize=(_WIDTH, sum(heights)))
+        parts = figure.subfigures(len(pictures), 1, height_ratios=heights, squeeze=False, hspace=0)
+        for part, (title, each) in zip(parts.ravel(), pictures, strict=True):
+            each.draw(part, title)
     return figure
+
+
+def _short(name: str) -> str:
+    """Return a name with at most so many letters; of a longer one the begin and the end."""
+    half = _MOST_LETTERS // 2
+    return name if len(name) <= _MOST_LETTERS else f"{name[:half]}…{name[-half:]}"
 
 
 def _logarithmic(axes: Axes, way: str) -> None:
@@ -278,12 +356,19 @@ def _logarithmic(axes: Axes, way: str) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _legend(grid: Iterable[Axes]) -> dict[str, Any]:
+def _handles(grid: Iterable[Axes]) -> dict[str, Any]:
+    """Return what a legend shows for each name."""
     found: dict[str, Any] = {}
     for axes in grid:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
     return found
+
+
+def _split(panels: Sequence[Panel], number: int) -> Iterator[Sequence[Panel]]:
+    """Yield so many panels at a time."""
+    for begin in range(0, len(panels), number):
+        yield panels[begin : begin + number]
 
 
 def _titled(found: re.Match[str]) -> str:

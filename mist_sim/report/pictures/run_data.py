@@ -76,4 +76,4 @@ def outages_of(summary: Mapping[str, Any]) -> Iterator[Span]:
     """Yield the times in which some client was away after a failure."""
     for each in summary.get("outages", ()):
         end = summary["duration"] if each["end"] is None else each["end"]
-        yield Span(each["begin"], end, "a client is away after a failure")
+        yield Span(each["begin"], end, "a client is away")

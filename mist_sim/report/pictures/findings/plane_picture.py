@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mist_sim.report.pictures.marks import Mark, Points
 from mist_sim.report.pictures.picture import Panel, Picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLOURS = ("#2a6f97", "#e07b39", "#6a994e", "#8e6c8a", "#c9a227", "#bc4749", "#577590", "#7f5539")
-_NEUTRAL = {"tie": "#d9d9d9", "nobody": "#ffffff"}
+_NEUTRAL = {"tie": "#d9d9d9", "nobody": "#f4f4f4"}
 
 
 def plane_picture(plane: Mapping[str, Any]) -> Picture:
@@ -26,30 +27,37 @@ def plane_picture(plane: Mapping[str, Any]) -> Picture:
     share = f"{100 * plane['attainment_asked']:g} %"
     title = f"Most goodput{by}, {share} of the requests within both limits"
     axes = ("limit on TPOT, ms", "limit on TTFT, ms")
-    return Picture([Panel(title, [_Winners(plane)], *axes, 4.0, (None, None), (True, True))])
+    winners = _Winners(plane)
+    names = [
+        Points([], [], who, colour, "s")
+        for who, colour in winners.colours.items()
+        if any(who in row for row in plane["winners"])
+    ]
+    return Picture([Panel(title, [winners, *names], *axes, 4.0, (None, None), (True, True))])
 
 
 @dataclass(frozen=True)
-class _Winners:
+class _Winners(Mark):
     """A cell for each pair of limits."""
 
     plane: Mapping[str, Any]
 
+    @property
+    def colours(self) -> dict[str, str]:
+        """Of each that may win."""
+        names = list(self.plane["goodput"])
+        return {name: _COLOURS[k % len(_COLOURS)] for k, name in enumerate(names)} | _NEUTRAL
+
     def draw(self, axes: Axes) -> None:
         from matplotlib.colors import to_rgb
 
-        plane, names = self.plane, list(self.plane["goodput"])
-        colours = {name: _COLOURS[k % len(_COLOURS)] for k, name in enumerate(names)} | _NEUTRAL
+        plane, colours = self.plane, self.colours
         winners, is_clear = np.array(plane["winners"]), np.array(plane["is_clear"])
         rgb = np.array([[to_rgb(colours[who]) for who in row] for row in plane["winners"]])
-        is_pale = ~is_clear & np.isin(winners, names)
+        is_pale = ~is_clear & ~np.isin(winners, list(_NEUTRAL))
         rgb[is_pale] = 0.5 + rgb[is_pale] / 2
         axes.pcolormesh(_edges(plane["tpot_limits_s"]), _edges(plane["ttft_limits_s"]), rgb)
         axes.grid(visible=False)
-        for who in (*names, *_NEUTRAL):
-            if who in winners:
-                style: dict[str, Any] = {"marker": "s", "ls": "", "mec": "#888888"}
-                axes.plot([], [], label=who, color=colours[who], **style)
 
 
 def _edges(limits_s: Sequence[float]) -> Any:

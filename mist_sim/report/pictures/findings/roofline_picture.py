@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from math import sqrt
 from typing import Any
 
-from mist_sim.report.pictures.marks import Line, Points
+from mist_sim.report.pictures.marks import Line, Mark, Points
 from mist_sim.report.pictures.picture import Panel, Picture
 
 _COLOURS = {"compute": "#bc4749", "memory": "#2a6f97", "latency": "#c9a227"}
@@ -31,7 +31,7 @@ def roofline_picture(summary: Mapping[str, Any]) -> Picture:
     return Picture([Panel(title, marks, *axes, 4.0, (None, None), (True, True))])
 
 
-def _roofs(intensities: list[float], summary: Mapping[str, Any]) -> Iterator[Line | Points]:
+def _roofs(intensities: list[float], summary: Mapping[str, Any]) -> Iterator[Mark]:
     """Yield the data sheet's limit of each type, over the range of the operators."""
     peaks, bandwidth = summary["peak_flops"], summary["memory_bandwidth"]
     ridges = {name: flops / bandwidth for name, flops in peaks.items()}

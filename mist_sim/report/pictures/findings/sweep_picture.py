@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mist_sim.report.elements.metric_cells import metric_cell
+from mist_sim.report.elements.metric_cells import metric_cell, metric_title
 from mist_sim.report.pictures.marks import Band, Bars, Cells, Line, Mark
 from mist_sim.report.pictures.picture import Panel, Picture
 
@@ -17,8 +17,7 @@ _ROW = 0.34  # inches, of a row of cells or a bar
 
 def sweep_picture(summary: Mapping[str, Any]) -> Picture:
     """Return the figure of a sweep over its keys. summary: `Sweep.summary`."""
-    metric, labels = summary["metric"], summary["labels"]
-    title = f"{metric.replace('_', ' ')} over {' and '.join(labels)}"
+    metric, labels, title = summary["metric"], summary["labels"], sweep_title(summary)
     if len(summary["keys"]) == 2:
         cells = {tuple(point["values"]): point["mean"] for point in summary["points"]}
         return heat_map(cells, metric, labels, title)
@@ -27,15 +26,20 @@ def sweep_picture(summary: Mapping[str, Any]) -> Picture:
     at = [_number(text) for text in texts]
     if any(isnan(each) for each in at):
         shown = [metric_cell(metric, mean) for mean in means]
-        height, whole = 0.2 + _ROW * len(texts), (None, None)
-        bars = Bars(texts, means, texts=shown)
-        return Picture([Panel(title, [bars], height=height, range=whole, is_reversed=True)])
+        bars = Bars(range(len(means)), means, texts=shown)
+        return Picture([Panel(title, [bars], height=_ROW * len(texts), rows=texts)])
     marks: list[Mark] = []
     low, high = ([point[name] for point in points] for name in ("low", "high"))
     if all(map(isfinite, (*low, *high))):
         marks.append(Band(at, low, high))
     marks.append(Line(at, means, has_points=True))
     return Picture([Panel(title, marks, across=labels[0], height=3.0)])
+
+
+def sweep_title(summary: Mapping[str, Any]) -> str:
+    """Return what the picture of a sweep shows."""
+    what = ", ".join(filter(None, metric_title(summary["metric"])))
+    return f"{what} over {' and '.join(summary['labels'])}"
 
 
 def heat_map(
@@ -48,9 +52,10 @@ def heat_map(
     down, across = (list(dict.fromkeys(each[place] for each in means)) for place in (0, 1))
     values = np.array([[means.get((row, one), np.nan) for one in across] for row in down])
     texts = [["-" if isnan(v) else metric_cell(metric, v) for v in row] for row in values.tolist()]
-    cells = Cells(across, down, values, texts)
-    height, whole = 0.5 + _ROW * len(down), (None, None)
-    return Picture([Panel(title, [cells], labels[1], labels[0], height, whole)])
+    first, second = labels
+    height = _ROW * len(down)
+    panel = Panel(title, [Cells(values, texts)], second, first, height, rows=down, columns=across)
+    return Picture([panel])
 
 
 def _number(text: str) -> float:
