@@ -380,7 +380,7 @@ def test_the_map_in_a_terminal_has_a_letter_for_each_pair():
 
 
 def test_the_command_prints_and_writes_everything(mist, tmp_path, monkeypatch):
-    monkeypatch.setattr(plane_picture, "find_spec", lambda name: None)
+    monkeypatch.setattr("mist_sim.report.pictures.style.find_spec", lambda name: None)
     small = ("--rates", "5:80", "--tolerance", "0.2", "--points", "3", "--num-rates", "3")
     small += ("--ttft", "50 ms:1 s", "--tpot", "5 ms:50 ms", "--jobs", "1")
     code, out, err = mist(
@@ -391,7 +391,7 @@ def test_the_command_prints_and_writes_everything(mist, tmp_path, monkeypatch):
     for words in ("goodput, /s", "p99 TPOT, ms", "transfers", "$ a million", "A apart, B together"):
         assert words in out
     assert "slo_plane.png was not drawn" in err
-    assert "pip install 'mist-sim[plot]'" in err
+    assert "pip install 'mist-sim[report]'" in err
     data = json.loads((tmp_path / "c/comparison.json").read_text())
     rows = table(tmp_path / "c/comparison.csv")
     assert [row["scenario"] for row in rows] == ["apart", "together"] == list(data["scenarios"])

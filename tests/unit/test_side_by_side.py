@@ -49,7 +49,7 @@ def test_columns_have_the_same_axes_and_one_legend(runs):
     axes = figure.axes
     assert axes[0].get_ylim() == axes[1].get_ylim()
     assert {each.get_xlim() for each in axes} == {axes[0].get_xlim()}
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["p50", "p99"]
+    assert [text.get_text() for text in figure.subfigs[0].legends[0].get_texts()] == ["p50", "p99"]
     assert [each.get_title("left") != "" for each in axes] == [True, False] * 3
 
 

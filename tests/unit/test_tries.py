@@ -112,8 +112,7 @@ def test_a_step_too_large_names_the_option():
 
 
 def test_a_roofline_that_was_not_drawn_is_named(tmp_path, monkeypatch):
-    for place in ("style", "picture"):
-        monkeypatch.setattr(f"mist_sim.report.pictures.{place}.can_draw", lambda: False)
+    monkeypatch.setattr("mist_sim.report.pictures.style.find_spec", lambda name: None)
     words = ("explain", "demo", "--decodes", "8", "--context", "100", "--out", str(tmp_path / "a"))
     said = mist(*words)
     assert said.exit_code == 0
