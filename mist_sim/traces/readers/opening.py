@@ -196,7 +196,8 @@ def _place(path: str, header: list[str], name: str, needed: Sequence[str], remed
     if not any(header):
         raise TraceError(path, 1, f"no header; a first line with {', '.join(needed)} is needed")
     if header.count(name) != 1:
-        problem = f"no column {brief(name)}{did_you_mean(name, header)}"
+        others = [each for each in header if each not in needed]
+        problem = f"no column {brief(name)}{did_you_mean(name, others)}"
         if name in header:
             problem = f"more than one column {brief(name)}."
         raise TraceError(
