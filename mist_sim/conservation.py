@@ -40,7 +40,7 @@ class Conservation:
     def enter(self, request: Request) -> None:
         """Count a request that does not come from the workload, such as the child of another.
 
-        It has an id of its own and ends as any other.
+        The request has its own id, and must end like a request of the workload.
         """
         self._entered.append(request.request_id)
 
@@ -80,7 +80,7 @@ class Conservation:
 
 
 def _repeated(request_ids: Ids, what: str) -> str | None:
-    """Every id stands there once."""
+    """Each id occurs once."""
     ids, times = np.unique(request_ids, return_counts=True)
     if (repeated := np.flatnonzero(times > 1)).size:
         return f"request {ids[repeated[0]]} {what} {times[repeated[0]]} times"

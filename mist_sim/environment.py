@@ -103,7 +103,7 @@ class Stepper(Protocol):
         """Let others see the latest step; set the clock to its time."""
 
     def flush(self) -> None:
-        """Write what is not written yet of the steps so far."""
+        """Write the steps so far that are not written yet."""
 
 
 class Environment(simpy.Environment):
@@ -169,7 +169,7 @@ class Environment(simpy.Environment):
         heappush(self._queue, (time, phase, next(self._eid), event))  # type: ignore[misc]
 
     def happen(self, event: Event) -> None:
-        """Let a pending event succeed now, before whatever else is scheduled."""
+        """Make a pending event succeed now, before all other scheduled events."""
         event._ok = True
         event._value = None
         callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]

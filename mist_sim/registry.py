@@ -1,6 +1,6 @@
 """Plugins by name: built-ins register where they are defined, third parties by entry point.
 
-A plugin of a package is imported when it is named, so a broken one stops nobody else.
+A package's plugin is imported when a scenario names it, so a broken plugin stops no other.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class How(TypedDict):
 
 
 def note(text: str) -> None:
-    """Say something on stderr; stdout is for results. What is in a line is printable."""
+    """Say something on stderr; stdout is for results. Lines hold printable characters only."""
     typer.echo("\n".join(map(printable, text.split("\n"))), err=True)
 
 
@@ -78,7 +78,7 @@ class Session:
     def run(self, scenario: Scenario) -> Result:
         """Simulate a scenario, write the results, print and return them.
 
-        The folder is claimed before anything runs. If the run fails, the folder stays as it was.
+        The folder is claimed before anything runs. If the run fails, the folder is unchanged.
         """
         from mist_sim.cli.forewarning import Forewarning
         from mist_sim.scenario import simulate

@@ -299,7 +299,7 @@ class LlmClient(LaidOutClient):
     def takes(self, stages: Stages[Stage]) -> int:
         """Return the stages of one visit: a prompt and the tokens after it, as far as it serves.
 
-        The next turn's prompt is a visit of its own.
+        The next turn's prompt is a separate visit.
         """
         first, serves = stages[0], self.traits.serves
         if first.kind not in serves or (first.continues and not self.scheduler.takes_over):

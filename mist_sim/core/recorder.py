@@ -99,7 +99,7 @@ class Recorder(Protocol):
     def step_sink(self, track: int) -> StepSink | None:
         """Return where runs of a track may be added without a call of `record_steps` for each.
 
-        None: nowhere, since that does something else.
+        None: in none of them, since it does other work.
         """
 
     def record_whole(self, client_id: int, visit: Visit) -> None:

@@ -1,4 +1,4 @@
-"""Events that come again and again, whatever else goes on: looks, and failures at random."""
+"""Events that recur without end: looks at queues, and random failures."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class SessionUsers(_Loop[list[Request]]):
     """Users; each goes through whole sessions, one after the other.
 
     The workload must list a session's requests one after another. All of them are sent, even after
-    one that failed. A request without a session is a session of its own. Raises ScenarioError for a
+    one that failed. A request without a session counts as a session. Raises ScenarioError for a
     session that resumes after others: its turns would lose the waits between them.
     """
 

@@ -140,7 +140,7 @@ class Result(Findings):
 
     @cached_property
     def warnings(self) -> tuple[ResultWarning, ...]:
-        """What the run shows, and what was known before it."""
+        """Warnings from the run, and those known before it."""
         asks = self.asks_for_spending
         found = run_warnings(self.data, self.recorder, asks_for_spending=asks)
         return (*found, *self.known_warnings)

@@ -80,7 +80,7 @@ def stability(in_system: Stays, in_queue: Stays, request_times: Array) -> Stabil
 def surely_keeps_up(arrival: Array, in_queue: Stays, request_times: Array) -> bool:
     """Tell whether always so few wait as chance leaves in 0.1 % of the runs at the limit.
 
-    arrival: seconds, in order; more than one. The others are as in `stability`.
+    arrival: seconds, in order; more than one. Other parameters: as in `stability`.
     """
     first, last = float(arrival[0]), float(arrival[-1])
     if first == last:

@@ -31,7 +31,7 @@ def layers_per_rank(num_layers: int, pipeline_parallel_size: int) -> list[int]:
 
 
 def rank_part(model: ModelSpec, rank: int, pipeline_parallel_size: int) -> ModelSpec:
-    """Return one rank's part of a model, as a model of its own.
+    """Return one rank's part of a model as a model.
 
     The first rank embeds tokens; the last has the final norm and the output head, of a tied
     vocabulary matrix a copy. Raises ScenarioError when a rank would be without a layer.

@@ -31,7 +31,7 @@ class ModelSpec(ModelSizes):
     ) -> ModelSpec:
         """Read a parsed Hugging Face `config.json`.
 
-        is_nearest: take what is not known as the nearest that is; `approximated` lists that.
+        is_nearest: read unknown parts as the nearest known ones, and list them in `approximated`.
 
         Raises ScenarioError, starting with `source`, when a key is missing or wrong, or when
         the model needs a feature that is not simulated (see `mist_sim.models.huggingface.config`).

@@ -50,8 +50,8 @@ class _Columns(NamedTuple):
 class Flows(Generic[Owner]):
     """The flows in flight.
 
-    capacities: bytes/s of every link. An owner is whatever the caller wants to have back when a
-    flow has ended.
+    capacities: bytes/s of every link. An owner is any object of the caller's; the caller gets it
+    back when the flow ends.
     """
 
     def __init__(self, capacities: Sequence[float]) -> None:
@@ -269,7 +269,7 @@ class Flows(Generic[Owner]):
         a.end[row] = inf
 
     def _remove_empty(self) -> None:
-        """Let the classes go that have no flows; the last rows take the places of theirs."""
+        """Remove the classes without flows; the last rows move to their places."""
         for row in sorted(set(self._emptied), reverse=True):
             if self._flows[row]:
                 continue

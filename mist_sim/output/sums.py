@@ -15,7 +15,7 @@ _HEADER = "# Results of mist-sim"
 
 
 def write_sums(folder: Path) -> None:
-    """Write the sums of all files of a folder beside them."""
+    """Write the check sums of all files of a folder into the folder."""
     sums = [f"{of_file(file)}  {file.name}" for file in sorted(folder.iterdir())]
     text = "\n".join([_HEADER, *sums]) + "\n"
     (folder / NAME).write_text(text, encoding="utf-8", newline="\n")

@@ -59,7 +59,7 @@ class Reconfigurer:
     def _look(
         self, options: OnChange, search: Search, watch: TrafficWatch
     ) -> Generator[Event, Any, None]:
-        """Look window by window, until no other event is left."""
+        """Look at every window, until no other event is left."""
         env, known = self._env, None  # the figures of the last search
         watch.begin(env.now)
         while True:

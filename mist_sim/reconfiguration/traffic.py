@@ -51,8 +51,8 @@ class Traffic:
     def rows(self) -> list[TraceRow]:
         """Return the requests as a workload, the first at 0 s.
 
-        Requests with unknown answers get the others' lengths in turn. Raises ValueError if none is
-        known.
+        Requests whose answer length is unknown take the known lengths, one after the other. Raises
+        ValueError if none is known.
         """
         answers, first = cycle(self.answers), self.requests[0].time
         if self.figures is None:

@@ -283,7 +283,7 @@ class Scenario(Strict):
     def _hand_overs(self) -> Iterable[Problem]:
         """Yield problems of roles: no network, different models, a network without roles.
 
-        Clients of types of one's own may hand over, too.
+        A user's own types of clients may hand over, too.
         """
         described = [client.describe(self.model) for client in self.clients]
         roles: dict[int, str | None] = {k: c.role for k, c in enumerate(described) if c.role}

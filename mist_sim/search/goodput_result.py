@@ -195,7 +195,7 @@ class Goodput(Findings):
 
     @property
     def is_steady(self) -> bool:
-        """Whether rates were judged in steady state; else the workload as it stands."""
+        """Whether rates were judged in steady state, and not by the workload as a whole."""
         return any(trial.is_steady for search in self.searches for trial in search.trials)
 
     @property
@@ -221,7 +221,7 @@ class Goodput(Findings):
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:
-        """What its runs show of the rate, and what was known before them."""
+        """Warnings from the runs at this rate, and those known before them."""
         found = [each for search in self.searches for each in _warnings(search, self)]
         if self.lone_requests:
             found.append(ResultWarning(kinds.LONE_REQUESTS, self.lone_requests.sentence))

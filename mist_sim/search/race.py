@@ -5,8 +5,8 @@
 2. The others are searched as if each were alone, but for those that surely serve less (`racing`). A
    short run whose verdict was known is not repeated, since the whole run begins with it.
 3. Those held back are tried at the largest rate that is known to be attained. A design that misses
-   it is out: short runs find its goodput, only as finely as it is behind, and a whole run checks
-   that the rate found is attained, or a lower one. Others go to stage 2.
+this rate is out. Short runs find its goodput, to within its distance from the leader's, and a whole
+run checks that it attains the rate found, or a lower one. Others go to stage 2.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Race:
         return found
 
     def _whole(self, pairs: _Pairs) -> list[Trial | None]:
-        """Run what is asked, but for what is known."""
+        """Run the pairs whose trials are not known yet; return the trials of all."""
         missing = [pair for pair in pairs if pair not in self._known]
         found = dict(zip(missing, self.run(missing, None), strict=True))
         self._known |= {pair: trial for pair, trial in found.items() if trial}

@@ -1,9 +1,8 @@
 """When a design may leave a race for goodput: another one surely serves more.
 
 Most of a comparison's time went into the goodput of designs that serve half of the best, narrowed
-to two percent. So a design is out once a rate at which it is known to miss lies below one at which
-another is known to attain, as soon as its goodput is known as finely as it is behind. `race` says
-what is run for that.
+to two percent. So a design is out once it misses a rate below one that another design attains, and
+its goodput is known to within its distance from the leader's. `race` says what is run for that.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ def lagging(trials: Mapping[Key, Sequence[Trial]]) -> list[Key]:
 def beaten(trials: Mapping[Key, Sequence[Trial]]) -> list[Key]:
     """Return the searches that may end, since another one surely serves more.
 
-    trials: of each search so far. A search that has not found a promising rate yet goes on,
-        whatever the others serve.
+    trials: of each search so far. A search without a promising rate yet goes on, however much the
+    other designs serve.
     """
     leader = leading(trials.values())
     return [key for key, found in trials.items() if _is_beaten(found, leader)]

@@ -87,7 +87,7 @@ class Ranked(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether it attains all rates tried, so that nothing says where its goodput ends."""
+        """Whether it attains all rates tried, so that its goodput has no known upper end."""
         low, high = self.interval or (0.0, 0.0)
         is_unbounded = low > 0 and high == inf and not self.is_undecided
         return is_unbounded and isnan(self.figures["goodput"])
@@ -141,7 +141,7 @@ def _leads_beyond_bias(best: Ranked, other: Ranked, figure: str, better: Better)
 def _lead_needed(best: Ranked, other: Ranked, figure: str) -> float:
     """Return the factor by which the best has to lead, since step times have known biases.
 
-    Equal ones cancel. A latency has its own bias; all else may have any.
+    Equal ones cancel. A latency has its own bias; other figures may have any.
     """
     own = [name for name in ("ttft", "tpot", "e2el") if f"_{name}_" in figure]
     needed = 1.0
@@ -189,7 +189,7 @@ def _equals(best: Ranked, figure: str, cases: Sequence[Ranked]) -> list[Ranked]:
 
 
 def _beside(case: Ranked, best: Ranked, figure: str) -> Beside | None:
-    """Return the outcome of runs beside the best one, if it holds for a figure; else None.
+    """Return how runs with the best design's requests ended, if that holds for a figure; else None.
 
     It holds for a goodput over something, such as GPUs, if both have as much of that.
     """
@@ -256,7 +256,7 @@ def _of_goodput(cases: Sequence[Ranked]) -> str:
 
 
 def _of_open(cases: Sequence[Ranked], best: Ranked | None) -> str:
-    """Return who attains all rates tried. best: of those whose goodput is known."""
+    """Return the designs that attain all rates tried. best: of those whose goodput is known."""
     verb = "attains" if len(cases) == 1 else "attain"
     most = max(case.interval[0] for case in cases if case.interval)
     told = f"{listed(case.name for case in cases)} {verb} all rates tried, up to {most:.4g} /s"
@@ -288,7 +288,7 @@ def _of_second(best: Ranked, second: Ranked) -> str:
 
 
 def _of_equals(best: Ranked, equals: Sequence[Ranked], others: Sequence[Ranked]) -> str:
-    """Return who serves as much as the best one, and how much more than the next one."""
+    """Return the designs that serve as much as the best one, and their lead over the next one."""
     tolerance = 100 * equals[0].beside.tolerance if equals[0].beside else 0.0
     names = " and ".join(case.name for case in equals)
     verb = "serves" if len(equals) == 1 else "serve"

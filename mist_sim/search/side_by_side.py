@@ -34,7 +34,7 @@ def run_side_by_side(
     options: GoodputOptions,
     driver: Driver,
 ) -> dict[str, Beside]:
-    """Return what is known of each rival beside the best one; nothing of those that cannot be run.
+    """Return how each rival compares with the best design; rivals that cannot run are left out.
 
     builts: of the best and its rivals. rate: the goodput of the best, requests per second.
     """

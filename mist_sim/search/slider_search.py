@@ -206,10 +206,9 @@ def search_sliders(
     tried with every hybrid; None: as it is.
     jobs: processes at a time, by default one a core; the result does not depend on it.
     progress: called with the runs done. journal: a file for the results of the runs as they come.
-    resume: go on with it; no run is repeated. A position that fails is left out, and the others go
-    on.
-    Raises ScenarioError for scenarios without sliders, several replications, the journal of another
-    study, and what `find_goodput` raises where it does for all positions.
+    resume: go on with it; no run is repeated. A position that fails is left out; the search goes
+    on. Raises ScenarioError for scenarios without sliders, several replications, the journal of
+    another study, and what `find_goodput` raises where it does for all positions.
     """
     check_scenarios([scenario])
     if scenario.replications > 1:

@@ -99,7 +99,7 @@ class AllAtOnce:
     """Offline inference: every request is there at time 0."""
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
-        """Yield 0.0 for ever."""
+        """Yield 0.0 without end."""
         return repeat(0.0)
 
 

@@ -34,7 +34,7 @@ from urllib.request import (
 from mist_sim.bounds import DOWNLOAD_BYTES
 from mist_sim.errors import ScenarioError, brief, cut
 
-PATIENCE = 3_600.0  # s for a whole download, unless another time is said
+PATIENCE = 3_600.0  # s for a whole download, by default
 _CHUNK = 1 << 18  # bytes
 _SILENCE = 60.0  # s without a byte
 _POINTER = b"version https://git-lfs.github.com/spec/"
@@ -104,7 +104,7 @@ Opener = Callable[[Request], Any]
 
 @contextmanager
 def _within(seconds: float) -> Iterator[Watch]:
-    """Give what is inside so many seconds; it passes its connections to what is yielded.
+    """Bound the time of a block of code, which passes its connections to the yielded function.
 
     A socket's own limit begins anew with each byte, so a watch ends the connections from outside.
     Raises TimeoutError.

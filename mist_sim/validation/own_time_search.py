@@ -93,7 +93,7 @@ class Fit:
         self._weights = dict.fromkeys(METRICS, 1.0)
 
     def _told(self) -> Iterator[str]:
-        """Yield the figures that only a varied run tells."""
+        """Yield the figures that only runs at several loads determine."""
         if self._measured.ids is None:
             return
         load = np.percentile(self._load, (10, 90))

@@ -194,7 +194,7 @@ def held_out(data: StageData) -> HeldOut:
 
 
 def _between_others(points: Points, position: int) -> bool:
-    """Tell whether a point is a weighted mean of the others."""
+    """Tell whether a point is a weighted mean of other points."""
     others = np.delete(points, position, axis=0)
     terms = np.vstack([others.T, np.full(len(others), 100.0)])
     _, distance = nnls(terms, np.append(points[position], 100.0))

@@ -251,7 +251,7 @@ def _designs(
 ) -> tuple[dict[str, Scenario | ScenarioError], dict[str, Any]]:
     """Return the designs of a scenario, of each of its cases, and the remarks on them.
 
-    A case that is impossible stays as it is. Raises ScenarioError where there are no designs.
+    An impossible case is passed on unchanged. Raises ScenarioError where there are no designs.
     """
     from mist_sim.errors import ScenarioError
     from mist_sim.search.designs import designs_of

@@ -19,7 +19,7 @@ def linked(
     """Return coefficients in seconds, with the communication of a step that the links allow.
 
     In each layer every attention GPU sends an equal part of the activations to every FFN GPU, all
-    at once, and gets as much back. The links are taken to be free of everything else. `beta_c`
+    at once, and gets as much back. The links are assumed to carry nothing else. `beta_c`
     comes on top of latencies. attention, ffn: the workers.
     """
     there = ways.exchange(attention.seats, ffn.seats)

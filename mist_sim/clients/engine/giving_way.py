@@ -1,4 +1,4 @@
-"""The plan of a plain lane whose decodes lack blocks: those admitted last give way.
+"""The plan of a plain lane whose decodes lack blocks: preempt those admitted last.
 
 Only where no prompt is in pieces and blocks are shared; the general planner makes all others. Its
 plans would be the same (`tests/property/test_plain_loop.py`).
@@ -16,8 +16,8 @@ from mist_sim.clients.scheduling.preemption import preempt
 def decodes_left(lane: Lane, scheduler: ChunkedScheduler, limit: int) -> StepPlan | None:
     """Preempt until the decodes have blocks for their next step; return the plan of their steps.
 
-    No prompt is admitted beside them. limit: the most steps.
-    Returns None where the general planner has to plan, perhaps after the first preemptions.
+    The plan admits no prompt. limit: the most steps. Returns None where the general planner has to
+    plan, perhaps after the first preemptions.
     """
     state = lane.state
     clock, pool, kv_cache = state.clock, state.pool, state.kv_cache

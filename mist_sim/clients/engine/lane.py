@@ -411,11 +411,11 @@ class Lane:
         lose_step(self.state, plan)
 
     def _check_empty(self) -> None:
-        """Raise an error where requests wait and nothing is on its way that lets one in.
+        """Raise an error if requests wait and no event is pending that could admit one.
 
-        By the rules of vLLM's versions some wait for ever, for blocks that loaded requests or
-        drafts would need: ScenarioError names the option. All else is a mistake of ours, or of a
-        scheduler of one's own: InvariantError.
+        Under some versions' rules a request waits forever for blocks that loaded requests or drafts
+        need: ScenarioError names the option. Any other such wait is a bug of this package or of a
+        user's scheduler: InvariantError.
         """
         state, coming = self.state, self.state.coming
         on_their_way = coming.loading or coming.abandoned or state.held or state.swaps.going

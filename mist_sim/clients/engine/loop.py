@@ -274,7 +274,7 @@ class Engine:
             self._end_after(self._run, self._num_begun(self._run))
 
     def abort(self, sequence: SequenceState, lane: Lane) -> None:
-        """Let a sequence go: at once if it waits, else at the end of the step in flight.
+        """Remove a sequence: at once if it waits, else at the end of the step in flight.
 
         If steps are planned ahead, the next step is already planned, and the sequence stays for it.
         """

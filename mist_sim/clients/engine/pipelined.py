@@ -270,7 +270,7 @@ class PipelineEngine:
         self._look_again()
 
     def abort(self, sequence: SequenceState, member: Lane) -> None:
-        """Let a sequence go: at once if it waits, else when the pass in flight has returned."""
+        """Remove a sequence: at once if it waits, else when the pass in flight returns."""
         lane = self._lane_of[member]
         if lane.run and sequence in member.state.running:
             member.given_up.append(sequence)
@@ -367,7 +367,7 @@ class PipelineEngine:
 
 
 def _nothing() -> None:
-    """Do nothing: stands for `then` after it was called."""
+    """Do nothing: replaces `then` once `then` was called."""
 
 
 _Pass = tuple[float, float, PipelineLane, list[float]]

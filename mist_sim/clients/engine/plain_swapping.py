@@ -1,4 +1,4 @@
-"""The plain lane where who gives way is copied to host memory (`preemption: swap`).
+"""The plain lane with `preemption: swap`: preempted requests are copied to host memory.
 
 Prompts take all their blocks when they are admitted, and decodes theirs in the step that fills
 them. While blocks are shared, the general planner makes the plans; all steps are plain.

@@ -244,7 +244,7 @@ class SteppedLane:
     # --- what others see comes out ------------------------------------------------------------
 
     def tell(self) -> None:
-        """Hand back those that left with the latest step, and tell those who watch the others."""
+        """Hand back the requests that left with the latest step; notify watchers of the others."""
         lane = self.core
         left, lane.left = lane.left, []
         for slot, how in left:
@@ -272,7 +272,7 @@ class SteppedLane:
             self._leave(visit, None)
 
     def settle(self, sequence: SequenceState) -> Visit:
-        """Enter in a visit what has become of it so far."""
+        """Write a visit's progress so far into its record."""
         visit = sequence.visit
         (
             visit.started_at,
@@ -296,7 +296,7 @@ class SteppedLane:
         self._recorder.record_gap(self._track, time, gap, 1)
 
     def stay(self, slot: int, first: int, last: int) -> None:
-        """A request that ends or gives way has decoded in these steps."""
+        """A request that ends or is preempted has decoded in these steps."""
         request_id = self._inside[slot].visit.request.request_id
         self._recorder.record_tokens(self._track, request_id, first, last)
 
@@ -342,7 +342,7 @@ def rows_of(recorder: Recorder, track: int, steps_inside: Any) -> Rows:
 
 
 class SteppedEngines:
-    """The engines of a client in the core; stands for `Engines`."""
+    """The engines of a client in the core; replaces `Engines`."""
 
     lanes: tuple[Any, ...] = ()  # none that steps on its own
     all: tuple[Any, ...] = ()

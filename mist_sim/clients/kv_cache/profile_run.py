@@ -43,7 +43,7 @@ _FIRST_GRAPH, _GRAPH = 150 * _MIB, 6 * _MIB
 
 @dataclass(frozen=True, slots=True)
 class BesideTorch:
-    """Bytes of a rank that PyTorch does not hand out: CUDA context, buffers of collectives.
+    """Bytes of a rank outside of PyTorch's allocator: CUDA context, buffers of collectives.
 
     one: of an engine without tensor parallelism. several: with it. fused: with it, where the
     GPU's architecture sums and normalises in one kernel, which has a workspace of its own.
@@ -143,7 +143,7 @@ class Needs:
         return held + max(forward, logits * self.profile.sampler_bytes)
 
     def context(self, said: Bytes | None, cluster: Cluster) -> Bytes:
-        """Return the bytes of a rank that PyTorch does not hand out, where nothing else is said."""
+        """Return the bytes of a rank outside of PyTorch's allocator, by default the version's."""
         return self.profile.beside_torch.of(cluster) if said is None else said
 
     def _backend(self, cluster: Cluster) -> MoeBackend:

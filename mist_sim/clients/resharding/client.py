@@ -66,7 +66,8 @@ class ReshardingClient(LlmClient):
     ) -> None:
         """options: the policy and the buffer. sizes: sizes of moves.
 
-        prefill: the layout for prompts, from a client made with it. The others: as in `LlmClient`.
+        prefill: the layout for prompts, from a client made with it. Other parameters: as in
+        `LlmClient`.
         """
         super().__init__(*args, **kwargs)
         self.resharding = options

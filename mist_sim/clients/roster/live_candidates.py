@@ -130,7 +130,7 @@ class LiveCandidates(Candidates):
                     if num_tokens > most or (num_tokens == most > 0 and _less(view, best)):
                         best, most = view, num_tokens
                     if num_tokens >= bound:
-                        break  # the others have no longer prefix, and no fewer requests
+                        break  # no other has a longer prefix or fewer requests
                 asked |= clients
         return best, most
 

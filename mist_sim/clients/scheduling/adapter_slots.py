@@ -19,7 +19,7 @@ from mist_sim.models.adapters import AdapterMoves, LoraConfig
 
 
 class RunsSequences(Protocol):
-    """The part of a `LaneState` that tells which sequences run."""
+    """The part of a `LaneState` with the running sequences."""
 
     running: dict[SequenceState, None]
     leaving: dict[SequenceState, tuple[int, int]]
@@ -34,7 +34,7 @@ def adapter_of(sequence: SequenceState) -> str | None:
 
 
 class AdapterQueue(WaitingQueue):
-    """First come, first served, except sequences whose adapter has no room beside those in use.
+    """First come, first served; sequences whose adapter finds no free slot are passed over.
 
     While `max_loras` adapters are in use, a sequence with another one waits, and others pass it.
     """

@@ -9,7 +9,7 @@ from mist_sim.clients.sequence_state import SequenceState
 
 
 class KnownTokens:
-    """Tells how many tokens of a decode the plans know.
+    """Gives the number of a decode's tokens that plans know.
 
     A plan that is made ahead does not know the latest token of a decode. With drafts it does not
     know how many of the last step were accepted.

@@ -1,4 +1,4 @@
-"""The account of steps: of executed ones what they computed, of lost ones what they had taken."""
+"""Accounts for steps: what executed ones computed, and the resources of lost ones."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def compute_more(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
 
 
 def _take_before_end(lane: LaneState, plan: StepPlan, num_steps: int) -> None:
-    """Let decodes take blocks before what is given up, or what they fill, is known.
+    """Let decodes take their blocks before blocks given up, or filled, in these steps are known.
 
     Blocks given up during the last step are free before it takes its own at its end.
     """

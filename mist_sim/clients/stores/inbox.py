@@ -40,7 +40,7 @@ class Inbox:
     def fetch(self, visit: Visit) -> Event:
         """Begin to copy the entries from which a visit goes on.
 
-        Returns an event; its value tells whether they are here. Where they are lost on the way it
+        Returns an event; its value is True if they arrived. Where they are lost on the way it
         is False, and the visit is given up. Raises ScenarioError for a visit without entries.
         """
         kv = visit.kv

@@ -145,7 +145,7 @@ class FfnGpus(Workers):
 
 @dataclass(frozen=True, slots=True)
 class BundleMachine:
-    """The GPUs of a bundle. Their watts are an assumption, whatever they are."""
+    """The GPUs of a bundle. Their watts are always an assumption."""
 
     attention: AttentionGpus
     ffn: FfnGpus

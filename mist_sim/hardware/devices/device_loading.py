@@ -94,7 +94,8 @@ def gpu_from_table(table: Table, *, name: str, source: str) -> GpuSpec:
 def _on_base(table: Table, source: str, files: tuple[Path, ...]) -> dict[str, object]:
     """Return the table of a spec file, completed with what it is based on.
 
-    files: the spec file, and before it those that are based on it; a base is looked up beside it.
+    files: the spec file, after the files that are based on it. A base's path starts at the folder
+    of the file that names it.
     """
     own = {key: value for key, value in table.items() if key != "based_on"}
     if not isinstance(own.get("sources", {}), dict):
@@ -120,14 +121,14 @@ def _base(named: str, source: str, files: tuple[Path, ...]) -> dict[str, object]
     if any(path.samefile(file) for file in files):
         raise ScenarioError(f"{source}: based_on must not lead back to {path}; name another base")
     table = _on_base(load_toml(path), str(path), (*files, path))
-    _read_entry(table, path.stem, str(path))  # what is wrong in the base is said of the base
+    _read_entry(table, path.stem, str(path))  # errors in the base name the base's file
     figures = {key: value for key, value in table.items() if key not in _NO_FIGURES}
     sources = dict.fromkeys(_flatten(figures), str(path)) | _flatten(table.get("sources", {}))
     return {key: value for key, value in table.items() if key != "name"} | {"sources": sources}
 
 
 def _beside(named: str, files: tuple[Path, ...]) -> Path:
-    """Return the path of a base: beside the file that names it, or in the working directory."""
+    """Return the path of a base: in the folder of the file naming it, or the working directory."""
     path = user_path(named)
     if files and (beside := files[-1].parent / path).is_file():
         return beside
@@ -154,7 +155,7 @@ def base_files(path: Path) -> list[Path]:
 def merge_tables(base: Table, own: Table) -> dict[str, object]:
     """Return a base's table updated with a file's keys; `sources` are the caller's.
 
-    A link of another kind replaces the base's; one of the same kind keeps what is not said anew.
+    A link of another kind replaces the base's; a link of the same kind keeps the base's other keys.
     """
     merged = {**base, **own}
     for key, value in own.items():

@@ -29,7 +29,7 @@ from mist_sim.hardware.execution.timing import Call, Timing, seconds_of
 from mist_sim.hardware.execution.torch_layers import Layers
 from mist_sim.models.spec import ModelSpec
 
-_METHOD = "execution 2"  # changes with what is run or how it is timed
+_METHOD = "execution 2"  # raised when the timed code, or the way of timing, changes
 
 
 @dataclass(kw_only=True)
@@ -66,7 +66,7 @@ class TorchSource:
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """All that the times depend on beside the batch."""
+        """Everything but the batch that the times depend on."""
         model = asdict(self.model)
         for name in ("name", "source"):
             model.pop(name)

@@ -117,7 +117,7 @@ _DEFAULT = PredictorTraits()
 def traits_of(predictor: Predictor) -> PredictorTraits:
     """Return the traits of a predictor; the default ones if it has no attribute `traits`.
 
-    Raises TypeError if `traits` is something else.
+    Raises TypeError if `traits` is not a `PredictorTraits`.
     """
     traits = getattr(predictor, "traits", _DEFAULT)
     if not isinstance(traits, PredictorTraits):

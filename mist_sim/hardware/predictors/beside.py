@@ -25,7 +25,7 @@ class Times(Protocol):
 
 @dataclass(slots=True)
 class Beside:
-    """Step times of a predictor, and on top those of something else.
+    """Step times of a predictor, plus those of other work.
 
     name, bound: its name and the resource that binds it, in a step taken apart.
     """
@@ -39,7 +39,7 @@ class Beside:
 
     @property
     def traits(self) -> PredictorTraits:
-        """Those of what is timed."""
+        """The traits of the predictor inside."""
         inside = traits_of(self.predictor)
         if inside.step_time_on_the_spot is None:
             return inside

@@ -32,7 +32,7 @@ EXPOSED = ("exposed_step", "exposed_sequence")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOverhead:
-    """An engine's own time beside the kernels.
+    """An engine's own time, in addition to its kernels.
 
     An option that is None takes the value of the GPU's entry (`GpuSpec.overhead`, as
     `mist calibrate` finds it), or 0 if the entry has none; `step` and `sequence` have defaults of
@@ -134,7 +134,7 @@ class _WithOverhead:
 
     @property
     def traits(self) -> PredictorTraits:
-        """Those of what is timed, but with the engine's own time in it."""
+        """The traits of the predictor inside, with the engine's own time included."""
         return replace(
             traits_of(self.predictor),
             kernels_only=False,

@@ -32,7 +32,7 @@ class WithSampling:
 
     @property
     def traits(self) -> PredictorTraits:
-        """Those of what is timed."""
+        """The traits of the predictor inside."""
         inside = traits_of(self.predictor)
         if inside.step_time_on_the_spot is None:
             return inside

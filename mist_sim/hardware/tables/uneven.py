@@ -29,7 +29,7 @@ _RATIOS = np.array([0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.
 # much more from one measured number to the next where they are not any more. Profiles of one card
 # with 8 and 4 KV heads show 0.01 at the last number split, and 0.22 at the next.
 _EVEN, _JUMP = 0.1, 0.1
-_UNEVEN = 0.95  # mean / longest context up to which the law tells a weight
+_UNEVEN = 0.95  # largest mean / longest context for which the law gives a weight
 _EVERY = 4  # decodes from one point of the law to the next
 
 

@@ -46,8 +46,8 @@ def read_config(
 ) -> dict[str, Any]:
     """Return the sizes as keyword arguments of ModelSpec, without `name` and `source`.
 
-    is_nearest: read what is not known as the nearest known one; `approximated` lists what was
-    taken so. Raises ScenarioError that starts with `where` and names the key.
+    is_nearest: read unknown parts as the nearest known ones, and list them in `approximated`.
+    Raises ScenarioError that starts with `where` and names the key.
     """
     vision = read_vision(config, where)
     try:

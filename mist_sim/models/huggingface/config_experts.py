@@ -70,7 +70,7 @@ def read_moe(reader: ConfigReader, num_layers: int, hidden_size: int) -> MoeSpec
 
 
 def _experts_reached(reader: ConfigReader) -> tuple[tuple[int, float], ...]:
-    """Return a key of ours, no one else's: {"8": 41.5, "64": 110}, experts by tokens."""
+    """Return `experts_reached`, a key of mist-sim's: {"8": 41.5, "64": 110}, experts by tokens."""
     table = reader.table("experts_reached")
     points = []
     for tokens, experts in table.config.items() if table else ():

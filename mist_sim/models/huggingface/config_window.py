@@ -11,7 +11,7 @@ from mist_sim.models.huggingface.config_reader import ConfigReader
 _OFF_BY_DEFAULT = {"qwen2", "qwen3", "qwen2_moe", "qwen3_moe"}
 _KINDS = {"full_attention": False, "sliding_attention": True}
 _NAMES = tuple(_KINDS)
-# Every n-th layer has full attention, the others a window.
+# Every n-th layer has full attention, all other layers a window.
 _PATTERN = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
 
 

@@ -51,7 +51,7 @@ class _Narrow:
 
 
 def _split(remark: str, room: int) -> tuple[str, str]:
-    """Return the part of a remark beside its number, and the part below: a unit stays beside."""
+    """Split a remark into the part on its number's line (a unit) and the part on the line below."""
     if len(remark) <= room:
         return remark, ""
     unit, *rest = re.split("[,;] ", remark, maxsplit=1)

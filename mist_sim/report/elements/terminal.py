@@ -1,4 +1,4 @@
-"""A console that prints texts of others as they are."""
+"""A console that prints text from files and plugins without interpreting it."""
 
 from __future__ import annotations
 

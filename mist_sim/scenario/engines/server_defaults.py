@@ -48,8 +48,8 @@ def with_server_limits(
     A limit gets the server's default if the file leaves it out and the scheduler's class inherits
     it from `Scheduler` or `ChunkedScheduler`; a class that declares it itself keeps its own
     default. As in vLLM, no more sequences run by default than a step has tokens; with chunked
-    prefill, no more than it has tokens to verify `num_drafts` for. Anything but a name or a mapping
-    is returned as it is.
+    prefill, no more than it has tokens to verify `num_drafts` for. Any value but a name or a
+    mapping is returned unchanged.
     """
     said: object = {"type": scheduler} if isinstance(scheduler, str) else scheduler
     if not isinstance(said, dict):

@@ -48,7 +48,7 @@ class FromVllm:
 
     @property
     def assumptions(self) -> list[str]:
-        """What is assumed, and what is not read, a sentence each; results repeat it."""
+        """A sentence for each assumption and each flag that is not read; results repeat them."""
         found = [f"Assumed for {item.flag}: {item.why}" for item in self.assumed]
         return found + [f"Not read, another program: {other}" for other in self.others]
 

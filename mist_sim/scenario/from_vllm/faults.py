@@ -25,7 +25,7 @@ def check_all(
     """Raise ScenarioError with the refused flags and the scenario's problems, if any.
 
     data: the scenario's keys. without: paths in it that are said elsewhere.
-    What is only missing beside a refused flag is no fault of its own.
+    A key that is missing only because its flag was refused is not reported again.
     """
     data = deepcopy(dict(data))
     for path in without:

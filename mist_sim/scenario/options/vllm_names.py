@@ -1,6 +1,6 @@
 """vLLM's names for the options of an engine's parts; a test holds the list complete.
 
-Options of the engine itself say it in `EngineConfig`.
+The engine's own options give their vLLM names in `EngineConfig`.
 
 Source: `vllm serve --help` of vLLM 0.12 (`vllm/engine/arg_utils.py`, `vllm/config/`).
 """

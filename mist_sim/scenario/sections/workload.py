@@ -291,7 +291,7 @@ class WorkloadSpec(Strict):
         return ImageLaw(said, spec.vision)
 
     def make_time_limits(self) -> TimeLimits | None:
-        """Return how long senders wait; None if all wait for ever."""
+        """Return how long senders wait; None if all wait without limit."""
         limits = TimeLimits(
             timeout=self.timeout,
             ttft_timeout=self.ttft_timeout,

@@ -1,4 +1,4 @@
-"""The same scenario with more of one resource, all else unchanged.
+"""The same scenario with more of one resource.
 
 A GPU gets other rates and keeps all measurements: the shares of its rates that kernels reach, their
 tables, its name. So relaxing by 0 changes nothing.
@@ -20,7 +20,7 @@ from mist_sim.scenario.engines.engine_hosts import host_of
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.sections.clients import ClientPart
 
-_ROUNDING = 1e-9  # 1.1 x 10 seats are 11, whatever floats make of it
+_ROUNDING = 1e-9  # 1.1 x 10 seats are 11 in spite of rounding
 _BY_FIGURES = ("roofline", "bestserve", "genz")  # predictors whose times follow the GPU's rates
 _OF_A_TOPOLOGY = ("nvlink", "pcie", "nic", "uplink", "storage", "remote_storage")
 

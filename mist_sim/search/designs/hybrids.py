@@ -63,7 +63,7 @@ def around_hybrid(scenario: Scenario) -> dict[str, Scenario]:
     """Return a hybrid between aggregations and disaggregations on as many clients, by name.
 
     Aggregations have the chunks of its P-heavy or of its D-heavy clients; disaggregations every
-    ratio of prefill and decode clients. Everything else stays as `Slidable` says.
+    ratio of prefill and decode clients. Everything else is as in `Slidable`.
 
     Raises ScenarioError for a scenario that is no hybrid.
     """

@@ -1,10 +1,10 @@
 """Simulates candidates until the answer cannot change, or the work is done.
 
 The answer is the cheapest candidate that seems to keep the limits; it is sure if a run was long
-enough to tell. Runs go where they may change it: to candidates that are cheaper, and to the answer
-itself as long as it is not sure. First comes a roomy candidate of each kind, so that there is an
-answer early; then untried ones, the likely ones before others; then those whose runs do not tell,
-the most promising first.
+enough to tell. Runs go where they may change the answer: to cheaper candidates, and to the answer
+itself until it is sure. First comes a roomy candidate of each kind, so that there is an answer
+early; then untried ones, the likely ones before others; then those whose runs do not tell, the most
+promising first.
 
 Candidates excluded without a run: those that a bound proves impossible (`upper_bounds`), and those
 with no more of any resource than one of their family that missed, assuming that more engines of a
@@ -43,9 +43,9 @@ _SHORT = 6_000  # requests of a first run; undecided candidates run longer later
 _SHORTER = 1_500  # those of a slow design, so that all of them are looked at before one runs long
 _LIKELY = 0.9  # of the rate that is asked for: an estimate from which on a candidate may do
 _MORE, _MOST_ROOM = 1.15, 3.0  # times the rate: from one round of a race to the next, and the last
-_EQUALS = 6  # candidates of the same price that are tried beside the winner
+_EQUALS = 6  # candidates of the winner's price that are tried as well
 _SLOW = ("hybrid", "afd", "reshard")  # designs that come last
-_SLOWER = 10  # times as long as of others takes a run of these, about
+_SLOWER = 10  # a run of these takes about so many times as long as one of other designs
 _LONGER = 4  # times the requests: from one run of a slow design to the next, and for one near its
 # limits, of a usual longest run
 
@@ -68,7 +68,7 @@ class Tried:
 
     @property
     def attained(self) -> bool:
-        """Whether a run told that it keeps the limits."""
+        """Whether a run showed that it keeps the limits."""
         return self.trial is not None and self.trial.attained is True
 
     @property
@@ -173,7 +173,7 @@ class Hunt:
 
     @property
     def sure(self) -> Tried | None:
-        """The cheapest of which a run told that it keeps the limits; None: none is known."""
+        """The cheapest candidate that a run showed to keep the limits; None if there is none."""
         found = [each for each in self.tried.values() if each.attained]
         return min(found, key=lambda each: each.rank, default=None)
 

@@ -2,7 +2,7 @@
 
 Some figures are known without a run (GPUs, dollars an hour), others are goodput divided by such a
 number. A configuration that does not lead in a known figure has to lead in one of the goodputs, and
-this gives the rate that it must reach. So one run at that rate tells whether a search pays.
+this gives the rate that it must reach. So one run at that rate shows whether a search can pay.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def dominates(
 def rate_to_beat(
     known: Mapping[str, float], rivals: Iterable[Rival], objectives: Sequence[Objective]
 ) -> float:
-    """Return the rate that a configuration must exceed, or a rival dominates or equals it.
+    """Return the rate that a configuration must exceed so that no rival dominates or equals it.
 
-    known: of the configuration. objectives: known ones and goodputs. 0: no rival stands in its way.
+    known: of the configuration. objectives: known ones and goodputs. 0 if no rival does.
     """
     of_rate = [each for each in objectives if each.source == "rate"]
     fixed = [each for each in objectives if each.source == "known"]

@@ -42,8 +42,8 @@ def sample(
 ) -> None:
     """Evaluate a number of configurations, as a method proposes them.
 
-    They begin at random, and half of them with the most promising where a bound tells which are.
-    Later a model of what was found (`surrogate`) proposes half of what is tried.
+    The first ones are random; where bounds are known, half of them are those with the best bounds.
+    Later a model fitted to the results so far (`surrogate`) proposes half of the configurations.
     A configuration that a method asks for again is not run, and the method is asked anew; where it
     insists, and for what is no configuration, it gets the nearest that was not tried, and learns of
     that one.

@@ -1,12 +1,12 @@
 """A model of configurations' figures, which proposes the next tries to a learning method.
 
-Each value of an axis has a factor, whatever the others are: the logarithm of a figure is a sum of
-one effect an axis (Scheffé, The Analysis of Variance, 1959, chapter 4), found by ridge regression.
-A number that was not tried yet has the effect that a line through its tried neighbours gives it;
-another value counts as the best tried one of its axis, so that it is tried, too (optimism: Lai and
-Robbins, Advances in Applied Mathematics 6, 1985).
-A method whose proposals are mixed with those of a model takes fewer runs (surrogate-assisted
-search: Jin, Swarm and Evolutionary Computation 1, 2011).
+Each value of an axis has a factor, independent of the other axes: the logarithm of a figure is a
+sum of one effect an axis (Scheffé, The Analysis of Variance, 1959, chapter 4), found by ridge
+regression. A number that was not tried yet has the effect that a line through its tried neighbours
+gives it; another value counts as the best tried one of its axis, so that it is tried, too
+(optimism: Lai and Robbins, Advances in Applied Mathematics 6, 1985). A method whose proposals are
+mixed with those of a model takes fewer runs (surrogate-assisted search: Jin, Swarm and Evolutionary
+Computation 1, 2011).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Limits on top of an slo, each kept by a share of its own: MIST's p50 beside its p90."""
+"""Limits in addition to an slo's, each with its own share of requests: MIST's p50 and p90."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from mist_sim.search.verdicts.percentiles import Percentile
 from mist_sim.search.verdicts.steady_state import least_requests, quantile
 
 Array = NDArray[np.float64]
-_ROUNDING = 1e-9  # 0.9 x 10 requests are 9, whatever floats make of it
+_ROUNDING = 1e-9  # 0.9 x 10 requests are 9 in spite of rounding
 
 
 @dataclass(frozen=True)

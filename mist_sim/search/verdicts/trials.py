@@ -55,12 +55,12 @@ class Trial:
 
     @property
     def is_too_short(self) -> bool:
-        """Whether the run says nothing, and a lower rate would not help: only more requests."""
+        """Whether the run is too short to tell: only more requests help, no lower rate."""
         return not self.tells and self.needs is not None
 
     @property
     def seems_attained(self) -> bool:
-        """Whether it is attained, as far as the run tells; False if it says nothing (`tells`)."""
+        """Whether the run seems to attain the target; False if too short to tell (`tells`)."""
         if self.attained is None:
             return self.margins is not None and self.tells and sum(self.margins) <= 0
         return self.attained
@@ -78,7 +78,7 @@ class Trial:
 def told(trials: Iterable[Trial]) -> dict[float, bool]:
     """Return whether rates are attained, as far as their runs tell.
 
-    A run that says nothing counts as missed above a rate that is missed; else it is left out.
+    A run that is too short to tell counts as missed above a missed rate; else it is left out.
     """
     known = {trial.rate: trial.seems_attained for trial in trials if trial.tells}
     missed = min((rate for rate, attained in known.items() if not attained), default=inf)

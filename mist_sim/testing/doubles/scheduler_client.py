@@ -1,4 +1,4 @@
-"""Runs a scheduler in the engines of a client, and checks what comes of it."""
+"""Runs a scheduler in the engines of a client, and checks the results."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ _RULES = EngineRules(
 
 
 class _Steps:
-    """A second a step, and a little for what is in it."""
+    """A second a step, and a little for each token in it."""
 
     def step_time(self, batch: StepBatch) -> float:
         return float(self.run(batch, StepGrowth(), 1)[0])

@@ -201,7 +201,7 @@ class QueueEngine:
         if place < found.num_over:
             returned = found.pass_at(place)
             is_known = place == found.num_given < len(found.flight)
-            if returned.ending or not is_known:  # else it asks for nothing that is not entered
+            if returned.ending or not is_known:  # otherwise it reads only what is entered already
                 self._stretches.settle(found, place, place)
             found.num_given = place + 1
             self._stretch, self._rest = None, found
@@ -325,7 +325,7 @@ class QueueEngine:
         """Nothing is held for other clients."""
 
     def abort(self, sequence: SequenceState, lane: object) -> None:
-        """Let a sequence go: at once if it waits, else when the next batch has returned."""
+        """Remove a sequence: at once if it waits, else when the next batch returns."""
         self._cut_stretch()
         if self._in_flight and sequence in self._lane.state.running:
             self._lane.given_up.append(sequence)
@@ -349,4 +349,4 @@ class QueueEngine:
 
 
 def _nothing() -> None:
-    """Do nothing: stands for `then` after it was called."""
+    """Do nothing: replaces `then` once `then` was called."""

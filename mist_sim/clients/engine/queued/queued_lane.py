@@ -170,14 +170,14 @@ class QueuedLane(Lane):
             self.let_go(ended)
 
     def is_quiet(self, found: Pass) -> bool:
-        """Tell whether nobody can see a batch's return before more is asked of the lane."""
+        """Tell whether a batch's return is invisible outside until the lane's next plan."""
         if found.ending or found.left or found.released:
             return False
         if found.completed and (self.gate is not None or not self.state.ahead):
             return False
         return all(
             each.visit.request.limits is None and each.last_token_at != each.last_token_at
-            for each in found.completed  # with nobody who may give up on it, and the first token
+            for each in found.completed  # no limits (so no one may give up), and no token before
         )
 
     def give_quietly(self, found: Pass, num_waiting: int) -> None:

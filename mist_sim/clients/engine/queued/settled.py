@@ -45,7 +45,7 @@ class Stretches:
     # --- whether nothing changes ----------------------------------------------------------
 
     def begin(self, now: EngineQueue) -> Stretch | None:
-        """Return the batches that follow; None if something else happens soon."""
+        """Return the batches that follow; None if another event comes too soon for a stretch."""
         if not self._is_possible or len(now.recent) < self._stagger:
             return None
         state, flight = self._state, now.in_flight
@@ -194,7 +194,7 @@ class Stretches:
         last = found.pass_at(place)
         clock = last.group.clock
         clock.count(last.step + 1 - clock.steps)
-        if self._state.kv_cache.caches_prefixes:  # else never asked for
+        if self._state.kv_cache.caches_prefixes:  # nothing else reads it
             num_flight, num_groups = len(found.flight), len(found.groups)
             before = range(place - num_groups, place - num_flight, -num_groups)
             last.before = tuple([found.pass_at(each) for each in before])

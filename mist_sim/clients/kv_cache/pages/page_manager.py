@@ -144,7 +144,7 @@ class PageManager(KvCacheManager):
         return 0
 
     def admit(self, sequence: SequenceState, most_new: int | None = None) -> None:
-        """Give a sequence what it finds, and pages for its first piece."""
+        """Give a sequence the cached pages that it finds, and new pages for its first piece."""
         self._of[sequence] = holding = self._begin(sequence)
         num_tokens = sequence.num_tokens
         if most_new is not None:
@@ -153,7 +153,7 @@ class PageManager(KvCacheManager):
         holding.plan = self.num_plans
 
     def _begin(self, sequence: SequenceState) -> Holding:
-        """Let a sequence begin with what is cached of it."""
+        """Let a sequence begin with its cached pages."""
         return Holding(self.pool)
 
     def _begin_alone(self, sequence: SequenceState, num_skipped: int) -> Holding:
@@ -182,7 +182,7 @@ class PageManager(KvCacheManager):
         """Nothing, for the same reason."""
 
     def swap_in(self, sequence: SequenceState, num_blocks: int, num_computed_tokens: int) -> None:
-        """Take pages for what is copied back; a prompt takes those of all its tokens.
+        """Take pages for entries that are copied back; a prompt takes pages for all its tokens.
 
         num_blocks: pages that it takes.
         """

@@ -58,4 +58,4 @@ class EvictingStore(OrderedStore):
             self.num_given_up += end - start
 
     def fill(self, num_blocks: int) -> None:
-        """They are not written: no other request will ask for them."""
+        """They are not written, since no other request will look them up."""

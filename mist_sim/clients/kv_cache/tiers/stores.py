@@ -1,4 +1,4 @@
-"""Tiers below the GPU: which blocks lie there, and how long they take to come."""
+"""Tiers below the GPU: the blocks stored there, and the times to load them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class TierStore(ABC):
 
     @abstractmethod
     def fill(self, num_blocks: int) -> None:
-        """Note that blocks were computed that no other request will ask for."""
+        """Note computed blocks that no other request will look up."""
 
 
 class WriteThroughStore(TierStore):
@@ -184,7 +184,7 @@ def parts_of(
 ) -> Iterator[tuple[Hashable, int, int, bool]]:
     """Yield the first blocks of spans in parts, the last one first: id, [start, end), is it there.
 
-    A part that is there lies in one segment. It may be used, or taken out, before the next one.
+    A stored part lies within one segment. It may be used, or taken out, before the next one.
     """
     starts = [0, *(end for _, end in spans)]
     for (key, span_end), start in reversed(list(zip(spans, starts, strict=False))):

@@ -74,7 +74,7 @@ class SharedPrompts:
 
     @property
     def traits(self) -> PredictorTraits:
-        """Those of what is timed."""
+        """The traits of the predictor inside."""
         inside = traits_of(self.predictor)
         if inside.reads_again is not None:
             inside = replace(inside, reads_again=self._reads_again)

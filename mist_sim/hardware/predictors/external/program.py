@@ -202,9 +202,9 @@ class _Program:
         process.wait()
         ends = monotonic() + _PATIENCE
         while self._reader.is_alive() and monotonic() < ends:
-            with suppress(queue.Empty):  # it may hold an answer that nobody asked for
+            with suppress(queue.Empty):  # it may hold an answer to no request
                 self._answers.get(timeout=0.05)
-        if not self._reader.is_alive():  # to close what is being read waits for a line
+        if not self._reader.is_alive():  # closing a pipe that a thread reads would wait for a line
             cast("IO[str]", process.stdout).close()
 
 

@@ -246,7 +246,7 @@ class Silicon:
         """Return the package's estimate of the experts of each batch; 0 where a table has them.
 
         If one of them has none, they are left out from now on.
-        Raises ScenarioError where there are no data for all else.
+        Raises ScenarioError if data are missing for anything else.
         """
         try:
             for batch in batches if self._has_experts else ():

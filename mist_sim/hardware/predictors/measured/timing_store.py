@@ -16,7 +16,7 @@ from mist_sim.user_paths import user_path
 Work = TypeVar("Work")
 
 CACHE_VARIABLE = "MIST_SIM_CACHE"
-_APPLICATION_ID = 0x4D495354  # "MIST": tells our files from other SQLite databases
+_APPLICATION_ID = 0x4D495354  # "MIST": marks our files among SQLite databases
 _FORMAT = 1
 _BUSY_SECONDS = 60.0
 _TIMINGS = """CREATE TABLE timings (
@@ -77,9 +77,9 @@ class TimingStore:
         works: what is timed, under names that are unique for the source.
         measure: returns the seconds of pieces of work, in order.
         at_once: pieces given to `measure` in one call; they are kept when it returns, so that an
-            interruption loses no more. If two processes time the same work at once, both return
-            what was kept first. Raises ScenarioError if the file is not such a store or cannot be
-            used.
+            interruption loses no more. If two processes time the same work at once, both return the
+            time that was stored first. Raises ScenarioError if the file is not such a store or
+            cannot be used.
         """
         description = json.dumps(source, sort_keys=True)
         found = self._read(description)
@@ -143,7 +143,7 @@ def _prepare(database: sqlite3.Connection) -> None:
     elif identity[0] != _APPLICATION_ID:
         raise sqlite3.DatabaseError("it is a database of something else")
     database.execute("COMMIT")
-    with suppress(sqlite3.OperationalError):  # busy: whoever else is there does it
+    with suppress(sqlite3.OperationalError):  # busy: another process is setting it
         database.execute("PRAGMA journal_mode = WAL")  # readers do not wait for a writer
     database.isolation_level = level
 

@@ -72,7 +72,7 @@ def spread(document: Any) -> Any:
     """Return values of the production stack with what all models share written into each.
 
     `routerSpec.routingLogic` and, as `lmcacheConfig.remoteUrl`, the store of `cacheserverSpec`.
-    Any other document stays as it is.
+    Other documents are returned unchanged.
     """
     engines = document.get("servingEngineSpec") if isinstance(document, dict) else None
     if not isinstance(engines, dict) or not isinstance(engines.get("modelSpec"), list):

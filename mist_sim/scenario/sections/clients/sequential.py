@@ -39,7 +39,7 @@ class SequentialPart(ClientPart):
         return worker_traits(self._kinds, fetches=self.fetch is not None, device=device)
 
     def needing_topology(self) -> Iterable[Problem]:
-        """Yield what it fetches."""
+        """Yield a problem if it fetches although the network has no topology."""
         if self.fetch is not None:
             text = "must be left out, since the network has no topology"
             yield Problem(("fetch",), text)
@@ -59,7 +59,7 @@ class SequentialPart(ClientPart):
         return [STAGE.registry[name].kind for name in self.serves]
 
     def problems(self) -> Iterable[Problem]:
-        """Yield what is wrong with stages and times."""
+        """Yield the problems of its stages and times."""
         if not self.serves:
             yield Problem(("serves",), "must have at least one entry, got []")
         for name in ("base_time", "time_per_token"):
