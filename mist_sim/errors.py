@@ -115,7 +115,7 @@ def cut(text: str, longest: int = _LONGEST_VALUE) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text of others on one line, with Python's escapes for what would not be seen.
+    r"""Return a foreign text on one line, with Python's escapes for invisible characters.
 
     These are the characters that `str.isprintable` refuses: ends of lines, controls of a terminal
     and of the direction of writing, tags and other marks without a width, blanks but the plain one,
@@ -151,7 +151,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def nearest(name: str, known: Iterable[str], number: int = 5) -> str:
     """Return "; did you mean 'x'? Near it: 'y', 'z'." for the closest known names, or a full stop.
 
-    For lists too long for a message. number: most names that are said.
+    For lists too long for a message. number: most names that are shown.
     """
     if len(name) > _LONGEST_NAME:
         return "."

@@ -50,7 +50,7 @@ def _check_network(clients: Sequence[Client], network: Network | None, *, any_sp
         if client.traits.takes_entries and form is not None and form.block_bytes is None:
             raise ScenarioError(
                 f"{client.name}: kv_block_bytes must be given in EngineMemory, got none; KV "
-                "entries of other clients come here, and their size says how long they take"
+                "entries of other clients come here, and their transfer time depends on their size"
             )
 
 

@@ -91,8 +91,8 @@ def check_names(clients: Sequence[Client]) -> None:
     for client in clients:
         if not isinstance(getattr(client, "traits", None), ClientTraits):
             raise ScenarioError(
-                f"clients: {type(client).__name__} must say what it is; call "
-                "super().__init__(name, traits) in its __init__ or __post_init__"
+                f"clients: {type(client).__name__} must have traits; call super().__init__(name, "
+                f"traits) in its __init__ or __post_init__"
             )
     if not clients:
         raise ScenarioError("clients: a simulation needs at least one client, got none")

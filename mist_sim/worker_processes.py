@@ -25,8 +25,8 @@ def variables_for_workers() -> Iterator[Mapping[str, str | None]]:
 
     Python puts the working directory in front of the path of a process that runs a module, as
     workers and the processes that clean up after them do, so that a `numpy.py` there would be
-    executed: they start in safe-path mode. Workers get the path of this process later. Those that
-    clean up warn of whatever a parent that is ending too has removed, which is ignored.
+    executed: they start in safe-path mode. Workers get the path of this process later. Clean-up
+    processes warn of files that an ending parent has removed already; ignore that.
     """
     warnings = os.environ.get("PYTHONWARNINGS")
     wanted = {

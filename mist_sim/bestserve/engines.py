@@ -45,8 +45,8 @@ class Template:
         for name, usual in (("role", None), ("data_parallel_size", 1)):
             if (value := clients[0].get(name, usual)) != usual:
                 raise ScenarioError(
-                    f"clients.0.{name} must be left out, since the strategies say how many "
-                    f"instances there are, and what each does; got {value}"
+                    f"clients.0.{name} must be left out, since the strategies set the number and "
+                    f"the roles of instances; got {value}"
                 )
         if clients[0].get("speculative_config"):
             raise ScenarioError(

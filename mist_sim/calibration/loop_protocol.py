@@ -42,7 +42,9 @@ class LoopProtocol:
         if self.tokens_beyond_prompt is None:
             return
         if self.max_num_batched_tokens is not None:
-            raise ValueError("max_num_batched_tokens has no effect beside tokens_beyond_prompt")
+            raise ValueError(
+                "max_num_batched_tokens has no effect together with tokens_beyond_prompt"
+            )
         if self.tokens_beyond_prompt < 0:
             raise ValueError(f"tokens_beyond_prompt must be >= 0, got {self.tokens_beyond_prompt}")
 

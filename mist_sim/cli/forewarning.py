@@ -13,7 +13,7 @@ PATIENCE = 10.0  # seconds of a run before it is worth a look
 
 
 class Forewarning:
-    """Passes progress on; once a run has lasted ten seconds, it tells of a proved overload.
+    """Passes progress on; after ten seconds of a run, warns of a proved overload.
 
     Shorter runs end before a note would help, and pay nothing for it.
     """
@@ -39,7 +39,7 @@ class Forewarning:
 
 
 def overload(scenario: Scenario) -> str:
-    """Return a warning if a scenario is proved to be overloaded; else ""."""
+    """Return a warning if a scenario is provably overloaded; else ""."""
     from mist_sim.search.planning.proved_rate import proved_load
 
     load = proved_load(scenario)

@@ -83,7 +83,7 @@ Approximate = Annotated[
 
 
 def with_nearest(settings: list[str], approximate: bool) -> list[str]:
-    """Return the settings of a command line, with what `--approximate` stands for."""
+    """Return the settings of a command line, those of `--approximate` included."""
     return [*settings, "approximate=true"] if approximate else settings
 
 

@@ -16,7 +16,7 @@ _REQUESTS = 10_000  # BestServe, Tables 4 and 5
 
 @dataclass(frozen=True)
 class Given:
-    """A scenario without a file, as options say it; None: the option is missing."""
+    """A scenario made from options, without a file. None: the option is not given."""
 
     model: str | None
     gpu: str | None

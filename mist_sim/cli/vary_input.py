@@ -100,7 +100,7 @@ def cases_of(options: list[str]) -> dict[str, dict[str, Any]]:
                 f"--case {option}: must be NAME:KEY=VALUE,..., such as small:clients.0.count=2"
             )
         if name in found:
-            raise ScenarioError(f"--case {name}: must be given once; names tell cases apart")
+            raise ScenarioError(f"--case {name}: must be given once; each case needs its own name")
         pieces = pieces_of(text, f"--case {name}") if text.strip() else []
         found[name] = overrides_of(pieces, f"--case {name}")
     return found

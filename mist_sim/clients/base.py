@@ -183,11 +183,11 @@ class Client(ABC):
         return num_stages
 
     def new_stay(self, visit: Visit) -> Stay:
-        """Return the record of a visit that enters; a subclass may have one of its own."""
+        """Return the record of an entering visit; a subclass may use its own type."""
         return Stay(visit)
 
     def new_view(self, client_id: int) -> ClientState:
-        """Return the counts that routers see, all 0; a subclass may have some of its own."""
+        """Return the counts that routers see, all 0; a subclass may use its own type."""
         return ClientState(client_id, self.name)
 
     def transfer_time(self, kv: KeptEntries) -> float:

@@ -1,4 +1,4 @@
-"""What is counted of a client's steps; the track of one that has no lanes."""
+"""Counts of a client's steps; the track of a client without lanes."""
 
 from __future__ import annotations
 

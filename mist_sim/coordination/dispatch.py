@@ -29,8 +29,8 @@ class Dispatch:
 
         source: name of the client that keeps the entries the stage continues from; None: no
             entries.
-        Raises RefusalError if the router rejects the request, and ScenarioError if it chooses no
-        candidate or no client ever served the request's model.
+        Raises RefusalError if the router rejects the request; ScenarioError if it returns no
+        candidate, or if no client served the request's model at any time.
         """
         if request.chosen_ahead is not None:
             chosen, request.chosen_ahead = request.chosen_ahead, None
@@ -81,7 +81,7 @@ class Dispatch:
         return num_stages
 
     def _check_model(self, request: Request) -> None:
-        """Raise ScenarioError for a request whose model no client ever served."""
+        """Raise ScenarioError for a request whose model no client served at any time."""
         if request.model is not None and request.model not in self.roster.models:
             known = listed(sorted(self.roster.models)) or "none"
             who = f"request {request.request_id}"

@@ -1,4 +1,4 @@
-"""Growing pipelines: what an outcome adds to a request, and what it changes."""
+"""Growing pipelines: the stages and tokens that an outcome adds to a request."""
 
 from __future__ import annotations
 

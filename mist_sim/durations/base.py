@@ -47,7 +47,8 @@ def draws(
         times = np.asarray(law.sample(rng, block), dtype=np.float64)
         if times.shape != (block,):
             raise ScenarioError(
-                f"{name} must be {block} times where so many are asked for, got an array of shape "
+                f"{name} must be {block} times to match the number asked for, got an array of "
+                f"shape "
                 f"{times.shape} from {type(law).__name__}"
             )
         if not (times > 0).all():

@@ -1,4 +1,4 @@
-"""The law of measured times: each of them is as likely as any other."""
+"""The law of measured times: all of them are equally likely."""
 
 from __future__ import annotations
 

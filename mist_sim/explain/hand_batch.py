@@ -26,7 +26,7 @@ class HandBatch:
         if self.decodes < 0:
             raise ScenarioError(f"decodes must be >= 0, got {self.decodes}")
         if not (self.prompts or self.decodes):
-            raise ScenarioError("a step needs a prompt or a decode; say --prompts or --decodes")
+            raise ScenarioError("a step needs a prompt or a decode; give --prompts or --decodes")
         for new, context in self.prompts:
             if new < 1 or context < 0:
                 raise ScenarioError(

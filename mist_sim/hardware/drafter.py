@@ -92,7 +92,7 @@ def drafter(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> D
     if config.method == "mtp" and not target.num_nextn_predict_layers:
         raise ScenarioError(
             f"speculative_config must have another method than mtp for {target.name}, which has no "
-            "layers for it (num_nextn_predict_layers); eagle, draft_model and ngram do without"
+            "layers for it (num_nextn_predict_layers); eagle, draft_model and ngram need none"
         )
     if target.layers:
         return _last_layers(config, target, cluster)

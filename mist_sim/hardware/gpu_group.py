@@ -48,7 +48,7 @@ class GpuGroup(Protocol):
 
     @property
     def price(self) -> float | None:
-        """Dollars of a GPU an hour; None: the catalog of prices says it."""
+        """Dollars of a GPU an hour; None: as in the catalog of prices."""
 
     @property
     def idle_watts(self) -> float:
@@ -76,7 +76,7 @@ class GpuMachine(Protocol):
 
 @runtime_checkable
 class MachineByTrack(GpuMachine, Protocol):
-    """A machine whose groups work in turns: each has a track of steps of its own."""
+    """A machine whose groups take turns; each has its own track of steps."""
 
     def of_track(self, number: int) -> GpuMachine:
         """Return the machine of a track's steps: the same groups, some of them idle.

@@ -37,7 +37,7 @@ class KernelChoice:
         for kinds, backend in self._parts(model, cluster):
             if not all(has_figures(architecture, kind, backend) for kind in kinds):
                 taken = usual_backend(architecture, kinds[0])
-                instead = f"; what was timed is {taken}" if taken else ""
+                instead = f"; the measurements are for {taken}" if taken else ""
                 return f"kernels of {backend}{instead}"
         return ""
 

@@ -36,9 +36,9 @@ _TABLE = "sampler_times.csv"
 class Sampling:
     """How the requests ask for their tokens to be drawn, where it takes time.
 
-    What is not set is as in the model's `generation_config.json`, which vLLM's server takes for
-    requests that do not say; without one, vLLM samples from the whole vocabulary. Greedy requests,
-    and requests without top-p, top-k and penalties, add no time to `overhead.sequence`.
+    Options that are not set come from the model's `generation_config.json`, as in vLLM's server;
+    without that file, vLLM samples from the whole vocabulary. Greedy requests, and requests without
+    top-p, top-k and penalties, add no time to `overhead.sequence`.
 
     temperature: 0 draws the most likely token, and disables top_p and top_k.
     top_p: sample from the most likely tokens with this total probability (0 < top_p <= 1); 1: all.

@@ -98,22 +98,22 @@ def figures_of_its_own(gpu: GpuSpec) -> str:
     )
     if gpu == same:
         return ""
-    return f"not known: {gpu.name} has figures of your own; what was timed is {gpu.based_on}"
+    return f"not known: {gpu.name} has figures of your own; the measurements are for {gpu.based_on}"
 
 
-ACROSS_NODES = Borrowed("not known: GPUs on several nodes; what was timed are ranks on one")
+ACROSS_NODES = Borrowed("not known: GPUs on several nodes; only ranks on one node were measured")
 """The setting of an engine whose ranks sum over several nodes."""
 
 ADAPTED = Borrowed("not known: LoRA adapters, whose kernels were not timed here")
 """The setting of an engine that serves adapters."""
 
-WITH_IMAGES = Borrowed("not known: images; what was timed are prompts of text")
+WITH_IMAGES = Borrowed("not known: images; only text prompts were measured")
 """The setting of an engine that encodes images."""
 
-IN_PARTS = Borrowed("not known: context parallelism; what was timed are ranks with whole contexts")
+IN_PARTS = Borrowed("not known: context parallelism; only ranks with whole contexts were measured")
 """The setting of an engine whose ranks share out contexts."""
 
-CAPPED = Borrowed("not known: a power cap; what was timed are GPUs at their design power")
+CAPPED = Borrowed("not known: a power cap; only GPUs at their design power were measured")
 """The setting of an engine whose GPUs are capped."""
 
 

@@ -145,7 +145,7 @@ class Fleet:
                 )
 
     def repair(self, names: Sequence[str]) -> None:
-        """Let clients start that have failed, unless something else keeps them down."""
+        """Start failed clients, unless another reason keeps them down."""
         for name in names:
             member = self.members[name]
             member.num_faults -= 1

@@ -84,8 +84,8 @@ class Lifecycle:
         if cable in gone and (ends := ways.cut_off(gone)):
             raise ScenarioError(
                 f"{place}.link must leave a route from {ends[0]} to {ends[1]}, where KV entries "
-                f"go, got {' - '.join(cable)} for good; say when it is back with repair, or let "
-                "the clients fail that it cuts off"
+                f"go, got {' - '.join(cable)} for good; give the time of its return with repair, "
+                f"or let the clients that it cuts off fail"
             )
 
     def failing(

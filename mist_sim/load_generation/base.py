@@ -117,7 +117,7 @@ class LoadGenerator(ABC):
         leaving = self._leaves_after(visits) if failure is None else 0.0
         request.front_end += leaving
         ended_at = self.env.now + leaving if failure is None else failure.time
-        # rows stand in the order in which steps end, as those of plain walks do
+        # rows are in the order in which steps end, as in plain walks
         self.recorder.record_end(request, visits, ended_at, failure, num_attempts, in_vain)
         self._count_row(request, len(in_vain) if failure else len(in_vain) + len(visits))
         if leaving:

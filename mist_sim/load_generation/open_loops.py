@@ -62,7 +62,7 @@ class OpenLoop(LoadGenerator):
             env.repeat(event, self._arrive, time)
 
     def _arrive(self, event: Event) -> None:
-        """Let a request arrive at the front end, if there is one, or else at a client."""
+        """Let a request arrive at the front end if there is one, else at a client."""
         self.num_sent += 1
         env, request, servers = self.env, self._next, self.servers
         if servers is None:

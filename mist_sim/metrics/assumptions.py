@@ -1,4 +1,4 @@
-"""Warnings that are known before a run: the origin of step times, and what was assumed."""
+"""Warnings known before a run: the origin of step times, and assumptions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def assumption_warnings(
         if text:
             yield ResultWarning(kind, text)
     if left := [name for name in options if name not in told]:
-        yield ResultWarning(kinds.ASSUMED, f"Assumed, since nothing says them: {', '.join(left)}.")
+        yield ResultWarning(kinds.ASSUMED, f"Assumed, since they are not set: {', '.join(left)}.")
     for text in _collective_lines(collectives):
         yield ResultWarning(kinds.ACROSS_NODES, text)
 
@@ -192,7 +192,7 @@ def _architecture(assumed: Mapping[str, Sequence[str]]) -> str:
 
 
 def _kernels(assumed: Mapping[str, Sequence[str]]) -> str:
-    """Return how far steps of a GPU of one's own depend on its architecture; or nothing."""
+    """Return how much the steps of a user's GPU depend on its architecture; or nothing."""
     factors = _told(assumed, _KERNELS)
     if not factors:
         return ""

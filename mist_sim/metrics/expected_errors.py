@@ -138,7 +138,7 @@ def verdict_of(kept: bool, value: float, limit: float, error: Range | None) -> s
 def with_verdicts(
     slo: Mapping[str, Mapping[str, Any]], summary: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Return the figures beside their limits, each with its verdict (`verdict_of`).
+    """Return each figure that has a limit, with the limit and the verdict (`verdict_of`).
 
     `error_known` tells whether the verdict knows the expected error.
 

@@ -28,7 +28,7 @@ class LimitOnShare(NamedTuple):
 
     @property
     def figure(self) -> str:
-        """The percentile in a summary that tells, if it is there: milliseconds."""
+        """The percentile in a summary that decides, in milliseconds, if the summary has it."""
         return f"p{100 * self.share:g}_{self.metric}_ms"
 
 
@@ -113,7 +113,7 @@ def is_sure(
 def _too_many_failed(
     limits: Sequence[LimitOnShare], summaries: Sequence[Mapping[str, Any]]
 ) -> bool:
-    """Tell whether so many requests failed that the others cannot make up for them."""
+    """Tell whether too many requests failed for the finished ones to make up for them."""
     ended = [fmean(float(each[name]) for each in summaries) for name in ("completed", "failed")]
     most = ended[0] / sum(ended) if sum(ended) else 0.0
     return any(most < each.share for each in limits)
@@ -122,7 +122,7 @@ def _too_many_failed(
 def sentence(cases: Sequence[Kept], *, where: str = "", otherwise: str = "") -> str:
     """Return which cases keep their limits, and how sure that is. Empty for no cases.
 
-    where: text behind "keep their limits". otherwise: text that says what tells more.
+    where: text behind "keep their limits". otherwise: text on how to learn more.
     """
     if not cases:
         return ""

@@ -1,4 +1,4 @@
-"""Latencies before, during and after failures, and how long after each they are as before it.
+"""Latencies around failures, and how long they take to return to their level before each one.
 
 Requests are taken twenty at a time, in the order of their arrival. Before the first failure one in
 ten is slower than nine in ten of that time; of twenty as usual, more than five are so in 1.1 % of

@@ -56,8 +56,8 @@ class LoraConfig:
             )
         if self.max_cpu_loras is not None and self.storage_bandwidth is None:
             raise ValueError(
-                "max_cpu_loras has no effect without storage_bandwidth, which says how long it "
-                f"takes to read an adapter that host memory has not, got {self.max_cpu_loras}"
+                "max_cpu_loras has no effect without storage_bandwidth, the speed at which an "
+                f"adapter that is not in host memory is read, got {self.max_cpu_loras}"
             )
         if self.storage_bandwidth is not None and not self.storage_bandwidth > 0:
             raise ValueError(f"storage_bandwidth must be > 0 B/s, got {self.storage_bandwidth}")

@@ -63,7 +63,7 @@ def cache_layout(layers: Layers, ranks: int, entry_bytes: int) -> CacheLayout:
         else:
             (full if mixer.window is None else windows)[mixer] = number
     if windows and states:
-        raise ScenarioError("layers with a sliding window beside layers with a state are not known")
+        raise ScenarioError("a model with both sliding windows and states is not supported")
     if any(mixer.state_bytes(ranks, entry_bytes) for mixer in full):
         return _compressed(full, states, ranks, entry_bytes)
     if states:
@@ -106,7 +106,7 @@ def _with_states(
 ) -> CacheLayout:
     """Return the pages of layers of which some keep a state alone."""
     if not full:
-        raise ScenarioError("a model must have a layer with attention beside those with a state")
+        raise ScenarioError("a model with states must have at least one layer with attention")
     state = max(each.state_bytes(ranks, entry_bytes) for each in states)
     entry = max(each.token_bytes(ranks, entry_bytes) for each in full)
     num_states = sum(states.values())

@@ -17,8 +17,8 @@ from mist_sim.user_paths import user_path
 FILE = "generation_config.json"
 _TABLE = "generation_configs.csv"
 
-# What vLLM does not take from a file, as it is transformers' own default, which says nothing.
-# Source: GenerationConfig.to_diff_dict, which get_diff_sampling_param in vllm/config/model.py asks.
+# Values that vLLM does not take from a file, since they equal transformers' defaults. Source:
+# GenerationConfig.to_diff_dict, which get_diff_sampling_param in vllm/config/model.py asks.
 _SAYS_NOTHING = {"temperature": 1.0, "top_p": 1.0, "top_k": 50, "repetition_penalty": 1.0}
 
 

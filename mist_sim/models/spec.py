@@ -148,7 +148,7 @@ class ModelSpec(ModelSizes):
         return matrices, plain
 
     def _attention_params_held(self, ranks: int) -> tuple[dict[Part, int], int]:
-        """Return a rank's parameters of everything else: matrices by part, and others."""
+        """Return a rank's other parameters: matrices by part, and the rest."""
         matrices, plain = self._mixer_params_held(ranks)
         plain += self.vector_params_outside_layers
         vocabulary = -(-self.vocab_size // ranks) * self.hidden_size

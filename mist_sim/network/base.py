@@ -115,7 +115,7 @@ class Reach(NamedTuple):
 
 
 class Ways(Protocol):
-    """The links of a network with a topology, for all that travels beside hand-overs."""
+    """The links of a network with a topology, for all transfers but hand-overs."""
 
     def spans(self, client: str) -> Spans:
         """Return the groups of a client's ranks that lie on several nodes."""

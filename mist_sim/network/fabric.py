@@ -107,7 +107,7 @@ class Fabric:
 
     @property
     def ways(self) -> Ways:
-        """Its links, for all that travels beside hand-overs."""
+        """Its links, for all transfers but hand-overs."""
         return self
 
     @cached_property

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def write_text(path: Path, text: str | Iterable[str]) -> None:
-    """Write UTF-8 text with line ends as they are. text: whole, or its pieces in order."""
+    """Write UTF-8 text with unchanged line ends. text: whole, or its pieces in order."""
     if isinstance(text, str):
         path.write_text(text, encoding="utf-8", newline="\n")
         return

@@ -84,7 +84,7 @@ def strategy_label(row: Mapping[str, Any]) -> str:
 def _notes(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> list[str]:
     found = []
     if sum(row["is_close"] for row in rows) > 1:
-        found.append("* as good as the best one, as far as these runs tell.")
+        found.append("* as good as the best one: these runs show no difference.")
     slow = [row for row in rows if row["too_slow"]]
     if slow:
         same = {row["too_slow"] for row in slow}

@@ -202,7 +202,7 @@ def _marked(summary: Mapping[str, Any], key: str, name: str) -> str:
 
 
 def _bound(found: Mapping[str, Any]) -> str:
-    """Return what is known of a goodput that has no value. found: `Goodput.summary`."""
+    """Return the bounds of a goodput that has no value. found: `Goodput.summary`."""
     low, high = found["bounds"]
     if low and high is not None and not isinf(high):
         return f"{number(low)} to {number(high)}"

@@ -79,7 +79,7 @@ class LoadRouter:
 @ROUTERS.register("heavy_light")
 @dataclass(kw_only=True)
 class HeavyLightRouter:
-    """Reserve some candidates for heavy requests and the others for light ones.
+    """Reserve some candidates for heavy requests and the rest for light ones.
 
     In each part a visit goes to the candidate with the least work. A single candidate takes both.
 

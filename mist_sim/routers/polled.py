@@ -15,7 +15,7 @@ from mist_sim.units import Seconds
 
 @dataclass(kw_only=True)
 class PolledRouter:
-    """Let a router see every client as it was at the last poll, at 0, view_interval, and so on.
+    """Let a router see every client as of the last poll, at 0, view_interval, and so on.
 
     Gateways poll: llm-d's endpoint picker scrapes the servers' metrics every 50 ms, the router of
     the vLLM production stack every 30 s. Prefix caches tell of themselves by events, not by polls.

@@ -28,7 +28,7 @@ def forbidden_programs(scenario: BaseModel, origin: Origin) -> list[Problem]:
         Problem(
             place,
             f"names a program, {brief(command, _SHOWN)}, and none was started; if you trust it, "
-            "say --allow-programs (allow_programs=True in Python)",
+            f"give --allow-programs (allow_programs=True in Python)",
         )
         for place, command in _commands(scenario, ())
         if not origin.sets(place)

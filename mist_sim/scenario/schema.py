@@ -211,8 +211,8 @@ class Scenario(Strict):
     def resolved(self) -> str:
         """Return the scenario as YAML text, with every default and with units.
 
-        The text loads to an equal scenario. Relative paths in it start at the working directory,
-        wherever the text lies.
+        The text loads to an equal scenario. Relative paths start at the working directory, not at
+        the file's folder.
         """
         return as_text(self)
 

@@ -1,4 +1,4 @@
-"""Designs whose servers start: options that nobody named, and without which vLLM does not."""
+"""Designs whose servers start: sets options without which vLLM would not start."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mist_sim.scenario.loading import as_data
 def startable(scenario: Scenario) -> Scenario:
     """Return a scenario of designs made here, with the options that its servers need to start.
 
-    An engine whose longest context nobody named, and whose memory has no room for a request of the
-    model's own, gets as many tokens as fit; one with more sequences than have room for their states
-    gets as many as have. The scenario itself if all engines start, or cannot be built.
+    If the longest context is the model's default and does not fit into memory, the engine gets the
+    longest one that fits. If not all sequences have room for their states, it gets as many
+    sequences as do. The scenario itself if all engines start, or cannot be built.
     """
     try:
         changes = {

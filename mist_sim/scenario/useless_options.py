@@ -55,8 +55,7 @@ def _useless_numbers(workload: WorkloadSpec, clients: list[ClientPart]) -> Itera
             if value is not None and not any(name in client.looks_at for client in serving):
                 yield Problem(
                     ("workload", "pipeline", position, name),
-                    f"has no effect: {serving[0].name} serves every rag stage alike, whatever it "
-                    "searches; leave it out",
+                    f"has no effect: {serving[0].name} serves all rag stages alike; leave it out",
                 )
 
 
@@ -79,7 +78,7 @@ def _useless_times(
 
 
 def _has_tokens(part: Part) -> bool:
-    """Tell whether a stage of the pipeline has tokens, of its own or of the row."""
+    """Tell whether a stage of the pipeline has tokens, set in the stage or in the row."""
     stage = part.make()
     of_a_row = stage.with_lengths(1, 1) if stage.takes_lengths else stage
     return bool(getattr(of_a_row, "num_tokens", 0))

@@ -113,7 +113,7 @@ class Comparison(Findings):
         """
         told = [sentence(self._ranked)]
         if self.differ:
-            told = [f"None is best, since they are asked for other things: {self.differ}."]
+            told = [f"None is best, since their workloads or limits differ: {self.differ}."]
         told += [f"{case.name}: {case.binding.sentence}" for case in self.cases if case.binding]
         if self.uneven and told[0]:
             told.append(f"Not on the same footing (see the warnings): {' and '.join(self.uneven)}.")
@@ -133,7 +133,7 @@ class Comparison(Findings):
 
     @property
     def _beside(self) -> dict[str, Any]:
-        """The outcomes of runs beside the best one, with the same requests."""
+        """How runs compare with the best design's on the same requests."""
         return {case.name: case.beside._asdict() for case in self.cases if case.beside}
 
     @property
@@ -152,7 +152,7 @@ class Comparison(Findings):
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:
-        """What the scenarios warn of, and what is assumed for designs that lack it."""
+        """Warnings of the scenarios, and what designs without a setting assume."""
         found = [
             ResultWarning(kinds.UNEVEN if name in self.uneven else kinds.DESIGN, text, of=(name,))
             for name, text in self.assumed.items()
@@ -295,7 +295,7 @@ class _Case:
             self.failed = Row((), failure=Failure.of(error), error=error)
 
     def case(self, name: str, attainment: float | None, limits: Sequence[str]) -> Case:
-        """Return it as it is shown.
+        """Return the case as shown.
 
         attainment: share of good requests; None: as its slo says. limits: as in `Case`.
         """
@@ -350,7 +350,7 @@ def _search(
 def _run_beside_the_best(
     cases: Mapping[str, _Case], options: GoodputOptions, driver: Driver
 ) -> None:
-    """Run the designs whose intervals do not tell beside the best one, with the same requests."""
+    """Run the undecided designs and the best one on the same requests."""
     found = [
         Ranked(name, {"goodput": each.rate}, each.interval, None)
         for name, case in cases.items()

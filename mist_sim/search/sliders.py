@@ -19,8 +19,8 @@ __all__ = ["DESIGNS", "Design", "Slidable", "Sliders", "all_sliders"]
 class Slidable:
     """A hybrid scenario whose sliders can be set.
 
-    It has one client of role p_heavy and one of role d_heavy, with any `count`. Everything else of
-    it stays: model, hardware, router, limits, seed. `max_num_seqs` is lowered to chunks that are
+    It has one client of role p_heavy and one of role d_heavy, with any `count`. Everything else is
+    kept: model, hardware, router, limits, seed. `max_num_seqs` is lowered to chunks that are
     smaller. An aggregation is made of the p_heavy client, and has no network; nor does a
     disaggregation have a policy of hand-overs.
 

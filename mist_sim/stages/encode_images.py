@@ -1,4 +1,4 @@
-"""The stage in which a client of its own encodes the images of a prompt."""
+"""The stage in which a separate client encodes the images of a prompt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mist_sim.stages.stage_kinds import STAGES
 @STAGES.register("encode_images")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeImages(Stage):
-    """Make tokens of a prompt's images, before it is computed (encode, prefill and decode apart).
+    """Turn a prompt's images into tokens before prefill (encode, prefill and decode apart).
 
     num_images: of the prompt; in a template, the class stands for those of the row.
     patches, tokens, parts: of each (see `Image`).

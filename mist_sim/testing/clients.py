@@ -46,7 +46,7 @@ def check_client(
     require(client.name, f"{kind} must have a name")
     require(
         isinstance(getattr(client, "traits", None), ClientTraits),
-        f"{kind}.traits must say what it is; call super().__init__(name, traits)",
+        f"{kind}.traits must be set; call super().__init__(name, traits)",
     )
     hash(client)
     paths = list(pipelines) if pipelines is not None else _pipelines(client)

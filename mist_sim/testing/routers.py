@@ -40,9 +40,9 @@ class _Choice:
 def check_router(factory: Callable[[], Router]) -> None:
     """Check that a router chooses a candidate by the rules, and changes no state.
 
-    It returns the `client_id` of one of 1 to 8 candidates, or raises `RefusalError`; leaves
-    request, candidates and views as they are; decides the same whatever the output lengths; and
-    repeats its decisions when it gets an equal stream (`seed`), or at once when it has no `seed`.
+    It returns the `client_id` of one of 1 to 8 candidates, or raises `RefusalError`; changes no
+    request, candidate or view; does not depend on output lengths; and repeats its decisions when it
+    gets an equal stream (`seed`), or at once when it has no `seed`.
     """
     router = factory()
     require(

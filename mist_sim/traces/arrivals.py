@@ -61,7 +61,9 @@ class TraceArrivals:
         if self.rate is not None:
             require_positive("rate", self.rate, "/s")
             if self.speedup != 1.0:
-                raise ValueError(f"speedup must be left out beside rate, got {self.speedup:g}")
+                raise ValueError(
+                    f"speedup must be left out where rate is given, got {self.speedup:g}"
+                )
 
 
 @ARRIVALS.register("closed_loop")

@@ -38,8 +38,8 @@ class StageTemplate:
     parts: stages, used unchanged except for lengths taken from the row (`takes_lengths`), and the
     classes `Prefill` and `Decode`, which stand for the row's prompt and for its output after the
     first token, `KvRetrieval`, for a retrieval of all of that prompt, and `EncodeImages`, for its
-    images, where it has any. Raises ValueError when a
-    part is something else or the order makes no sense.
+    images, where it has any. Raises ValueError for a part of another type, or an order that cannot
+    run.
     """
 
     parts: tuple[StageOrClass, ...]

@@ -152,7 +152,7 @@ class Workload:
         if arrivals is None:
             arrivals = AllAtOnce() if arrival_times is None else TraceArrivals()
         elif arrival_times is not None and not isinstance(arrivals, TraceArrivals):
-            raise ValueError("arrival_times must be None when arrivals says when requests arrive")
+            raise ValueError("arrival_times must be None when arrivals is given")
         rows = [
             TraceRow(index(prompt), index(output), None if time is None else float(time))
             for prompt, output, time in zip(prompt_tokens, output_tokens, times, strict=True)

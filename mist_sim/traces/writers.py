@@ -101,8 +101,8 @@ def _hash_ids(row: TraceRow) -> list[int]:
         origin, number = origin_of(span)
         if origin != OF_BLOCK:
             raise ScenarioError(
-                "prompts have conversations or parts in common, which hash_ids of blocks cannot "
-                "say; --without-prefixes leaves them out"
+                "prompts share conversations or parts, which hash_ids of blocks cannot express; "
+                "--without-prefixes leaves them out"
             )
         ids.append(number)
         tokens += length

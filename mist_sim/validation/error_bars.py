@@ -272,7 +272,7 @@ def _covered(points: Iterable[Point]) -> Iterator[Setting]:
 
 
 def is_inside(point: Point, bar: ErrorBar) -> bool:
-    """Tell whether a measurement lies in a bar, to the digits that its ends have."""
+    """Tell whether a measurement lies in a bar, rounded to the digits of its ends."""
     return bar.low <= round(point.factor - 1, _DIGITS) <= bar.high
 
 

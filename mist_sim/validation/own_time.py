@@ -1,4 +1,4 @@
-"""An engine's own time, fitted to a measured run: what its server takes beside the kernels."""
+"""An engine's own time, fitted to a measured run: all time of its server but the kernels'."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def test_clients_that_leave_work_to_others_pass(client):
     ("client", "rule"),
     [
         (object, "must be a subclass of Client"),
-        (ServesNothing, "traits must say what it is"),
+        (ServesNothing, "traits must be set"),
         (ServesWhatNobodyKnows, "'polish', which no registered stage is; pass pipelines"),
         (TakesNothing, "must take at least the first"),
         (Raises, "raised KeyError"),

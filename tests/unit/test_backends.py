@@ -162,12 +162,15 @@ def test_kernels_that_nobody_timed_leave_no_error_bar():
     times = _client(engine="vllm-0.12", **options).traits.times
     assert times.kernels["experts"] == "deep_gemm"
     for setting in times.settings.values():
-        assert setting.why == "not known: kernels of deep_gemm; what was timed is triton"
+        assert setting.why == "not known: kernels of deep_gemm; the measurements are for triton"
     newer = _client(engine="vllm-0.19", **options).traits.times
     assert all(isinstance(setting, Setting) for setting in newer.settings.values())
     flex = llm_client("llm", model="qwen3-8b", attention_backend="FLEX_ATTENTION").traits.times
     for setting in flex.settings.values():
-        assert setting.why == "not known: kernels of FLEX_ATTENTION; what was timed is FLASH_ATTN"
+        assert (
+            setting.why
+            == "not known: kernels of FLEX_ATTENTION; the measurements are for FLASH_ATTN"
+        )
 
 
 def test_a_format_that_a_gpu_cannot_multiply_is_widened():

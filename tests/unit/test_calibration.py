@@ -281,7 +281,7 @@ def test_mist_calibrate_says_what_the_points_do_not_tell(tmp_path):
     assert line.split(maxsplit=3)[1:] == [
         "0",
         "us",
-        "at an end of its range: these rows do not tell it",
+        "at an end of its range: these rows do not determine it",
     ]
 
 

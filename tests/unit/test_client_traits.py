@@ -227,7 +227,7 @@ def test_a_client_that_does_not_say_what_it_is_is_refused():
 
         def abort(self, visit): ...
 
-    with pytest.raises(ScenarioError, match="Silent must say what it is; call super"):
+    with pytest.raises(ScenarioError, match="Silent must have traits; call super"):
         check_clients([Silent()])
 
 

@@ -240,7 +240,7 @@ def test_other_workloads_are_compared_on_demand():
     found = compare(scenarios, same_workload=False, jobs=1)
     assert len(found.cases) == 2
     assert not any(found.best.values())
-    assert found.verdict.startswith("None is best, since they are asked for other things: ")
+    assert found.verdict.startswith("None is best, since their workloads or limits differ: ")
 
 
 def test_clients_and_routers_may_differ():

@@ -246,7 +246,10 @@ def test_the_key_needs_a_client_that_runs_a_model():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("vllm-0.21", "'vllm-0.21'; it lies between two of them: write vllm-0.19 or vllm-0.24"),
+        (
+            "vllm-0.21",
+            "'vllm-0.21'; it lies between two known versions: write vllm-0.19 or vllm-0.24",
+        ),
         (0.19, "got 0.19; write vllm-0.19"),
         ("0.24", "write vllm-0.24"),
         ("vllm-0.19.1", "write vllm-0.19"),

@@ -270,7 +270,7 @@ def test_nine_in_ten_of_the_page_lie_inside():
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"memory_bandwidth": 4e12}, "has figures of your own; what was timed is h100-sxm"),
+        ({"memory_bandwidth": 4e12}, "has figures of your own; the measurements are for h100-sxm"),
         ({"based_on": ""}, "is a GPU of your own, whose kernels were not timed"),
         ({"name": "renamed"}, ""),
     ],
@@ -306,6 +306,6 @@ def test_engines_on_several_nodes_have_no_bar_and_the_table_says_why():
     result = simulate(scenario)
     expected = result.summary["expected_errors"]["llm"]
     assert {metric: bar["like"] for metric, bar in expected.items()} == dict.fromkeys(
-        ("ttft", "tpot"), "not known: GPUs on several nodes; what was timed are ranks on one"
+        ("ttft", "tpot"), "not known: GPUs on several nodes; only ranks on one node were measured"
     )
     assert expected["tpot"]["low"] is None

@@ -253,7 +253,7 @@ def test_a_later_step_of_a_run_has_grown():
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ([], "say which step: --at TIME of the run, or --prompts"),
+        ([], "give the step: --at TIME of the run, or --prompts"),
         (["--at", "1 s", "--decodes", "2"], "--at must be left out with --prompts"),
         (["--at", "soon"], "--at: "),
         (["--at", "1000000 s"], "llm-0 computes no step at 1e+06 s"),

@@ -222,7 +222,7 @@ FOUR = {"gpu": "l40s", "tensor_parallel_size": 4}
         ({"gpu": "h100-sxm", "tensor_parallel_size": 4}, "with h100-sxm, whose links .nvlink. are"),
         ({"gpu": "l40s"}, "with GPUs that send nothing to one another, got pcie-peer"),
         ({"gpu": "l40s", "data_parallel_size": 2}, "with GPUs that send nothing to one another"),
-        (FOUR | {"all_reduce": "ring"}, "with all_reduce ring, which says how GPUs sum"),
+        (FOUR | {"all_reduce": "ring"}, "with all_reduce ring, which sets how GPUs sum"),
         (FOUR | {"gpu": "rtx-4090"}, "pcie-peer, which has peer access: .* of rtx-4090"),
     ],
 )

@@ -151,7 +151,7 @@ def test_the_command_writes_a_gpu_that_scenarios_can_name(tmp_path):
     ("content", "options", "message"),
     [
         ("a,b\n1,2\n", [], "no table of kernels. Columns of one have: layer_name, input"),
-        ("layer,tokens,time_us\no_proj,1,5\n", [], "which model was measured: give --model"),
+        ("layer,tokens,time_us\no_proj,1,5\n", [], "the measured model: give --model"),
         (
             "layer,tokens,time_us\no_proj,1,5\n",
             ["--model", "llama-3.1-8b"],

@@ -52,8 +52,8 @@ def test_numbers_of_a_retrieval_that_no_worker_looks_at():
     message = refusal(**with_rag(num_query_tokens=20, num_documents=5))
     for name in ("num_query_tokens", "num_documents"):
         assert (
-            f"workload.pipeline.0.{name}: has no effect: search serves every rag stage alike, "
-            "whatever it searches; leave it out"
+            f"workload.pipeline.0.{name}: has no effect: search serves all rag stages alike; "
+            "leave it out"
         ) in message
     assert Rag() == Rag(num_query_tokens=None, num_documents=None)
 

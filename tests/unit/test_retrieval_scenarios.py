@@ -123,7 +123,11 @@ def test_a_level_as_small_as_a_block_of_a_small_model_is_none_too_small():
             "read_bandwidth: must be finite and > 0",
         ),
         (({"name": "a", "at": "node1/host"} | HALF,), {}, "to: must be given, since the level a"),
-        ((DRAM | HALF,), {"to": "node0/host"}, "to: must be left out, since no level says at"),
+        (
+            (DRAM | HALF,),
+            {"to": "node0/host"},
+            "to: must be left out, since no level has the key at",
+        ),
         (
             (DRAM | HALF,),
             {"device": {"name": "cpu", "slots": 0}},

@@ -434,7 +434,7 @@ class Endless:
     ("law", "expected"),
     [
         (Zeros(), "cpu: base_time must be > 0 s, got 0.0"),
-        (Fewer(), "cpu: base_time must be 64 times where so many are asked for, got an array of"),
+        (Fewer(), "cpu: base_time must be 64 times to match the number asked for, got an array of"),
         (Endless(), "cpu: the service time of Preprocess.* must be a finite number >= 0 s, got in"),
     ],
 )

@@ -138,7 +138,7 @@ def test_a_file_may_start_from_a_preset(tmp_path):
         ('based_on = "hgx-h100"\nnodes = 2.5', "nodes must be a whole number, got 2.5"),
         ('based_on = "hgx-h100"\nnodes = 0', "nodes must be >= 1, got 0"),
         ('based_on = "hgx-h100"\noversubscription = true', "must be a number, got True"),
-        ('based_on = "hgx-h100"\nnics = 9', "nics must be <= 8, the PCIe switches beside which"),
+        ('based_on = "hgx-h100"\nnics = 9', "nics must be <= 8, the number of PCIe switches"),
         ('based_on = "pcie-l4"\nnics = 2', "nics must be <= 1 where they are at the host"),
         ('based_on = "hgx-h100"\nsources = 1', "sources must be a table, got 1"),
         ('based_on = "hgx-h100"\nsources.nic = 1', "sources.nic must be a string, got 1"),

@@ -218,7 +218,7 @@ def test_a_rate_is_what_the_replay_has(ticks, rate):
 
 
 def test_a_rate_needs_times_and_no_speedup():
-    with pytest.raises(ValueError, match="speedup must be left out beside rate"):
+    with pytest.raises(ValueError, match="speedup must be left out where rate is given"):
         TraceArrivals(rate=2.0, speedup=3.0)
     at_once = Workload(Rows([TraceRow(1, 1, 0.0)] * 3), TraceArrivals(rate=2.0))
     with pytest.raises(ScenarioError, match="rate needs a trace whose requests come at different"):

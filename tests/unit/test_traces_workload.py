@@ -291,7 +291,7 @@ def test_from_lists_refuses_what_does_not_fit():
         Workload.from_lists([1], [1, 2])
     with pytest.raises(ValueError, match="the lists must be equally long, got 1, 1 and 2"):
         Workload.from_lists([1], [1], [0.0, 1.0])
-    with pytest.raises(ValueError, match="arrival_times must be None when arrivals says when"):
+    with pytest.raises(ValueError, match="arrival_times must be None when arrivals is given"):
         Workload.from_lists([1], [1], [0.0], arrivals=PoissonArrivals(rate=1))
 
 

@@ -84,7 +84,7 @@ class _Sizes:
     def model(self) -> ModelSpec:
         """The measured model; raises ScenarioError if neither the file nor `--model` names it."""
         if self._model is None:
-            raise ScenarioError(f"{self._path} does not say which model was measured: give --model")
+            raise ScenarioError(f"{self._path} does not name the measured model: give --model")
         return self._model
 
     def matrices(self, ranks: int) -> Mapping[str, tuple[int, int]]:

@@ -57,7 +57,7 @@ def fit_file(
 
 
 def _ranks(path: Path, notes: Mapping[str, str]) -> int:
-    """Return the ranks that a file says it was measured with; 0 where it does not."""
+    """Return the number of ranks that a file gives; 0 if it gives none."""
     said = notes.get("tensor_parallel_size", "0")
     if not said.isdecimal():
         raise ScenarioError(f"{path}: tensor_parallel_size must be a number, got {brief(said)}")
@@ -68,4 +68,4 @@ def _required(options: dict[str, object]) -> None:
     missing = [name for name, value in options.items() if not value]
     if missing:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
-        raise ScenarioError(f"the file does not say {', '.join(missing)}: give {names}")
+        raise ScenarioError(f"the file does not give {', '.join(missing)}: give {names}")

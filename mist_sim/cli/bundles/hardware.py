@@ -119,8 +119,8 @@ class HardwareOptions:
         """Return the KV entries that fit in a memory, in tokens. Raises ScenarioError for none."""
         if self.model is None:
             raise ScenarioError(
-                "--kv-memory needs --model, which says how large a token's KV entries are; "
-                "--max-kv-tokens does without"
+                "--kv-memory needs --model, to know the size of a token's KV entries; "
+                "--max-kv-tokens needs none"
             )
         num_bytes = quantity(memory, SIZE, "--kv-memory")
         return math.floor(num_bytes / load_generating(self.model).kv_bytes_per_token)

@@ -1,4 +1,4 @@
-"""One entry of a catalog, or of a file of one's own, as its file has it."""
+"""One entry of a catalog, or of a user's file, as written there."""
 
 from __future__ import annotations
 

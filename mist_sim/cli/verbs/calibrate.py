@@ -111,8 +111,8 @@ def calibrate(
     ),
     model: str | None = typer.Option(
         None,
-        help=f"The model measured, for closed_loop (by default {_MODEL}), and for kernels where "
-        "the table does not say it.",
+        help=f"The model measured, for closed_loop (by default {_MODEL}), and for kernels if the "
+        "table does not name it.",
     ),
     engine: Engine = None,
     think_time: ThinkTime = None,
@@ -210,7 +210,7 @@ def _print(found: Calibration) -> None:
         (f"{quantity}, {rows}", str(number), f"{mean:.1%}", f"{median:.1%}")
         for quantity, rows, number, mean, median in found.report()
     ]
-    unknown = "at an end of its range: these rows do not tell it"
+    unknown = "at an end of its range: these rows do not determine it"
     figures = [
         (name, as_quantity(name, value), unknown if name in found.at_bound else "")
         for name, value in found.values.items()

@@ -63,7 +63,7 @@ def explain(
         raise ScenarioError("--at must be left out with --prompts, --decodes and --context")
     if not by_hand and at is None:
         raise ScenarioError(
-            "say which step: --at TIME of the run, or --prompts, or --decodes with --context"
+            "give the step: --at TIME of the run, or --prompts, or --decodes with --context"
         )
     batch = HandBatch.read(prompts, decodes, context) if by_hand else None
     overrides = keys_of(commands, with_nearest(settings, approximate))

@@ -25,10 +25,10 @@ def fit(
     subset: str = typer.Option(
         "", help="MODEL/HARDWARE of a Splitwise file, such as llama2-70b/h100-80gb."
     ),
-    model: str = typer.Option("", help="The model measured, where the file does not say it."),
-    gpu: str = typer.Option("", help="The GPU measured, where the file does not say it."),
+    model: str = typer.Option("", help="The model measured, if the file does not name it."),
+    gpu: str = typer.Option("", help="The GPU measured, if the file does not name it."),
     tensor_parallel_size: int = typer.Option(
-        0, help="The ranks measured, where the file does not say it.", show_default=False
+        0, help="The ranks measured, if the file does not give them.", show_default=False
     ),
     force: bool = typer.Option(False, "--force", help="Replace FILE if it exists."),
 ) -> None:

@@ -204,7 +204,7 @@ def _workload(given: dict[str, Any], form: str, rate: float | None) -> dict[str,
     if names == ["--trace"]:
         return {"workload": {"trace": {"type": form, "path": given["trace"]}}}
     if rate is None:
-        raise ScenarioError(f"--rate is required with {names[0]}, which says no arrivals")
+        raise ScenarioError(f"--rate is required with {names[0]}, which has no arrivals")
     arrivals = {"type": "poisson", "rate": f"{rate!r} /s"}
     lengths: dict[str, Any] = {"type": "profile", "name": given["profile"]}
     if names == ["--input-len"]:

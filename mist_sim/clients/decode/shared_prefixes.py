@@ -45,7 +45,7 @@ class SharedPrefixes:
         return self._reads_again(self.tokens, num_decodes, num_keys) if self.tokens else 0
 
     def leave(self, ticket: int, num_decodes: int, num_keys: int) -> int:
-        """Forget a decode; return the keys of the others that come from the GPU's cache."""
+        """Forget a decode; return the other decodes' keys that come from the GPU's cache."""
         if ticket in self._held:
             self._count(self._held.pop(ticket), -1)
         return self._reads_again(self.tokens, num_decodes, num_keys) if self.tokens else 0

@@ -436,8 +436,8 @@ class Lane:
             if is_set:
                 raise ScenarioError(
                     f"{self.load.name}: {self.num_waiting} requests wait for ever from "
-                    f"{self.env.now:.6g} s on, the first for blocks that nobody gives back, which "
-                    f"some rules of vLLM allow with {option}; that is not simulated: have more "
+                    f"{self.env.now:.6g} s on, the first for blocks that no request will free, "
+                    f"which vLLM's rules allow with {option}; that is not simulated: have more "
                     f"KV-cache blocks, or {remedy}"
                 )
         raise InvariantError(what)

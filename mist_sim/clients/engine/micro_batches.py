@@ -104,7 +104,7 @@ class PipelineLane:
             member.end(run, plan, batch)
 
     def halt(self, now: float) -> None:
-        """Account for the passes that have returned by now, and forget the others."""
+        """Account for the passes that have returned by now, and drop the rest."""
         if self.run is not None:
             del self.ends[bisect_right(self.ends, now) :]
             if self.ends:

@@ -62,7 +62,7 @@ class PlainEngine(Engine):
         self._only, self._state, self._ahead = lane, lane.state, lane.ahead
         self._scheduler, self._most_tokens = scheduler, scheduler.max_num_batched_tokens
         self._whole_must_fit = scheduler.scheduler_reserve_full_isl
-        # what is in flight: one plan, batch and run that are filled anew for each
+        # the work in flight: one plan, batch and run, refilled each time
         self._plain_plan, self._batch = StepPlan(), StepBatch()
         self._plain_run = Run(((lane, self._plain_plan, self._batch),), 0.0, 0.0, 1, 0.0)
         self._at_end: Callable[[Event], None] = self._end  # bound once

@@ -17,7 +17,7 @@ _FAR = 4096  # tokens before a chunk, for what each of them costs
 
 
 class Prompts(NamedTuple):
-    """What is known of the engine that would get the next request, as of its last step.
+    """The state, after its last step, of the engine that would get the next request.
 
     prompts: (tokens to compute, tokens before them) of each that waits or runs. num_queries: tokens
     that the decodes bring into a step. context_sum: tokens that the cache holds for them.
@@ -69,7 +69,7 @@ class PrefillEstimate:
         return seconds
 
     def _look(self) -> Prompts:
-        """Return what is known of the engine that would get the next request."""
+        """Return the state of the engine that would get the next request."""
         lane = self._engines.next_lane()
         clock = lane.state.clock
         return Prompts(

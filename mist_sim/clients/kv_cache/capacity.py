@@ -83,8 +83,8 @@ class KvCacheConfig:
             default = type(self).__dataclass_fields__[name].default
             if self.num_gpu_blocks_override is not None and getattr(self, name) != default:
                 raise ValueError(
-                    f"{name} must be left out where num_gpu_blocks_override says how many blocks "
-                    f"there are, got {getattr(self, name)}"
+                    f"{name} must be left out where num_gpu_blocks_override gives the number of "
+                    f"blocks, got {getattr(self, name)}"
                 )
         if not 0 <= self.watermark < 1:
             raise ValueError(f"watermark must be in [0, 1), got {self.watermark}")

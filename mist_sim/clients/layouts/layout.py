@@ -87,7 +87,7 @@ class EngineLayout:
         return " x ".join(named) or "TP 1"
 
     def described(self, traits: ClientTraits) -> ClientTraits:
-        """Return a client's traits in this layout. traits: its traits in any other layout."""
+        """Return a client's traits in this layout. traits: its traits in some other layout."""
         (group, *_), machine = traits.engines, self.machine
         tensor = machine.cluster.gpus_a_stage if machine is not None else group.tensor
         form = traits.entries

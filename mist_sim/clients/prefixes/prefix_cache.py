@@ -60,7 +60,7 @@ class Chain:
         self.found: Found | None = None
 
     def make_private(self) -> None:
-        """Give the blocks behind the last span an id that no other request has."""
+        """Give the blocks behind the last span an id of this request only."""
         if not self.spans or self.spans[-1][1] != _NO_END:
             self.spans.append((self, _NO_END))
 
@@ -319,12 +319,12 @@ class PrefixCache:
         return total
 
     def evict(self, num_blocks: int) -> None:
-        """Use the least recently used free blocks for something else."""
+        """Reuse the least recently used free blocks."""
         for entry, num_lost in self.queue.pop(num_blocks):
             self.lose(entry, num_lost)
 
     def lose(self, entry: Entry, num_blocks: int) -> None:
-        """Forget the last blocks of an entry, which were free and are used for something else."""
+        """Forget the last blocks of an entry, which were free and are now reused."""
         if self.enter_copies is not None:
             self.enter_copies(entry.key)
         entry.num_cached -= num_blocks

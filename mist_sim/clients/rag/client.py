@@ -134,7 +134,7 @@ class RagClient(BatchedClient):
     max_wait: how long the oldest query waits for others while the client is free.
     device: a card or processor shared with other clients; a batch takes one of its slots.
 
-    A stage `rag` that names no num_query_tokens asks with the whole prompt, as long as it is then.
+    A stage `rag` without num_query_tokens uses the whole prompt, with its length at that time.
     Raises ValueError for values out of range, and for options that do not go together;
     ScenarioError for an index that does not fit the memory.
     Source: MIST §II-C, Fig. 4 (a) and §III-E, scheduler "Batched".
@@ -207,7 +207,7 @@ class RagClient(BatchedClient):
             self.search.check(self.index)
 
     def takes(self, stages: Sequence[Stage]) -> int:
-        """Return 1 if a retrieval is next: each is a visit of its own, and one query of a batch."""
+        """Return 1 if a retrieval is next: each is a separate visit, and one query of a batch."""
         return min(super().takes(stages), 1)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
@@ -226,7 +226,7 @@ class RagClient(BatchedClient):
         self._passages = passages
 
     def finish(self, visit: Visit) -> None:
-        """Lengthen the request's prompt by what was found, and finish the visit."""
+        """Lengthen the request's prompt by the passages found, and finish the visit."""
         found = self._found.pop(visit, 0)
         if visit.outcome is None and found:
             visit.outcome = Served(changes=(Longer(Prompted, found),))
@@ -313,7 +313,7 @@ class RagClient(BatchedClient):
             drawn = np.asarray(law.sample(rng, _BLOCK))
             if drawn.shape != (_BLOCK,) or not (drawn >= 1).all():
                 raise ScenarioError(
-                    f"{self.name}: passage_tokens must be {_BLOCK} whole numbers >= 1 where so "
-                    f"many are asked for, got {drawn} from {law}"
+                    f"{self.name}: passage_tokens must be {_BLOCK} whole numbers >= 1 to match the "
+                    f"number asked for, got {drawn} from {law}"
                 )
             yield from map(int, drawn.tolist())

@@ -46,7 +46,7 @@ class Waiting:
 
     @property
     def price(self) -> float | None:
-        """Dollars of a GPU an hour; None: the catalog of prices says it."""
+        """Dollars of a GPU an hour; None: as in the catalog of prices."""
         return self.group.price
 
     @property

@@ -141,7 +141,7 @@ class Phases:
     def _buffer_is_spent(self) -> bool:
         """Tell whether the buffer is empty, and running answers may stop.
 
-        Paused answers leave less memory for prompts, so a prompt has to fit beside them.
+        Paused answers keep their memory, so a prompt has to fit into the rest.
         """
         if any(_is_buffered(lane) for lane in self.lanes):
             return False

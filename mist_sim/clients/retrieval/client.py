@@ -145,7 +145,7 @@ class KvRetrievalClient(Client):
         if away and self.to is None:
             raise ValueError(f"to must be given, since the level {away[0]} lies in a topology")
         if self.to is not None and not away:
-            raise ValueError(f"to must be left out, since no level says at, got {self.to}")
+            raise ValueError(f"to must be left out, since no level has the key at, got {self.to}")
 
     def join_network(self, network: Network | None) -> None:
         """Check that the network has a way from each level. Raises ScenarioError if it has none."""

@@ -53,7 +53,7 @@ class ExpectedHits:
 
 
 class _SideBySide:
-    """Levels are read at the same time, since each has a link of its own."""
+    """Levels are read at the same time, since each has its own link."""
 
     def __init__(self, env: Environment) -> None:
         self._env = env

@@ -1,4 +1,4 @@
-"""How the bytes of a level come to a client: alone, beside other clients, over a topology."""
+"""How a level's bytes reach a client: on its own link, a shared link, or a topology."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OwnLink:
     seconds: Callable[[float], float]
 
     def read(self, num_bytes: float, share: float = 1.0) -> Event:
-        """Begin a read that takes the level's own time, whatever others read."""
+        """Begin a read that takes the level's own time, however much other clients read."""
         return self.env.at(self.env.now + share * self.seconds(num_bytes), ARRIVE)
 
 

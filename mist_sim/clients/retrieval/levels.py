@@ -91,7 +91,7 @@ class StorageLevel:
             return times.seconds(num_bytes)
         speeds = [each for each in (self.read_bandwidth, self.total_bandwidth) if each is not None]
         if not speeds:
-            raise ValueError(f"{self.name}: the links of a topology say how long a read takes")
+            raise ValueError(f"{self.name}: the links of the topology give the time of a read")
         return self.latency + num_bytes / min(speeds)
 
 
@@ -128,7 +128,7 @@ def shares(levels: Sequence[StorageLevel]) -> list[float]:
 
 def _hit_rate(level: StorageLevel) -> float:
     if level.hit_rate is None:
-        raise ValueError(f"{level.name}: hit_rate is required, since nothing else says it")
+        raise ValueError(f"{level.name}: hit_rate is required, since no other option gives it")
     return level.hit_rate
 
 

@@ -62,7 +62,8 @@ def check_not_stuck(clients: Iterable[Client], policy: HandOverPolicy | None, no
     raise ScenarioError(
         "kv_cache must have room for more requests on every client that hand_over.policy "
         f"({type(policy).__name__}) lets both hand over and take over: each waits for memory at "
-        f"another, which keeps what it has for it, so that nothing happens after {now} s ({who}); "
+        f"another, which keeps its own memory until then, so that the run stands still after {now} "
+        f"s ({who}); "
         "more memory, a lower rate, or clients with roles prefill and decode, which never wait in "
         "a circle"
     )

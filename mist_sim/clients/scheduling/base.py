@@ -81,7 +81,7 @@ class Scheduler(ABC):
 
     @property
     def swaps(self) -> bool:
-        """Whether the blocks of a request that gives way are copied to host memory."""
+        """Whether the blocks of a preempted request are copied to host memory."""
         return self.preemption != "recompute"
 
     @property

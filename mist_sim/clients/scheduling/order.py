@@ -1,4 +1,4 @@
-"""Packing orders: which waiting sequence is admitted next, and which running one gives way.
+"""Packing orders: which waiting sequence is admitted next, and which running one is preempted.
 
 A queue never skips its head: when the head does not fit, everybody waits. So in every order but
 first come, first served, a long prompt can starve under a stream of short ones.
@@ -51,7 +51,7 @@ class WaitingQueue(ABC):
 
     @abstractmethod
     def remove(self, sequence: SequenceState) -> None:
-        """Take a sequence out, wherever it stands."""
+        """Take a sequence out of any place."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class WaitingQueue(ABC):
 class FirstComeFirstServed(OrderedDict[SequenceState, None], WaitingQueue):
     """In order of arrival; a preempted sequence goes back to the head (vLLM's default).
 
-    Many may wait, and give up wherever they stand, which takes no search here.
+    Many may wait, and give up at any place in the queue; removal needs no search.
     """
 
     def add(self, sequence: SequenceState) -> None:
@@ -125,7 +125,7 @@ class EntriesFirst(FirstComeFirstServed):
         self._first.give_back(sequence)
 
     def head(self) -> SequenceState:
-        """Return the first sequence whose entries are here, else the first of all."""
+        """Return the first sequence whose entries have arrived, else the first of all."""
         for first in self._first or self:
             return first
         raise KeyError("no sequence waits")
@@ -204,8 +204,8 @@ class Ranked(WaitingQueue):
 class ByPriority(Ranked):
     """By the request's priority, the smallest value first (vLLM's `priority` policy).
 
-    The running sequence of the largest value gives way, among equals the latest to arrive, and of
-    those that came at one time the first to be admitted (the `max` in vLLM's `Scheduler.schedule`).
+    The running sequence with the largest value is preempted; among equals the latest to arrive, and
+    among those that arrived together the first admitted (the `max` in vLLM's `Scheduler.schedule`).
     """
 
     takes_from_anywhere: ClassVar[bool] = True

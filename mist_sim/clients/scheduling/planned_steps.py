@@ -1,4 +1,4 @@
-"""The steps of a plan: what they compute, and how many of them are alike."""
+"""The steps of a plan: their work, and how many equal steps follow."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def growth_of(lane: LaneState, plan: StepPlan) -> StepGrowth:
 def steps_of(lane: LaneState, plan: StepPlan, limit: int, budget: int) -> int:
     """Steps in which every prompt gets the same piece, and no decode changes.
 
-    With budget to spare, another prompt may start in the step that completes one; that
-    step then needs a plan of its own.
+    If tokens are left in the budget, a prompt may start in the step that completes another; that
+    step needs its own plan.
     """
     shares = lane.kv_cache.shares_blocks
     if lane.pages is not None:

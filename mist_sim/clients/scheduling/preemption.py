@@ -1,14 +1,13 @@
 """How running sequences get the blocks of the next step, and which give way if there are too few.
 
 vLLM v1 (`take_in_turn`): decodes and pieces of prompts take blocks in the order of admission,
-before any waiting request looks up its prefix. A sequence without blocks preempts the running
-request that gives way, until there is room or it has preempted itself. In the latter case the
-sequences after it get nothing in this step: prompts stand still, and decodes pause. This happens
-only if the victim need not be the last in the list, as with `order: priority`. Turns are then
-skipped as well: vLLM walks `running` by index and does not step back when an earlier sequence is
-preempted, so the sequence after it is skipped. The same holds for each victim earlier in the list
-that has ended with the step in flight. Both end with 0.33 (`EngineRules.pass_goes_on`): every
-sequence gets a turn.
+before any waiting request looks up its prefix. A sequence without blocks preempts the last running
+request in the order, until there is room or it preempts itself. In the latter case the sequences
+after it get nothing in this step: prompts stand still, and decodes pause. This happens only if the
+victim need not be the last in the list, as with `order: priority`. Turns are then skipped as well:
+vLLM walks `running` by index and does not step back when an earlier sequence is preempted, so the
+sequence after it is skipped. The same holds for each victim earlier in the list that has ended with
+the step in flight. Both end with 0.33 (`EngineRules.pass_goes_on`): every sequence gets a turn.
 
 Decodes take their tokens of a step first. Only where a prefix cache keeps states
 (`PageManager.keeps_states`) is that not so: a prompt may stop at the end of a block and leave
@@ -183,7 +182,7 @@ def take_for_decodes(lane: LaneState, num_blocks: int) -> None:
 
 
 def _pieces(lane: LaneState, plan: StepPlan, budget: int, cut: Cut) -> list[Piece]:
-    """Return the pieces of the running prompts within a budget, beside the decodes."""
+    """Return the running prompts' pieces in a budget that decodes share."""
     if lane.pages is not None and lane.pages.keeps_states:
         return _in_order(lane, plan, budget, cut)
     budget -= lane.clock.num_queries
@@ -359,8 +358,8 @@ def add_prefill(
     """Let every step of a plan compute some of a prompt that runs; return how many tokens.
 
     It has all its blocks, or, where prompts take them piece by piece, takes those of this piece.
-    For these, prompts that the plan does not compute are preempted; it gets 0 tokens if it gives
-    way itself, or if one that the plan computes would have to.
+    For these, prompts that the plan does not compute are preempted; it gets 0 tokens if it is
+    preempted itself, or if a prompt that the plan computes would have to be.
     """
     if not lane.by_piece:
         return add_piece(lane, plan, sequence, num_new_tokens)

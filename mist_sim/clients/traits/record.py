@@ -1,8 +1,8 @@
 """A client's traits: one frozen record that all code outside `clients` reads.
 
 Rules of scenarios and simulations, hand-overs, networks, lifecycles and results ask a client's
-`traits`, never for its type. So a client of one's own that has an engine's traits is treated as an
-engine is.
+`traits`, never for its type. So a user's client with the traits of an engine is treated like an
+engine.
 """
 
 from __future__ import annotations

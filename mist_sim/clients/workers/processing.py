@@ -81,9 +81,7 @@ class SequentialClient(Workers):
             raise ValueError("service_time must be left out with base_time or time_per_token")
         timed = has_times or self.service_time is not None or set(self.serves) <= {ToolCall.kind}
         if not timed and self.fetch is None:
-            raise ValueError(
-                "base_time or service_time is required; nothing says how long it takes"
-            )
+            raise ValueError("base_time or service_time is required to know how long it takes")
 
     def join_network(self, network: Network | None) -> None:
         """Check the route of the bytes it fetches. Raises ScenarioError."""

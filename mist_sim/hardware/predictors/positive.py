@@ -29,7 +29,7 @@ def checked(predictor: Predictor) -> Predictor:
 
 
 def is_positive(predictor: object) -> bool:
-    """Whether a predictor cannot give an impossible time; a subclass has to say it again."""
+    """Whether a predictor cannot give an impossible time; a subclass has to declare it again."""
     own = vars(type(predictor))
     if own.get("always_positive"):
         return True

@@ -109,9 +109,9 @@ class TowerTimes:
     def _measured_layer(self, measured: Measured, counts: Counter[int]) -> float:
         """Return the seconds of the attention of images in one layer, of measured equal images.
 
-        counts: images by their patches. Each of `n` unlike images takes an `n`th of what `n` of its
-        own size take. All of them take no less than any few of them, so that one image more never
-        makes a pass shorter, whatever was measured.
+        counts: images by their patches. Each of `n` images of different sizes takes 1 / `n` of the
+        time of `n` images of its size. The time of a set is at least that of any subset, so that an
+        additional image never makes a pass shorter.
         """
         longest = 0.0
         for number in range(1, counts.total() + 1):

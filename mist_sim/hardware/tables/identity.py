@@ -110,7 +110,7 @@ def _check_rates(own: GpuSpec, device: GpuSpec, where: str) -> None:
         if getattr(own, name) != getattr(device, name):
             raise ScenarioError(
                 f"{where}: {name} of {own.name} must be that of {device.name}, on which the times "
-                "were measured; say predictor.scale, by how much they change, or leave it out"
+                "were measured; set predictor.scale to the ratio of step times, or leave it out"
             )
 
 

@@ -104,7 +104,8 @@ def _checked_notes(path: Path, model: ModelSpec, cluster: Cluster, scale: float)
     if measured != ranks:
         raise ScenarioError(
             f"{path}: holds kernels of tensor_parallel_size {measured}, the client has {ranks}; "
-            f"name a folder tp{ranks} with those of {ranks}, or say what was measured in meta.yaml "
+            f"name a folder tp{ranks} with those of {ranks}, or give the measured ranks in "
+            f"meta.yaml "
             f"(tp_degrees: [{ranks}])"
         )
     return notes

@@ -1,4 +1,4 @@
-"""Looks at a group now and then, and starts or drains clients as its policy wants."""
+"""Looks at a group at intervals, and starts or drains clients as its policy decides."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Table:
 
 
 class TableColumns(Mapping[str, Any]):
-    """The columns of a table as it was; each array is made when it is read, and not kept.
+    """The columns of an uncompressed table; an array is made when it is read, and not kept.
 
     Readers take a few columns at a time: all of them at once, in 8 bytes a value, are more than
     the table itself.
@@ -87,7 +87,7 @@ class TableColumns(Mapping[str, Any]):
 
     @property
     def num_rows(self) -> int:
-        """Rows of the table as it was."""
+        """Rows of the uncompressed table."""
         return self._length
 
     def __getitem__(self, name: str) -> NDArray[Any]:

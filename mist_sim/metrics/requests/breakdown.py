@@ -210,7 +210,7 @@ class Breakdown:
 def _parts_of(kinds: Any) -> tuple[str, str]:
     """Return the names of the work until the first token of a visit, and behind it.
 
-    kinds: of its stages. The names are the same where nothing tells stages of a visit apart.
+    kinds: of its stages. Names are equal where nothing distinguishes the stages of a visit.
     """
     first, *later = list(dict.fromkeys(kinds))
     if first == PREFILL and later:

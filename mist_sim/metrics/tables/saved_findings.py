@@ -68,7 +68,7 @@ ONE_LINE = OneLine()
 
 
 class UnansweredError(ScenarioError):
-    """A search without an answer, with the reason. found: what was tried."""
+    """A search without an answer, with the reason. found: the trials."""
 
     def __init__(self, reason: str, found: Findings) -> None:
         super().__init__(reason)

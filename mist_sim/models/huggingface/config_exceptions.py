@@ -145,7 +145,7 @@ def search(
 ) -> list[str]:
     """Return the names that a pattern, a regular expression or the end of a name stands for.
 
-    Raises an error for a pattern that may take for ever, and after the deadline.
+    Raises an error for a pattern that may not terminate, and after the deadline.
     """
     if _NESTED.search(pattern) or sum(map(pattern.count, "*+{")) > _MOST_REPEATS:
         raise table.error(

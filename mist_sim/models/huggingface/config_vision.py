@@ -53,7 +53,7 @@ def _text_size(whole: ConfigReader) -> int:
 
 
 def _qwen3(vision: ConfigReader, hidden: int) -> VisionTower:
-    """Read Qwen3-VL's and Qwen3.5's; each deepstack layer has a merger of its own."""
+    """Read Qwen3-VL's and Qwen3.5's; each deepstack layer has its own merger."""
     size, patch = vision.size("hidden_size"), vision.size("patch_size")
     merge, frames = vision.size("spatial_merge_size"), vision.size("temporal_patch_size")
     wide, square = size * merge**2, (patch * merge) ** 2

@@ -90,7 +90,7 @@ def refusal(
     say = "Say whose layers it has"
     if keys:
         said += f", and these keys may change what it computes: {_some(keys)}"
-        say = "Leave out those that do not, and say whose layers it has"
+        say = "Leave out those that do not, and name the model whose layers it has"
     also = f", and give {_some(missing)}" if missing else ""
     return reader.error(
         f'{said}. {say} (the nearest known is "model_type": "{nearest}"){also}; or {NEAREST_HINT}'

@@ -1,4 +1,4 @@
-"""ImagesConfig: options of an engine that serves images beside text."""
+"""ImagesConfig: options of an engine that serves images and text."""
 
 from __future__ import annotations
 

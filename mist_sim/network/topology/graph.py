@@ -79,8 +79,8 @@ class Topology:
             raise ValueError(f"nics must be from 0 to {COPIES}, got {self.nics}")
         if self.gpus_per_switch is not None and self.nics > self.num_switches:
             raise ValueError(
-                f"nics must be <= {self.num_switches}, the PCIe switches beside which they are, "
-                f"got {self.nics}; nic may be the bandwidth of several"
+                f"nics must be <= {self.num_switches}, the number of PCIe switches that they hang "
+                f"on, got {self.nics}; nic may be the bandwidth of several"
             )
         if self.gpus_per_switch is None and self.nics > 1:
             raise ValueError(

@@ -16,8 +16,8 @@ OF_THE_NODE = ("host", "storage")
 class Supplies:
     """The links over which engines read, each GPU an equal part.
 
-    The graph's links are shared with all traffic. A store's own limit is a link of its own, shared
-    by the GPUs of one engine. Links are numbered after those of the graph.
+    The graph's links are shared with all traffic. A store's own limit counts as one link, shared by
+    the GPUs of one engine. Links are numbered after those of the graph.
 
     capacities: bytes/s of the graph's links; those of stores are appended.
     """

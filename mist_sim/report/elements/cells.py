@@ -45,7 +45,7 @@ def latency(ms: float) -> tuple[str, str]:
 
 
 def in_ms(ms: float) -> str:
-    """Return a latency for a column of milliseconds; one in seconds says so."""
+    """Return a latency for a column of milliseconds; a value in seconds has its unit."""
     text, unit = latency(ms)
     return f"{text} s" if unit == "s" else text
 

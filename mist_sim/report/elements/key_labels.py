@@ -12,7 +12,7 @@ _LONGEST = 40  # characters of a value
 
 
 def labels_of(keys: Sequence[str]) -> dict[str, str]:
-    """Return a label of each dotted key: the shortest end that no other key has."""
+    """Return a label for each dotted key: its shortest unique end."""
     found = {}
     for key in keys:
         steps = key.split(".")

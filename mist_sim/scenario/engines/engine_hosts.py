@@ -51,7 +51,7 @@ def _no_effect(gpu: GpuSpec, config: EngineConfig) -> str:
     if link.bus_bandwidth:
         return f"with {gpu.name}, whose collectives were measured (bus_bandwidth in its entry)"
     if config.all_reduce is not None:
-        return f"with all_reduce {config.all_reduce}, which says how GPUs sum"
+        return f"with all_reduce {config.all_reduce}, which sets how GPUs sum"
     if not _in_contact(config):
         return "with GPUs that send nothing to one another"
     return ""

@@ -1,4 +1,4 @@
-"""How an engine's tokens are drawn: as requests say, else as the model's server does."""
+"""How an engine samples tokens: by the requests' options, else by the server's defaults."""
 
 from __future__ import annotations
 

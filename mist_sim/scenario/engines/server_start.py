@@ -1,9 +1,9 @@
 """What keeps vLLM's server from starting: the one list of it, with a source for each rule.
 
 Every client of type llm asks it as it is made, so that all verbs do, and `mist from-vllm`. What
-cannot be is a ScenarioError; searches leave such a design out with that reason. Two rules are
-lenient, since what is served is the same: a longest context that nobody named and that does not
-fit, and more sequences than states fit, are warned of, and designs that are made here get what fits
+cannot be is a ScenarioError; searches leave such a design out with that reason. Two rules only
+warn, since they do not change what is served: a default longest context that does not fit, and more
+sequences than there is room for states. Generated designs get values that fit
 (`mist_sim.scenario.startable`).
 
 All files were read in vLLM 0.12.0, 0.14.0, 0.19.0, 0.24.0 and 0.33.0; those between say when a
@@ -55,7 +55,7 @@ _REFINE = 32  # values of a block that Triton's kernels take at least
 
 
 class Server(NamedTuple):
-    """A server that is to start: its options, and what they make of model and GPUs."""
+    """A server to start: its options, and the model and GPUs with these options applied."""
 
     config: EngineConfig
     model: ModelSpec

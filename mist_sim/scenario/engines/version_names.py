@@ -43,7 +43,7 @@ def _instead(name: str) -> str:
     found = _NUMBER.fullmatch(name.strip())
     if found is None:
         return (
-            "other engines are not known by name: leave engine out, and say their options one by "
+            "other engines are not known by name: leave engine out, and set their options one by "
             "one (mist list options)"
         )
     asked = (int(found[1]), int(found[2]))
@@ -56,7 +56,9 @@ def _instead(name: str) -> str:
         return f"it is newer than all of them: write {older[-1]}, and say what differs"
     if not older:
         return f"it is older than all of them: write {newer[0]}, and say what differs"
-    return f"it lies between two of them: write {older[-1]} or {newer[0]}, and say what differs"
+    return (
+        f"it lies between two known versions: write {older[-1]} or {newer[0]}, and say what differs"
+    )
 
 
 def _number(version: str) -> tuple[int, int]:

@@ -22,7 +22,7 @@ Location = tuple[str | int, ...]
 
 _LONGEST = 60  # characters of a value that a message shows
 _SHORT = 2  # letters of units and the like, of which one is not the other misspelt
-_LONGEST_LINE = 1_500  # characters of one problem: a place in the file, and what is known there
+_LONGEST_LINE = 1_500  # characters of one problem: a place in the file, and the keys allowed there
 _MOST_SHOWN = 20  # problems; a file of equal mistakes has as many as lines
 _SAID = "said"  # the type of an error whose text is final
 _NO_DEFAULT = "default_factory_not_called"  # follows from another error

@@ -29,7 +29,7 @@ class Item:
 
 
 class Account:
-    """Collects items; a command line is read to its end, whatever is wrong with it."""
+    """Collects items; a command line with faults is read to its end."""
 
     def __init__(self) -> None:
         self.items: list[Item] = []
@@ -47,7 +47,7 @@ class Account:
         self.items.append(Item(flag, "no effect", why))
 
     def assumed(self, flag: str, why: str) -> None:
-        """Note a flag whose effect on times is not simulated. why: what is assumed instead."""
+        """Note a flag whose effect on times is not simulated. why: the assumption instead."""
         self.items.append(Item(flag, "no effect", why, is_assumed=True))
 
     def overrule(self, names: Collection[str], why: str) -> None:

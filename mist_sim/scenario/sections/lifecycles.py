@@ -85,7 +85,7 @@ def problems_of_lives(
         return
     lives = made(part, clients)
     if lives == Lifecycle():
-        yield Problem(("lifecycle",), "has no effect: it says nothing; leave it out")
+        yield Problem(("lifecycle",), "has no effect: it is empty; leave it out")
     yield from _unknown_names(part, clients)
     yield from _groups(lives, clients)
     if lives.start_up is not None and not lives.starts_anybody:

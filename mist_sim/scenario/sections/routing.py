@@ -81,10 +81,10 @@ def poll_problems(
     if view_interval < 0:
         yield Problem(("view_interval",), f"must be >= 0 s, got {view_interval}")
     elif LengthAwareRouter in plugins:
-        text = "must be left out with length_aware: what it estimates is as of now, and not polled"
+        text = "must be left out with length_aware: its estimates use the present state, not polls"
         yield Problem(("view_interval",), text)
     elif all(plugin in _LOOK_AT_NO_LOAD for plugin in plugins):
-        text = "has no effect: random and round_robin look at nothing that polls tell"
+        text = "has no effect: random and round_robin use no state, so polls change nothing"
         yield Problem(("view_interval",), text)
 
 

@@ -29,7 +29,7 @@ _BATCHES = (2, 3)  # batches in flight, as in the paper, whose figure 2 has thre
 
 
 def bundles(fleet: Fleet) -> Iterator[Proposal]:
-    """Yield some ratios of engines for prompts, and the best bundle on the GPUs of the others.
+    """Yield some ratios of engines for prompts, each with the best bundle on the remaining GPUs.
 
     Raises ScenarioError for a scenario whose model or whose options allow no bundle.
     """
@@ -46,7 +46,7 @@ def bundles(fleet: Fleet) -> Iterator[Proposal]:
 
 
 def with_best_bundle(fleet: Fleet, num_p: int) -> Scenario:
-    """Return `num_p` engines for prompts, and the best bundle on the GPUs of the others.
+    """Return `num_p` engines for prompts, and the best bundle on the remaining GPUs.
 
     Raises ScenarioError if no bundle is possible.
     """
@@ -155,7 +155,7 @@ class _Planner:
         said = fleet.groups[-1].said
         if fleet.model.moe is None:
             raise ScenarioError(
-                f"the model must have experts, whose sizes say how long the FFN takes; "
+                f"the model must have experts, whose sizes determine the time of the FFN; "
                 f"{fleet.model.name} has none"
             )
         if any(each.said["quantization"] is not None for each in fleet.groups):

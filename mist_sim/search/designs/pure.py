@@ -20,7 +20,7 @@ _NOTHING_HANDED_OVER = {
 
 
 def together(fleet: Fleet) -> Iterator[Proposal]:
-    """Yield the engines without sides: as they are, and with other chunks."""
+    """Yield the engines without roles: as given, and with other chunk sizes."""
     own = set(fleet.chunks)
     if len(own) != 1:
         yield Proposal("together", partial(without_sides, fleet, None))
@@ -58,7 +58,7 @@ def apart(fleet: Fleet) -> Iterator[Proposal]:
 
 
 def in_two(fleet: Fleet, num_p: int) -> Scenario:
-    """Return the engines with so many for prompts, the others for answers."""
+    """Return the engines with a given number for prompts and the rest for answers."""
     clients = fleet.divided(num_p, prefill_side(fleet), Side("decode"))
     return fleet.having(clients, network=fleet.network, hand_over=fleet.hand_over)
 
@@ -66,8 +66,8 @@ def in_two(fleet: Fleet, num_p: int) -> Scenario:
 def prefill_side(fleet: Fleet) -> Side:
     """Return the engines for prompts.
 
-    They have the chunk of the scenario's own prompt engines, or else the largest tried, since no
-    answer waits there.
+    They have the chunk of the scenario's prompt engines, or else the largest one tried, since no
+    decode waits there.
     """
     own = set(fleet.chunks)
     if not own:

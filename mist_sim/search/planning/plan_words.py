@@ -177,7 +177,7 @@ def _left(found: Mapping[str, Any]) -> str:
 
 
 def _one_less_confidence(found: Mapping[str, Mapping[str, Any]]) -> Confidence:
-    """Return how sure the verdict on fewer engines is, whatever the error."""
+    """Return how sure the verdict on fewer engines is, for every step-time error in its range."""
     told: list[Confidence] = []
     for each in found.values():
         verdicts = {one["verdict"] for one in each["slo"].values()}

@@ -105,7 +105,7 @@ class PlanOptions:
                 raise ScenarioError(f"prices {name} must be finite and > 0 $/h, got {price:g}")
 
     def price(self, gpu: str) -> float | None:
-        """Return the dollars of one GPU an hour that are said; None: the catalog's hold."""
+        """Return the given dollars of a GPU an hour; None: the catalog's."""
         own = {_named(name): price for name, price in self.prices.items()}
         return own.get(_named(gpu)) if own else None
 
@@ -186,7 +186,7 @@ class Question:
         return (None,) if self._has_router else (LEAST_OUTSTANDING,)
 
     def sizes(self, width: int) -> dict[str, Any]:
-        """Return the options of an engine of a tensor parallel size, as they are said."""
+        """Return the given options of an engine of one tensor parallel size."""
         return {**self._engine, "tensor_parallel_size": width}
 
     def having(self, gpu: str, width: int, count: int, router: str | None = None) -> Scenario:

@@ -92,7 +92,7 @@ class Refining:
 
         fewer: `Candidate.without_one`. tried: the runs of these.
         `good`: the share of good requests in a run until the verdict is known, 0 if no engine is
-        left. `attains`: whether that is enough, as far as the run tells if `undecided`. `slo`: as
+        left. `attains`: whether that is enough; only an estimate if `undecided`. `slo`: as
         in a summary.
         """
         trials: dict[str, Trial] = {}

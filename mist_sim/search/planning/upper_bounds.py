@@ -7,12 +7,12 @@ In a roofline a step takes at least
 - the time of reading the KV entries of the sequences that decode.
 
 All three hold for each step, and an engine does one step at a time, so they hold for sums over all
-steps. The first and the third are sums over tokens, whatever the batches. The second counts once
-per step; a step gives each sequence one token (with drafts, one more each), and has at most
+steps. The first and the third are sums over tokens, independent of the batches. The second counts
+once per step; a step gives each sequence one token (with drafts, one more each), and has at most
 `max_num_seqs` sequences, so answers of n tokens in all take at least n / max_num_seqs steps. Times
 not covered by a bound (vocabulary, norms, attention of prompts, collectives, the host) only add. So
-`fewest` is a bound for every router and every batch, and the bound of `alone` for a single request
-holds beside any others.
+`fewest` is a bound for every router and every batch, and the bound of `alone` for one request holds
+whatever else runs.
 
 The bounds hold only for roofline times: other predictors, such as tables, need not respect data
 sheets, and then no candidate is excluded. Nor is any for pipelines with other stages, and bundles
@@ -97,7 +97,7 @@ class Needs(NamedTuple):
 
 
 def fewest(least: Least, demand: Demand) -> Needs:
-    """Return how many engines it takes at least, whatever the design: a bound (see above)."""
+    """Return a lower bound of the number of engines, for every design (see above)."""
     if not demand.is_plain:
         return Needs(1, 1, 1)
     work = _work(least, demand)

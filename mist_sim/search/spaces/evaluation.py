@@ -64,7 +64,7 @@ class Evaluation:
 
     @property
     def races(self) -> bool:
-        """Whether a run at a rate tells enough: all objectives are goodputs or known."""
+        """Whether one run at a rate is enough: all objectives are goodputs or known."""
         return self.is_race and self.judges and self.sources <= {"rate", "known"}
 
     def note(self, prepared: Prepared) -> bool:

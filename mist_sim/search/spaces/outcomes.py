@@ -63,5 +63,5 @@ class Outcome:
 
     @property
     def is_fit(self) -> bool:
-        """Whether it keeps everything, as far as it was run, and has all figures."""
+        """Whether it keeps all constraints in its runs so far, and has all figures."""
         return self.status in ("front", "kept")

@@ -66,7 +66,7 @@ class Space:
             for key in settings:
                 if key.partition(".")[0] in QUESTION:
                     raise ScenarioError(
-                        f"{name}: {key} must stay as it is, since another {key.partition('.')[0]} "
+                        f"{name}: {key} must not be varied, since another {key.partition('.')[0]} "
                         "is another question; mist sweep and mist run --vary try such keys"
                     )
                 if name != "vary" and key in self.vary:

@@ -125,7 +125,7 @@ def _points(study: Study, metric: str) -> list[At]:
 
 
 def _better(metric: str) -> Better | None:
-    """Return which way a figure of a summary is better, as far as its name tells."""
+    """Return whether more or less of a figure is better, if its name implies it."""
     if metric in FIGURES:
         return FIGURES[metric]
     parts = metric.split("_")

@@ -10,7 +10,7 @@ with the wish. So a look
   order does (the correction of Skart: Tafazzoli and Wilson, IIE Transactions 43, 2011);
 - shares out the chance of a wrong verdict among all looks (Bonferroni).
 
-A service that is near what it can do fares well for long: its queue has not grown yet. To attain
+A service near its capacity looks good for a long time: its queue has not grown yet. To attain
 
 - the clients must have filled up;
 - so few requests must wait as chance seldom leaves where as much arrives as clients can do (see

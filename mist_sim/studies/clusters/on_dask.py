@@ -41,7 +41,7 @@ class OnDask:
             yield from self._done(distributed, client, iter(tasks), futures)
         except (OSError, distributed.comm.CommClosedError, distributed.CancelledError) as error:
             raise StoppedError(
-                f"{self.name}: the scheduler is gone; what was found stays: --resume goes on"
+                f"{self.name}: the scheduler is gone; results so far are kept: --resume continues"
             ) from error
         finally:
             if futures:  # their results are not needed
@@ -107,8 +107,8 @@ class OnDask:
             return str(future.result())
         if isinstance(error, distributed.scheduler.KilledWorker | distributed.CancelledError):
             raise StoppedError(
-                f"{self.name}: workers were ended from outside, perhaps for lack of memory; what "
-                "was found stays: --resume goes on"
+                f"{self.name}: workers were ended from outside, perhaps for lack of memory; "
+                f"results so far are kept: --resume continues"
             ) from error
         if not isinstance(error, Exception):
             raise error

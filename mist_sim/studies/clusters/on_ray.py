@@ -89,8 +89,8 @@ class OnRay:
             return cause if isinstance(cause, Exception) else error
         except (ray.exceptions.RayError, ConnectionError) as error:
             raise StoppedError(
-                f"{self.address}: a worker or the cluster was ended from outside; what was found "
-                "stays: --resume goes on"
+                f"{self.address}: a worker or the cluster was ended from outside; results so far "
+                f"are kept: --resume continues"
             ) from error
 
 

@@ -86,7 +86,8 @@ class _Cursor:
             except RecursionError as error:
                 raise TraceError(self._path, self.line, "nested too deeply") from error
             except json.JSONDecodeError as error:
-                # Near the end of what was read, or inside a string, more text may repair it.
+                # An error near the end of the text read so far, or inside a string, may vanish with
+                # more text.
                 cut = error.pos + 16 > len(self._text) or error.msg.startswith("Unterminated")
                 if cut and self._read_more():
                     continue

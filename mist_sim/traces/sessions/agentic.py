@@ -40,7 +40,7 @@ class AgenticReader(FileReader):
     and `out` (tokens), the ids of its prompt's blocks, which name paths as chain hashes do, and
     perhaps `think_time` (seconds that a tool or a person took before) and `api_time`. Ids are
     `hash_ids` (a list, as in Weka's files) or `hash_runs` (runs [first, number]). A file may also
-    hold one session over many lines, as Weka's do. One with `requests` of its own is a sub-agent.
+    hold one session over many lines, as Weka's do. A request with `requests` is a sub-agent.
     The main agent and each sub-agent are a session of the rows; they share the ids of blocks. An
     answer without tokens counts as one token.
 
@@ -105,7 +105,7 @@ class AgenticReader(FileReader):
 
 
 class _Turn(NamedTuple):
-    """A request of a session: when it was sent, after what wait, and what it is."""
+    """A request of a session: its time, the wait before it, and its content."""
 
     time: float
     think_time: float

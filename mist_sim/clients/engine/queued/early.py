@@ -80,7 +80,7 @@ class EarlyReturns(dict[SequenceState, Early]):
                 self.forget(sequence)
 
     def forget(self, sequence: SequenceState) -> Early | None:
-        """Return what is on its way for a sequence, if any, which is no more looked at."""
+        """Take and return the tokens on their way for a sequence, if any."""
         self._state.kv_cache.answers.coming.pop(sequence, None)
         return self.pop(sequence, None)
 

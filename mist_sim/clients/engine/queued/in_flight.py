@@ -14,7 +14,7 @@ from mist_sim.clients.kv_cache import KvCacheManager
 from mist_sim.clients.scheduling import LaneState
 from mist_sim.clients.sequence_state import SequenceState
 
-_TICKETS = 1 << 40  # more than a clock ever gives, so that no two sequences have the same
+_TICKETS = 1 << 40  # larger than any clock's key, so that no two sequences share one
 
 
 class InFlight(LaneState):

@@ -93,7 +93,7 @@ class Stretch:
 
     @property
     def num_over(self) -> int:
-        """Returns whose plans it includes; after the next return something else happens."""
+        """Returns whose plans it includes; after the next return another event follows."""
         return len(self.rank_ends)
 
     def num_waiting_at(self, place: int) -> int:
@@ -217,7 +217,7 @@ class StretchLoop:
     def extend(
         self, found: Stretch, free: tuple[int, int], freed: Sequence[int], until: Until
     ) -> Iterator[None]:
-        """Compute what follows, some batches at a time, until a plan does something else.
+        """Compute the following batches, some at a time, until a plan is not of decodes alone.
 
         free: the number of free blocks, and of all blocks. freed: blocks that the return of each
         batch in flight frees.

@@ -19,7 +19,7 @@ from mist_sim.core.views import ContentWatcher
 
 
 class CachingPageManager(PageManager):
-    """Lets a sequence begin with pages of others that have the same tokens.
+    """Lets a sequence begin with cached pages of equal tokens.
 
     It holds the very pages that it finds (see `Hits`), with others, if these hold them. Blocks get
     names in the turn whose tokens fill them; several pages may have one name, and the oldest is
@@ -193,7 +193,7 @@ class CachingPageManager(PageManager):
     # --- sequences that come and go -----------------------------------------------------------
 
     def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
-        """Free pages that an admission takes: those that no other sequence holds, and states."""
+        """Free pages that an admission takes: pages that no other sequence holds, and states."""
         pool = self.pool
         whole, most = num_tokens is None, sequence.num_tokens
         num_blocks = -(-(most if num_tokens is None else num_tokens) // pool.block_size)

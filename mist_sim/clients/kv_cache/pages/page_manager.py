@@ -157,11 +157,11 @@ class PageManager(KvCacheManager):
         return Holding(self.pool)
 
     def _begin_alone(self, sequence: SequenceState, num_skipped: int) -> Holding:
-        """Let a sequence begin in pages of its own; windows have left its first blocks."""
+        """Let a sequence begin in new pages; windows have left its first blocks."""
         return Holding(self.pool, num_skipped)
 
     def reserve(self, sequence: SequenceState, num_tokens: int) -> int:
-        """Give a sequence pages of its own for entries that come, as far as windows see them."""
+        """Give a sequence new pages for entries that come, if a window still sees them."""
         holding = self._begin_alone(sequence, self.pool.num_skipped(num_tokens))
         self._of[sequence] = holding
         holding.extend(num_tokens)

@@ -120,7 +120,7 @@ class TieredManager(PrefixCachingManager):
         return super().steps_until_gain(sequence)
 
     def num_cached_tokens(self, sequence: SequenceState) -> int:
-        """Loaded tokens if a load gave it any, else those that the cache finds."""
+        """The loaded tokens if there are any, else those that the cache finds."""
         if sequence.chain is not None and sequence.chain.num_loaded:
             return sequence.chain.num_loaded * self.pool.block_size
         return super().num_cached_tokens(sequence)

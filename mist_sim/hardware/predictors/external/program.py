@@ -1,4 +1,4 @@
-"""Step times from any other program, asked over a protocol of JSON lines."""
+"""Step times from an external program, over a protocol of JSON lines."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class _Program:
         return answer
 
     def _read(self, lines: IO[str]) -> None:
-        """Pass on answers, and an empty one at the end; runs in a thread of its own."""
+        """Pass on answers, and an empty one at the end; runs in its own thread."""
         with suppress(ValueError):  # closed meanwhile
             while line := lines.readline(_LONGEST_LINE):
                 self._answers.put(line)

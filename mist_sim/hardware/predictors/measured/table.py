@@ -170,7 +170,7 @@ class TablePredictor:
         return ScenarioError(
             f"{self.path}: a step of {batch.num_prefill_tokens} prompt tokens and "
             f"{batch.num_decodes} decodes would take {seconds:g} s; a row of the table is far from "
-            "those beside it: correct it"
+            f"its neighbours: correct it"
         )
 
     def _fixed_alone(self, num_decodes: int) -> float:

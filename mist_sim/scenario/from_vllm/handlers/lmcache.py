@@ -41,7 +41,7 @@ _NO_FILE = (
 )
 _WITHOUT_EFFECT = {
     "USE_EXPERIMENTAL": "it is LMCache's only form now",
-    "LOG_LEVEL": "what is logged takes no time here",
+    "LOG_LEVEL": "logs take no simulated time",
     "CHUNK_SIZE": "the tier keeps blocks of block_size tokens, not chunks",
     "USE_LAYERWISE": "loads are timed whole, not layer by layer",
     "SAVE_DECODE_CACHE": "answers are kept as prompts are",

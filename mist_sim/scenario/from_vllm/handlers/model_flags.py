@@ -20,7 +20,7 @@ from mist_sim.user_paths import user_path
 _UNSET = re.compile(r"\$\{?(\w+)")
 _OTHER = "--set model=PATH of its config.json, from the checkpoint's page or folder"
 
-# Names of methods by the format that they mean, whatever the checkpoint. `AWQConfig` in
+# Names of methods by the format that they mean for every checkpoint. `AWQConfig` in
 # vllm/model_executor/layers/quantization/awq.py takes 4 bits alone.
 _STORED_AS: Mapping[str, str] = {
     "fp8": "fp8",

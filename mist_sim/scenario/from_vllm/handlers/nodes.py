@@ -7,7 +7,9 @@ from mist_sim.scenario.engines.server_start import nodes_problem, room_of_a_node
 from mist_sim.scenario.from_vllm.flags import Flag
 from mist_sim.scenario.from_vllm.server import Server
 
-_PART = "this command starts another node of a server; the first node's command says what it is"
+_PART = (
+    "this command starts another node of a server; the first node's command describes the server"
+)
 _ONE_NODE = (
     "all GPUs are linked as those of one node; for several, --set network='{topology: ..., nodes: "
     "N, spans_nodes: true}'"

@@ -66,7 +66,7 @@ REFUSED: Mapping[str, Refused] = {
     "--cpu-offload-gb": Refused(_NO_OFFLOADING, "leave it out", ("0", "0.0")),
     "--offload-group-size": Refused(_NO_OFFLOADING, "leave it out", ("0",)),
     "--quantization-config": Refused(
-        "it says layer by layer how weights are stored",
+        "it sets the weights' format layer by layer",
         "--quantization, or --set model=PATH of a config.json with it",
         ("{}",),
     ),

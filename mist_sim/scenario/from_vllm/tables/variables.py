@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 _WHERE = "it names places, and changes no speed"
-_LOGS = "what is logged takes no time here"
+_LOGS = "logs take no simulated time"
 _START = "it is over before the first request"
 _KERNELS = "step times are those of vLLM's default kernels"
 _LINKS = "links are as fast as the GPU's entry says"

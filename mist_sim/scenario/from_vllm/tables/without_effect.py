@@ -28,11 +28,11 @@ class WithoutEffect:
 _ADDRESS = "it says where and whom the server answers"
 _TEXT = "it shapes names and text; the requests determine how many tokens there are"
 _LOADING = "it is over before the first request"
-_LOGS = "what is logged and measured takes no time here"
+_LOGS = "logs and metrics take no simulated time"
 _IMAGES = "the requests are of text; workload.images and clients.0.images add images"
 _PROCESSES = "how processes find each other changes no step"
 _GONE = "vLLM's v1 engine, which is what is simulated, does not use it"
-_SAMPLING = "requests say how many tokens they take; top-p and top-k are sampling.top_p and top_k"
+_SAMPLING = "requests set their numbers of tokens; top-p and top-k are sampling.top_p and top_k"
 _TOKENIZER = "tokenizing is in front_end.request, and front_end.prompt_token for each token"
 _KERNELS = "step times are those of vLLM's default kernels"
 _CASCADE = (

@@ -1,9 +1,9 @@
 """Shell text as simple commands: words without quotes, with the variables that the text sets.
 
 POSIX's quoting (2.2), parameter expansion (2.6.2) and lists (2.9.3), as far as scripts that start
-servers use them; bash's arrays. Nothing is run: `$(...)` and variables without a value stay as they
-are written. A backslash, PowerShell's backtick or cmd's caret ends a line that goes on, also before
-a comment, as documents show it.
+servers use them; bash's arrays. Nothing is run: `$(...)` and unset variables are kept as written. A
+backslash, PowerShell's backtick or cmd's caret ends a line that goes on, also before a comment, as
+documents show it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Variables:
     exported: set[str] = field(default_factory=set)
 
     def expanded(self, text: str) -> str:
-        """Return a text with the values of its variables; those without one stay as they are."""
+        """Return a text with its variables replaced by their values; unset ones are kept."""
         return _VARIABLE.sub(self._value, text)
 
     def _value(self, found: re.Match[str]) -> str:
@@ -90,7 +90,7 @@ def simple_commands(text: str, variables: Variables) -> Iterator[list[str]]:
 
 
 def _run(words: list[str], variables: Variables) -> Iterator[list[str]]:
-    """Set variables if a command does nothing else; yield the command otherwise."""
+    """Set variables if a command only sets variables; else yield the command."""
     if words and words[0] in ("export", "declare", "readonly", "local", "typeset"):
         words = [word for word in words[1:] if not word.startswith("-")]
         variables.exported |= {word.partition("=")[0] for word in words}

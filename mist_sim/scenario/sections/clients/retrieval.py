@@ -67,7 +67,7 @@ class RetrievalPart(ClientPart):
     def problems(self) -> Iterable[Problem]:
         """Return what the class refuses."""
         if self.model is not None and self.bytes_per_token is not None:
-            text = "must be left out with bytes_per_token, which it would say"
+            text = "must be left out with bytes_per_token, which replaces it"
             return [Problem(("model",), text)]
         try:
             self.describe(None)
