@@ -56,6 +56,23 @@ Attainment = Annotated[
         show_default=False,
     ),
 ]
+Tolerance = Annotated[
+    float, typer.Option(help="Stop when the goodput is known to within this share.")
+]
+GoodputTolerance = Annotated[
+    float | None,
+    typer.Option(help="Stop when a goodput is known to within this share; by default 0.02."),
+]
+Replications = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="Search with N seeds; gives the mean and a confidence interval."
+    ),
+]
+TtftMs = Annotated[float | None, typer.Option(metavar="MS", help="Limit on TTFT.")]
+TpotMs = Annotated[float | None, typer.Option(metavar="MS", help="Limit on TPOT.")]
+InputLen = Annotated[int | None, typer.Option(metavar="N", help="Tokens of each prompt.")]
+OutputLen = Annotated[int | None, typer.Option(metavar="N", help="Tokens of each answer.")]
 AsIs = Annotated[
     bool,
     typer.Option(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import typer
 
+from mist_sim.cli.options import AsJson, Force, Out, Quiet, Resume, require_out
 from mist_sim.errors import printable
 
 if TYPE_CHECKING:
@@ -107,6 +109,13 @@ class Session:
         """
         return self._kept(work, total=total, unit="runs")
 
+    def note_undrawn(self, picture: str) -> None:
+        """Note that the folder lacks a picture, where the library that draws it is missing."""
+        from mist_sim.report.pictures.style import can_draw, not_drawn
+
+        if self.out is not None and not self.quiet and not can_draw():
+            note(not_drawn(picture))
+
     def _kept(
         self,
         work: Callable[[How], Found],
@@ -172,3 +181,37 @@ class Session:
             note(f"Written to {folder}: {', '.join(files)}")
         elif not self.quiet and not self.as_json:
             note("Nothing was saved: --out DIR writes the results into a folder.")
+
+
+def saves(*, resumes: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a verb the options of results: --out, --force, --resume, --json and --quiet.
+
+    The verb declares no such options; its parameter `session` gets the Session that they make.
+    resumes: whether its work is a study, which --resume can continue.
+    """
+    options = {"out": Out, "force": Force, "resume": Resume, "as_json": AsJson, "quiet": Quiet}
+    if not resumes:
+        del options["resume"]
+
+    def with_options(verb: Callable[..., None]) -> Callable[..., None]:
+        @wraps(verb)
+        def run(**given: Any) -> None:
+            session = Session(**{name: given.pop(name) for name in options})
+            require_out(session.force, session.out, session.resume)
+            verb(session=session, **given)
+
+        own = signature(verb, eval_str=True)
+        kept = [each for each in own.parameters.values() if each.name != "session"]
+        added = [
+            Parameter(
+                name,
+                Parameter.KEYWORD_ONLY,
+                default=None if name == "out" else False,
+                annotation=option,
+            )
+            for name, option in options.items()
+        ]
+        run.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+        return run
+
+    return with_options

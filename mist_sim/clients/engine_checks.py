@@ -11,6 +11,7 @@ from mist_sim.clients.resharding_options import Resharding
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
 from mist_sim.clients.traits import FLOWING_ROLES
 from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.hardware.cluster import PARALLEL_SIZES
 from mist_sim.hardware.predictors.overhead import EXPOSED
 
 AUTO_LENGTH = -1
@@ -19,13 +20,7 @@ AUTO_LENGTH = -1
 
 def check_options(config: EngineOptions) -> None:
     """Raise ScenarioError for options out of their ranges, and for those that contradict others."""
-    for name in (
-        "tensor_parallel_size",
-        "pipeline_parallel_size",
-        "data_parallel_size",
-        "decode_context_parallel_size",
-        "prefill_context_parallel_size",
-    ):
+    for name in PARALLEL_SIZES:
         if getattr(config, name) < 1:
             raise ScenarioError(f"{name} must be >= 1, got {getattr(config, name)}")
     if config.data_parallel_size > COPIES:

@@ -11,6 +11,14 @@ from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.models.mixers import LatentMixer
 from mist_sim.models.spec import ModelSpec
 
+PARALLEL_SIZES = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "decode_context_parallel_size",
+    "prefill_context_parallel_size",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
@@ -42,13 +50,7 @@ class Cluster:
     spans: Spans = ONE_NODE
 
     def __post_init__(self) -> None:
-        for name in (
-            "tensor_parallel_size",
-            "pipeline_parallel_size",
-            "data_parallel_size",
-            "decode_context_parallel_size",
-            "prefill_context_parallel_size",
-        ):
+        for name in PARALLEL_SIZES:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
         if not 1 <= self.expert_load_imbalance < float("inf"):

@@ -2,7 +2,7 @@
 
 from mist_sim.metrics.clients.interference import InterferenceLaw
 from mist_sim.metrics.goodput import Slo
-from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.records.recorder import ColumnRecorder, WatchedEnds
 from mist_sim.metrics.replications import Estimate, Replications
 from mist_sim.metrics.result import Result
 from mist_sim.metrics.spending.cost import ApiPrices, CostOptions
@@ -18,4 +18,5 @@ __all__ = [
     "Replications",
     "Result",
     "Slo",
+    "WatchedEnds",
 ]

@@ -14,7 +14,7 @@ from mist_sim.metrics.clients.step_figures import run_periods
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.columns import Table
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
-from mist_sim.metrics.records.run_tables import step_table
+from mist_sim.metrics.records.run_tables import empty_table
 from mist_sim.metrics.requests.spawned import ends_with_children
 from mist_sim.metrics.tables.tabular import (
     Coded,
@@ -174,7 +174,7 @@ def steps_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
     own, which has other tracks in each.
     """
     if not recorder.steps:
-        return dict(_runs(step_table(), np.empty(0), 0, {"track": 0}, client_names))
+        return dict(_runs(empty_table("steps"), np.empty(0), 0, {"track": 0}, client_names))
     parts, some_change = [], any(recorder.track_layouts)
     for track, table in enumerate(recorder.steps):
         layout = {"layout": recorder.track_layouts[track]} if some_change else {}

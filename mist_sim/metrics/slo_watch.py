@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import nan
 
 import numpy as np
@@ -10,10 +10,10 @@ import numpy as np
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
 from mist_sim.metrics.goodput import Slo
-from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.records.recorder import WatchedEnds
 
 
-class SloWatch(ColumnRecorder):
+class SloWatch(WatchedEnds):
     """A recorder that knows how many requests have ended and how many of them kept all limits."""
 
     def __init__(self, slo: Slo) -> None:
@@ -21,17 +21,10 @@ class SloWatch(ColumnRecorder):
         self._slo = slo
         self._num_ended = self._num_kept = 0
 
-    def record_end(
-        self,
-        request: Request,
-        visits: list[Visit],
-        time: float,
-        failure: Failure | None = None,
-        num_attempts: int = 1,
-        in_vain: Sequence[Visit] = (),
+    def ended(
+        self, request: Request, visits: list[Visit], time: float, failure: Failure | None
     ) -> None:
-        """Record the end, and count whether a user's request kept the limits."""
-        super().record_end(request, visits, time, failure, num_attempts, in_vain)
+        """Count whether a user's request kept the limits."""
         if request.parent_id is None:
             self._num_ended += 1
             self._num_kept += failure is None and self._is_kept(request, visits, time)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from mist_sim.cli.options import AsJson, Force, Jobs, Out, Quiet, Resume, require_out
+from mist_sim.cli.options import InputLen, Jobs, OutputLen, Replications, Tolerance, TpotMs, TtftMs
 from mist_sim.cli.scenario_input import AllowPrograms, ScenarioName, Settings, load
+from mist_sim.cli.session import Session, saves
 
 
+@saves()
 def bestserve(
+    session: Session,
     scenario: ScenarioName = None,
     settings: Settings = [],  # noqa: B006 - typer makes a new list
     model: str | None = typer.Option(None, help="The model, one of mist list models or a path."),
@@ -17,13 +20,13 @@ def bestserve(
         metavar="NAME,...",
         help="The GPU, one of mist list gpus or a path; several are tried one by one.",
     ),
-    input_len: int | None = typer.Option(None, metavar="N", help="Tokens of each prompt."),
-    output_len: int | None = typer.Option(None, metavar="N", help="Tokens of each answer."),
+    input_len: InputLen = None,
+    output_len: OutputLen = None,
     requests: int | None = typer.Option(
         None, metavar="N", help="Requests of a run; by default the scenario's number, or 10000."
     ),
-    ttft_ms: float | None = typer.Option(None, metavar="MS", help="Limit on TTFT."),
-    tpot_ms: float | None = typer.Option(None, metavar="MS", help="Limit on TPOT."),
+    ttft_ms: TtftMs = None,
+    tpot_ms: TpotMs = None,
     instances: int | None = typer.Option(
         None, metavar="N", help="Compare all strategies of at most N instances; by default 5."
     ),
@@ -53,9 +56,7 @@ def bestserve(
     rates: str | None = typer.Option(
         None, metavar="LOW:HIGH", help="The rates to search, per second."
     ),
-    tolerance: float = typer.Option(
-        0.02, help="Stop when the goodput is known to within this share."
-    ),
+    tolerance: Tolerance = 0.02,
     tau: float = typer.Option(2.5, help="The balance of the pseudo batch size; 2.5 in the paper."),
     routing: str = typer.Option(
         "shuffle", help="Order in which instances are asked: shuffle or round_robin."
@@ -67,16 +68,9 @@ def bestserve(
     check: int = typer.Option(
         0, metavar="N", help="Search the N best in the full simulation as well."
     ),
-    replications: int | None = typer.Option(
-        None, metavar="N", help="Search with N seeds; gives the mean and a confidence interval."
-    ),
+    replications: Replications = None,
     jobs: Jobs = None,
     allow_programs: AllowPrograms = False,
-    out: Out = None,
-    force: Force = False,
-    resume: Resume = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
 ) -> None:
     """Rank strategies by their goodput per GPU, dollar or joule, in BestServe's fast simulators.
 
@@ -88,11 +82,9 @@ def bestserve(
     from mist_sim.bestserve.optimizer import rank_strategies
     from mist_sim.bestserve.simulation import Method
     from mist_sim.cli.search_input import goodput_options, interval_of
-    from mist_sim.cli.session import Session
     from mist_sim.cli.settings import overrides_of
     from mist_sim.cli.strategy_input import Given, names_in, space_of
 
-    require_out(force, out, resume)
     gpus = names_in("--gpu", gpu)
     given = Given(
         model, gpus[0] if gpus else None, input_len, output_len, requests, ttft_ms, tpot_ms
@@ -120,7 +112,6 @@ def bestserve(
     method = Method(tau=tau, routing=routing)  # type: ignore[arg-type] # it checks the name
     loaded = load(scenario, overrides, allow_programs=allow_programs)
     options.target(loaded)  # errors in it show before the first run
-    session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
     session.search(
         lambda how: rank_strategies(
             loaded,

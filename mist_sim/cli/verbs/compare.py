@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mist_sim.cli.options import (
-    AsIs,
-    AsJson,
-    Attainment,
-    Force,
-    Jobs,
-    MostRequests,
-    Out,
-    Quiet,
-    Resume,
-    require_out,
-)
+from mist_sim.cli.options import AsIs, Attainment, GoodputTolerance, Jobs, MostRequests
 from mist_sim.cli.scenario_input import (
     STDIN,
     AllowPrograms,
@@ -32,6 +21,7 @@ from mist_sim.cli.scenario_input import (
     presets,
     with_nearest,
 )
+from mist_sim.cli.session import Session, saves
 from mist_sim.cli.settings import overrides_of
 from mist_sim.cli.vary_input import Vary, cases_of, vary_of
 
@@ -41,7 +31,9 @@ if TYPE_CHECKING:
     from mist_sim.search.slo_plane import PlaneOptions
 
 
+@saves()
 def compare(
+    session: Session,
     scenarios: list[str] = typer.Argument(
         metavar="SCENARIO...",
         help="Two or more YAML files, names of presets, or - for standard input; one is enough "
@@ -85,9 +77,7 @@ def compare(
     rates: str | None = typer.Option(
         None, metavar="LOW:HIGH", help="The rates to search, and to run for the plane, per second."
     ),
-    tolerance: float | None = typer.Option(
-        None, help="Stop when a goodput is known to within this share; by default 0.02."
-    ),
+    tolerance: GoodputTolerance = None,
     most_requests: MostRequests = None,
     as_is: AsIs = False,
     why: bool = typer.Option(
@@ -114,19 +104,11 @@ def compare(
     jobs: Jobs = None,
     approximate: Approximate = False,
     allow_programs: AllowPrograms = False,
-    out: Out = None,
-    force: Force = False,
-    resume: Resume = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
 ) -> None:
     """Run several scenarios on the same workload and compare them."""
     from mist_sim.cli.search_input import goodput_options
-    from mist_sim.cli.session import Session, note
-    from mist_sim.report.pictures.style import can_draw, not_drawn
     from mist_sim.search.comparison import compare
 
-    require_out(force, out, resume)
     searched = {"--attainment": attainment, "--rates": rates}
     _require("--goodput or --slo-plane", with_goodput or plane, searched)
     of_goodput = {"--tolerance": tolerance, "--most-requests": most_requests}
@@ -150,7 +132,6 @@ def compare(
         beside["race"] = is_one
     num_runs = sum(getattr(scenario, "replications", 0) for scenario in compared.values())
     total = None if with_goodput or plane else num_runs
-    session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
     session.search(
         lambda how: compare(
             compared,
@@ -164,8 +145,8 @@ def compare(
         ),
         total,
     )
-    if plane and out is not None and not quiet and not can_draw():
-        note(not_drawn("slo_plane.png"))
+    if plane:
+        session.note_undrawn("slo_plane.png")
 
 
 def _shared(attainment: float | None, rates: str | None) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from mist_sim.cli.options import AsJson, Force, Out, Quiet, require_out
 from mist_sim.cli.scenario_input import (
     AllowPrograms,
     Approximate,
@@ -16,9 +15,12 @@ from mist_sim.cli.scenario_input import (
     require_scenario,
     with_nearest,
 )
+from mist_sim.cli.session import Session, saves
 
 
+@saves(resumes=False)
 def explain(
+    session: Session,
     scenario: ScenarioName = None,
     settings: Settings = [],  # noqa: B006 - typer makes a new list
     commands: FromVllm = [],  # noqa: B006
@@ -41,22 +43,15 @@ def explain(
     ),
     approximate: Approximate = False,
     allow_programs: AllowPrograms = False,
-    out: Out = None,
-    force: Force = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
 ) -> None:
     """Take one step apart: what each operator takes, and what binds it.
 
     Either the step that runs --at a time, or one by hand: --prompts, --decodes and --context.
     """
-    from mist_sim.cli.session import Session, note
     from mist_sim.errors import ScenarioError
     from mist_sim.explain import HandBatch, explain_batch, explain_moment
-    from mist_sim.report.pictures.style import can_draw, not_drawn
     from mist_sim.units import DURATION
 
-    require_out(force, out)
     require_scenario(scenario, commands)
     by_hand = prompts is not None or decodes or context
     if by_hand and at is not None:
@@ -68,7 +63,6 @@ def explain(
     batch = HandBatch.read(prompts, decodes, context) if by_hand else None
     overrides = keys_of(commands, with_nearest(settings, approximate))
     loaded = load(scenario, overrides, allow_programs=allow_programs)
-    session = Session(out=out, force=force, as_json=as_json, quiet=quiet)
     if batch is not None:
         found = session.search(lambda how: explain_batch(loaded, batch, client))
     else:
@@ -77,5 +71,5 @@ def explain(
         except ScenarioError as error:
             raise ScenarioError(f"--at: {error}") from None
         found = session.search(lambda how: explain_moment(loaded, time, client))
-    if out is not None and not quiet and found.gpu is not None and not can_draw():
-        note(not_drawn("roofline.png"))
+    if found.gpu is not None:
+        session.note_undrawn("roofline.png")

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from mist_sim.cli.options import (
-    AsIs,
-    AsJson,
-    Attainment,
-    Force,
-    Jobs,
-    MostRequests,
-    Out,
-    Quiet,
-    Resume,
-    require_out,
-)
+from mist_sim.cli.options import AsIs, Attainment, Jobs, MostRequests, Replications, Tolerance
 from mist_sim.cli.scenario_input import (
     AllowPrograms,
     Approximate,
@@ -27,9 +16,12 @@ from mist_sim.cli.scenario_input import (
     require_scenario,
     with_nearest,
 )
+from mist_sim.cli.session import Session, saves
 
 
+@saves()
 def goodput(
+    session: Session,
     scenario: ScenarioName = None,
     settings: Settings = [],  # noqa: B006 - typer makes a new list
     commands: FromVllm = [],  # noqa: B006
@@ -54,9 +46,7 @@ def goodput(
         metavar="LOW:HIGH",
         help="The rates to search, per second; by default around the scenario's own.",
     ),
-    tolerance: float = typer.Option(
-        0.02, help="Stop when the goodput is known to within this share."
-    ),
+    tolerance: Tolerance = 0.02,
     most_requests: MostRequests = None,
     as_is: AsIs = False,
     why: bool = typer.Option(
@@ -64,27 +54,18 @@ def goodput(
         "--why",
         help="Name the binding resource: the one that, relaxed by a tenth, moves goodput most.",
     ),
-    replications: int | None = typer.Option(
-        None, metavar="N", help="Search with N seeds; gives the mean and a confidence interval."
-    ),
+    replications: Replications = None,
     jobs: Jobs = None,
     approximate: Approximate = False,
     allow_programs: AllowPrograms = False,
-    out: Out = None,
-    force: Force = False,
-    resume: Resume = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
 ) -> None:
     """Find the largest arrival rate at which a scenario attains its SLO.
 
     The same requests are sent at one rate after the other, and only their arrivals scale.
     """
     from mist_sim.cli.search_input import goodput_options, interval_of, percentiles_in
-    from mist_sim.cli.session import Session
     from mist_sim.search.goodput import find_goodput
 
-    require_out(force, out, resume)
     require_scenario(scenario, commands)
     overrides = keys_of(commands, with_nearest(settings, approximate))
     if replications is not None:
@@ -101,5 +82,4 @@ def goodput(
     )
     loaded = load(scenario, overrides, allow_programs=allow_programs)
     options.target(loaded)  # errors in it show before the first run
-    session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
     session.search(lambda how: find_goodput(loaded, options, why=why, jobs=jobs, **how))

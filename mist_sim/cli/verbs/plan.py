@@ -10,15 +10,13 @@ import typer
 
 from mist_sim.cli.options import (
     AsIs,
-    AsJson,
     Attainment,
-    Force,
+    InputLen,
     Jobs,
     MostRequests,
-    Out,
-    Quiet,
-    Resume,
-    require_out,
+    OutputLen,
+    TpotMs,
+    TtftMs,
 )
 from mist_sim.cli.scenario_input import (
     AllowPrograms,
@@ -30,6 +28,7 @@ from mist_sim.cli.scenario_input import (
     load,
     with_nearest,
 )
+from mist_sim.cli.session import Session, note, saves
 
 if TYPE_CHECKING:
     from mist_sim.search.planning import Plan
@@ -37,7 +36,9 @@ if TYPE_CHECKING:
 _ROWS = 400  # requests of lengths that the command line gives; runs draw as many as they need
 
 
+@saves()
 def plan(
+    session: Session,
     scenario: ScenarioName = None,
     settings: Settings = [],  # noqa: B006 - typer makes a new list
     commands: FromVllm = [],  # noqa: B006
@@ -63,8 +64,8 @@ def plan(
     rate: float | None = typer.Option(
         None, metavar="N", help="Requests per second; by default the scenario's or trace's own."
     ),
-    ttft_ms: float | None = typer.Option(None, metavar="MS", help="Limit on TTFT."),
-    tpot_ms: float | None = typer.Option(None, metavar="MS", help="Limit on TPOT."),
+    ttft_ms: TtftMs = None,
+    tpot_ms: TpotMs = None,
     e2el_ms: float | None = typer.Option(None, metavar="MS", help="Limit on the whole request."),
     attainment: Attainment = None,
     profile: str | None = typer.Option(
@@ -81,8 +82,8 @@ def plan(
     form: str = typer.Option(
         "azure", "--format", help="The trace's form, one of mist list trace_readers."
     ),
-    input_len: int | None = typer.Option(None, metavar="N", help="Tokens of each prompt."),
-    output_len: int | None = typer.Option(None, metavar="N", help="Tokens of each answer."),
+    input_len: InputLen = None,
+    output_len: OutputLen = None,
     tensor_parallel_sizes: str = typer.Option(
         "1,2,4,8", "--tp", metavar="N[,N...]", help="Tensor parallel sizes to try."
     ),
@@ -115,11 +116,6 @@ def plan(
     jobs: Jobs = None,
     approximate: Approximate = False,
     allow_programs: AllowPrograms = False,
-    out: Out = None,
-    force: Force = False,
-    resume: Resume = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
 ) -> None:
     """Find the cheapest GPUs that keep the limits at a rate, and how to set them.
 
@@ -127,11 +123,9 @@ def plan(
     --output-len; the engines' options are those of SCENARIO or vllm serve.
     """
     from mist_sim.cli.lists import whole_numbers, words
-    from mist_sim.cli.session import Session, note
     from mist_sim.search.planning import PlanOptions
     from mist_sim.search.planning import plan as find
 
-    require_out(force, out, resume)
     said = keys_of(commands, with_nearest(settings, approximate))
     lengths = {"profile": profile, "trace": trace, "input_len": input_len, "output_len": output_len}
     said |= _workload(lengths, form, rate)
@@ -157,11 +151,10 @@ def plan(
         seconds=seconds or None,
     )
     _check_place(write)
-    session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
     found = session.search(lambda how: find(loaded, options, jobs=jobs, **how))
     if write is not None:
         _write(found, write)
-        if not quiet:
+        if not session.quiet:
             note(f"Written to {write}: mist run {quote(str(write))}")
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from mist_sim.cli.options import AsJson, Force, Out, Quiet, require_out
+from mist_sim.cli.session import Session, saves
 
 
+@saves(resumes=False)
 def reshard(
+    session: Session,
     model: str = typer.Option(..., help="The model, one of mist list models or a path."),
     gpu: str = typer.Option(..., help="The GPU, one of mist list gpus or a path."),
     gpus: int = typer.Option(..., metavar="N", help="GPUs that serve the model together."),
@@ -36,10 +38,6 @@ def reshard(
         help="Share of the decodes' weight loading that chunked prefill hides, for layouts "
         "that do not change.",
     ),
-    out: Out = None,
-    force: Force = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
 ) -> None:
     """Rank pairs of layouts: one for prompts, one for answers (Seesaw's model re-sharding).
 
@@ -47,14 +45,12 @@ def reshard(
     the paper's appendix A, beside layouts that stay. Nothing is simulated.
     """
     from mist_sim.cli.lists import whole_numbers
-    from mist_sim.cli.session import Session
     from mist_sim.hardware import load_gpu
     from mist_sim.hardware.resharding import device_of
     from mist_sim.models import load_model
     from mist_sim.search.resharding import Lengths, PairOptions, rank_pairs
     from mist_sim.units import BANDWIDTH, SIZE
 
-    require_out(force, out)
     device = device_of(
         load_gpu(gpu),
         gpu_memory_utilization=gpu_memory_utilization,
@@ -68,5 +64,4 @@ def reshard(
         piggyback=piggyback,
     )
     lengths = Lengths(input_len, output_len)
-    session = Session(out=out, force=force, as_json=as_json, quiet=quiet)
     session.search(lambda how: rank_pairs(load_model(model), device, gpus, lengths, options))

@@ -7,20 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mist_sim.cli.options import (
-    AsIs,
-    AsJson,
-    Cluster,
-    Force,
-    Jobs,
-    MostRequests,
-    Out,
-    Quiet,
-    Resume,
-    executor_of,
-    require_out,
-)
+from mist_sim.cli.options import AsIs, Cluster, GoodputTolerance, Jobs, MostRequests, executor_of
 from mist_sim.cli.scenario_input import AllowPrograms, Settings
+from mist_sim.cli.session import Session, saves
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +20,9 @@ _RESULTS = "search.json"
 _OPTIONS = {"settings": "--set", "as_json": "--json"}
 
 
+@saves()
 def search(
+    session: Session,
     context: typer.Context,
     space: str = typer.Argument(
         metavar="SPACE",
@@ -61,9 +52,7 @@ def search(
         help="Configurations that run side by side against the best so far; raise it for a "
         "cluster. Another number may change rows, but not the best ones.",
     ),
-    tolerance: float | None = typer.Option(
-        None, help="Stop when a goodput is known to within this share; by default 0.02."
-    ),
+    tolerance: GoodputTolerance = None,
     most_requests: MostRequests = None,
     as_is: AsIs = False,
     explain: str | None = typer.Option(
@@ -75,20 +64,12 @@ def search(
     jobs: Jobs = None,
     cluster: Cluster = None,
     allow_programs: AllowPrograms = False,
-    out: Out = None,
-    force: Force = False,
-    resume: Resume = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
 ) -> None:
     """Find the best configurations of a space: values to try, constraints and objectives."""
-    from mist_sim.cli.session import Session, note
     from mist_sim.errors import ScenarioError
-    from mist_sim.report.pictures.style import can_draw, not_drawn
     from mist_sim.search.spaces import SearchOptions, read_space, search_space
 
-    require_out(force, out, resume)
-    if as_json and explain is not None:
+    if session.as_json and explain is not None:
         raise ScenarioError(
             "--explain has no effect with --json, which has all rows; leave one out"
         )
@@ -116,14 +97,13 @@ def search(
     if explain is not None:
         _check_row(read, explain)
     executor = executor_of(cluster, jobs)
-    session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
     found = session.search(
         lambda how: search_space(read, options, jobs=jobs, executor=executor, **how)
     )
     if explain is not None:
-        _show(found.row(explain), as_json=as_json)
-    if len(found.objectives) > 1 and out is not None and not quiet and not can_draw():
-        note(not_drawn("front.png"))
+        _show(found.row(explain), as_json=session.as_json)
+    if len(found.objectives) > 1:
+        session.note_undrawn("front.png")
 
 
 def _overrides(settings: list[str]) -> dict[str, Any]:

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from mist_sim.cli.options import (
-    AsIs,
-    AsJson,
-    Attainment,
-    Force,
-    Jobs,
-    MostRequests,
-    Out,
-    Quiet,
-    Resume,
-    require_out,
-)
+from mist_sim.cli.options import AsIs, Attainment, Jobs, MostRequests, Tolerance
 from mist_sim.cli.scenario_input import (
     AllowPrograms,
     ScenarioName,
@@ -24,9 +13,12 @@ from mist_sim.cli.scenario_input import (
     load,
     require_scenario,
 )
+from mist_sim.cli.session import Session, saves
 
 
+@saves()
 def sliders(
+    session: Session,
     scenario: ScenarioName = None,
     settings: Settings = [],  # noqa: B006 - typer makes a new list
     chunks: str = typer.Option(
@@ -39,18 +31,11 @@ def sliders(
         "answers leave it.  [default: the scenario's]",
     ),
     attainment: Attainment = None,
-    tolerance: float = typer.Option(
-        0.02, help="Stop when the goodput is known to within this share."
-    ),
+    tolerance: Tolerance = 0.02,
     most_requests: MostRequests = None,
     as_is: AsIs = False,
     jobs: Jobs = None,
     allow_programs: AllowPrograms = False,
-    out: Out = None,
-    force: Force = False,
-    resume: Resume = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
 ) -> None:
     """Find the goodput of aggregation, disaggregation and TaiChi's hybrid, each at its best.
 
@@ -60,10 +45,8 @@ def sliders(
     """
     from mist_sim.cli.lists import whole_numbers
     from mist_sim.cli.search_input import goodput_options
-    from mist_sim.cli.session import Session
     from mist_sim.search.slider_search import search_sliders
 
-    require_out(force, out, resume)
     options = goodput_options(
         attainment=attainment, tolerance=tolerance, most_requests=most_requests, as_is=as_is
     )
@@ -72,7 +55,6 @@ def sliders(
     options.target(loaded)  # errors in it show before the first run
     sizes = list(whole_numbers(chunks, "--chunks"))
     marks = _watermarks(watermarks)
-    session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
     session.search(
         lambda how: search_sliders(
             loaded, options, chunks=sizes, watermarks=marks, jobs=jobs, **how

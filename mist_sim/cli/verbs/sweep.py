@@ -6,22 +6,20 @@ import typer
 
 from mist_sim.cli.options import (
     AsIs,
-    AsJson,
     Attainment,
     Cluster,
-    Force,
+    GoodputTolerance,
     Jobs,
     MostRequests,
-    Out,
-    Quiet,
-    Resume,
     executor_of,
-    require_out,
 )
 from mist_sim.cli.scenario_input import AllowPrograms, Settings, load, presets
+from mist_sim.cli.session import Session, saves
 
 
+@saves()
 def sweep(
+    session: Session,
     scenario: str = typer.Argument(
         metavar="SCENARIO",
         help="A YAML file, the name of a preset, or - for standard input.",
@@ -48,31 +46,21 @@ def sweep(
         help="Show the goodput at each point: the largest rate that keeps the limits.",
     ),
     attainment: Attainment = None,
-    tolerance: float | None = typer.Option(
-        None, help="Stop when a goodput is known to within this share; by default 0.02."
-    ),
+    tolerance: GoodputTolerance = None,
     most_requests: MostRequests = None,
     as_is: AsIs = False,
     jobs: Jobs = None,
     cluster: Cluster = None,
     allow_programs: AllowPrograms = False,
-    out: Out = None,
-    force: Force = False,
-    resume: Resume = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
 ) -> None:
     """Run a scenario over the values of one key or two, and show one figure of it."""
-    from mist_sim.cli.session import Session, note
     from mist_sim.cli.vary_input import axes_of
     from mist_sim.errors import ScenarioError
-    from mist_sim.report.pictures.style import can_draw, not_drawn
     from mist_sim.search.spaces import SearchOptions
     from mist_sim.search.sweeps import goodput_sweep
     from mist_sim.search.sweeps import sweep as run
     from mist_sim.search.sweeps.sweep_result import GOOD
 
-    require_out(force, out, resume)
     of_goodput = {"--tolerance": tolerance, "--most-requests": most_requests}
     for name, value in {**of_goodput, "--as-is": as_is or None}.items():
         if value is not None and not with_goodput:
@@ -84,7 +72,6 @@ def sweep(
     loaded = load(scenario, _overrides(settings), allow_programs=allow_programs)
     vary = axes_of(axes, _overrides(settings))
     executor = executor_of(cluster, jobs)
-    session = Session(out=out, force=force, as_json=as_json, quiet=quiet, resume=resume)
     if with_goodput:
         options = SearchOptions(
             thorough=True,
@@ -109,8 +96,7 @@ def sweep(
                 **how,
             )
         )
-    if out is not None and not quiet and not can_draw():
-        note(not_drawn("sweep.png"))
+    session.note_undrawn("sweep.png")
 
 
 def _overrides(settings: list[str]) -> dict[str, object]:

@@ -19,16 +19,7 @@ from mist_sim.core.visit import SERVED, Failure, Lost, Visit
 from mist_sim.metrics import latency
 from mist_sim.metrics.records.columns import Categories, Table
 from mist_sim.metrics.records.counts import mean_number, num_input_tokens, totals
-from mist_sim.metrics.records.run_tables import (
-    loss_table,
-    move_table,
-    request_table,
-    retrieval_table,
-    state_table,
-    step_table,
-    token_table,
-    visit_table,
-)
+from mist_sim.metrics.records.run_tables import empty_table
 from mist_sim.metrics.records.step_ends import StepEnds, pack_many
 
 STATUSES = ("finished", "rejected", "timed_out", "cancelled", "lost")
@@ -65,8 +56,8 @@ class ColumnRecorder:
     response = output_token = turn = 0.0
 
     def __init__(self) -> None:
-        self.requests = request_table()
-        self.visits = visit_table()
+        self.requests = empty_table("requests")
+        self.visits = empty_table("visits")
         self.track_clients: list[int] = []
         self.track_layouts: list[int] = []
         self._tracks_of: dict[int, list[int]] = {}  # of each client
@@ -75,14 +66,14 @@ class ColumnRecorder:
         self._most_rows = _MOST_ROWS  # of requests, before all tables are looked at
         self.steps: list[Table] = []
         self.step_ends: list[StepEnds] = []
-        self.gaps = Table(time="f8", gap="f8", count="i4")
-        self.tokens = token_table()
+        self.gaps = empty_table("gaps")
+        self.tokens = empty_table("tokens")
         self.token_counts: array[int] = array("H")
         self.step_tokens: list[array[int]] = []
-        self.drafts = Table(time="f8", num_drafts="i8", draft_tokens="i8", accepted_tokens="i8")
-        self.moves = move_table()
+        self.drafts = empty_table("drafts")
+        self.moves = empty_table("moves")
         self.move_names = Categories()
-        self.retrievals = retrieval_table()
+        self.retrievals = empty_table("retrievals")
         self.level_names = Categories()
         self.level_names.code(None)  # code 0: no level had it
         self.reasons = Categories()
@@ -90,9 +81,9 @@ class ColumnRecorder:
         self.models = Categories()
         self.models.code(None)
         self.pipelines = Categories()
-        self.states = state_table()
+        self.states = empty_table("states")
         self.state_names = Categories()
-        self.losses = loss_table()
+        self.losses = empty_table("losses")
         self.groups: array[int] = array("i")
 
     def add_track(self, client_id: int, layout: int = 0) -> int:
@@ -100,7 +91,7 @@ class ColumnRecorder:
         self.track_clients.append(client_id)
         self.track_layouts.append(layout)
         self._tracks_of.setdefault(client_id, []).append(len(self.steps))
-        self.steps.append(step_table())
+        self.steps.append(empty_table("steps"))
         self.step_ends.append(StepEnds())
         self.step_tokens.append(array("q"))
         return len(self.steps) - 1
@@ -424,3 +415,26 @@ class ColumnRecorder:
         if self.step_tokens[track]:
             tokens[tokens > 0] = self.step_tokens[track]
         return tokens
+
+
+class WatchedEnds(ColumnRecorder):
+    """A recorder that looks at each request when it has left the system (`ended`)."""
+
+    def record_end(
+        self,
+        request: Request,
+        visits: list[Visit],
+        time: float,
+        failure: Failure | None = None,
+        num_attempts: int = 1,
+        in_vain: Sequence[Visit] = (),
+    ) -> None:
+        """Add a row, and call `ended`; raises what that raises."""
+        super().record_end(request, visits, time, failure, num_attempts, in_vain)
+        self.ended(request, visits, time, failure)
+
+    def ended(
+        self, request: Request, visits: list[Visit], time: float, failure: Failure | None
+    ) -> None:
+        """Look at a request that left at `time`, seconds; its row is written."""
+        raise NotImplementedError

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
-from mist_sim.metrics import ColumnRecorder
+from mist_sim.metrics import WatchedEnds
 from mist_sim.scenario import Scenario, build
 from mist_sim.search.verdicts.request_times import RequestTimes, Target
 from mist_sim.search.verdicts.steady_runs import lengthened
@@ -71,7 +71,7 @@ class _AllEndedError(Exception):
     """Ends a run whose first requests have ended."""
 
 
-class _UntilEnded(ColumnRecorder):
+class _UntilEnded(WatchedEnds):
     """Records until the first `num` requests have ended."""
 
     def __init__(self, num: int) -> None:
@@ -85,17 +85,10 @@ class _UntilEnded(ColumnRecorder):
         ids: NDArray[np.int64] = columns["request_id"]
         return np.sort(ids[columns["parent_id"] == ids])
 
-    def record_end(
-        self,
-        request: Request,
-        visits: list[Visit],
-        time: float,
-        failure: Failure | None = None,
-        num_attempts: int = 1,
-        in_vain: Sequence[Visit] = (),
+    def ended(
+        self, request: Request, visits: list[Visit], time: float, failure: Failure | None
     ) -> None:
-        """Add a row. Raises _AllEndedError after the last of the first requests."""
-        super().record_end(request, visits, time, failure, num_attempts, in_vain)
+        """Raise _AllEndedError after the last of the first requests."""
         if request.parent_id is None and request.request_id < self._num:
             self._num_left -= 1
             if not self._num_left:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
-from mist_sim.metrics import ColumnRecorder
+from mist_sim.metrics import WatchedEnds
 from mist_sim.metrics.stability import Stays
 from mist_sim.search.verdicts.request_times import RequestTimes, Share, Target, none_counts
 from mist_sim.search.verdicts.steady_state import ERROR, Look, OfClass, Seen, look, looks
@@ -69,7 +69,7 @@ class _KnownError(Exception):
         self.look = found
 
 
-class _Watching(ColumnRecorder):
+class _Watching(WatchedEnds):
     """Records, looks at the run now and then, and ends it as soon as the verdict is known."""
 
     def __init__(self, target: Target, warmup: float, most: int, pause: int | None) -> None:
@@ -82,17 +82,10 @@ class _Watching(ColumnRecorder):
         self._next = iter([n for n in whole if pause is None or n <= max(pause, whole[0])])
         self._look_at = next(self._next)
 
-    def record_end(
-        self,
-        request: Request,
-        visits: list[Visit],
-        time: float,
-        failure: Failure | None = None,
-        num_attempts: int = 1,
-        in_vain: Sequence[Visit] = (),
+    def ended(
+        self, request: Request, visits: list[Visit], time: float, failure: Failure | None
     ) -> None:
-        """Add a row, and look at the run now and then. Raises _KnownError."""
-        super().record_end(request, visits, time, failure, num_attempts, in_vain)
+        """Look at the run now and then. Raises _KnownError."""
         if request.parent_id is not None or (request.arrival_time or 0.0) < self._warmup:
             return
         self.num_ended += 1

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
-from mist_sim.metrics import ColumnRecorder
+from mist_sim.metrics import WatchedEnds
 from mist_sim.search.verdicts.request_times import RequestTimes, Target, none_counts
 from mist_sim.simulation import Simulation
 
@@ -66,7 +65,7 @@ class _MissedError(Exception):
         self.num_missed = num_missed
 
 
-class _Judge(ColumnRecorder):
+class _Judge(WatchedEnds):
     """Records, and ends the run as soon as too many requests have missed.
 
     Requests outside the statistics only lower the number that may miss, so more misses than the
@@ -81,17 +80,10 @@ class _Judge(ColumnRecorder):
         self._every = max(20, num_requests // _LOOKS)
         self._num_ended = 0
 
-    def record_end(
-        self,
-        request: Request,
-        visits: list[Visit],
-        time: float,
-        failure: Failure | None = None,
-        num_attempts: int = 1,
-        in_vain: Sequence[Visit] = (),
+    def ended(
+        self, request: Request, visits: list[Visit], time: float, failure: Failure | None
     ) -> None:
-        """Add a row, and look at the misses now and then. Raises _MissedError."""
-        super().record_end(request, visits, time, failure, num_attempts, in_vain)
+        """Look at the misses now and then. Raises _MissedError."""
         self._num_ended += 1
         if self._num_ended % self._every == 0:
             times = RequestTimes.of(self, self._warmup)
