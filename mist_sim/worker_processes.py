@@ -21,7 +21,7 @@ _QUIET = "ignore:resource_tracker:UserWarning"
 
 @contextmanager
 def variables_for_workers() -> Iterator[Mapping[str, str | None]]:
-    """Set what Python processes that are started inside read first; yield what was set before.
+    """Set the start-up file of Python processes started inside; yield the previous setting.
 
     Python puts the working directory in front of the path of a process that runs a module, as
     workers and the processes that clean up after them do, so that a `numpy.py` there would be

@@ -1,4 +1,4 @@
-"""In which order a pass of a simulator asks the instances: shuffled as printed, or in turn."""
+"""The order in which a simulator asks the instances: shuffled (as printed) or round-robin."""
 
 from __future__ import annotations
 

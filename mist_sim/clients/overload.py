@@ -1,4 +1,4 @@
-"""Which requests an engine turns away because it is too busy to serve them in time."""
+"""Which requests an engine rejects because it is too busy to serve them in time."""
 
 from __future__ import annotations
 

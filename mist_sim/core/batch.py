@@ -126,7 +126,7 @@ def _sums(first: int, added: int | NDArray[np.int64], num_steps: int) -> NDArray
 
 
 def grown(batch: StepBatch, growth: StepGrowth, num_steps: int) -> StepBatch:
-    """Return the batch as it is `num_steps` steps later."""
+    """Return the batch `num_steps` steps later."""
     window_sum, longest = batch.window_sum, batch.longest_context
     return StepBatch(
         tuple((new, context + num_steps * new) for new, context in batch.chunks),

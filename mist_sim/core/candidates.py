@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Candidates(tuple[ClientView, ...]):  # noqa: SLOT001 - one object a set of clients
     """Views of the clients that serve a stage now, ordered by number; never empty.
 
-    Whatever works on a sequence of views works here, at a cost that grows with their number. The
+    Code for a sequence of views works here too, at a cost that grows with their number. The
     methods give the same answers, and in a simulation at a cost that hardly does. A test makes
     candidates of any views: `Candidates([FakeView(0), FakeView(1, num_waiting=3)])`.
     """

@@ -58,7 +58,7 @@ class HandOver:
     pools: which clients may continue. `global`: any client; `local`: clients in the node of the
         prefill client, which needs a network with a topology (MIST, Table IV).
     policy: chooses which requests are handed over, and between which clients; None: roles decide.
-    Raises ValueError for any other value.
+    Raises ValueError for other values.
     """
 
     first_token: FirstToken = "prefill"

@@ -129,7 +129,7 @@ class ClientView(Protocol):
         """Return an estimate of the seconds until a prompt that came now would be computed.
 
         It counts the prompts before it, and the prompt itself, at the chunks of the engine and
-        beside its decodes. 0 at a client without an engine.
+        beside its decodes. 0 for a client without an engine.
         """
 
     def prefix_tokens(self, request: Request, /) -> int:

@@ -122,7 +122,7 @@ class Fleet:
             member.num_faults += 1
             member.is_gone = member.is_gone or for_good
             if member.is_scaled:
-                member.is_wanted = False  # it comes back when its autoscaler wants it
+                member.is_wanted = False  # it comes back when its autoscaler asks for it
             if member.state in ("starting", "up", "draining"):
                 self._leave_roster(member)
                 self._become(member, "failed")

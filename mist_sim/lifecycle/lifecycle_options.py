@@ -163,7 +163,7 @@ class Lifecycle:
         return comes_back or bool(self.autoscaling) or any(d.back for d in self.drains)
 
     def assumed(self, network: Network | None) -> dict[str, tuple[str, ...]]:
-        """Return what is assumed of the starts of clients, by name; {} if `start_up` says all."""
+        """Return the assumptions on the starts of clients, by name; {} if `start_up` sets all."""
         start = self.start_up
         options: tuple[str, ...] = ("lifecycle.start_up",)
         if start is not None:

@@ -51,7 +51,7 @@ class Connector:
             raise ValueError(f"efficiency must be in (0, 1], got {self.efficiency}")
 
     def before(self, num_blocks: int, num_layers: float) -> float:
-        """Return the seconds beside the bytes until they are all there."""
+        """Return the seconds that a transfer takes in addition to its bytes."""
         if not self.per_descriptor:
             return self.start
         return self.start + self.per_descriptor * self.num_descriptors(num_blocks, num_layers)

@@ -58,7 +58,7 @@ class Flows(Generic[Owner]):
         self._capacities = capacities
         self._levels = Levels(capacities)
         self._fill_up = _remembering(capacities)
-        self._widths: dict[Path, float] = {}  # of every path that was ever asked for
+        self._widths: dict[Path, float] = {}  # of every path asked for so far
         self._begun: list[tuple[Path, float, Owner]] = []  # since the last `settle`
         self._changed: dict[int, None] = {}  # rows of classes that flows joined or left since then
         self._emptied: list[int] = []  # rows of classes without flows since then

@@ -1,4 +1,4 @@
-"""The right to write a file or folder, for one process at a time, and a private room beside it."""
+"""The right to write a file or folder, for one process at a time, and a private folder."""
 
 from __future__ import annotations
 

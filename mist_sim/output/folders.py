@@ -36,8 +36,8 @@ class OutputFolder:
     def fill(self, write: Callable[[Path], None]) -> list[str]:
         """Let `write` put files into a private folder, and move them into place.
 
-        Returns their names, sorted. Raises ScenarioError when that cannot be done. Where others
-        took the place during the run, theirs stays, and the results are kept beside it.
+        Returns their names, sorted. Raises ScenarioError when that cannot be done. If another
+        process took the place during the run, the results go beside it.
         """
         with telling(f"output folder {self.path}"):
             new = self.room / replacement.NEW
@@ -86,7 +86,7 @@ class OutputFolder:
             ) from error
 
     def _replaceable(self) -> list[str]:
-        """Return the files that make room: earlier results, as they were written."""
+        """Return the files to replace: earlier results."""
         if not self.replace or not self.target.is_dir():
             return []
         return [name for name, unchanged in written_here(self.target).items() if unchanged]
@@ -109,10 +109,10 @@ def output_folder(
 ) -> Iterator[OutputFolder]:
     """Claim a folder for results; it stays as it is until it is filled.
 
-    named: new or empty. replace: or a folder of earlier results, which make room; files of others
-    stay. resume: the journal that a study left is gone on with; without it, `replace` drops it.
-    Raises ScenarioError when the folder is neither, holds a journal that is not asked for, cannot
-    be written, or is in use.
+    named: new or empty. replace: accept a folder of earlier results, and replace these; other files
+    are kept. resume: continue the journal of a stopped study; without it, `replace` removes the
+    journal. Raises ScenarioError when the folder is neither, holds a journal that is not asked for,
+    cannot be written, or is in use.
     """
     path = user_path(named)
     with ExitStack() as stack:

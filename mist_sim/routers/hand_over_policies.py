@@ -132,7 +132,7 @@ class FlippingPolicy:
         self.begin()
 
     def lacks(self, roles: Sequence[str | None]) -> str | None:
-        """Return what is missing if fewer than two clients have no role, or None."""
+        """Return a text on what is missing if fewer than two clients have no role, else None."""
         return None if list(roles).count(None) > 1 else "two clients without a role"
 
     def begin(self) -> None:

@@ -29,7 +29,7 @@ class RandomRouter:
 @ROUTERS.register("round_robin")
 @dataclass
 class RoundRobinRouter:
-    """Send visits to the candidates in turn, with a turn of its own for each kind of stage.
+    """Send visits to the candidates round-robin, separately for each kind of stage.
 
     Each model that requests name has its own turn, and so has each local pool.
     """

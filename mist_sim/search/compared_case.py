@@ -211,6 +211,6 @@ class Case:
 
 
 def _value(summary: Mapping[str, Any], name: str) -> float:
-    """Return a figure of a run, or the one beside a limit, which counts failed requests; or NaN."""
+    """Return a figure of a run, or one with a limit, which counts failed requests; or NaN."""
     beside: Mapping[str, Any] = summary.get("slo", {}).get(name, {})
     return float(summary[name] if name in summary else beside.get("value", nan))

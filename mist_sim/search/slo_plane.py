@@ -185,7 +185,7 @@ class SloPlane:
 
     @property
     def num_open(self) -> int:
-        """Pairs whose best designs attain every rate that was run: their tie says nothing."""
+        """Pairs whose best designs attain every rate that was run: their tie is open."""
         all_attained = np.any([np.isinf(r.high) for r in self.goodput.values()], axis=0)
         return int(np.count_nonzero(all_attained & (self.winners == TIE)))
 
@@ -218,7 +218,7 @@ class SloPlane:
 
     @property
     def request_times(self) -> pd.DataFrame:
-        """A row a request, scenario and rate: the times from which any other pair can be read."""
+        """A row per request, scenario and rate: times that decide any other pair of limits."""
         import pandas as pd
 
         parts = [

@@ -27,7 +27,8 @@ class Driver:
 
     what: name of the work, for messages. jobs: parallel tasks. executor: runs them; None: this
         process if jobs is 1, else worker processes. num_done: finished tasks, those of the journal
-        included. so_far: returns what is known so far, for a study that is stopped; "" for nothing.
+        included. so_far: returns a text on the results so far, for a study that is stopped; "" for
+        none.
     """
 
     what: str
@@ -90,7 +91,7 @@ class Driver:
         return InTurn() if num <= 1 else Workers(num, self.what)
 
     def _missing(self, tasks: Iterable[Task], known: deque[Row]) -> Iterator[Task]:
-        """Yield the unfinished tasks; the rows of the others go to `known`."""
+        """Yield the unfinished tasks; rows of finished ones go to `known`."""
         for task in tasks:
             row = None if self.journal is None else self.journal.find(task)
             if row is None:

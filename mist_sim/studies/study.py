@@ -129,7 +129,7 @@ class Plan:
 
         try:
             dumps(self.tasks[0].arguments)
-        except Exception as error:  # noqa: BLE001 - any class of one's own may refuse in any way
+        except Exception as error:  # noqa: BLE001 - a user's class may raise anything
             return _NOT_SENT.format(error)
         return ""
 

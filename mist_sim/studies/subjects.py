@@ -59,7 +59,7 @@ def tasks_of(
 
 
 def check_scenarios(given: Iterable[object]) -> None:
-    """Raise ScenarioError for what is no scenario, where a function cannot be taken."""
+    """Raise ScenarioError unless the subject is a scenario, where functions are not allowed."""
     for each in given:
         if not isinstance(each, Scenario):
             raise ScenarioError(

@@ -302,7 +302,7 @@ def _spread(logs: Array, groups: list[NDArray[np.int64]]) -> float:
 def _line(
     lack: Array, names: tuple[str, str], along: Array, told: tuple[str, ...]
 ) -> dict[str, float]:
-    """Return a constant, and where it is told a slope, both >= 0, for seconds that lack."""
+    """Return a constant, and a slope if the data determine one, both >= 0, for missing seconds."""
     from scipy.optimize import nnls
 
     known = np.isfinite(lack)

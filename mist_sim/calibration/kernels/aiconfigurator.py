@@ -94,7 +94,7 @@ def _products(table: pd.DataFrame, gpu: GpuSpec) -> Iterator[KernelRows]:
 
 
 def is_host_timed(products: pd.DataFrame) -> bool:
-    """Whether the times of products are those of the host that launches them, whatever their size.
+    """Whether products of any size take the time of their launch on the host.
 
     So are those in FP8 with scales of blocks in some tables: 60 to 300 us for a single token.
     """

@@ -101,7 +101,7 @@ def _with_serial(rows: KernelRows) -> KernelFit:
 
 
 def _fitted(rows: KernelRows, names: Sequence[str], given: Mapping[str, float]) -> KernelFit:
-    """Fit some figures. given: the others."""
+    """Fit some figures. given: the remaining ones."""
     fitted = rows.only(slice(None, None, -(-len(rows) // _MOST_ROWS)))
     logs = np.log(fitted.seconds)
     ranges = _OF_TOWERS if rows.kind == "tower_attention" else _RANGES

@@ -15,7 +15,7 @@ class Resident:
     """A request in a slot.
 
     worker: the attention worker that holds its KV entries. num_tokens: entries when it came.
-    num_steps: steps that it stays for (>= 1). guest: whatever its client wants to know it by.
+    num_steps: steps that it stays for (>= 1). guest: any object by which its client identifies it.
     first_step: steps that its batch had made when it came.
     """
 

@@ -111,7 +111,7 @@ class KvCacheManager:
     def fewest_blocks_to_admit(
         self, sequence: SequenceState, first_piece: int | None = None
     ) -> int:
-        """Free blocks that its admission takes at least, whatever is cached then.
+        """Free blocks that its admission takes at least, with any content of the cache.
 
         first_piece: tokens of its prompt that have to fit, at most; None: all.
         """

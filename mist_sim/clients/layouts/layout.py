@@ -34,9 +34,8 @@ class EngineLayout:
     kv_block_bytes: size of a block over all GPUs of an engine; None: unknown.
     machine: the GPUs, and the division of the model among them; None: unknown.
     collectives: how its ranks sum over several nodes, as text; empty: one node.
-    across: returns the same layout, timed by the nodes that its ranks lie on; None: it stays as it
-        is, wherever they lie.
-    Raises ScenarioError unless every lane has a share.
+    across: returns the same layout, timed by the nodes that its ranks lie on; None: it is the same
+    for all nodes. Raises ScenarioError unless every lane has a share.
     """
 
     predictor: PipelinePredictor

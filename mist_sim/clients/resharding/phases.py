@@ -217,7 +217,7 @@ class Phases:
         return bool(lane.swaps.going) or fits(lane, head)
 
     def has_room(self, lane: LaneState, sequence: SequenceState) -> bool:
-        """Tell whether the buffer has room for a prompt beside those still to go there."""
+        """Tell whether the buffer has room for a prompt and those still to go there."""
         if self.room is None:
             return True
         coming = sum(map(self._num_coming, self.lanes))

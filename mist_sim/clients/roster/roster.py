@@ -1,4 +1,4 @@
-"""The clients that there are now, by number."""
+"""The present clients, by number."""
 
 from __future__ import annotations
 

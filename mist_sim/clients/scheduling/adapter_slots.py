@@ -1,4 +1,4 @@
-"""LoRA adapters in a lane: which requests may run together, and which adapters are on the GPUs.
+"""LoRA adapters in a lane: requests that may run together, and adapters on the GPUs.
 
 Source: vLLM v1, `Scheduler.schedule` in `vllm/v1/core/sched/scheduler.py` (`scheduled_loras`), and
 `LRUCacheLoRAModelManager` in `vllm/lora/model_manager.py`.

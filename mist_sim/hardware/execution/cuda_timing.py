@@ -1,6 +1,6 @@
 """Seconds of a call on a CUDA device: launches captured as a graph, told by the device's events.
 
-A graph keeps the host's launches out of the time, at any size of a step: what is timed are kernels.
+A graph keeps the host's launches out of the time, so that kernels alone are timed at any step size.
 """
 
 from __future__ import annotations

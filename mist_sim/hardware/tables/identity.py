@@ -71,7 +71,7 @@ def _value(text: str) -> str:
 
 
 def is_on(notes: Mapping[str, str], key: str, where: object) -> bool:
-    """Tell whether a part of a profile is enabled, as it is by default.
+    """Tell whether a part of a profile is enabled (the default).
 
     Raises ScenarioError for anything but true and false.
     """
@@ -86,8 +86,8 @@ def is_on(notes: Mapping[str, str], key: str, where: object) -> bool:
 def profiled_ranks(folder: Path, notes: Mapping[str, str]) -> int:
     """Return the tensor_parallel_size of a profile's kernels.
 
-    That of the folder's name (tp2), or the only one of `tp_degrees` in its meta.yaml; 1 where
-    neither says it.
+    From the folder's name (tp2), or the only one of `tp_degrees` in its meta.yaml; 1 if neither
+    gives it.
     """
     named = re.fullmatch(r"tp(\d+)", folder.resolve().name)
     degrees = [named[1]] if named else re.findall(r"\d+", notes.get("tp_degrees", ""))

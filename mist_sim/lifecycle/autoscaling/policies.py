@@ -48,8 +48,8 @@ class Utilisation:
     of: time, the share of the time since the last look in which a client had a request; or
         kv_cache, the share of the KV blocks that requests hold.
 
-    Source: the Kubernetes autoscaler: ceil(clients x utilisation / target); it leaves the number
-    as it is where the ratio is within 0.1 of 1.
+    Source: the Kubernetes autoscaler: ceil(clients x utilisation / target); it keeps the number
+    where the ratio is within 0.1 of 1.
     """
 
     target: float = 0.7

@@ -135,9 +135,9 @@ class Findings(ABC):
     def save(self, folder: str | Path, *, replace: bool = False) -> Path:
         """Write the files of `write_files` into a new or empty folder; return it.
 
-        The same findings write the same bytes.
-        replace: earlier results in the folder make room; files of others stay.
-        Raises ScenarioError when the folder cannot be written, holds files, or is in use.
+        The same findings write the same bytes. replace: remove earlier results in the folder; other
+        files are kept. Raises ScenarioError when the folder cannot be written, holds files, or is
+        in use.
         """
         with output_folder(folder, replace=replace) as place:
             place.fill(self.write_files)

@@ -2,7 +2,7 @@
 
 BERT, RoBERTa, XLM-RoBERTa, CamemBERT and DPR have the same layers: multi-head attention and an MLP
 of two matrices, with biases, and a LayerNorm behind each. Positions are learned, so that no
-rotation comes with them. Other encoders are refused, whatever their config adds.
+rotation comes with them. All other encoders are refused.
 
 Source: the configuration and modeling files of the `transformers` library for each `model_type`.
 """

@@ -24,7 +24,7 @@ from mist_sim.models.quantization import LAYER_PARTS, Part
 
 _KEYS = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules")
 _MOST, _LONGEST = 4096, 200  # names, and characters of one; real configs have up to 1,000 of 60
-# Parts that stay in 16 bits here whatever a checkpoint says.
+# Parts that are always in 16 bits here.
 _PLAIN = re.compile(
     r"(.*[.*/:])?(embed_tokens|\w*norm\w*|gate|router|shared_expert_gate|e_score_correction_bias)"
     r"(\.\w+)?\*?\$?"
@@ -89,7 +89,7 @@ def _matrix_names(
 ) -> dict[Part, list[str]]:
     """Return the names of the matrices by part, with one expert for all; without empty parts.
 
-    Names are those of `transformers`; the names of Mixtral's experts are written like the others'.
+    Names are those of `transformers`; Mixtral's experts are renamed to match the other models'.
     """
     dense = moe.dense_layers if moe else frozenset(range(num_layers))
     with_experts = [layer for layer in range(num_layers) if layer not in dense]

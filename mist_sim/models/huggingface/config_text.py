@@ -82,7 +82,7 @@ def language_keys(config: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def language_config(config: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the config of the language model alone, as it is written; its own where it is one."""
+    """Return the written config of the language model alone; of a text model, the whole config."""
     inner: object = config
     for key in language_keys(config):
         inner = inner.get(key) if isinstance(inner, Mapping) else None

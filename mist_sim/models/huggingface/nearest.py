@@ -50,7 +50,7 @@ _WORDS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 
 
 class Lenient(ConfigReader):
-    """A reader that takes unknown blocks as the nearest known ones, and notes what it took."""
+    """A reader that takes unknown blocks as the nearest known ones, and lists them."""
 
     def __init__(
         self, config: Mapping[str, object], where: str, notes: list[str] | None = None
@@ -106,7 +106,7 @@ def _nearest_kind(kind: str, known: Sequence[object]) -> object:
 
 
 def flattened(config: Mapping[str, object]) -> dict[str, object]:
-    """Return the config of a language model alone, whatever its type."""
+    """Return the config of the language model alone, for any type of model."""
     keys = language_keys(config)
     if not keys:
         return dict(config)
@@ -126,7 +126,7 @@ def nearest_type(flat: Mapping[str, object]) -> str:
 def missing_and_left(
     flat: Mapping[str, object], model_type: str, read: Read
 ) -> tuple[list[str], set[str]]:
-    """Return what tells a config from a known type of model.
+    """Return how a config differs from a known type of model.
 
     First the sizes that such a model has and this config has not, then the keys that it has not.
     """

@@ -71,7 +71,7 @@ class Watched(dict[str, object]):
 
 
 def tells_other_layers(keys: Iterable[str]) -> bool:
-    """Tell whether one of the keys tells of layers of another kind."""
+    """Tell whether one of the keys implies layers of another kind."""
     return any(re.fullmatch(_OTHER_LAYERS, key) for key in keys)
 
 

@@ -71,7 +71,7 @@ class Routes:
         """Tell, without computing a route, whether these accelerators surely reach one another.
 
         True where all lead into one part of the graph in which every place reaches every other.
-        False where that is not so, or where they are linked directly: then `between` tells.
+        False otherwise, or where they are linked directly: then use `between`.
         """
         parts, graph = self._parts, self.graph
         to = [{parts[place] for place in graph.succ[gpu] if place in parts} for gpu in accelerators]

@@ -109,7 +109,7 @@ def _written(value: float | dict[int, float]) -> str | dict[str, str]:
 
 
 def as_tuple(value: object) -> object:
-    """Return a list as a tuple, for frozen models; anything else unchanged."""
+    """Return a list as a tuple, for frozen models; other values unchanged."""
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -87,7 +87,7 @@ def _whole(text: str, path: Path | None) -> str:
 
 
 def _read(text: str, path: Path | None) -> tuple[list[Command], list[str]]:
-    """Return the commands of a YAML mapping, or else those of shell text."""
+    """Return the commands of a YAML mapping, else those of shell text."""
     documents = _documents(text, path)
     if documents:
         return list(commands_of(documents)), []

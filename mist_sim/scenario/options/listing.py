@@ -116,7 +116,7 @@ def _vllm_name(key: str) -> str | None:
 
 
 def _default(info: FieldInfo) -> str:
-    """Return a default as written in a file, or what it depends on."""
+    """Return a default as written in a file, or a text on what it depends on."""
     made = info.default_factory is not None
     return _BY_ENGINE if made else _written(info.default)
 

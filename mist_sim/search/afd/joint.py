@@ -78,5 +78,5 @@ def best_bundles(
 
 
 def _kv_tokens(load: SlotLoad, num_slots: int) -> float:
-    """Return the tokens that a worker with so many slots hardly ever holds more of."""
+    """Return a number of tokens that a worker with so many slots rarely exceeds."""
     return num_slots * load.mean + SPREAD * math.sqrt(num_slots) * load.std

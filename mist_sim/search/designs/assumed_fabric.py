@@ -25,7 +25,7 @@ _GB = 1e9
 
 
 def assumed_network(clients: Iterable[tuple[str, int]]) -> dict[str, Any]:
-    """Return the network of the nodes that these clients fill, as a scenario file says it.
+    """Return the network of the nodes that these clients fill, as in a scenario file.
 
     clients: the GPU of each, and how many of it. It is the node in which the GPU is sold, and else
     one with the GPU's own links: an NVSwitch of eight or more where they join as many, and PCIe

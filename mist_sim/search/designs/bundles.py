@@ -66,7 +66,7 @@ def _with_bundle(fleet: Fleet, num_p: int, gpus: _Gpus, bundle: _Bundle) -> Scen
 
 
 def _client(fleet: Fleet, gpus: _Gpus, bundle: _Bundle) -> Client:
-    """Return the bundle as a scenario file says it."""
+    """Return the bundle as in a scenario file."""
     said, times = gpus.said, asdict(bundle.times)
     is_placed = "topology" in fleet.network
     if is_placed:  # its links determine the communication time
@@ -138,7 +138,7 @@ class _Bundle:
         return self.choice.prediction.attention_workers
 
     def worth(self, max_tpot: float | None) -> tuple[bool, float]:
-        """Return the key of a choice: tokens per second within the limit, else the least TPOT."""
+        """Return the sort key of a choice: tokens per second within the limit, else TPOT."""
         found = self.choice.prediction
         if max_tpot is None or found.tpot <= max_tpot:
             return True, found.throughput

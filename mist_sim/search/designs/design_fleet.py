@@ -1,4 +1,4 @@
-"""The engines of a scenario that may change sides, and everything else of it, which stays."""
+"""The engines of a scenario whose roles may change, and its unchanged rest."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def designs_of(scenario: Scenario) -> Designs:
 
 
 def _made(fleet: Fleet) -> tuple[dict[str, Scenario], dict[str, str]]:
-    """Return the possible designs, and the reasons against the others."""
+    """Return the possible designs, and why other designs are impossible."""
     found: dict[str, Scenario] = {}
     left_out: dict[str, str] = {}
     for kind, propose in _kinds(fleet).items():
@@ -141,7 +141,7 @@ def _re_shards(scenario: Scenario) -> bool:
 
 
 def _as_said(network: Mapping[str, Any]) -> str:
-    """Return a network as a scenario file says it."""
+    """Return a network as in a scenario file."""
     words = {True: "true", False: "false"}
     parts = [f"{k}: {words[v] if isinstance(v, bool) else v}" for k, v in network.items()]
     return "{" + ", ".join(parts) + "}"

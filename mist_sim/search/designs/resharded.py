@@ -31,7 +31,7 @@ def can_re_shard(fleet: Fleet) -> bool:
 
 
 def resharded(fleet: Fleet, num_pairs: int = NUM_PAIRS) -> Iterator[Proposal]:
-    """Yield the engines without sides, each with the best pairs of layouts of its own GPUs.
+    """Yield the engines without roles, each with the best pairs of layouts on its GPUs.
 
     Pairs are ranked by equation 1 of Seesaw for the mean lengths of the workload; pairs that do not
     fit in memory are left out. Engines with one GPU stay unchanged. Raises ScenarioError if no

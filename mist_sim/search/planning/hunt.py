@@ -285,7 +285,7 @@ class Hunt:
         return sorted(among, key=lambda each: (-self._estimates.rate(each), each.rank))
 
     def run(self, candidates: Iterable[Candidate], most: int = _SHORT) -> None:
-        """Try some candidates, whatever they cost; undecided ones again where `most` may tell."""
+        """Try candidates of any price; undecided ones again if `most` requests may decide."""
         tried = self.tried
         chosen = [c for c in candidates if c not in tried or 0 < tried[c].may_tell <= most]
         self._run(self._first_runs(chosen, most))

@@ -133,7 +133,7 @@ class Preparation:
         }
 
     def _prove(self, found: Prepared, built: Built) -> None:
-        """Note what is proved: an upper bound of its rate, or that it cannot keep the limits."""
+        """Note a proof: an upper bound of its rate, or that it cannot keep the limits."""
         target = self._goodput.target(built.scenario)
         demand = self._demand(built, target)
         engines = engines_of(built)

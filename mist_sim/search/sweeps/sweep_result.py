@@ -104,7 +104,7 @@ class Sweep(Findings):
 
     @property
     def _varies_the_question(self) -> bool:
-        """Whether a key changes what is asked for: the least load is no design, and not best."""
+        """Whether a key changes the load: the smallest load is no design, so never the best."""
         return any(key.partition(".")[0] in QUESTION for key in self.keys)
 
     def _from_end_to_end(self) -> str:

@@ -56,7 +56,7 @@ def batch_quantiles(
 
 
 def surely_less(one: Sequence[float], other: Sequence[float], error: float) -> bool:
-    """Tell whether the first quantiles are smaller on average, batch beside batch.
+    """Tell whether the first quantiles are smaller on average, compared batch by batch.
 
     error: chance of a wrong yes where they are equal.
     """

@@ -51,7 +51,7 @@ def versions() -> dict[str, str]:
 
 
 def check_versions(cluster: str, found: Mapping[str, Mapping[str, str]]) -> None:
-    """Raise ScenarioError where a worker might compute something else. found: by its name."""
+    """Raise ScenarioError if a worker might compute other results. found: by its name."""
     here = versions()
     for worker, theirs in found.items():
         for name, mine in here.items():

@@ -46,7 +46,7 @@ class Mix:
         `priority`, by default 0.
 
     The class of each request is drawn at random, in the proportion of the shares. Each class has
-    random streams of its own: changing the lengths of one does not change the others.
+    its own random streams: changing the lengths of one class changes no other class.
     """
 
     num_requests: int

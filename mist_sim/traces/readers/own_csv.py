@@ -1,4 +1,4 @@
-"""Logs of one's own: a CSV file whose columns the scenario names."""
+"""A user's logs: a CSV file whose columns the scenario names."""
 
 from __future__ import annotations
 

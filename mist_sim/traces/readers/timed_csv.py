@@ -63,7 +63,7 @@ class _TimedCsv(FileReader):
 class BurstGptReader(_TimedCsv):
     """BurstGPT: CSV with Timestamp (seconds), Request tokens, Response tokens.
 
-    `Session ID`, which newer files have, tells which requests belong to a conversation.
+    `Session ID`, which newer files have, marks the requests of a conversation.
 
     Requests that failed have 0 response tokens (`skip: cancelled` leaves them out); the files named
     without_fails have none.

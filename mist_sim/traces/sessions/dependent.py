@@ -39,8 +39,8 @@ class AgenticMooncakeReader(FileReader):
     Each line has input_length, output_length, perhaps hash_ids, session_id, and request_id. A later
     row of a session is sent `delay` and `tool_wait_ms` (milliseconds) after the end of the row
     before it, which its `wait_for` names, if it names any. Rows come session by session and have no
-    times, for users who go through them (`closed_loop` with `sessions`): `timestamp` is not used,
-    nor is what the first row of a session waits for, so that sub-agents run beside their parents.
+    times, for users who replay sessions (`closed_loop` with `sessions`): neither `timestamp` nor
+    the wait of a session's first row is used, so that sub-agents run in parallel to their parents.
     A row that waits for none but an earlier row of its session is refused: sessions are chains
     here. A row without session_id is a session. The file is read whole.
 

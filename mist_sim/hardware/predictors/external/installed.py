@@ -10,8 +10,8 @@ from mist_sim.errors import ScenarioError
 def installed_version(package: str, extra: str, install: str = "") -> str:
     """Return the version of an installed package, without importing it.
 
-    Raises ScenarioError that names the extra of ours which brings the package, or what else
-    installs it.
+    Raises ScenarioError that names the extra that installs the package, or another way to install
+    it.
     """
     try:
         return version(package)

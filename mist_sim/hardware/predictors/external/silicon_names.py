@@ -38,7 +38,7 @@ _SYSTEMS = {
     "rtx-pro-6000": "rtx_pro_6000_server",
 }
 
-# What says nothing about the operators of a step.
+# Keys that do not affect the operators of a step.
 _NOT_COMPARED = {
     "name",
     "max_position_embeddings",
@@ -180,7 +180,7 @@ def _read(entry: Traversable) -> Mapping[str, Any]:
 
 
 def _whole(found: Files) -> Mapping[str, Any]:
-    """Return a config with the number formats that stand beside it."""
+    """Return a config with the number formats from the file next to it."""
     config, beside = found["config.json"], found.get("hf_quant_config.json")
     if beside is None or config.get("quantization_config"):
         return config

@@ -191,7 +191,7 @@ class TablePredictor:
     def _prompts(self, chunks: Chunks) -> _Prompts:
         """Return what the prompts of a step take, which is remembered.
 
-        Steps of other prompts are forgotten as soon as they are many.
+        The cache of other prompts' steps is dropped when it grows large.
         """
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
@@ -250,7 +250,7 @@ class _Prompts:
     lines: dict[tuple[int, int], list[tuple[float, float]]] = field(default_factory=dict)
 
     def largest(self, beside: Volume, n: int, mean: float) -> float:
-        """Return the most that decodes add beside one of the prompts."""
+        """Return the largest time that decodes add to one of the prompts."""
         q, part = beside.moving[1].place(mean)
         lines = self.lines.get((n, q))
         if lines is None:

@@ -62,7 +62,7 @@ _DEFAULT_SIZE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """A setting. written: as the command says it."""
+    """A setting. written: as in the command."""
 
     written: str
     value: Any
@@ -169,7 +169,7 @@ def _host_memory(written: str, settings: _Settings, server: Server, *, in_step: 
     capacity = f"{each * server.num_ranks:g} GB"
     tier: dict[str, Any] = {"name": "lmcache", "capacity": capacity}
     if in_step:
-        tier["loads_in_step"] = None  # the engine decides: it knows what else is set
+        tier["loads_in_step"] = None  # the engine decides: it knows the other settings
     server.set(TIERS, [tier], written)
     if size is None:
         server.account.items.pop()

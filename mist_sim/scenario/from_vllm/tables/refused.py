@@ -1,4 +1,4 @@
-"""Arguments of `vllm serve` that ask for what is not simulated.
+"""Arguments of `vllm serve` whose effect is not simulated.
 
 Source: `EngineArgs.add_cli_args` in `vllm/engine/arg_utils.py`, 0.12 to 0.33.
 """

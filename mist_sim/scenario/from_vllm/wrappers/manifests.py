@@ -2,7 +2,7 @@
 
 Sources: `Container` of the Kubernetes API (command, args, env, resources), with LeaderWorkerSet and
 KServe, which embed it; the Compose specification (image, command, entrypoint, environment, deploy).
-A container is read wherever it stands; the nearest `replicas` around it gives the count.
+A container is read at any depth; the nearest enclosing `replicas` gives the count.
 """
 
 from __future__ import annotations
