@@ -22,7 +22,7 @@ from mist_sim.scenario.from_vllm.generators.workloads import (
 )
 
 _WHERE = "it says where the server is and how requests reach it"
-_RESULTS = "it says what is shown and saved"
+_RESULTS = "it chooses what is printed and saved"
 _WARMUPS = "warm-up requests end before the measured ones start"
 _DATA = "it says which texts are drawn, which takes no time"
 _OTHER = "it belongs to audio, video or rankings"

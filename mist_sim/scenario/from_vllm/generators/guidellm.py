@@ -23,7 +23,7 @@ from mist_sim.scenario.from_vllm.generators.workloads import (
 from mist_sim.scenario.from_vllm.tables.honoured import mapping
 
 _WHERE = "it says where the server is and how requests reach it"
-_RESULTS = "it says what is shown and saved"
+_RESULTS = "it chooses what is printed and saved"
 _DATA = "it says how texts are read, and texts are drawn here"
 _ENDS = "nothing ends a run early here, and no server fails unless the scenario says so"
 _SWEEP = "several loads are several runs: name one, and look for the most with mist goodput"

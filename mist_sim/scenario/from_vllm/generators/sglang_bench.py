@@ -23,8 +23,8 @@ from mist_sim.scenario.from_vllm.generators.workloads import (
 )
 from mist_sim.scenario.from_vllm.tables.honoured import mapping
 
-_WHERE = "it says where the server is and what the benchmark tells of itself"
-_RESULTS = "it says what is shown and saved"
+_WHERE = "it gives the server's address and the benchmark's own metadata"
+_RESULTS = "it chooses what is printed and saved"
 _TEXT = "prompts have the lengths of the command"
 _ONE_TURN = "turns of a conversation are sent from traces; leave it out"
 _GROUPS = "generated-shared-prefix"

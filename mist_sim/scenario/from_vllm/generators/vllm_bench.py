@@ -26,9 +26,9 @@ from mist_sim.scenario.from_vllm.generators.workloads import (
 )
 from mist_sim.scenario.from_vllm.tables.honoured import mapping
 
-_WHERE = "it says where the server is and what the benchmark tells of itself"
+_WHERE = "it gives the server's address and the benchmark's own metadata"
 _NO_TIME = "it takes no time here; top-p, top-k and penalties do"
-_RESULTS = "it says what is shown and saved"
+_RESULTS = "it chooses what is printed and saved"
 _OTHER_DATA = "it belongs to another dataset"
 _WARMUPS = (
     "warm-up requests end before the measured ones start; that they leave the first prompt in the "
