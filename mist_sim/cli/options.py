@@ -28,6 +28,15 @@ Out = Annotated[
 Force = Annotated[
     bool, typer.Option("--force", help="Replace earlier results in DIR; other files stay.")
 ]
+ReplaceFile = Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")]
+SavedResults = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR",
+        help="The folder that mist run, compare, goodput, plan, search or sweep wrote with --out.",
+        show_default=False,
+    ),
+]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print the results as JSON in place of the tables.")
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mist_sim.cli.options import ReplaceFile
 from mist_sim.cli.session import note
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def calibrate(
     out: Path | None = typer.Option(
         None, metavar="FILE", help="Write the figures into this spec file (.toml)."
     ),
-    force: bool = typer.Option(False, "--force", help="Replace FILE if it exists."),
+    force: ReplaceFile = False,
 ) -> None:
     """Fit a GPU's figures, an engine's own time, or vector searches, to measurements.
 

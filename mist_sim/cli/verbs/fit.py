@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from mist_sim.cli.options import ReplaceFile
 from mist_sim.cli.session import note
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def fit(
     tensor_parallel_size: int = typer.Option(
         0, help="The ranks measured, if the file does not give them.", show_default=False
     ),
-    force: bool = typer.Option(False, "--force", help="Replace FILE if it exists."),
+    force: ReplaceFile = False,
 ) -> None:
     """Learn step times from measured steps.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from mist_sim.cli.options import ReplaceFile, SavedResults
 from mist_sim.cli.session import note
 
 if TYPE_CHECKING:
@@ -14,12 +15,7 @@ if TYPE_CHECKING:
 
 
 def plot(
-    folder: Path = typer.Argument(
-        ...,
-        metavar="DIR",
-        help="The folder that mist run, compare, goodput, plan, search or sweep wrote with --out.",
-        show_default=False,
-    ),
+    folder: SavedResults,
     names: list[str] = typer.Argument(
         None,
         metavar="[PICTURE]...",
@@ -41,7 +37,7 @@ def plot(
     out: Path | None = typer.Option(
         None, metavar="FILE", help="Write the pictures into this file; by default plots.FORM."
     ),
-    force: bool = typer.Option(False, "--force", help="Replace FILE if it exists."),
+    force: ReplaceFile = False,
 ) -> None:
     """Draw a run, several runs, or other findings into one file: HTML, PNG, SVG or PDF.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from mist_sim.cli.options import ReplaceFile
 from mist_sim.cli.session import note
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def profile(
     dispatch: bool = typer.Option(
         False, "--dispatch", help="Measure the host's time to launch each module instead."
     ),
-    force: bool = typer.Option(False, "--force", help="Replace FILE if it exists."),
+    force: ReplaceFile = False,
 ) -> None:
     """Measure steps of a model's layers on this machine.
 

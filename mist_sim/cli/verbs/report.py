@@ -6,20 +6,16 @@ from pathlib import Path
 
 import typer
 
+from mist_sim.cli.options import ReplaceFile, SavedResults
 from mist_sim.cli.session import note
 
 
 def report(
-    folder: Path = typer.Argument(
-        ...,
-        metavar="DIR",
-        help="The folder that mist run, compare, goodput, plan, search or sweep wrote with --out.",
-        show_default=False,
-    ),
+    folder: SavedResults,
     out: Path = typer.Option(
         Path("report.html"), metavar="FILE", help="Write the report into this file."
     ),
-    force: bool = typer.Option(False, "--force", help="Replace FILE if it exists."),
+    force: ReplaceFile = False,
 ) -> None:
     """Write a report as one HTML file: the verdict, pictures, tables, and the scenario."""
     from mist_sim.cli.signals import Saved

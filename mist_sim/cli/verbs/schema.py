@@ -6,12 +6,14 @@ from pathlib import Path
 
 import typer
 
+from mist_sim.cli.options import ReplaceFile
+
 
 def schema(
     out: Path | None = typer.Option(
         None, metavar="FILE", help="Write to this file instead of the terminal."
     ),
-    force: bool = typer.Option(False, "--force", help="Replace FILE if it exists."),
+    force: ReplaceFile = False,
 ) -> None:
     """Print the JSON Schema of scenario files, for editors."""
     import json

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from mist_sim.cli.options import ReplaceFile
 from mist_sim.cli.session import note
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def timeline(
         help="Leave out events that begin later.",
         show_default=False,
     ),
-    force: bool = typer.Option(False, "--force", help="Replace FILE if it exists."),
+    force: ReplaceFile = False,
 ) -> None:
     """Write a run's requests, steps and transfers as Chrome trace events.
 
