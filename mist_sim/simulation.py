@@ -76,10 +76,10 @@ class Simulation:
     hand_over: how requests go from prefill to decode; None: the defaults of `HandOver()`.
     lifecycle: clients that fail, start, drain or are scaled; None: all clients stay up.
     reconfigure: how clients with roles p_heavy and d_heavy change during the run; None: they do
-    not. search: finds how, where `reconfigure` asks for it.
-    remarks: what its results warn of, beside what its clients say.
-    front_end: times between users and engines; None: those that are assumed where a client's
-    step times ask for them (`TimesOrigin.assumed`), else none.
+    not. search: finds the changes, if `reconfigure` asks for a search.
+    remarks: warnings of its results, in addition to those of its clients.
+    front_end: times between users and engines; None: assumed ones where a client's step times need
+        them (`TimesOrigin.assumed`), else none.
     Raises ScenarioError for clients without unique names, for a cost of GPUs without a price, for
     clients with a role where there is no network, or that do not know the size of the blocks that
     come to them, for places that the network does not have, and for a router of a stage that no

@@ -45,7 +45,7 @@ class Client(ABC):
         groups of layers have blocks of their own.
     kv_entries: how keys and values are stored, such as "in 16 bits"; empty without a cache.
     network: brings other clients' KV entries; set from the run when it starts.
-    place: place of its GPUs in the network; None: wherever there is room.
+    place: place of its GPUs in the network; None: the first place with room.
     history: content of the requests of all clients, to compute the hits of an unlimited prefix
         cache; None: not computed.
     collectives: how its ranks sum over several nodes, for the summary; empty: all are on one node.

@@ -91,13 +91,14 @@ class EngineOptions:
         takes for that format and GPU. Step times are of these kernels where public tables have
         them; otherwise the GPU's usual ones are timed, and the results have no error bar. It also
         says how MXFP4 weights are padded in memory.
-    attention_backend: kernels of attention, by vLLM's name; by default, and timed, likewise.
-    all_reduce: how ranks sum their parts of a layer, where the GPU's entry says otherwise.
+    attention_backend: kernels of attention, by vLLM's name; default and step times as for
+        `moe_backend`.
+    all_reduce: how ranks sum their parts of a layer, in place of the way in the GPU's entry.
     host: host of the GPUs, for those on PCIe: a catalog name (`mist list hosts`), the path of a
         .toml spec, or a mapping of a spec's keys. By default a slow one without peer access, and
         the results show the effect of this assumption.
     speculative_config: drafts tokens, and verifies several per request in one step.
-    lora: serves LoRA adapters beside the model; requests name them (workload.adapters).
+    lora: serves LoRA adapters of the model; requests name them (workload.adapters).
     images: encodes images of prompts on its GPUs, with the vision tower of the model
         (workload.images).
     resharding: computes prompts in another layout than answers (Seesaw; needs scheduler:
@@ -105,10 +106,10 @@ class EngineOptions:
     scheduler: forms the batches of a step.
     kv_cache: memory for keys and values.
     predictor: times a step.
-    overhead: engine time per step and request beside the kernels.
-    async_scheduling: a step is planned while the step before it runs: host time hides behind the
-        GPU's, requests join and seats and blocks change hands one step later. By default as in
-        the version of `engine`: on from 0.14 on, where it is simulated.
+    overhead: the engine's own time per step and request, in addition to the kernels.
+    async_scheduling: a step is planned while the step before it runs: the GPU's time hides the
+        host's, but requests join, and seats and blocks are freed, one step later. The default is
+        that of the version of `engine`: on from 0.14 on, where it is simulated.
     power_limit: watts that a GPU is capped at (nvidia-smi -pl); it then computes more slowly, and
         reads memory as fast.
     gpu_price: dollars of one GPU an hour in place of the catalog's; for the cost of the run.
@@ -118,9 +119,10 @@ class EngineOptions:
     max_model_len: largest number of tokens of a prompt and its answer. It must fit in the KV cache,
         and may exceed the model's own (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN). auto, or -1: the
         model's own, or as much of it as fits. By default the model's own, whether it fits or not.
-    step_loop: which of our loops computes the steps, which are the same to the bit. step takes
-        each in its turn, for chunked prefill in order of arrival (docs/background/speed.md); plain
-        serves roles and swapping, too; general has everything; auto takes plain where it can.
+    step_loop: which of our loops computes the steps, which are the same to the bit. step computes
+        one step after the other, for chunked prefill in order of arrival
+        (docs/background/speed.md); plain serves roles and swapping, too; general has everything;
+        auto takes plain where it can.
 
     In Python, model, GPU and host may be specs themselves. The default scheduler is chunked prefill
     with the limits of vLLM's server on that GPU (see `server_limits`). The predictor is an object,

@@ -37,10 +37,10 @@ class StepBatch:
         unless the predictor needs it (see `PredictorTraits`).
     num_drafts: draft tokens per decode that the step verifies (speculative decoding).
     adapters: adapters of its tokens; None: the engine serves none.
-    num_read_again: keys of the decodes that others of the step read, too, and that come from the
-        GPU's cache and not from its memory (see `PredictorTraits.reads_again`).
-    replicas: tokens of the step on each of the replicas that share experts and step together, this
-        one among them; None: as many on all. Experts and the exchange of tokens see their sum.
+    num_read_again: keys that several decodes of the step read, and that come from the GPU's cache
+        instead of its memory (see `PredictorTraits.reads_again`).
+    replicas: tokens of the step on each replica that shares experts and steps together, this one
+        included; None: equally many on all. Experts, and the exchange of tokens, see their sum.
     """
 
     chunks: tuple[tuple[int, int], ...] = ()

@@ -160,10 +160,10 @@ class Request:
     num_prompt_tokens, num_output_tokens: totals over these stages at their present length, for the
         records; recomputation after a loss does not count again. No router or scheduler may read
         `num_output_tokens`, which a real system does not know in advance.
-    session_id: groups the turns of one conversation; None for a request of its own.
+    session_id: groups the turns of one conversation; None for a request without a conversation.
     priority: smaller is more urgent (as in vLLM), for schedulers that use it.
-    content: ids of the tokens of its prompts from the first one on, and after a prompt of its
-        answer, for prefix caches. Tokens outside all spans are unique.
+    content: ids of the tokens of its prompts, from the first prompt's first token on, each prompt
+        followed by its answer, for prefix caches. Tokens outside all spans are unique.
     limits: its time limits; None: no limits.
     parent_id: of a child, the request that waits for it; None for a request that a user sends.
     to_serve: stages left to walk; outcomes of stages may add to them.

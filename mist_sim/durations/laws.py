@@ -35,7 +35,7 @@ class ConstantDuration:
 @DURATIONS.register("exponential")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialDuration:
-    """As likely to end at every moment, however long it has lasted.
+    """An exponential distribution: the chance to end does not depend on the time so far.
 
     mean: seconds (> 0).
 

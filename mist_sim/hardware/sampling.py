@@ -34,7 +34,7 @@ _TABLE = "sampler_times.csv"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How the requests ask for their tokens to be drawn, where it takes time.
+    """The requests' sampling options that take time.
 
     Options that are not set come from the model's `generation_config.json`, as in vLLM's server;
     without that file, vLLM samples from the whole vocabulary. Greedy requests, and requests without
@@ -45,8 +45,8 @@ class Sampling:
     top_k: sample from this many tokens; 0: all.
     repetition_penalty: of tokens of prompt and answer (> 0); 1: none.
     presence_penalty, frequency_penalty: of tokens of the answer (-2 to 2); 0: none.
-    generation_config: auto takes the model's file for what is not set, vllm takes vLLM's own
-        defaults.
+    generation_config: defaults of options that are not set: auto takes the model's file, vllm takes
+        vLLM's own.
     sampler: the algorithm that masks the other tokens; by default that of the `engine` version:
         pytorch sorts all of them; triton (from eight rows on; with fewer it sorts) and flashinfer
         search.

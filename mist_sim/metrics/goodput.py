@@ -101,9 +101,9 @@ class Slo(Limits):
 
     percentiles: percentiles (> 0, <= 100) that must keep a limit for the run to pass; a failed
         request keeps none.
-    attainment: share of the requests that has to be good at a goodput (> 0, <= 1), where the search
-        does not say another; None: 0.9. each: each limit has to be kept by that share, not
-        necessarily of the same requests.
+    attainment: share of the requests that has to be good at a goodput (> 0, <= 1), if the search
+        sets no other; None: 0.9. each: each limit has to be kept by that share, not necessarily of
+        the same requests.
     classes: limits on requests of a class, by its name; a request is of the first class that takes
         it, keeps the limits of that one alone, and each class has to attain its share. The other
         limits are for requests of no class.

@@ -76,7 +76,7 @@ class Result(Findings):
         default is an assumption, by client. assumed_hosts: effect of the assumed host on a client
         whose host was not named (`Client.assumed_host`). settings: settings of the clients that
         time steps (`Client.settings`), from which TTFT and TPOT get expected errors. engines:
-        engine whose defaults each client has. kernels: whose kernels are timed, by client.
+        engine whose defaults each client has. kernels: back ends of the timed kernels, by client.
     scenario_text: returns `scenario`; None: the run came from no scenario. title: description of
         what was simulated. client_groups: for each client the name of its group of equal clients;
         empty if there are no groups. machines: the GPUs of each client, None without any.
@@ -87,7 +87,7 @@ class Result(Findings):
     power: power draw beside the GPUs. cost: prices to use; None: no cost is computed.
     sliders: when TaiChi's sliders moved (seconds), and their positions; None: they never move.
     step_limits: limits of each client's steps; None: unknown; empty: for no client.
-    known_warnings: what was known to warn of before the run (`Simulation.warnings`).
+    known_warnings: warnings known before the run (`Simulation.warnings`).
     presenter: shows the result as tables.
     """
 

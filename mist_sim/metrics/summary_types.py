@@ -258,9 +258,9 @@ class _Always(_Latencies):
 class Summary(_Always, total=False):
     """The metrics of a run (`Result.summary`): keys of `vllm bench serve`, and ours.
 
-    Keys of this class are there only where a scenario has something for them. A type checker asks
-    for the key as it stands in the text; for a key that is put together, look at the summary as a
-    `Mapping[str, Any]`. `docs/reference/metrics.md` says what each key means, and its unit.
+    Keys of this class exist only if the scenario has such figures. Type checkers accept literal
+    keys only; for a computed key, treat the summary as a `Mapping[str, Any]`.
+    `docs/reference/metrics.md` says what each key means, and its unit.
     """
 
     stability: str

@@ -32,15 +32,15 @@ class SpeculativeConfig:
     num_speculative_tokens: draft tokens per decode that a step verifies (>= 1).
     acceptance_rate: the chance in [0, 1] that a draft token is accepted, given that all before it
         were: one number, or one for each position. vLLM's rejection sampler "synthetic" takes the
-        products of these (`synthetic_acceptance_rates`); otherwise it is a matter of the models.
+        products of these (`synthetic_acceptance_rates`); otherwise the rate depends on the models.
         None: as published for the method and the kind of text, which results list as assumed.
     text: kind of text whose published rate is assumed: "chat", "code", "summary", or "rewrite",
         whose answers repeat the prompt (edits, translations).
     model: the draft model's catalog name, Hugging Face id or path.
     draft_tensor_parallel_size: ranks that compute the draft model, 1 or the model's own number;
         None: the latter.
-    drafting_time: seconds a step that drafting takes beside kernels, such as the search of
-        n-grams on the host (no counterpart in vLLM).
+    drafting_time: seconds of drafting per step outside of kernels, such as the search of n-grams on
+        the host (no counterpart in vLLM).
     Source: vLLM, `vllm/config/speculative.py`.
     """
 

@@ -58,7 +58,7 @@ class Tenant(NamedTuple):
     data, pipeline, tensor: number of engines, ranks per engine, and GPUs per rank.
     first: number of its first engine, for a client with engines of two sizes.
     what: name of these engines in messages.
-    place: place of its GPUs; None: wherever there is room.
+    place: place of its GPUs; None: the first place with room.
     sends, takes: whether it hands KV entries over, and takes over those of other clients.
     stores: memory that it reads from, by name.
     """

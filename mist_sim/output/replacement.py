@@ -26,8 +26,9 @@ def replace(room: Path, target: Path, old: Iterable[str], new: Iterable[str]) ->
     """Move a folder's files into OLD of its private folder, and those of NEW into their place.
 
     The sums go first and come last: where they are, the results are whole. An error or an
-    interruption changes nothing. room: the private folder. target: the folder. old, new: names of
-    files. Raises OSError if a file cannot be moved.
+    interruption changes nothing.
+    room: the private folder. target: the folder. old, new: names of files.
+    Raises OSError if a file cannot be moved.
     """
     away = sorted(old, key=sums.NAME.__ne__)
     here = sorted(new, key=sums.NAME.__eq__)

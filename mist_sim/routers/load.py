@@ -56,7 +56,7 @@ class PowerOfTwoRouter:
 @ROUTERS.register("load")
 @dataclass(kw_only=True)
 class LoadRouter:
-    """Send a visit to the candidate with the least work, measured by what requests differ in.
+    """Send a visit to the candidate with the least work, measured in tokens or KV memory.
 
     by: the measure of work. input_length: prompt tokens of its unfinished visits. kv_cache: the
         share of its KV memory that its requests hold, and that its waiting requests will hold.
@@ -85,8 +85,8 @@ class HeavyLightRouter:
 
     by: the measure of a request's weight and of work (see `load`): prompt tokens with input_length
         and kv_cache, and with tokens_remaining the expected tokens of the answer.
-    threshold: a request that weighs more is heavy (> 0); by default the running median of all that
-        came so far, for each kind of stage and model.
+    threshold: a request that weighs more is heavy (> 0); by default the running median of all
+        requests so far, for each kind of stage and model.
     heavy_share: share of the candidates, rounded, that serve heavy requests: the last ones, at
         least one and not all (> 0, < 1).
 

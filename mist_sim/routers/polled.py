@@ -18,13 +18,14 @@ class PolledRouter:
     """Let a router see every client as of the last poll, at 0, view_interval, and so on.
 
     Gateways poll: llm-d's endpoint picker scrapes the servers' metrics every 50 ms, the router of
-    the vLLM production stack every 30 s. Prefix caches tell of themselves by events, not by polls.
+    the vLLM production stack every 30 s. Prefix caches report their contents by events, not by
+    polls.
 
     router: the router that chooses.
     view_interval: seconds between two polls (> 0).
-    counts_sent: whether it adds the requests that it sent since the poll to a client's load. A
-        gateway knows these without polling; without them all requests between two polls go to the
-        same client.
+    counts_sent: whether the router adds the requests that it sent since the poll to a client's
+        load. A gateway knows these without polling; without them all requests between two polls go
+        to the same client.
     """
 
     router: Router

@@ -106,10 +106,10 @@ class Goodput(Findings):
         settings for the rate found; empty with several seeds, or if none was found.
     expected_errors: expected errors of TTFT and TPOT against a real engine, as in a run's summary.
     assumed_host: effect of an assumed host of its GPUs, by client, as in a run's summary.
-    known_warnings: what was known to warn of before its runs.
+    known_warnings: warnings known before its runs.
     binding: what binds at that rate; None: not requested, or no goodput. is_coarse: the search
         ended before it was within the tolerance, since another design surely serves more.
-    lone_requests: how requests that are alone fare, where no rate is attained; else None.
+    lone_requests: latencies of requests that run alone, if no rate is attained; else None.
     spending: of a run at that rate (`at_goodput.spending_at`); empty without goodput, or if the
         scenario says nothing of power and cost.
     """

@@ -5,8 +5,8 @@
 2. The others are searched as if each were alone, but for those that surely serve less (`racing`). A
    short run whose verdict was known is not repeated, since the whole run begins with it.
 3. Those held back are tried at the largest rate that is known to be attained. A design that misses
-this rate is out. Short runs find its goodput, to within its distance from the leader's, and a whole
-run checks that it attains the rate found, or a lower one. Others go to stage 2.
+   this rate is out. Short runs find its goodput, to within its distance from the leader's, and a
+   whole run checks that it attains the rate found, or a lower one. Others go to stage 2.
 """
 
 from __future__ import annotations

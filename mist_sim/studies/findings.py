@@ -43,7 +43,7 @@ class Run:
 class PointRuns:
     """A point, and its runs in order of the seeds as they were asked for.
 
-    slo: of a scenario at this point; None: of a function's simulation, which does not say it.
+    slo: of a scenario at this point; None: the subject is a function, whose limits are not known.
     """
 
     point: Point

@@ -253,7 +253,7 @@ class ScheduledArrivals:
 
     at: when the rate changes, ascending from 0 s on.
     rates: requests per second from each of these times on (>= 0).
-    period: after which the plan begins again; None: never, and the last rate (> 0) holds for ever.
+    period: after which the plan begins again; None: never; the last rate (> 0) holds to the end.
 
     Method: the time by which S requests are expected, for S of a process of rate 1 (inversion of
     the cumulative rate; Lewis and Shedler, Naval Research Logistics 26(3), 1979).

@@ -19,7 +19,7 @@ class TimeLimits:
 
     timeout, ttft_timeout: seconds after sending (> 0) at which an attempt is given up if the whole
     answer, or its first token, has not come.
-    patience: distribution of the seconds after which a user leaves, whatever was received.
+    patience: distribution of the seconds after which a user leaves, even during an answer.
     ttft_deadline: seconds in which the first token is due (> 0), for all or for some priorities.
     Raises ValueError for times that are not positive and finite.
     """

@@ -77,7 +77,7 @@ class Workload:
     source: a trace reader, a sampler, or `Rows`. arrivals: an arrival process, the trace's own
     times, or a closed loop. pipeline: makes the stages of a row's request. priorities: share of the
     requests that get each priority, drawn at random (smaller is more urgent); without it they have
-    that of their row. time_limits: how long their senders wait; None: for ever.
+    that of their row. time_limits: how long their senders wait; None: without limit.
     retries: which requests are sent again after a failure; without it, none. models: share of the
     requests that name each model, drawn at random; without it, they name that of their row.
     adapters: share of the requests that name each LoRA adapter, drawn at random (`BASE`: none); all

@@ -28,9 +28,9 @@ class StorageLevel:
         It outlives each of them.
     total_bandwidth: bytes/s to all clients together, shared equally by simultaneous reads. Without
         it reads do not delay one another, as in MIST's table of storage architectures.
-    at: place of a topology where it lies, such as remote/storage or node8/host. Its bytes share
-        the links from there to the client's place with all else that travels; `read_bandwidth` is
-        left out.
+    at: place of a topology where it lies, such as remote/storage or node8/host. Its bytes share the
+        links from there to the client's place with all other transfers; `read_bandwidth` is left
+        out.
     measured: a CSV file of measured reads with the columns num_bytes and seconds, in place of
         `latency` and `read_bandwidth`. Times between two sizes are interpolated linearly.
     Raises ValueError for values outside these ranges, or that contradict one another.

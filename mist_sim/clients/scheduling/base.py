@@ -23,12 +23,12 @@ class Scheduler(ABC):
     """Base of the batching policies, which are stateless: all state is in the lane.
 
     A request is admitted if the blocks for all its known tokens, less cached ones held by others,
-    are free beside the needs of running sequences in the next step and the reserve. If these run
-    short, a running sequence gives up its blocks and returns to the queue; its tokens are computed
-    again (vLLM's recompute), except those whose blocks are still cached. With `preemption: swap`
-    its blocks are copied to host memory instead, if there is room, and back before it continues;
-    until all swapped sequences are back, in the order in which they left, no other is admitted
-    (vLLM v0).
+    are free in addition to the needs of running sequences in the next step and the reserve. If
+    these run short, a running sequence gives up its blocks and returns to the queue; its tokens are
+    computed again (vLLM's recompute), except those whose blocks are still cached. With `preemption:
+    swap` its blocks are copied to host memory instead, if there is room, and back before it
+    continues; until all swapped sequences are back, in the order in which they left, no other is
+    admitted (vLLM v0).
 
     max_num_seqs: sequences that may run at once. Default in scenarios: that of vLLM's server, 1,024
         on GPUs of 70 GiB and more except A100s, else 256; never more than the scenario's

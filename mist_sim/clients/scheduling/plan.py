@@ -16,17 +16,18 @@ class StepPlan:
     prefills: sequences in prefill with their prompt tokens per step.
     decodes: whether the running decodes take part.
     admitted, preempted: sequences that left and returned to the waiting queue.
-    resumed: sequences that go on where they were, since their KV entries are here again, or here
-        now; they are not among the admitted.
+    resumed: sequences that continue, since their KV entries have arrived or come back; they are not
+        among the admitted.
     moves: moves of KV entries that start now. The first step waits for swaps; sequences whose
         entries come from elsewhere have reserved memory for them, and wait.
     dropped: sequences that can never run again, because they outgrew the whole cache.
     paused: running decodes that skip the plan's only step.
-    padded: admitted prompts that have drafts beside their last token (`EngineRules.pads_prompts`).
+    padded: admitted prompts whose last token has drafts (`EngineRules.pads_prompts`).
     wait_time: seconds that the first step waits for swaps, loads, adapters and images.
     adapters: adapters of its tokens; None: the engine serves none.
-    batch: of its only step, in which some take part that have ended; None: follows from the others.
-    num_overruns: how many do.
+    batch: of its only step, if sequences that have ended take part; None: it follows from the other
+        fields.
+    num_overruns: number of such sequences.
     """
 
     num_steps: int = 1

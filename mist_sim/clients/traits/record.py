@@ -42,7 +42,8 @@ class EngineGroup(NamedTuple):
     """Equal engines of a client that need GPUs in a network.
 
     number: number of engines. pipeline: ranks of each. tensor: GPUs per rank.
-    place: place of the GPUs; None: the client's own `place`, and without it wherever there is room.
+    place: place of the GPUs; None: the client's own `place`; without that, the first place with
+        room.
     takes_entries: whether KV entries sent to the client go to these engines.
     what: their name in messages, if the client has several groups.
     """
@@ -69,9 +70,9 @@ class TimesOrigin:
         known; None if nothing comparable was measured. A client that emits no first token has no
         `ttft`.
     imitates: the engine whose defaults it has; empty for none.
-    kernels: whose kernels are timed, by vLLM's names, of `experts` and `attention`.
+    kernels: back ends of the timed kernels of `experts` and `attention`, by vLLM's names.
     caches_prefixes: whether it looks prompts up in a prefix cache.
-    warnings: what else the results of its runs warn of.
+    warnings: further warnings of its runs' results.
     """
 
     estimate: str

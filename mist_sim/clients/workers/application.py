@@ -27,7 +27,8 @@ _BLOCK = 64  # draws at once
 class ApplicationClient(Client):
     """Serves all stages that decide what follows them, such as best_of_n and tool_loop.
 
-    Any number at once: the work of a gateway or an agent is small beside that of models.
+    It serves any number at once: the work of a gateway or an agent is small compared with a
+    model's.
 
     name: unique in the simulation.
     base_time: time of each stage (>= 0 s), or a law of it.

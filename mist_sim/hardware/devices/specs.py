@@ -226,12 +226,12 @@ class GpuSpec:
     attention_slots: blocks of a decode attention kernel that run at once, for engines whose CUDA
         graphs keep the kernel from splitting contexts (FlashAttention 2: blocks that fit into the
         shared memory of all multiprocessors); None if it splits them, or unknown.
-    l2_cache: bytes of keys that the chip's cache holds for a decode attention kernel; None: not
-        known, and decodes find nothing there. l2_bandwidth: bytes/s that such a kernel reaches
-        from it; both or none.
+    l2_cache: bytes of keys that the chip's cache holds for a decode attention kernel; None:
+        unknown, and decodes read all keys from memory. l2_bandwidth: bytes/s that such a kernel
+        reaches from it; both or none.
     architecture: name of the architecture whose table of kernels applies ("hopper"); empty: none.
-    compute_capability: NVIDIA's number of what kernels may use (7.0 is Volta, 7.5 Turing), for the
-        versions of vLLM that leave it out; None: not known, or one that all versions serve.
+    compute_capability: NVIDIA's (7.0 is Volta, 7.5 Turing), of which some versions of vLLM have no
+        kernels; None: unknown, or supported by all versions.
     kernels: figures of kernels by kind, those of the architecture with the entry's changes; a kind
         without figures reaches the efficiencies of its phase at any size.
     overhead: an engine's own time, as fitted together with the efficiencies; seconds by field of

@@ -19,12 +19,12 @@ from mist_sim.models.spec import ModelSpec
 class ExecutionPredictor(SampledSteps):
     """Step times measured on this machine with PyTorch, and cached.
 
-    model, cluster: the model; one rank of the group is timed on this machine's device, whatever GPU
-        the cluster names; collectives are those of that GPU. Dense models in 16 bits.
+    model, cluster: the model; one rank of the group is timed on this machine's device, even if the
+        cluster names another GPU; collectives are those of the named GPU. Dense models in 16 bits.
     device: "cpu", "cuda" or "cuda:1"; "auto" takes CUDA if available.
     num_timed_layers: layers that run; their time is scaled to all layers.
     max_num_batched_tokens, max_num_seqs, max_context: the largest prompt, number of decodes and
-        context that are measured (see `ProfileRange`); beyond, the last slope goes on.
+        context that are measured (see `ProfileRange`); beyond, the last slope continues.
     repeats: number of runs; their median counts. seed: of the random weights.
     """
 

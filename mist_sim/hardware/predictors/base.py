@@ -71,10 +71,10 @@ class PredictorTraits:
     times_drafts: whether `StepBatch.num_drafts` is read; without it speculation cannot be timed.
     steps_inside: called with (batch, growth), returns how many steps, from this one on, lie inside
         the measured range. None: there is no such range, and no step counts as extrapolated.
-    assumed: what results name among what is assumed of the times.
-    reads_again: called with the tokens that several decodes share, by the number of these, the
-        number of all decodes and that of their keys, returns the keys that come from the GPU's
-        cache. Engines tell it as `StepBatch.num_read_again`. None: that is not read.
+    assumed: assumptions about the times, which results list.
+    reads_again: called with a mapping (number of decodes that share a prefix: its tokens), the
+        number of all decodes and that of their keys; returns the keys that come from the GPU's
+        cache. Engines tell it as `StepBatch.num_read_again`. None: the predictor does not read it.
     tower_attention: called with the heads of a rank, the values of a head, a number of images and
         the patches of each, returns the seconds of a vision tower's attention in one layer; raises
         ScenarioError where there are none. None: the roofline times it.

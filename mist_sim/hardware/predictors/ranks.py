@@ -18,12 +18,13 @@ from mist_sim.models.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class PipelinePredictor:
-    """Times what every rank of an engine does in a pass.
+    """Times the work of every rank of an engine in a pass.
 
     ranks: one predictor each, in the order of the layers; equal ranks may share one. A single rank
         computes whole steps: the engine is no pipeline. Impossible times of theirs raise
         ScenarioError (`positive`).
-    rank_delay: seconds until the next rank has what a batch of so many tokens left on a rank.
+    rank_delay: called with a batch's number of tokens, returns the seconds until its activations
+        are on the next rank.
     traits: of a pass through all ranks; origin and overhead are the first rank's.
     """
 

@@ -48,8 +48,8 @@ class ApiPrices:
 class CostOptions:
     """Prices of machines, electricity and APIs.
 
-    price: of the catalog's offers, where a client has no gpu_price: on_demand, spot, or reserved_1y
-        and reserved_3y, for a commitment of one or three years.
+    price: kind of the catalog's offers to use where a client has no gpu_price: on_demand, spot, or
+        reserved_1y and reserved_3y, for a commitment of one or three years.
     provider: provider of the offers; None: the median of all providers.
     billing: reservation pays for all GPUs from the start of the run to its end, but not while a
         client is off, unless they are reserved for years; use for the time that they spend in

@@ -45,7 +45,7 @@ _WORK = (
 
 @dataclass(frozen=True, kw_only=True)
 class PowerOptions:
-    """Power drawn beside the GPUs.
+    """Power of the machines without their GPUs.
 
     host: watts of processors, memory, fans and network per GPU, constant over time; none by
         default, as in measurements of GPUs alone.

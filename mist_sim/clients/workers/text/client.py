@@ -25,7 +25,7 @@ class TextClient(Workers):
 
     num_workers: cores (>= 1). speed: of a core, as a multiple of the one measured (> 0).
     device: the processor shared with other clients; a visit takes one of its slots.
-    path: a file of times of a machine of one's own, which `mist calibrate text` writes; None: the
+    path: a file with times of the user's machine, as `mist calibrate text` writes it; None: the
         package's.
     Raises ValueError for values out of range, and ScenarioError for a file that holds no times.
     """

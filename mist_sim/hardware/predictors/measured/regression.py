@@ -37,8 +37,8 @@ class RegressionPredictor:
 
     A step with prompts is looked up by its tokens, decodes included, and by the mean number of
     tokens that a prompt token attends to; a step without prompts by its decodes and their mean
-    context. Decodes beside prompts add the time of their contexts alone. Beyond the measurements
-    the last slope continues; `steps_inside` tells for which steps.
+    context. In a step with prompts, decodes add only the time of their contexts. Beyond the
+    measurements the last slope continues; `steps_inside` counts the steps within them.
     """
 
     always_positive: ClassVar[bool] = True  # its grids are > 0 and never fall

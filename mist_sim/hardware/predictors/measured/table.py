@@ -42,12 +42,12 @@ class TablePredictor:
     path: the file, or the folder where the format has several.
     format: "layer_profile", "vidur", "splitwise" or "steps" (see docs/background/tables.md).
     scale: factor on measured times, for a card that is slower (> 1) or faster than the measured
-        one: a lone decode's time on it over that in the table. All-reduces that come from the GPU's
+        one: the ratio of a lone decode's times on the two. All-reduces that come from the GPU's
         entry are not scaled.
     subset: the setting to use of a file with several; an error message lists them.
 
     Times that fall with more tokens or context are treated as noise and made to rise. Beyond the
-    last measured point the last slope continues; `steps_inside` tells for which steps.
+    last measured point the last slope continues; `steps_inside` counts the steps within.
     """
 
     always_positive: ClassVar[bool] = True  # others raise an error that names the table
