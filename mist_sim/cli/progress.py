@@ -10,21 +10,28 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-_PATIENCE = 1.0  # seconds without a bar
+_PATIENCE = 1.0  # seconds
 
 
 class Progress:
     """Called with (requests done, simulated seconds); shows a bar after a second of waiting.
 
     total: number of requests; None if unknown. visible: False hides the bar, as does a stderr that
-        is not a terminal. unit: counted items, if not requests.
+        is not a terminal. unit: counted items, if not requests. patience: seconds without a bar.
     """
 
-    def __init__(self, total: int | None, *, visible: bool = True, unit: str = "requests") -> None:
+    def __init__(
+        self,
+        total: int | None,
+        *,
+        visible: bool = True,
+        unit: str = "requests",
+        patience: float = _PATIENCE,
+    ) -> None:
         self._total = total
         self._unit = unit
         self._visible = visible and sys.stderr.isatty()
-        self._begin = monotonic()
+        self._begin, self._patience = monotonic(), patience
         self._bar: Bar | None = None
         self._task: Any = None
 
@@ -33,7 +40,7 @@ class Progress:
 
     def __call__(self, num_done: int, sim_seconds: float | None = None) -> None:
         """Show how far the run is."""
-        if not self._visible or monotonic() - self._begin < _PATIENCE:
+        if not self._visible or monotonic() - self._begin < self._patience:
             return
         if self._bar is None:
             self._bar = self._start()

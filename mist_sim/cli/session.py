@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
 from inspect import Parameter, signature
@@ -133,7 +134,7 @@ class Session:
         from mist_sim.metrics.tables.saved_findings import UnansweredError
 
         with Saved() as saved:
-            with self._claimed() as folder:
+            with self._shown_if_stopped(), self._claimed() as folder:
                 saved.output = folder
                 with Progress(total, visible=not self.quiet, unit=unit) as progress:
                     journal = folder.journal if folder and unit != "requests" else None
@@ -147,6 +148,17 @@ class Session:
                 files = folder.fill(partial(write, found)) if folder else []
             self._show(found, files)
         return found
+
+    @contextmanager
+    def _shown_if_stopped(self) -> Iterator[None]:
+        """Print what a study found before it was stopped inside."""
+        try:
+            yield
+        except KeyboardInterrupt as stop:
+            found = getattr(stop, "found", None)
+            if found is not None:
+                self._print(found)
+            raise
 
     def _write_run(self, result: Result, folder: Path) -> None:
         from mist_sim.output.texts import write_text
@@ -169,6 +181,14 @@ class Session:
         from mist_sim.user_paths import user_path
 
         folder = user_path(self.out) if self.out else None
+        self._print(result)
+        if folder is not None and not self.quiet:
+            note(f"Written to {folder}: {', '.join(files)}")
+        elif not self.quiet and not self.as_json:
+            note("Nothing was saved: --out DIR writes the results into a folder.")
+
+    def _print(self, result: Findings) -> None:
+        """Print results as tables, or as JSON."""
         if self.as_json:
             from mist_sim.metrics.other_names import NAMES
             from mist_sim.output.texts import json_text
@@ -177,10 +197,6 @@ class Session:
             typer.echo(json_text(summary), nl=False)
         else:
             result.show()
-        if folder is not None and not self.quiet:
-            note(f"Written to {folder}: {', '.join(files)}")
-        elif not self.quiet and not self.as_json:
-            note("Nothing was saved: --out DIR writes the results into a folder.")
 
 
 def saves(*, resumes: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import TypedDict, get_type_hints
+
+from mist_sim.errors import ScenarioError, brief, did_you_mean
 
 
 class SloFigure(TypedDict):
@@ -333,3 +335,16 @@ class Summary(_Always, total=False):
     api_cost_usd: float
     api_cost_per_million_output_tokens_usd: float
     prices: dict[str, str]
+
+
+def check_number(option: str, name: str) -> None:
+    """Raise ScenarioError unless a summary may have a number of that name.
+
+    option: that names it, for the message.
+    """
+    known = [each for each, kind in get_type_hints(Summary).items() if kind in (int, float, bool)]
+    if name not in known:
+        raise ScenarioError(
+            f"{option} has no number {brief(name)}{did_you_mean(name, known)} "
+            "docs/reference/metrics.md has all"
+        )

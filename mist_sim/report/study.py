@@ -78,7 +78,8 @@ def _cells(points: list[Mapping[str, Any]], keys: list[str]) -> tuple[list[str],
 
 def _title(summary: Mapping[str, Any]) -> str:
     failed = f", {summary['num_failed']} failed" if summary["num_failed"] else ""
-    return f"{summary['num_points']} points, {summary['num_runs']} runs{failed}"
+    missing = f", {summary['num_missing']} missing" if summary.get("num_missing") else ""
+    return f"{summary['num_points']} points, {summary['num_runs']} runs{failed}{missing}"
 
 
 def _legend(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_points
-from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean, in_words
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
@@ -34,7 +34,7 @@ from mist_sim.studies.rates import Rates
 from mist_sim.studies.replicating import run_with_seed
 from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.subjects import check_scenarios
-from mist_sim.studies.task import Failure, Row, Task
+from mist_sim.studies.task import Failure, Key, Row, Task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -244,6 +244,24 @@ def compare(
     with studying(
         "compare", subjects, options, jobs=jobs, progress=progress, journal=journal, resume=resume
     ) as driver:
+
+        def known(found: SloPlane | None = None) -> Comparison:
+            named = {name: each for name, each in cases.items() if each.has_run}
+            asked = next((o.attainment for o in (goodput, plane) if o is not None), None)
+            limits = [
+                name
+                for case in named.values()
+                for each in case.summaries
+                for name in each.get("slo", ())
+            ]
+            each_limit = tuple(dict.fromkeys(limits))
+            shown = {name: case.case(name, asked, each_limit) for name, case in named.items()}
+            shown |= {name: Case.without_scenario(name, error) for name, error in errors.items()}
+            ordered = tuple(shown[name] for name in scenarios if name in shown)
+            told = left_out or {}, assumed or {}, tuple(uneven), differ
+            return Comparison(ordered, found, *told)
+
+        driver.partial = lambda: known() if any(each.has_run for each in cases.values()) else None
         _run_once(cases, driver)
         if goodput is not None:
             _search(cases, goodput, driver, race=race)
@@ -260,15 +278,7 @@ def compare(
             for name, row in failed.items():
                 cases[name].failed = row
             _raise_if_all_failed(scenarios, cases)
-    asked = next((o.attainment for o in (goodput, plane) if o is not None), None)
-    limits = [
-        name for case in cases.values() for each in case.summaries for name in each.get("slo", ())
-    ]
-    named = tuple(dict.fromkeys(limits))
-    known = {name: case.case(name, asked, named) for name, case in cases.items()}
-    known |= {name: Case.without_scenario(name, error) for name, error in errors.items()}
-    shown = tuple(known[name] for name in scenarios)
-    return Comparison(shown, found, left_out or {}, assumed or {}, tuple(uneven), differ)
+    return known(found)
 
 
 @dataclass
@@ -286,6 +296,16 @@ class _Case:
     def works(self) -> bool:
         """Whether none of its runs failed."""
         return self.failed is None
+
+    @property
+    def has_run(self) -> bool:
+        """Whether there is something to show of it."""
+        return bool(self.summaries) or not self.works
+
+    def enter(self, rows: Sequence[Row]) -> None:
+        """Take the rows of the runs that finished, in the order of their seeds."""
+        self.failed = next((row for row in rows if row.failure), None)
+        self.summaries = () if self.failed else tuple(row.result for row in rows)
 
     def attempt(self, ask: Callable[[Built], object]) -> None:
         """Ask the built scenario for something; note where that is bad input."""
@@ -313,22 +333,21 @@ class _Case:
 
 def _run_once(cases: Mapping[str, _Case], driver: Driver) -> None:
     """Run each scenario as it stands, once a seed."""
-    tasks = []
+    tasks: dict[str, list[Task]] = {}
     for name, case in cases.items():
         if case.works:
             scenario = case.built.scenario
             data = as_data(scenario)
             seeds = seeds_from(scenario.seed, scenario.replications)
-            tasks += [Task((name, seed), run_with_seed, (data, seed)) for seed in seeds]
-    for row in driver.run(tasks, keep_errors=True):
-        case = cases[str(row.key[0])]
-        if row.failure is None:
-            case.summaries += (row.result,)
-        else:
-            case.failed = case.failed or row
-    for case in cases.values():
-        if not case.works:
-            case.summaries = ()
+            tasks[name] = [Task((name, seed), run_with_seed, (data, seed)) for seed in seeds]
+    every = [task for mine in tasks.values() for task in mine]
+    rows: dict[Key, Row] = {}
+    driver.so_far = lambda: in_words(len(every) - len(rows), "run") + " missing"
+    for row in driver.stream(every, keep_errors=True):
+        rows[row.key] = row
+        name = str(row.key[0])
+        cases[name].enter([rows[task.key] for task in tasks[name] if task.key in rows])
+    driver.so_far = str
 
 
 def _search(

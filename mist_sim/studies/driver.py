@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mist_sim.errors import ScenarioError, in_words
+from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.studies.decided_question import named_files, plain
 from mist_sim.studies.executor import Executor, InTurn
 from mist_sim.studies.journal import Journal, journal_at
@@ -21,14 +22,20 @@ Progress = Callable[[int], None]
 """Called with how many tasks are done."""
 
 
+def _nothing() -> None:
+    """Return no findings."""
+
+
 @dataclass
 class Driver:
     """Runs the tasks of a study; those in the journal are not repeated.
 
     what: name of the work, for messages. jobs: parallel tasks. executor: runs them; None: this
         process if jobs is 1, else worker processes. num_done: finished tasks, those of the journal
-        included. so_far: returns a text on the results so far, for a study that is stopped; "" for
-        none.
+        included.
+    A study that is stopped asks for what it knows. so_far: returns a text; "" for none.
+    partial: returns the findings of the runs that finished, or None; the interruption carries them
+    as `found`.
     """
 
     what: str
@@ -38,6 +45,7 @@ class Driver:
     executor: Executor | None = None
     num_done: int = 0
     so_far: Callable[[], str] = str
+    partial: Callable[[], Findings | None] = _nothing
 
     def stream(self, tasks: Iterable[Task], *, keep_errors: bool = False) -> Iterator[Row]:
         """Yield a row per task as they finish; those of the journal first, as they come.
@@ -157,7 +165,9 @@ def studying(
 
 
 def _tell(stop: KeyboardInterrupt, driver: Driver, otherwise: str) -> None:
-    """Add to an interruption what the study knows so far, behind the place of the results.
+    """Add to an interruption what the study knows so far: its findings, and words.
+
+    The words stand behind the place of the results.
 
     otherwise: where they are, unless that was added.
     """
@@ -165,6 +175,7 @@ def _tell(stop: KeyboardInterrupt, driver: Driver, otherwise: str) -> None:
         return
     if not getattr(stop, "__notes__", ()):
         stop.add_note(otherwise)
+    stop.found = driver.partial()  # type: ignore[attr-defined]
     told = driver.so_far() or "too early to tell anything"
     stop.add_note(f"stopped after {in_words(driver.num_done, 'run')}: {told}")
 

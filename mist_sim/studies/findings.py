@@ -126,6 +126,7 @@ class Study(Findings):
     scenario: the varied scenario, as YAML text, if the subject is one. notes: why the runs were not
         sent to other processes; empty if they were.
     shown: numbers of the summary that the table shows; empty: the main ones.
+    num_missing: runs that had not finished when the study was stopped.
     """
 
     presenter = STUDY
@@ -135,6 +136,7 @@ class Study(Findings):
     scenario: str | None = None
     notes: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
+    num_missing: int = 0
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -224,6 +226,7 @@ class Study(Findings):
             "num_points": len(self.points),
             "num_runs": sum(len(each.runs) for each in self.points),
             "num_failed": self.num_failed,
+            **({"num_missing": self.num_missing} if self.num_missing else {}),
             "confidence_level": CONFIDENCE_LEVEL,
             "points": [_point_data(each) for each in self.points],
             "verdict": self.verdict,

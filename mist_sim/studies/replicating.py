@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, in_words
 from mist_sim.metrics.replications import Replications
 from mist_sim.report.presenters import REPLICATIONS
 from mist_sim.scenario import Scenario, build
@@ -14,7 +14,7 @@ from mist_sim.scenario.loading import as_data
 from mist_sim.studies.driver import studying
 from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.subjects import check_scenarios
-from mist_sim.studies.task import Task
+from mist_sim.studies.task import Key, Row, Task
 
 
 def replicate(
@@ -50,10 +50,19 @@ def replicate(
         journal=journal,
         resume=resume,
     ) as driver:
-        found = driver.results([Task((seed,), run_with_seed, (data, seed)) for seed in seeds])
+        done: dict[Key, Row] = {}
+        driver.partial = lambda: _of(scenario, seeds, done) if done else None
+        driver.so_far = lambda: in_words(len(seeds) - len(done), "replication") + " missing"
+        driver.run([Task((seed,), run_with_seed, (data, seed)) for seed in seeds], rows=done)
+    return _of(scenario, seeds, done)
+
+
+def _of(scenario: Scenario, seeds: Sequence[int], done: Mapping[Key, Row]) -> Replications:
+    """Return the replications that finished."""
+    summaries = {seed: done[seed,].value for seed in seeds if (seed,) in done}
     return Replications(
-        seeds=seeds,
-        summaries=tuple(found),
+        seeds=tuple(summaries),
+        summaries=tuple(summaries.values()),
         scenario=scenario.resolved(),
         title=scenario.headline,
         presenter=REPLICATIONS,

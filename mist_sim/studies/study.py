@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, in_words
 from mist_sim.metrics import Slo
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
@@ -65,6 +65,7 @@ class Plan:
     """A study that has not begun.
 
     failed: points that cannot be, by their position. limits: of a scenario's points, likewise.
+    shown: as in `Study`.
     """
 
     subject: Subject
@@ -74,6 +75,7 @@ class Plan:
     failed: Mapping[int, Row]
     options: Mapping[str, Any]
     limits: Mapping[int, Slo]
+    shown: tuple[str, ...] = ()
 
     @property
     def num_runs(self) -> int:
@@ -105,22 +107,32 @@ class Plan:
             resume=resume,
             executor=executor,
         ) as driver:
-            for row in driver.stream(self.tasks, keep_errors=True):
-                found[row.key] = row
+            driver.partial = lambda: self._of(found, note)
+            driver.so_far = lambda: in_words(self.num_runs - len(found), "run") + " missing"
+            driver.run(self.tasks, keep_errors=True, rows=found)
+        rows = [*(found[task.key] for task in self.tasks), *self.failed.values()]
+        self._raise_if_all_failed(sorted(rows, key=lambda row: int(row.key[0])))
+        return self._of(found, note)
+
+    def _of(self, found: Mapping[Key, Row], note: str) -> Study:
+        """Return the study of the runs that finished; points without any are left out."""
         runs: list[list[Row]] = [[] for _ in self.points]
         for task in self.tasks:
-            runs[int(task.key[0])].append(found[task.key])
+            if task.key in found:
+                runs[int(task.key[0])].append(found[task.key])
         for position, row in self.failed.items():
             runs[position].append(row)
-        self._raise_if_all_failed([row for rows in runs for row in rows])
         return Study(
             points=tuple(
-                PointRuns.of(point, runs[k], self.limits.get(k))
-                for k, point in enumerate(self.points)
+                PointRuns.of(point, rows, self.limits.get(k))
+                for k, (point, rows) in enumerate(zip(self.points, runs, strict=True))
+                if rows
             ),
             title=self.subject.headline if isinstance(self.subject, Scenario) else "",
             scenario=self.subject.resolved() if isinstance(self.subject, Scenario) else None,
             notes=(note,) if note else (),
+            shown=self.shown,
+            num_missing=self.num_runs - len(found),
         )
 
     def _cannot_be_sent(self) -> str:

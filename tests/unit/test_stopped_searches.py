@@ -1,16 +1,20 @@
 """A search that is stopped says what it knows so far."""
 
+import json
 import re
 import signal
 from functools import partial
 
 import pytest
+from typer.testing import CliRunner
 
-from mist_sim import Scenario
+from mist_sim import Scenario, validation
 from mist_sim.bestserve import rank_strategies
 from mist_sim.bestserve.space import Space as Strategies
+from mist_sim.cli.app import app
+from mist_sim.cli.progress import Progress
 from mist_sim.cli.signals import Saved, Stopped, take_leave
-from mist_sim.search.comparison import compare
+from mist_sim.search.comparison import Comparison, compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput
 from mist_sim.search.planning import PlanOptions, plan
 from mist_sim.search.slider_search import search_sliders
@@ -18,6 +22,11 @@ from mist_sim.search.spaces import SearchOptions, search_space
 from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.objectives import objectives_of
 from mist_sim.search.spaces.space import Space
+from mist_sim.search.sweeps import sweep
+from mist_sim.studies.findings import Study
+from mist_sim.studies.replicating import replicate
+from mist_sim.studies.study import study
+from mist_sim.validation.runs import MeasuredRun
 from tests.reference.scenarios import of_profile
 
 DATA = {
@@ -70,6 +79,83 @@ def test_a_goodput_names_the_rates():
     assert low < high
     result = find_goodput(SCENARIO, SHORT, jobs=1)
     assert low <= result.rate <= high
+
+
+VARY = {"clients.0.count": [1, 2, 3, 4]}
+
+
+def study_with(**how):
+    return study(SCENARIO, vary=VARY, **how)
+
+
+def sweep_with(**how):
+    return sweep(SCENARIO, VARY, metric="p99_tpot_ms", **how)
+
+
+def replicate_with(**how):
+    return replicate(Scenario.from_dict(DATA, {"replications": 4}), **how)
+
+
+def compare_with(**how):
+    cases = {str(n): Scenario.from_dict(DATA, {"seed": n}) for n in range(4)}
+    return compare(cases, same_workload=False, **how)
+
+
+def rows_of(found):
+    """The numbers of each run, by what was run."""
+    if isinstance(found, Comparison):
+        return {case.name: case.summaries for case in found.cases}
+    if isinstance(found, Study):
+        return {each.point.name: each.summaries for each in found.points}
+    return dict(zip(found.seeds, found.summaries, strict=True))
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("work", [study_with, sweep_with, replicate_with, compare_with])
+def test_what_is_known_goes_with_the_stop(work, jobs):
+    with pytest.raises(KeyboardInterrupt) as stop:
+        work(progress=stop_at(3), jobs=jobs)
+    whole = rows_of(work(jobs=1) if work is not sweep_with else study_with(jobs=1))
+    found = rows_of(stop.value.found)
+    assert 2 <= len(found) <= 3  # the one that ends now is counted, and may not be entered yet
+    assert found == {name: whole[name] for name in found}
+    assert list(found) == [name for name in whole if name in found]
+    told = r"stopped after 3 runs: [12] (run|replication)s? missing"
+    assert re.fullmatch(told, stop.value.__notes__[1])
+
+
+def test_a_stopped_study_says_what_is_missing(monkeypatch):
+    def stops(progress, num_done, sim_seconds=None):
+        if num_done == 3:
+            raise Stopped(signal.SIGINT)
+
+    monkeypatch.setattr(Progress, "__call__", stops)
+    words = "run demo --vary workload.lengths.num_requests=20,21,22,23 --jobs 1"
+    result = CliRunner().invoke(app, words.split())
+    assert result.exit_code == 130
+    assert "2 points, 2 runs, 2 missing" in result.stdout
+    rows = re.findall(r"^ +num_requests=(\d+) ", result.stdout, re.MULTILINE)
+    assert rows == ["20", "21"]
+    assert "stopped after 3 runs: 2 runs missing" in result.stderr
+    data = CliRunner().invoke(app, [*words.split(), "--json"])
+    assert data.exit_code == 130
+    assert json.loads(data.stdout)["num_missing"] == 2
+
+
+def test_validation_says_how_many_runs_it_left(monkeypatch):
+    def stops():
+        raise Stopped(signal.SIGTERM)
+        yield
+
+    runs = [
+        MeasuredRun(name=str(n), engine="vLLM", provenance="MIT", rows=stops if n == 2 else list)
+        for n in range(5)
+    ]
+    monkeypatch.setattr(validation, "known_runs", lambda folder: runs)
+    result = CliRunner().invoke(app, ["validate"])
+    assert result.exit_code == 143
+    assert "vLLM; MIT" in result.stdout
+    assert "stopped after 2 runs: 3 runs missing\nterminated; nothing is" in result.stderr
 
 
 def test_a_journal_stays_the_first_thing_said(tmp_path):

@@ -86,6 +86,7 @@ def run(
     from mist_sim.report.run.verdicts import shortcomings
 
     require_scenario(scenario, commands)
+    shown = _metrics(metric, is_study=bool(vary)) if metric else ()
     overrides = keys_of(commands, with_nearest(settings, approximate))
     if seed is not None:
         overrides["seed"] = seed
@@ -102,7 +103,6 @@ def run(
         _require_report(out, is_study=is_study)
     if names:
         _require_names(names, as_json=as_json, is_study=is_study)
-    shown = _metrics(metric, is_study=bool(axes)) if metric else ()
     wanted = None if tables is None else _tables(tables, out, is_study=is_study)
     session = Session(
         out=out,
@@ -144,10 +144,8 @@ def _study(
     from mist_sim.report.run.verdicts import shortcomings
     from mist_sim.studies.study import plan_study
 
-    plan = plan_study(scenario, vary=axes)
-    found = session.search(
-        lambda how: replace(plan.run(jobs=jobs, **how), shown=shown), plan.num_runs
-    )
+    plan = replace(plan_study(scenario, vary=axes), shown=shown)
+    found = session.search(lambda how: plan.run(jobs=jobs, **how), plan.num_runs)
     missed = []
     for each in found.points:
         texts = [f"failed: {failure}" for failure in each.failures]
@@ -160,21 +158,14 @@ def _study(
 
 def _metrics(names: str, *, is_study: bool) -> tuple[str, ...]:
     """Return the numbers of the summaries that the table of a study shows."""
-    from typing import get_type_hints
-
-    from mist_sim.errors import ScenarioError, brief, did_you_mean
-    from mist_sim.metrics.summary_types import Summary
+    from mist_sim.errors import ScenarioError
+    from mist_sim.metrics.summary_types import check_number
 
     if not is_study:
         raise ScenarioError("--metric has no effect on one run; --json prints all numbers")
-    known = [name for name, kind in get_type_hints(Summary).items() if kind in (int, float, bool)]
     found = tuple(dict.fromkeys(name.strip() for name in names.split(",")))
     for name in found:
-        if name not in known:
-            raise ScenarioError(
-                f"--metric has no number {brief(name)}{did_you_mean(name, known)} "
-                "docs/reference/metrics.md has all"
-            )
+        check_number("--metric", name)
     return found
 
 

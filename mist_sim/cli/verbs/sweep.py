@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import typer
 
 from mist_sim.cli.options import (
@@ -56,6 +58,7 @@ def sweep(
     """Run a scenario over the values of one key or two, and show one figure of it."""
     from mist_sim.cli.vary_input import axes_of
     from mist_sim.errors import ScenarioError
+    from mist_sim.metrics.summary_types import check_number
     from mist_sim.search.spaces import SearchOptions
     from mist_sim.search.sweeps import goodput_sweep
     from mist_sim.search.sweeps import sweep as run
@@ -69,6 +72,8 @@ def sweep(
         raise ScenarioError(f"--attainment has no effect with --metric {metric}; leave one out")
     if with_goodput and metric is not None:
         raise ScenarioError("--metric has no effect with --goodput; leave one out")
+    if metric is not None:
+        check_number("--metric", metric)
     loaded = load(scenario, _overrides(settings), allow_programs=allow_programs)
     vary = axes_of(axes, _overrides(settings))
     executor = executor_of(cluster, jobs)
@@ -94,7 +99,8 @@ def sweep(
                 jobs=jobs,
                 executor=executor,
                 **how,
-            )
+            ),
+            prod(map(len, vary.values())) * loaded.replications,
         )
     session.note_undrawn("sweep.png")
 

@@ -35,18 +35,29 @@ def validate(
     allow_programs: AllowPrograms = False,
 ) -> None:
     """Simulate measured runs, and print both with the errors."""
-    from mist_sim.errors import ScenarioError
+    from mist_sim.cli.progress import Progress
+    from mist_sim.errors import ScenarioError, in_words
     from mist_sim.validation import known_runs, read_run
 
     if margin is not None and not 0 < margin < 100:
         raise ScenarioError(f"--margin must be percent above 0 and below 100, got {margin:g}")
     runs = [read_run(folder, allow_programs=allow_programs) for folder in folders or ()]
     runs = runs or known_runs(measurements)
-    for run in runs:
-        _show(run, margin)
+    for number, run in enumerate(runs):
+        try:
+            with Progress(len(runs), unit="runs", patience=0.0) as progress:
+                progress(number)
+                found = [] if run.missing else list(run.rows())
+        except KeyboardInterrupt as stop:
+            stop.add_note("nothing is written to files")
+            if number:
+                missing = in_words(len(runs) - number, "run")
+                stop.add_note(f"stopped after {in_words(number, 'run')}: {missing} missing")
+            raise
+        _show(run, found, margin)
 
 
-def _show(run: MeasuredRun, margin: float | None) -> None:
+def _show(run: MeasuredRun, found: Sequence[Row], margin: float | None) -> None:
     from rich.padding import Padding
 
     from mist_sim.core.result_warnings import merged
@@ -60,7 +71,6 @@ def _show(run: MeasuredRun, margin: float | None) -> None:
         out.print(f"  skipped: needs {run.missing}\n")
         return
     titles = ("", "measured", "simulated", "error", "mean |error|", "median")
-    found = list(run.rows())
     rows = [
         (
             f"{row.metric}, {row.unit}" if row.unit else row.metric,

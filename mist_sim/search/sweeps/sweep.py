@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import nan
 from typing import Any
 
@@ -12,6 +13,7 @@ from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_data, of_points
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.replications import Estimate
+from mist_sim.metrics.summary_types import check_number
 from mist_sim.scenario import Scenario
 from mist_sim.search.compared_case import FIGURES
 from mist_sim.search.ranking import Better
@@ -47,8 +49,10 @@ def sweep(
     check_scenarios([scenario])
     share = asked_share(scenario.slo.make(), attainment)
     _check(vary, share)
+    if metric is not None:
+        check_number("metric", metric)
     chosen = metric or (GOOD if scenario.slo.make().is_set else "p99_ttft_ms")
-    study = plan_study(scenario, vary=vary).run(**how)
+    study = replace(plan_study(scenario, vary=vary), shown=(chosen,)).run(**how)
     study.estimate(chosen)  # raises for a figure that no run has
     return Sweep(
         keys=tuple(vary),
