@@ -47,9 +47,9 @@ from mist_sim.routers import RoundRobinRouter, Router, Seeded, StageRouters
 from mist_sim.simulation_rules import (
     check_clients,
     check_lives,
-    check_prices,
     check_routers,
     check_search,
+    without_price,
 )
 from mist_sim.stages import Prefill
 from mist_sim.traces import Workload
@@ -72,7 +72,8 @@ class Simulation:
         (>= 0).
     slo: limits for goodput. warmup: seconds at the start whose arrivals do not count in the
         summary. network: carries KV entries between clients; None if no entries move.
-    power: power draw beside the GPUs. cost: prices to use; None: no cost is computed.
+    power: power draw beside the GPUs. cost: prices to use; None: no cost is computed, nor where a
+        GPU has no price, which results warn of.
     hand_over: how requests go from prefill to decode; None: the defaults of `HandOver()`.
     lifecycle: clients that fail, start, drain or are scaled; None: all clients stay up.
     reconfigure: how clients with roles p_heavy and d_heavy change during the run; None: they do
@@ -122,8 +123,7 @@ class Simulation:
         if not 0 <= warmup < math.inf:
             raise ScenarioError(f"warmup must be finite and >= 0 s, got {warmup}")
         check_routers(clients, routers or {})
-        if cost is not None:
-            check_prices(clients, cost)
+        unpriced = without_price(clients, cost) if cost is not None else ()
         check_search(reconfigure, search, clients)
         self.clients = clients
         self.workload = workload
@@ -133,10 +133,10 @@ class Simulation:
         self.warmup = warmup
         self.network = network
         self.power = power or PowerOptions()
-        self.cost = cost
+        self.cost = None if unpriced else cost
         self.reconfigure, self.search = reconfigure, search
         self.front_end = front_end or FrontEnd()
-        self.remarks = tuple(remarks)
+        self.remarks = (*remarks, *unpriced)
         self.lifecycle = lifecycle
         if lifecycle is not None:
             check_lives(lifecycle, clients, network, self.slo)

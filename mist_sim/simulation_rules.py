@@ -10,6 +10,7 @@ from mist_sim.clients.rules.sharing import check_shared_parts, check_shared_tier
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Stage
+from mist_sim.core.result_warnings import NO_PRICE, ResultWarning
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hand_over_rules import check_hand_overs
 from mist_sim.lifecycle import Lifecycle
@@ -125,8 +126,11 @@ def check_search(
         raise ScenarioError(f"search must {rule} reconfigure.on_change, whose positions it finds")
 
 
-def check_prices(clients: Sequence[Client], cost: CostOptions) -> None:
-    """Raise ScenarioError where a cost is asked for and a GPU, or its price, is not known."""
+def without_price(clients: Sequence[Client], cost: CostOptions) -> tuple[ResultWarning, ...]:
+    """Return a warning where a cost is asked for and a GPU has no price; empty if all have one.
+
+    Raises ScenarioError where the GPUs of a client are not known.
+    """
     for client in clients:
         if client.traits.machine is None and client.traits.times is not None:
             raise ScenarioError(
@@ -134,7 +138,11 @@ def check_prices(clients: Sequence[Client], cost: CostOptions) -> None:
                 "or name them: gpu of a bundle, llm_client for an engine, machine in the traits of "
                 "a client of one's own"
             )
-    gpu_prices([client.traits.machine for client in clients], cost)
+    try:
+        gpu_prices([client.traits.machine for client in clients], cost)
+    except ScenarioError as error:
+        return (ResultWarning(NO_PRICE, f"No dollars: {error}."),)
+    return ()
 
 
 def check_routers(clients: Sequence[Client], routers: Mapping[str, Router]) -> None:

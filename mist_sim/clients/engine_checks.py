@@ -13,6 +13,7 @@ from mist_sim.clients.traits import FLOWING_ROLES
 from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.cluster import PARALLEL_SIZES
 from mist_sim.hardware.predictors.overhead import EXPOSED
+from mist_sim.hardware.predictors.scaled import StepTimeScale
 
 AUTO_LENGTH = -1
 """A `max_model_len` that is as long as fits; vLLM's own number for `auto`."""
@@ -40,8 +41,6 @@ def check_options(config: EngineOptions) -> None:
         raise ScenarioError(
             f"max_model_len must be >= 1, got {config.max_model_len}; auto takes what fits"
         )
-    if config.gpu_price is not None and not 0 <= config.gpu_price < math.inf:
-        raise ScenarioError(f"gpu_price must be finite and >= 0 $/h, got {config.gpu_price}")
     if config.role == "decode" and config.scheduler and not config.scheduler.takes_over:
         raise ScenarioError(
             "scheduler must not be static with role decode: no request joins a static batch"
@@ -61,6 +60,7 @@ def check_options(config: EngineOptions) -> None:
         hint = did_you_mean(config.step_loop, STEP_LOOPS)
         known = ", ".join(STEP_LOOPS)
         raise ScenarioError(f"step_loop has no {config.step_loop!r}{hint} Known: {known}")
+    _check_figures(config)
     _check_flowing(config)
     _check_adapters(config)
     _check_loads(config)
@@ -70,6 +70,16 @@ def check_options(config: EngineOptions) -> None:
     _check_planning_ahead(config)
     if config.resharding is not None:
         _check_resharding(config, config.resharding)
+
+
+def _check_figures(config: EngineOptions) -> None:
+    """Raise ScenarioError for a price or a factor of step times that is none."""
+    if config.gpu_price is not None and not 0 <= config.gpu_price < math.inf:
+        raise ScenarioError(f"gpu_price must be finite and >= 0 $/h, got {config.gpu_price}")
+    try:
+        StepTimeScale.of(config.step_time_scale)
+    except ValueError as error:
+        raise ScenarioError(f"step_time_scale {error}") from None
 
 
 def _check_flowing(config: EngineOptions) -> None:

@@ -29,6 +29,7 @@ from mist_sim.clients.traits import (
 from mist_sim.hardware import Cluster, GpuSpec, HostSpec
 from mist_sim.hardware.devices.specs import AllReduce
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Predictor
+from mist_sim.hardware.predictors.scaled import StepTimeScale
 from mist_sim.hardware.sampling import Sampling
 from mist_sim.models import ModelSpec, load_generating
 from mist_sim.models.adapters import LoraConfig
@@ -66,7 +67,8 @@ class EngineOptions:
     """Engines that serve prefill and decode of a language model.
 
     model: model to serve instead of the scenario's.
-    gpu: a catalog name, or the path of a .toml spec.
+    gpu: a catalog name, the path of a .toml spec, or a mapping of a spec's keys, such as
+        {based_on: b200, memory_bandwidth: 10 TB/s}.
     engine: version of vLLM whose defaults hold for unset options, such as vllm-0.19; vllm is the
         newest known version, and the default.
     quantization: quantizes the weights in this way instead of the checkpoint's.
@@ -107,6 +109,9 @@ class EngineOptions:
     kv_cache: memory for keys and values.
     predictor: times a step.
     overhead: the engine's own time per step and request, in addition to the kernels.
+    step_time_scale: what if steps took that many times as long? A factor of every step's time,
+        whatever the predictor, or one of steps with prompts and one of steps of decodes alone; for
+        a card that differs from the measured one, too.
     async_scheduling: a step is planned while the step before it runs: the GPU's time hides the
         host's, but requests join, and seats and blocks are freed, one step later. The default is
         that of the version of `engine`: on from 0.14 on, where it is simulated.
@@ -134,7 +139,7 @@ class EngineOptions:
     """
 
     model: str | ModelSpec = field(default="llama-3.1-8b", metadata=_flag("--model"))
-    gpu: str | GpuSpec = field(default="h100-sxm", metadata=_NOT_IN_VLLM)
+    gpu: str | Mapping[str, Any] | GpuSpec = field(default="h100-sxm", metadata=_NOT_IN_VLLM)
     engine: str | None = field(default=None, metadata=_NOT_IN_VLLM)
     quantization: WeightDtype | None = field(default=None, metadata=_flag("--quantization"))
     tensor_parallel_size: Count = field(default=1, metadata=_flag("--tensor-parallel-size"))
@@ -164,6 +169,7 @@ class EngineOptions:
     kv_cache: KvCacheConfig = KvCacheConfig()
     predictor: Predictor | PipelinePredictor | PredictorFactory | None = None
     overhead: EngineOverhead = EngineOverhead()
+    step_time_scale: float | StepTimeScale | None = field(default=None, metadata=_NOT_IN_VLLM)
     async_scheduling: bool | None = field(default=None, metadata=_flag("--async-scheduling"))
     power_limit: Watts | None = field(default=None, metadata=_NOT_IN_VLLM)
     gpu_price: DollarsPerHour | None = field(default=None, metadata=_NOT_IN_VLLM)

@@ -101,6 +101,7 @@ TRUNCATED = _kind("truncated", "answers were cut at the model's longest context"
 FAILED_REQUESTS = _kind("failed requests", "requests were rejected, timed out or lost")
 EXTRAPOLATED = _kind("extrapolated", "steps lie outside what was measured")
 NO_ENERGY = _kind("no energy", "power or cost is asked for, and GPUs are unknown")
+NO_PRICE = _kind("no price", "cost is asked for, and a GPU has no price")
 ALIKE = _kind("alike", "replications do not differ")
 NOT_IN_PARALLEL = _kind("not in parallel", "runs cannot be sent to other processes")
 FAILED_RUNS = _kind("failed runs", "a point, scenario or design has no figures")

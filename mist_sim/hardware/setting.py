@@ -117,6 +117,10 @@ CAPPED = Borrowed("not known: a power cap; only GPUs at their design power were 
 """The setting of an engine whose GPUs are capped."""
 
 
+SCALED = Borrowed("not known: step times with a factor (step_time_scale)")
+"""The setting of an engine whose step times are multiplied."""
+
+
 def _kind(model: ModelSpec) -> str:
     if model.layers:
         return "differing"

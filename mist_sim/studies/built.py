@@ -67,10 +67,11 @@ class Built:
     @property
     def gpu_price(self) -> float:
         """Dollars of a GPU an hour, on average; NaN without prices or known GPUs."""
-        if self.scenario.cost is None or not self.num_gpus:
+        cost = self.simulation.cost
+        if cost is None or not self.num_gpus:
             return nan
         machines = [client.traits.machine for client in self.simulation.clients]
-        return dollars_an_hour(machines, self.scenario.cost.make()) / self.num_gpus
+        return dollars_an_hour(machines, cost) / self.num_gpus
 
     @cached_property
     def num_gpus(self) -> int | None:

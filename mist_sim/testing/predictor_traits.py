@@ -90,6 +90,7 @@ _TYPES: dict[str, tuple[Callable[[object], bool], str]] = {
     "sums_over_links": (_is_bool, "a bool"),
     "needs_longest_context": (_is_bool, "a bool"),
     "times_drafts": (_is_bool, "a bool"),
+    "needs_scale": (lambda value: isinstance(value, str), "a string"),
     "assumed": (_are_texts, "a tuple of strings"),
     "steps_inside": (_is_callable, "None or callable"),
     "reads_again": (_is_callable, "None or callable"),

@@ -52,7 +52,7 @@ from tests.reference.comparison import (
 )
 from tests.reference.measured import measured_experts, measured_layers
 from tests.reference.memory import SwapSpace, Tier
-from tests.reference.predictors import AWKWARD, DYADIC, STEEP
+from tests.reference.predictors import AWKWARD, DYADIC, SLOWER, STEEP
 from tests.reference.run_lengths import assert_run_lengths_do_not_show
 from tests.reference.state_memory import Kept
 from tests.reference.stepwise import Job, Outcome, Step, Windows
@@ -173,7 +173,7 @@ def how_failed(outcome: Outcome) -> str:
 
 
 @pytest.mark.exact
-@given(case=cases(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+@given(case=cases(), predictor=st.sampled_from([AWKWARD, DYADIC, SLOWER]))
 def test_random_cases(case, predictor):
     for feature in features(assert_exact(case, predictor)):
         event(feature)

@@ -42,7 +42,16 @@ from tests.reference.cluster import Costs
 from tests.reference.cluster_case import ClusterCase
 from tests.reference.comparison import Case, EngineOptions, workload
 from tests.reference.memory import SwapSpace
-from tests.reference.predictors import AWKWARD, DYADIC, EVEN, HOSTED, LINES, SHARING
+from tests.reference.predictors import (
+    AWKWARD,
+    DYADIC,
+    EVEN,
+    HOSTED,
+    LINES,
+    SCALED_HOSTED,
+    SCALED_LINES,
+    SHARING,
+)
 from tests.reference.scenarios import PRESSED, scenario
 from tests.reference.stepwise import Job
 
@@ -175,7 +184,7 @@ def run_case(case: Case, predictor: Predictor, loop: str) -> Result:
 @examples(300)
 @given(
     case=engines(),
-    predictor=st.sampled_from([AWKWARD, DYADIC, LINES, SHARING, HOSTED]),
+    predictor=st.sampled_from([AWKWARD, DYADIC, LINES, SHARING, HOSTED, SCALED_HOSTED]),
     data=st.data(),
 )
 def test_loops_give_the_same_bits(case, predictor, data):
@@ -203,7 +212,7 @@ def test_crowds_get_the_same_bits(number):
 
 @pytest.mark.exact
 @examples(200)
-@given(case=cases(longest=60), predictor=st.sampled_from([LINES, HOSTED]))
+@given(case=cases(longest=60), predictor=st.sampled_from([LINES, HOSTED, SCALED_LINES]))
 def test_lines_give_the_bits_of_the_predictor(case, predictor):
     """In whatever loop an engine takes by itself, some steps of decodes alone are timed by them."""
     expected = run_case(case, predictor, "general")

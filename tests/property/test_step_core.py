@@ -32,7 +32,17 @@ from tests.property.test_plain_loop import (
     run_case,
 )
 from tests.reference.comparison import Case, EngineOptions, assert_exact
-from tests.reference.predictors import AWKWARD, DYADIC, EVEN, HOSTED, LINES, SHARING
+from tests.reference.predictors import (
+    AWKWARD,
+    DYADIC,
+    EVEN,
+    HOSTED,
+    LINES,
+    SCALED_HOSTED,
+    SCALED_LINES,
+    SHARING,
+    SLOWER,
+)
 from tests.reference.stepwise import Job
 
 TABLES = ("requests", "visits", "gaps", "tokens", "drafts", "moves", "states", "losses")
@@ -40,7 +50,7 @@ BUSY = FrontEnd(
     request=2.0**-9, prompt_token=0.0, stream_token=2.0**-10, response=2.0**-9, output_token=0.0
 )
 """A front end that answers keep busy, so that requests enter by what engines have given."""
-PREDICTORS = [AWKWARD, DYADIC, LINES, SHARING, HOSTED]
+PREDICTORS = [AWKWARD, DYADIC, LINES, SHARING, HOSTED, SLOWER, SCALED_LINES, SCALED_HOSTED]
 
 
 def served(case: Case) -> Case:

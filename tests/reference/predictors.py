@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.predictors import EngineOverhead, PredictorTraits
 from mist_sim.hardware.predictors.decode_line import DecodeLine
+from mist_sim.hardware.predictors.scaled import Scaled, StepTimeScale
 
 
 @dataclass(frozen=True)
@@ -142,3 +143,9 @@ HOSTED = EngineOverhead(step=3.7e-4, sequence=1e-5 / 7, exposed_step=1e-5 / 3).a
     replace(LINES, beyond=0.0), overlapped=True
 )
 """The same with a host that shows in steps which were not planned ahead."""
+
+FACTORS = StepTimeScale(prompts=1.3, decodes=0.7)
+SLOWER = Scaled(AWKWARD, FACTORS)
+SCALED_LINES = Scaled(SHARING, FACTORS)
+SCALED_HOSTED = Scaled(HOSTED, FACTORS)
+"""The same with factors on their times."""

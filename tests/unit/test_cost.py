@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import isnan
 
 import pytest
 
 from mist_sim import ApiPrices, CostOptions, ScenarioError, simulate
+from mist_sim.core.result_warnings import NO_PRICE
+from mist_sim.explain import HandBatch, explain_batch
 from mist_sim.hardware import gpu_names
 from mist_sim.hardware.prices import offers, price_of
 from mist_sim.scenario.build import build
+from mist_sim.studies.built import Built
 from tests.reference.scenarios import scenario
 
 PRICE = {"clients__0__gpu_price": "3.6 $/h"}  # 0.001 $ a second
@@ -151,17 +155,13 @@ def test_more_load_makes_tokens_cheaper():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"cost": {}, "clients__0__gpu": "mi300x"}, "gpu_price must be given for mi300x"),
-        ({"cost": {"price": "spot"}}, "gpu_price must be given for l40s: the catalog has no spot"),
         ({"cost": {"provider": "Nebbius"}}, "provider has no 'Nebbius'; did you mean 'Nebius'?"),
-        ({"cost": {"provider": "AWS"}}, "no on demand price of AWS for it; there are offers of"),
         ({"cost": {"electricity": "-1 $/kWh"}}, "electricity"),
         ({"cost": {"electricity": 0.1}}, "needs a number and a unit, such as '1 $/kWh'"),
         ({"cost": {"api": {"input": "1 $/Mtok"}}}, "cost.api.output: is required"),
         (PRICE, "clients.0.gpu_price: has no effect without cost"),
         ({"cost": {}, "clients__0__gpu_price": "-1 $/h"}, "gpu_price: must be finite and >= 0"),
         ({"power": {"pue": 0.5}}, "power.pue: must be finite and >= 1, got 0.5"),
-        ({"cost": {"price": "reserved_1y"}}, "the catalog has no 1-year reserved price for it"),
         (
             {"cost": {"price": "reserved_3y", "billing": "use"}},
             "billing: must be reservation with price reserved_3y, which is paid for whether it is",
@@ -178,3 +178,28 @@ def test_options_made_in_python_are_checked():
         CostOptions(electricity=float("inf"))
     with pytest.raises(ValueError, match=r"output must be finite and >= 0 \$/Mtok"):
         ApiPrices(input=1.0, output=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"cost": {}, "clients__0__gpu": "mi300x"}, "gpu_price must be given for mi300x"),
+        ({"cost": {"price": "spot"}}, "gpu_price must be given for l40s: the catalog has no spot"),
+        ({"cost": {"provider": "AWS"}}, "no on demand price of AWS for it; there are offers of"),
+        ({"cost": {"price": "reserved_1y"}}, "the catalog has no 1-year reserved price for it"),
+    ],
+)
+def test_without_a_price_all_but_dollars_is_told(overrides, message):
+    asked = scenario(**overrides)
+    found = simulate(asked)
+    plain = simulate(scenario(**(overrides | {"cost": None}))).summary
+    told = [each for each in found.warnings if each.kind == NO_PRICE]
+    assert len(told) == 1
+    assert message in told[0].text
+    assert found.bill is None
+    assert {name: found.summary[name] for name in plain if name != "warnings"} == {
+        name: value for name, value in plain.items() if name != "warnings"
+    }
+    step = explain_batch(asked, HandBatch(decodes=4, context=100))
+    assert step.seconds > 0
+    assert isnan(Built(asked).gpu_price)

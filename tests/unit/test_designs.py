@@ -306,6 +306,15 @@ def test_bundles_do_not_change_sides():
         ),
         (
             {
+                "model": "qwen3-30b-a3b",
+                "clients__0__step_time_scale": 1.2,
+                "clients__0__gpu": {"based_on": "h100-sxm", "memory": "90 GB"},
+            },
+            "bundles of attention and FFN workers",
+            "step_time_scale must be left out",
+        ),
+        (
+            {
                 "lifecycle": {
                     "failures": [{"clients": ["llm"], "at": "1 s", "repair": "1 s"}],
                 }

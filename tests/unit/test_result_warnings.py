@@ -274,6 +274,7 @@ def test_studies_and_comparisons_raise_them():
 
 TOLD_ELSEWHERE = {
     "left out": "test_left_out.py",
+    "no price": "test_cost.py",
     "state blocks": "test_server_start.py",
     "older engines": "test_server_start.py",
     "across nodes": "test_across_nodes.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ import pytest
 from ruamel.yaml import YAML
 
 from mist_sim.errors import ScenarioError
+from mist_sim.hardware import load_gpu
 from mist_sim.registry import Registry
 from mist_sim.routers import ROUTERS
-from mist_sim.scenario import Scenario, simulate
+from mist_sim.scenario import Scenario, build, simulate
 from mist_sim.scenario.format.families import Family
 from mist_sim.scenario.format.parts import part_type
 from mist_sim.scenario.format.yaml_text import parse
@@ -388,6 +389,36 @@ def test_overrides_reach_lists_defaults_and_bare_names():
     found = changed(BASE, clients__0__scheduler="continuous", clients__0__scheduler__max_num_seqs=4)
     assert type(found.clients[0].scheduler.make()).__name__ == "ContinuousScheduler"
     assert found.clients[0].scheduler.max_num_seqs == 4
+
+
+@pytest.mark.parametrize("said", [{"clients.0.gpu": "h200"}, {}])
+def test_a_gpu_is_changed_in_place(said, tmp_path):
+    """As a file with the same keys would do; from a bare name, too, so that `--vary` can."""
+    base = said.get("clients.0.gpu", BASE["clients"][0]["gpu"])
+    rates = {"clients.0.gpu.memory_bandwidth": "9 TB/s", "clients.0.gpu.flops.fp8": "7 PFLOP/s"}
+    found = Scenario.from_dict(BASE, {**said, **rates})
+    file = tmp_path / "mine.toml"
+    file.write_text(f"based_on = '{base}'\nmemory_bandwidth = '9 TB/s'\nflops.fp8 = '7 PFLOP/s'\n")
+    expected = load_gpu(str(file))
+    made = build(found).clients[0].traits.machine.cluster.gpu
+    assert made.name == f"{base} with other memory_bandwidth and flops"
+    assert replace(made, name="", sources={}) == replace(expected, name="", sources={})
+    assert Scenario.from_yaml(found.resolved()) == found
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"based_on": "b20"}, "clients.0.gpu: based_on: no accelerator and no file is named 'b20'"),
+        ({"based_on": "b200", "memory": 3}, "clients.0.gpu: its mapping: memory"),
+        ({"based_on": "b200", "ram": "1 GB"}, "clients.0.gpu: its mapping: unknown key 'ram'"),
+        ({"based_on": "b200", "price": "5 $/h"}, "price must not stand here"),
+        ({"memory": "80 GB"}, "clients.0.gpu: its mapping: missing memory_bandwidth"),
+        (7, "clients.0.gpu: must be a name, a path or a mapping, got 7"),
+    ],
+)
+def test_a_gpu_in_place_says_what_is_wrong(said, expected):
+    assert expected in refusal(clients__0__gpu=said)
 
 
 def test_overrides_leave_the_data_alone():

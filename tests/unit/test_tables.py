@@ -1,5 +1,7 @@
 """Step times from measured tables: every form, between the points, beyond them, and bad files."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -453,64 +455,32 @@ def test_layers_of_other_kinds_are_refused(tmp_path, name):
         TablePredictor(mist.load_model(name), ONE, str(path), "layer_profile")
 
 
-@pytest.mark.parametrize("form", ["steps", "layer_profile", "vidur", "splitwise"])
-def test_a_scale_multiplies_what_was_measured(tmp_path, form):
-    if form == "splitwise":
-        path, more = measured.write_splitwise(tmp_path), ["m/a"]
-    else:
-        write = getattr(measured, f"write_{form}")
-        layers = [] if form == "steps" else [MODEL.num_layers]
-        path, more = write(tmp_path, *layers), [None]
-    plain = TablePredictor(MODEL, ONE, str(path), form, *more)
-    slower = TablePredictor(MODEL, ONE, str(path), form, *more, scale=1.25)
-    for new, context, n, mean in POINTS:
-        batch = StepBatch(((new, context),) if new else (), n, n * mean)
-        expected = pytest.approx(1.25 * plain.step_time(batch), rel=1e-12)
-        assert slower.step_time(batch) == expected
-    check_predictor(lambda: slower)
-
-
-def test_a_scale_leaves_all_reduces_as_the_link_tells(tmp_path):
-    folder = tmp_path / "tp2"
-    folder.mkdir()
-    path = measured.write_layer_profile(folder, MODEL.num_layers)
-    two = mist.Cluster(mist.load_gpu("h100-sxm"), 2)
-    plain, slower = (
-        TablePredictor(MODEL, two, str(path), "layer_profile", scale=scale) for scale in (1.0, 2.0)
-    )
-    summed = 2 * MODEL.num_layers * two.all_reduce_time(64 * MODEL.hidden_size * 2)
-    batch = StepBatch((), 64, 64 * 512)
-    kernels = plain.step_time(batch) - summed
-    assert slower.step_time(batch) == pytest.approx(2 * kernels + summed, rel=1e-12)
-
-
-@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_scale_is_above_0(tmp_path, scale):
-    path = measured.write_steps(tmp_path)
-    with pytest.raises(ScenarioError, match="scale must be > 0 and finite"):
-        TablePredictor(MODEL, ONE, str(path), "steps", scale=scale)
-
-
 @pytest.mark.parametrize(
-    ("text", "scale", "problem"),
+    ("text", "problem"),
     [
-        ("interconnect.bandwidth = '100 GB/s'", 1.0, None),
-        ("memory = '141 GB'", 1.0, None),
-        ("memory_bandwidth = '5 TB/s'", 1.0, "memory_bandwidth of mine must be that of h100-sxm"),
-        ("flops.fp8 = '3 PFLOP/s'", 1.0, "flops of mine must be that of h100-sxm"),
-        ("memory_bandwidth = '5 TB/s'", 0.8, None),
+        ("interconnect.bandwidth = '100 GB/s'", ""),
+        ("memory = '141 GB'", ""),
+        ("memory_bandwidth = '5 TB/s'", "memory_bandwidth of mine must be that of h100-sxm"),
+        ("flops.fp8 = '3 PFLOP/s'", "flops of mine must be that of h100-sxm"),
     ],
 )
-def test_a_gpu_file_based_on_the_measured_one_is_that_gpu(tmp_path, text, scale, problem):
+@pytest.mark.parametrize("form", ["steps", "layer_profile"])
+def test_other_rates_than_measured_need_a_scale(tmp_path, form, text, problem):
     file = tmp_path / "mine.toml"
     file.write_text(f'based_on = "h100-sxm"\n{text}\n')
-    cluster = mist.Cluster(mist.load_gpu(str(file)))
-    path = measured.write_steps(tmp_path)
-    if problem is None:
-        TablePredictor(MODEL, cluster, str(path), "steps", scale=scale)
+    if form == "steps":
+        path = measured.write_steps(tmp_path)
     else:
-        with pytest.raises(ScenarioError, match=problem):
-            TablePredictor(MODEL, cluster, str(path), "steps", scale=scale)
+        path = measured.write_layer_profile(tmp_path, MODEL.num_layers)
+        (path / "meta.yaml").write_text("hardware: h100-sxm\n")
+    timed = partial(TablePredictor, path=str(path), format=form)
+    asked = {"model": MODEL, "gpu": str(file), "predictor": timed}
+    if not problem:
+        mist.llm_client("a", **asked)
+        return
+    with pytest.raises(ScenarioError, match=f"{problem}.*set step_time_scale"):
+        mist.llm_client("a", **asked)
+    mist.llm_client("a", **asked, step_time_scale=0.8)
 
 
 def test_a_gpu_file_based_on_another_than_the_measured_one_is_refused(tmp_path):

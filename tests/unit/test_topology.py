@@ -9,6 +9,7 @@ import networkx as nx
 import pytest
 
 from mist_sim.errors import ScenarioError
+from mist_sim.hardware import load_gpu
 from mist_sim.network import Tenant, Topology, load_topology, topology_names
 from mist_sim.network.topology.drawing import drawing
 from mist_sim.network.topology.places import find_places
@@ -54,6 +55,18 @@ def test_both_directions_of_a_cable_are_links_of_their_own():
 
 def route(name, source, destination):
     return Routes(load_topology(name).graph()).between(source, destination)
+
+
+@pytest.mark.parametrize(("name", "nic"), [("nvl72", 50e9), ("gb300-nvl72", 100e9)])
+def test_an_nvl72_joins_all_its_gpus_by_nvlink(name, nic):
+    topology = load_topology(name)
+    graph = topology.graph()
+    away = [graph.edges[f"node0/gpu{k}", "node0/nvswitch"]["bandwidth"] for k in range(72)]
+    assert 2 * sum(away) == pytest.approx(130e12, rel=0.005)  # NVIDIA: 130 TB/s both ways
+    assert graph.edges["node0/nic71", "rack0/leaf"]["bandwidth"] == nic
+    way = route(name, "node0/gpu0", "node0/gpu71")
+    assert way.places == ("node0/gpu0", "node0/nvswitch", "node0/gpu71")
+    assert way.bandwidth == load_gpu(topology.name.removeprefix("nvl72-")).interconnect.bandwidth
 
 
 def test_a_graph_costs_the_same_number_of_calls_a_link_however_large_it_is():

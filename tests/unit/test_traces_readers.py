@@ -194,8 +194,8 @@ def test_a_missing_file_gets_a_hint(tmp_path):
             ),
         ),
         (  # not the column of answers, which is needed itself
-            "TIMESTAMP,PromptTokens,GeneratedTokens",
-            "no column 'ContextTokens'; did you mean 'PromptTokens'?",
+            "TIMESTAMP,GenerateTokens,GeneratedTokens",
+            "no column 'ContextTokens'; did you mean 'GenerateTokens'?",
         ),
         ("a,b", "no column 'TIMESTAMP'. The first line has 2 columns; needed are"),
         (HEADER + ",TIMESTAMP", "more than one column 'TIMESTAMP'. The first line has 4"),

@@ -212,9 +212,16 @@ def _workload(given: dict[str, Any], form: str, rate: float | None) -> dict[str,
 
 
 def _own_gpus(scenario: Any) -> tuple[str, ...]:
-    """Return the GPUs that a scenario names."""
+    """Return the GPUs that a scenario names. Raises ScenarioError for one described in place."""
+    from mist_sim.errors import ScenarioError
+
     found = [client.parameters().get("gpu") for client in scenario.clients]
-    return tuple(dict.fromkeys(str(gpu) for gpu in found if gpu is not None))
+    if any(isinstance(gpu, dict) for gpu in found):
+        raise ScenarioError(
+            "clients.N.gpu must be a name for a plan, which prints commands; write its keys into a "
+            ".toml file, and name that"
+        )
+    return tuple(dict.fromkeys(gpu for gpu in found if gpu is not None))
 
 
 def _prices(texts: list[str]) -> dict[str, float]:

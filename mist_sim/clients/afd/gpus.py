@@ -52,8 +52,8 @@ class WorkerGpus:
         """
         if self.gpu is None:
             return None
-        gpu = _loaded(self.gpu)
-        ffn_gpu = gpu if self.ffn_gpu is None else _loaded(self.ffn_gpu)
+        gpu = load_gpu(self.gpu)
+        ffn_gpu = gpu if self.ffn_gpu is None else load_gpu(self.ffn_gpu)
         self._check_split(model)
         shape = BundleShape(
             coefficients=config.coefficients,
@@ -113,7 +113,3 @@ class WorkerGpus:
                     f"worker, and {gpu.name} has {gpu.memory / _GIB:.1f} GiB; "
                     f"got {workers.gpus_an_engine}"
                 )
-
-
-def _loaded(gpu: str | GpuSpec) -> GpuSpec:
-    return load_gpu(gpu) if isinstance(gpu, str) else gpu

@@ -39,14 +39,20 @@ def gpu_names() -> list[str]:
     return sorted(_catalog())
 
 
-def load_gpu(name_or_path: str) -> GpuSpec:
-    """Return an accelerator of the catalog, or one read from a TOML spec file.
+def load_gpu(said: str | Table | GpuSpec) -> GpuSpec:
+    """Return an accelerator of the catalog, of a TOML spec file, or of a spec's keys.
 
-    name_or_path: a catalog name or alias ("h100-sxm"), in any case; or the path of a spec file.
+    said: a catalog name or alias ("h100-sxm"), in any case; the path of a spec file; a spec's table
+        ({"based_on": "b200", "memory_bandwidth": "10 TB/s"}); or the accelerator itself.
 
     Raises ScenarioError with the file and the field when there is no such accelerator, or when
     the file cannot be read or holds a key, unit or value that is not right.
     """
+    if isinstance(said, GpuSpec):
+        return said
+    if not isinstance(said, str):
+        return gpu_from_table(said, name=_changed_name(said), source="its mapping")
+    name_or_path = said
     slug = name_of(name_or_path, _catalog())
     if slug is not None:
         return _catalog_gpu(slug)
@@ -54,6 +60,13 @@ def load_gpu(name_or_path: str) -> GpuSpec:
     if not path.is_file():
         raise _unknown(name_or_path, "no accelerator and no file is named", "a TOML spec file")
     return _read_entry(whole_table(path), path.stem, str(path))
+
+
+def _changed_name(table: Table) -> str:
+    """Return a name for keys without one: the base, and what is changed."""
+    base = str(table.get("based_on", "gpu"))
+    changed = [key for key in table if key != "based_on"]
+    return f"{base} with other {' and '.join(changed)}" if changed else base
 
 
 def whole_table(path: Path) -> dict[str, object]:

@@ -72,6 +72,8 @@ class PredictorTraits:
     steps_inside: called with (batch, growth), returns how many steps, from this one on, lie inside
         the measured range. None: there is no such range, and no step counts as extrapolated.
     assumed: assumptions about the times, which results list.
+    needs_scale: why the times hold for these GPUs only with a `step_time_scale`, which says how
+        they change; empty: they hold as they are.
     reads_again: called with a mapping (number of decodes that share a prefix: its tokens), the
         number of all decodes and that of their keys; returns the keys that come from the GPU's
         cache. Engines tell it as `StepBatch.num_read_again`. None: the predictor does not read it.
@@ -92,6 +94,7 @@ class PredictorTraits:
     needs_longest_context: bool = False
     times_drafts: bool = False
     assumed: tuple[str, ...] = ()
+    needs_scale: str = ""
     steps_inside: Callable[[StepBatch, StepGrowth], int] | None = None
     reads_again: ReadsAgain | None = None
     tower_attention: Callable[[int, int, int, int], float] | None = None

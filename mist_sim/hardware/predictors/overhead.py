@@ -17,6 +17,7 @@ from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.explained import OperatorTime, explained
 from mist_sim.hardware.predictors.sampling import WithSampling
+from mist_sim.hardware.predictors.scaled import unscaled
 from mist_sim.hardware.sampling import SamplingTimes
 from mist_sim.units import Seconds
 
@@ -231,8 +232,10 @@ class _WithOverhead:
 def own_time_in(predictor: Predictor) -> EngineOverhead:
     """Return the engine's own time of a step that predictors of `EngineOverhead.around` add.
 
-    With every default, but without the times before a request can be scheduled.
+    With every default, but without the times before a request can be scheduled, and as it is before
+    a `step_time_scale`.
     """
+    predictor, _ = unscaled(predictor)
     if not isinstance(predictor, _WithOverhead):
         return EngineOverhead()
     exposed = dict(zip(EXPOSED, predictor.exposed, strict=True))

@@ -34,6 +34,7 @@ class StepTables:
     most_tokens: new tokens and decodes of the largest measured step with prompts.
     moved: (tokens, experts) of measured times of experts that fell with more work, and were
         corrected.
+    other_rates: why the times need a `step_time_scale` (see `PredictorTraits.needs_scale`).
     """
 
     alone: Curve
@@ -49,16 +50,14 @@ class StepTables:
     least_even_beside: float = 0.0
     most_tokens: float
     moved: tuple[tuple[float, ...], ...] = ()
+    other_rates: str = ""
 
 
 class Reads(Protocol):
-    """Reads the tables of one format, with measured times multiplied by `scale`.
-
-    Raises ScenarioError for other files.
-    """
+    """Reads the tables of one format. Raises ScenarioError for other files."""
 
     def __call__(
-        self, path: Path, model: ModelSpec, cluster: Cluster, subset: str | None, scale: float
+        self, path: Path, model: ModelSpec, cluster: Cluster, subset: str | None
     ) -> StepTables: ...
 
 

@@ -20,26 +20,23 @@ _DIGITS = 9  # of a number of ranks that anybody has
 _ON, _OFF = ("true", "yes", "on"), ("false", "no", "off")  # of YAML 1.1
 
 
-def check_measured(
-    notes: Mapping[str, str], model: ModelSpec, cluster: Cluster, where: str, scale: float = 1.0
-) -> None:
+def check_measured(notes: Mapping[str, str], model: ModelSpec, cluster: Cluster, where: str) -> str:
     """Refuse measurements of another model, GPU or number of ranks; missing keys are not checked.
 
     notes: model and gpu by any name of the catalog; hardware, another name of the GPU;
         tensor_parallel_size.
-    scale: factor of the measured times.
-    A GPU based on the measured one counts as the same if it has its rates, or if a scale is given.
+    Return why a GPU based on the measured one needs a `step_time_scale`; empty if it has its rates.
     Raises ScenarioError with the key and both values.
     """
     gpus = [notes[key] for key in ("gpu", "hardware") if notes.get(key)]
     _check("model", [notes["model"]] if notes.get("model") else [], model.name, _model, where)
-    own, device = cluster.gpu, device_of(cluster.gpu)
+    own, device, other_rates = cluster.gpu, device_of(cluster.gpu), ""
     if gpus and own.name not in map(_gpu, gpus):
         _check("gpu", gpus, device.name, _gpu, where)
-        if scale == 1:
-            _check_rates(own, device, where)
+        other_rates = _other_rates(own, device, where)
     ranks = [notes["tensor_parallel_size"]] if notes.get("tensor_parallel_size") else []
     _check("tensor_parallel_size", ranks, str(cluster.tensor_parallel_size), str, where)
+    return other_rates
 
 
 def read_meta(folder: Path) -> tuple[dict[str, str], str]:
@@ -104,14 +101,16 @@ def _check(
         )
 
 
-def _check_rates(own: GpuSpec, device: GpuSpec, where: str) -> None:
-    """Refuse a GPU whose rates differ from the measured device's."""
+def _other_rates(own: GpuSpec, device: GpuSpec, where: str) -> str:
+    """Say that a GPU has other rates than the measured device; empty if it has the same."""
     for name in ("flops", "memory_bandwidth"):
         if getattr(own, name) != getattr(device, name):
-            raise ScenarioError(
+            return (
                 f"{where}: {name} of {own.name} must be that of {device.name}, on which the times "
-                "were measured; set predictor.scale to the ratio of step times, or leave it out"
+                "were measured; set step_time_scale of the client to the ratio of step times, or leave "
+                "it out"
             )
+    return ""
 
 
 def _model(name: str) -> str:

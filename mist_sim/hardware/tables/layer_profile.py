@@ -45,23 +45,22 @@ _SKEW = ("n", "pc", "kv_big", "kv_mean", "t_mean_us", "t_max_us", "t_skew_us")
 
 @table_format("layer_profile", of_layers=True)
 def read_layer_profile(
-    path: Path, model: ModelSpec, cluster: Cluster, subset: str | None, scale: float
+    path: Path, model: ModelSpec, cluster: Cluster, subset: str | None
 ) -> StepTables:
     """Return the tables of a profile folder; its kernels are those of one rank."""
     if not path.is_dir():
         raise ScenarioError(f"{path}: must be a folder with dense.csv, attention.csv, ...")
-    notes = _checked_notes(path, model, cluster, scale)
-    unit = _US * scale
+    notes, other_rates = _checked_notes(path, model, cluster)
     dense = read_columns(path / "dense.csv", ["tokens", "time_us"], ["layer"])
     ends = read_columns(path / "per_sequence.csv", ["sequences", "time_us"], ["layer"])
     rows = _attention_rows(path / "attention.csv")
-    attention = _Attention(rows, str(path / "attention.csv"), model.num_layers * unit)
-    experts = _experts(path / "moe.csv", model, cluster, unit)
+    attention = _Attention(rows, str(path / "attention.csv"), model.num_layers * _US)
+    experts = _experts(path / "moe.csv", model, cluster, _US)
     tokens = layers_curve(
         dense.rename(columns={"time_us": "time"}),
         model,
         cluster,
-        unit,
+        _US,
         str(path / "dense.csv"),
         experts,
     )
@@ -74,12 +73,13 @@ def read_layer_profile(
         alone=tokens,
         tokens=tokens,
         most_tokens=most_tokens,
-        sequences=Curve(counts, rising(seconds * unit, 0)),
+        sequences=Curve(counts, rising(seconds * _US, 0)),
         prefill=attention.prefill,
         next_prefill=float(attention.prefill.values.min()),
         decode=attention.decode,
         beside=attention.beside,
         moved=tuple(experts.moved) if experts else (),
+        other_rates=other_rates,
     )
     if not (path / "skew.csv").exists() or not all(is_on(notes, key, path) for key in _UNEVEN):
         return tables
@@ -87,18 +87,17 @@ def read_layer_profile(
     return _with_uneven(tables, rows, _unsplit(model, cluster))
 
 
-def _checked_notes(path: Path, model: ModelSpec, cluster: Cluster, scale: float) -> dict[str, str]:
-    """Return the content of meta.yaml.
+def _checked_notes(path: Path, model: ModelSpec, cluster: Cluster) -> tuple[dict[str, str], str]:
+    """Return the content of meta.yaml, and what `check_measured` says of the GPU's rates.
 
     Refuses a profile of another model, GPU or number of ranks than the client's.
     """
     notes, where = read_meta(path)
-    check_measured(
+    other_rates = check_measured(
         {key: value for key, value in notes.items() if key in ("model", "gpu", "hardware")},
         model,
         cluster,
         where,
-        scale,
     )
     measured, ranks = profiled_ranks(path, notes), cluster.tensor_parallel_size
     if measured != ranks:
@@ -108,7 +107,7 @@ def _checked_notes(path: Path, model: ModelSpec, cluster: Cluster, scale: float)
             f"meta.yaml "
             f"(tp_degrees: [{ranks}])"
         )
-    return notes
+    return notes, other_rates
 
 
 def _experts(file: Path, model: ModelSpec, cluster: Cluster, unit: float) -> ExpertTimes | None:

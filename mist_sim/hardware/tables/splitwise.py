@@ -30,7 +30,7 @@ _NUMBERS = ("tensor_parallel", "prompt_size", "batch_size", "prompt_time", "toke
 
 @table_format("splitwise", has_subsets=True)
 def read_splitwise(
-    path: Path, model: ModelSpec, cluster: Cluster, subset: str | None, scale: float
+    path: Path, model: ModelSpec, cluster: Cluster, subset: str | None
 ) -> StepTables:
     """Return the tables of one setting of a file."""
     rows = read_columns(path, _NUMBERS, ["model", "hardware"])
@@ -40,8 +40,8 @@ def read_splitwise(
     counts, answers = curve(rows, "batch_size", "token_time")
     nothing = np.zeros(1)  # no dependence on context
     return whole_steps(
-        Grid([sizes, nothing], prompts[:, np.newaxis] * (_MS * scale)),
-        Grid([counts, nothing], answers[:, np.newaxis] * (_MS * scale)),
+        Grid([sizes, nothing], prompts[:, np.newaxis] * _MS),
+        Grid([counts, nothing], answers[:, np.newaxis] * _MS),
     )
 
 

@@ -9,6 +9,7 @@ A Parquet file has the same pairs as metadata of its schema.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import TextIOWrapper
 from itertools import islice, takewhile
 from pathlib import Path
@@ -35,14 +36,11 @@ COLUMNS = ("num_new_tokens", "num_context_tokens", "num_decodes", "context_sum",
 
 
 @table_format("steps")
-def read_steps(
-    path: Path, model: ModelSpec, cluster: Cluster, subset: str | None, scale: float
-) -> StepTables:
+def read_steps(path: Path, model: ModelSpec, cluster: Cluster, subset: str | None) -> StepTables:
     """Return the tables of a file of steps."""
     where = str(path)
     rows, notes = read_rows(path)
-    check_measured(notes, model, cluster, where, scale)
-    rows = rows.assign(seconds=rows["seconds"] * scale)
+    other_rates = check_measured(notes, model, cluster, where)
     prompts, decodes = rows["num_new_tokens"] > 0, rows["num_decodes"] > 0
     rows = rows.assign(mean=rows["context_sum"] / np.maximum(rows["num_decodes"], 1))
     for kind, chosen in (
@@ -53,11 +51,12 @@ def read_steps(
             raise ScenarioError(f"{where}: has no steps of {kind}")
     axes = ("num_new_tokens", "num_decodes", "num_context_tokens", "mean")
     mixed = rows[prompts & decodes]
-    return whole_steps(
+    tables = whole_steps(
         Grid(*full_grid(rows[~decodes], (axes[0], axes[2]), "seconds", where)),
         Grid(*full_grid(rows[~prompts], (axes[1], axes[3]), "seconds", where)),
         Grid(*full_grid(mixed, axes, "seconds", where)) if len(mixed) else None,
     )
+    return replace(tables, other_rates=other_rates)
 
 
 def read_rows(path: Path) -> tuple[pd.DataFrame, dict[str, str]]:

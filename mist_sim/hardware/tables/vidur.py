@@ -31,9 +31,7 @@ _RANKS = "num_tensor_parallel_workers"
 
 
 @table_format("vidur", of_layers=True)
-def read_vidur(
-    path: Path, model: ModelSpec, cluster: Cluster, subset: str | None, scale: float
-) -> StepTables:
+def read_vidur(path: Path, model: ModelSpec, cluster: Cluster, subset: str | None) -> StepTables:
     """Return the tables of a folder; its kernels are those of one rank."""
     if not path.is_dir():
         raise ScenarioError(f"{path}: must be a folder with attention.csv and layers.csv")
@@ -45,16 +43,15 @@ def read_vidur(
     for kind in ("attn", "lm_head"):
         if not (kinds == kind).any():
             raise ScenarioError(f"{file}: has no rows of layer {kind}")
-    unit = _NS * scale
-    tokens = layers_curve(layers[~kinds.isin(["attn", "lm_head"])], model, cluster, unit, str(file))
+    tokens = layers_curve(layers[~kinds.isin(["attn", "lm_head"])], model, cluster, _NS, str(file))
     counts, logits = curve(layers[kinds == "lm_head"], "tokens", "time")
     own = layers[kinds == "attn"]
-    prefill, decode = _attention(path / "attention.csv", own, model, cluster, scale)
+    prefill, decode = _attention(path / "attention.csv", own, model, cluster)
     return StepTables(
         alone=tokens,
         tokens=tokens,
         most_tokens=tokens.axis.top,
-        sequences=Curve(counts, rising(logits * unit, 0)),
+        sequences=Curve(counts, rising(logits * _NS, 0)),
         prefill=prefill,
         decode=decode,
         beside=decode,
@@ -62,7 +59,7 @@ def read_vidur(
 
 
 def _attention(
-    file: Path, own: pd.DataFrame, model: ModelSpec, cluster: Cluster, scale: float
+    file: Path, own: pd.DataFrame, model: ModelSpec, cluster: Cluster
 ) -> tuple[Plane, Plane]:
     """Return the seconds of all layers' attention: of a chunk, and of decodes.
 
@@ -92,7 +89,7 @@ def _attention(
         lengths, seconds = np.append(lengths, sizes[-1]), np.vstack([seconds, alone[-1] + read])
     decodes = _timed(rows[~prefill], _DECODE, "decodes", where)
     counts, times = full_grid(decodes, ("batch_size", "kv_cache_size"), "time", where)
-    scale *= model.num_layers * _MS
+    scale = model.num_layers * _MS
     return (
         rising_plane(lengths, contexts, rising(seconds, 0, 1) * scale),
         rising_plane(counts[0], counts[1], rising(times, 0, 1) * scale),

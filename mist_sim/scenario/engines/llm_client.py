@@ -21,11 +21,13 @@ from mist_sim.hardware.kernel_choice import KernelChoice
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.power_cap import with_power_limit
 from mist_sim.hardware.predictors import PipelinePredictor
+from mist_sim.hardware.predictors.scaled import StepTimeScale
 from mist_sim.hardware.predictors.tower_times import TowerTimes
 from mist_sim.hardware.setting import (
     ADAPTED,
     CAPPED,
     IN_PARTS,
+    SCALED,
     WITH_IMAGES,
     Borrowed,
     Setting,
@@ -167,8 +169,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
 
 def _gpu(config: EngineConfig) -> GpuSpec:
     """Return the named GPU, changed by the engine's options."""
-    gpu = load_gpu(config.gpu) if isinstance(config.gpu, str) else config.gpu
-    gpu = with_all_reduce(gpu, config.all_reduce, config.tensor_parallel_size)
+    gpu = with_all_reduce(load_gpu(config.gpu), config.all_reduce, config.tensor_parallel_size)
     return with_power_limit(with_host(gpu, config), config.power_limit)
 
 
@@ -215,6 +216,8 @@ def _settings(
     parts = config.decode_context_parallel_size * config.prefill_context_parallel_size
     if setting is not None and parts > 1:
         setting = IN_PARTS
+    if setting is not None and StepTimeScale.of(config.step_time_scale) != StepTimeScale():
+        setting = SCALED
     setting = unlike_timed(config, kernels, setting, model, cluster)
     of_stage = {Prefill.kind: "ttft", Decode.kind: "tpot"}
     serves = ROLES[config.role]

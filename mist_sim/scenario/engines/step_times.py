@@ -29,6 +29,7 @@ from mist_sim.hardware.predictors.base import sustained_rates
 from mist_sim.hardware.predictors.beside import Beside
 from mist_sim.hardware.predictors.ranks import ranks_of
 from mist_sim.hardware.predictors.sampling import with_sampling
+from mist_sim.hardware.predictors.scaled import StepTimeScale
 from mist_sim.hardware.sampling import SamplingTimes
 from mist_sim.models import ModelSpec
 from mist_sim.models.adapters import check_adapters
@@ -105,6 +106,7 @@ def step_times(
         predictor = with_sampling(predictor, masks)
     first = overhead.around(predictor.ranks[0], overlapped=hides_host(config))
     timed = predictor.with_first(first)
+    timed = StepTimeScale.of(config.step_time_scale).around(timed)
     return StepTimes(timed, overhead, draft, graphs, by_backend, assumed, worth)
 
 
@@ -122,6 +124,9 @@ def _check_known(config: EngineConfig, predictor: PipelinePredictor) -> None:
     if config.all_reduce is not None:
         check_sums_over_links(predictor)
     check_times_links(predictor, config)
+    needs = predictor.traits.needs_scale
+    if needs and config.step_time_scale is None:
+        raise ScenarioError(needs)
 
 
 def _predictor(

@@ -69,6 +69,7 @@ KEYS: Mapping[str, str] = {
         )
     },
     # engine
+    "scale": "clients.N.step_time_scale, of any predictor",
     "dtype": "clients.N.quantization, for weights of less than 16 bits",
     "tp": "clients.N.tensor_parallel_size",
     "tp_size": "clients.N.tensor_parallel_size",

@@ -12,9 +12,9 @@ from mist_sim.scenario.slo_presets import slo_preset, slo_preset_names
 def apply(data: Any, overrides: Mapping[str, Any]) -> Any:
     """Return a copy of parsed YAML with the values set, in order; mappings grow on the way.
 
-    A plugin that is written as a bare name becomes a mapping when a key of it is set, and a preset
-    of limits becomes its limits. The schema checks whether the keys exist. Raises ScenarioError for
-    a path through a plain value, or with a wrong position in a list.
+    A plugin or GPU that is written as a bare name becomes a mapping when a key of it is set, and a
+    preset of limits becomes its limits. The schema checks whether the keys exist. Raises
+    ScenarioError for a path through a plain value, or with a wrong position in a list.
     """
     for path, value in overrides.items():
         steps = path.split(".")
@@ -35,7 +35,7 @@ def _with_limits(data: Any) -> Any:
     return {**data, "slo": slo_preset(str(name))} if is_preset else data
 
 
-def _set(data: Any, steps: list[str], value: Any, path: str) -> Any:
+def _set(data: Any, steps: list[str], value: Any, path: str, key: str = "") -> Any:
     if not steps:
         return value
     step, rest = steps[0], steps[1:]
@@ -48,10 +48,10 @@ def _set(data: Any, steps: list[str], value: Any, path: str) -> Any:
     if data is None:
         data = {}
     if isinstance(data, str):
-        data = {"type": data}
+        data = {"based_on" if key.endswith("gpu") else "type": data}
     if not isinstance(data, dict):
         raise ScenarioError(f"override {path}: {brief(data)} has no key {brief(step)}")
-    return {**data, step: _set(data.get(step), rest, value, path)}
+    return {**data, step: _set(data.get(step), rest, value, path, step)}
 
 
 def _position(data: list[Any], step: str, path: str) -> int:

@@ -58,7 +58,6 @@ VLLM_NAMES: Mapping[str, str] = {
     "predictor.path": NO_COUNTERPART,
     "predictor.format": NO_COUNTERPART,
     "predictor.subset": NO_COUNTERPART,
-    "predictor.scale": NO_COUNTERPART,
     "predictor.device": NO_COUNTERPART,
     "predictor.num_timed_layers": NO_COUNTERPART,
     "predictor.max_num_batched_tokens": NO_COUNTERPART,
@@ -74,6 +73,9 @@ VLLM_NAMES: Mapping[str, str] = {
     "predictor.prefill_token": NO_COUNTERPART,
     "predictor.decode": NO_COUNTERPART,
     "predictor.piggyback": NO_COUNTERPART,
+    # step_time_scale
+    "step_time_scale.prompts": NO_COUNTERPART,
+    "step_time_scale.decodes": NO_COUNTERPART,
     # resharding
     **dict.fromkeys(
         (

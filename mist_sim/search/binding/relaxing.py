@@ -62,7 +62,7 @@ def _gpu_of(part: Any) -> GpuSpec | None:
     predictor = getattr(part, "predictor", None)
     if getattr(predictor, "type_", None) not in _BY_FIGURES:
         return None
-    return load_gpu(part.gpu) if isinstance(part.gpu, str) else part.gpu
+    return load_gpu(part.gpu)
 
 
 def _compute(part: Any, _: Scenario, factor: float) -> _Update:

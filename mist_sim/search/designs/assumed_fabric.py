@@ -10,6 +10,8 @@ from mist_sim.hardware import GpuSpec, device_of, load_gpu
 _NODES = {
     "a100-80gb-sxm": "hgx-a100",
     "b200": "hgx-b200",
+    "gb200": "nvl72-gb200",
+    "gb300": "nvl72-gb300",
     "h100-sxm": "hgx-h100",
     "h200": "hgx-h200",
     "a10": "pcie-a10",
@@ -20,7 +22,7 @@ _NODES = {
 """The nodes in which GPUs of the catalog are sold, among the topologies that come along."""
 
 _SWITCHED, _PLAIN = "hgx-h100", "pcie-l40s"  # the topology assumed for nodes of other GPUs
-_SLOTS = 8  # GPUs of a node of these
+_SLOTS = 8  # GPUs of a node of these, and of any whose links join none
 _GB = 1e9
 
 
@@ -63,7 +65,7 @@ def _node(gpu: GpuSpec, num_gpus: int) -> tuple[dict[str, Any], int]:
     """Return a node, and how many GPUs it has. num_gpus: that there are in all."""
     device = device_of(gpu)
     if device.name in _NODES and device.interconnect == gpu.interconnect:
-        return {"topology": _NODES[device.name]}, _SLOTS
+        return {"topology": _NODES[device.name]}, device.interconnect.domain or _SLOTS
     link, host = gpu.interconnect, _rate(gpu.host_bandwidth)
     if link.domain is None or link.domain < _SLOTS:
         pcie = _rate(link.bandwidth) if link.kind == "pcie" else host

@@ -108,7 +108,7 @@ class _Gpus:
             for group, number in fleet.taken(num_p).values()
             if number < group.count
         ]
-        kinds = sorted({group.said["gpu"] for group, _ in left})
+        kinds = sorted({load_gpu(group.said["gpu"]).name for group, _ in left})
         if len(kinds) > 1:
             raise ScenarioError(f"gpu must be the same for all answers, got {', '.join(kinds)}")
         return cls(left[0][0].said, sum(number * group.num_gpus for group, number in left))
@@ -162,6 +162,11 @@ class _Planner:
             raise ScenarioError(
                 "quantization must be left out, since bundles take weights as the model has them; "
                 f"got {said['quantization']}"
+            )
+        if any(each.said["step_time_scale"] is not None for each in fleet.groups):
+            raise ScenarioError(
+                "step_time_scale must be left out, since bundles are timed by coefficients, which "
+                "have no such factor"
             )
         self._model = fleet.model.with_dtypes(kv_cache=said["kv_cache"]["kv_cache_dtype"])
         self._max_tpot = fleet.scenario.slo.make().tpot

@@ -34,6 +34,7 @@ from mist_sim.hardware.devices.kernels import DIFFERING, Kernel
 from mist_sim.hardware.gpu_group import num_gpus as group_gpus
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors import RooflinePredictor
+from mist_sim.hardware.predictors.scaled import unscaled
 from mist_sim.models import ModelSpec
 from mist_sim.search.planning.demand import Array, Demand
 from mist_sim.search.planning.engines import Engine
@@ -70,8 +71,12 @@ def least_of(engine: Engine) -> Least | None:
 def least_of_client(client: Any, machine: Machine) -> Least | None:
     """Return the least times of a client with an engine; None if no bound is proved."""
     predictor = getattr(client, "predictor", None)
-    if predictor is None or not all(_is_roofline(rank) for rank in predictor.ranks):
+    if predictor is None:
         return None
+    ranks, scales = zip(*map(unscaled, predictor.ranks), strict=True)
+    if not all(map(_is_roofline, ranks)):
+        return None
+    scale = min(min(each.prompts, each.decodes) for each in scales)
     model, gpu, num_gpus = machine.model, machine.cluster.gpu, group_gpus(machine)
     if model.layers:
         return None
@@ -80,9 +85,9 @@ def least_of_client(client: Any, machine: Machine) -> Least | None:
     keys = 0 if model.window_layers else model.kv_bytes_per_token
     drafts = 1 + machine.num_drafts
     return Least(
-        token=2 * _matrix_params(model) / (flops * num_gpus),
-        matrices=_matrix_bytes(model) / (bandwidth * num_gpus) if is_one else 0.0,
-        key=keys / (bandwidth * num_gpus),
+        token=scale * 2 * _matrix_params(model) / (flops * num_gpus),
+        matrices=scale * _matrix_bytes(model) / (bandwidth * num_gpus) if is_one else 0.0,
+        key=scale * keys / (bandwidth * num_gpus),
         seats=client.scheduler.max_num_seqs,
         per_step=drafts,
     )

@@ -41,9 +41,6 @@ class TablePredictor:
     model, cluster: what is timed; a profile of layers needs their number and size.
     path: the file, or the folder where the format has several.
     format: "layer_profile", "vidur", "splitwise" or "steps" (see docs/background/tables.md).
-    scale: factor on measured times, for a card that is slower (> 1) or faster than the measured
-        one: the ratio of a lone decode's times on the two. All-reduces that come from the GPU's
-        entry are not scaled.
     subset: the setting to use of a file with several; an error message lists them.
 
     Times that fall with more tokens or context are treated as noise and made to rise. Beyond the
@@ -57,15 +54,12 @@ class TablePredictor:
     path: str
     format: str
     subset: str | None = None
-    scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.format not in TABLE_FORMATS:
             hint = did_you_mean(self.format, TABLE_FORMATS)
             known = ", ".join(TABLE_FORMATS)
             raise ScenarioError(f"format has no {brief(self.format)}{hint} Known: {known}")
-        if not 0 < self.scale < math.inf:
-            raise ScenarioError(f"scale must be > 0 and finite, got {self.scale:g}")
         if self.subset is not None and self.format not in WITH_SUBSETS:
             raise ScenarioError(
                 f"subset must be left out with format {self.format}, whose files hold one setting, "
@@ -77,8 +71,7 @@ class TablePredictor:
                 f"got {self.cluster.pipeline_parallel_size}"
             )
         read = TABLE_FORMATS[self.format]
-        path = user_path(self.path)
-        self._tables = read(path, self.model, self.cluster, self.subset, self.scale)
+        self._tables = read(user_path(self.path), self.model, self.cluster, self.subset)
         self._alone: dict[int, float] = {}
         self._known: dict[Chunks, _Prompts] = {}
 
@@ -95,6 +88,7 @@ class TablePredictor:
             sums_over_links=self.format in OF_LAYERS,
             needs_longest_context=self._tables.uneven is not None,
             steps_inside=self.steps_inside,
+            needs_scale=self._tables.other_rates,
         )
 
     @property

@@ -46,8 +46,18 @@ def _pass_model(text: str, info: ValidationInfo) -> str:
     return paths.spec(text, info, ".json", load_model)
 
 
-def _gpu(text: str, info: ValidationInfo) -> str:
-    return paths.spec(text, info, ".toml", load_gpu)
+def _gpu(said: object, info: ValidationInfo) -> object:
+    if isinstance(said, str):
+        return paths.spec(said, info, ".toml", load_gpu)
+    if not isinstance(said, dict):
+        raise ScenarioError(f"must be a name, a path or a mapping, got {shown(said)}")
+    if isinstance(base := said.get("based_on"), str):
+        try:
+            said = {**said, "based_on": paths.spec(base, info, ".toml", load_gpu)}
+        except ScenarioError as error:
+            raise ScenarioError(f"based_on: {error}") from None
+    load_gpu(said)
+    return said
 
 
 def _host(said: object, info: ValidationInfo) -> object:
@@ -78,7 +88,9 @@ PassModelName = Annotated[
     AfterValidator(_pass_model),
 ]
 HostName = Annotated[str | dict[str, Any] | None, BeforeValidator(_host)]
-GpuName = Annotated[str, Field(max_length=TEXT_LENGTH), AfterValidator(_gpu)]
+GpuName = Annotated[
+    Annotated[str, Field(max_length=TEXT_LENGTH)] | dict[str, Any], BeforeValidator(_gpu)
+]
 EngineName = Annotated[
     str,
     BeforeValidator(known_name),

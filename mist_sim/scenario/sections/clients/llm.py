@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from mist_sim.clients import Client, EngineConfig
 from mist_sim.clients.engine_options import Count, TokenLimit
@@ -16,9 +24,11 @@ from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.resharding_options import Resharding
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.traits import ROLES, ClientTraits, Role
+from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.devices.memory import MemoryTier
 from mist_sim.hardware.predictors import EngineOverhead
+from mist_sim.hardware.predictors.scaled import StepTimeScale
 from mist_sim.hardware.sampling import Sampling
 from mist_sim.models.adapters import LoraConfig
 from mist_sim.models.speculative import SpeculativeConfig
@@ -40,7 +50,7 @@ from mist_sim.scenario.format.choices import Choice
 from mist_sim.scenario.format.families import PREDICTOR, SCHEDULER, Settings
 from mist_sim.scenario.format.fields import as_tuple
 from mist_sim.scenario.format.parts import Part, part_type
-from mist_sim.scenario.format.problems import Problem, said_by
+from mist_sim.scenario.format.problems import Problem, said_by, shown
 from mist_sim.scenario.sections.clients.base import ClientPart
 from mist_sim.scenario.sections.clients.keys import (
     AtLeastOne,
@@ -70,7 +80,7 @@ class LlmPart(ClientPart):
 
     if TYPE_CHECKING:
         model: str | None
-        gpu: str
+        gpu: str | dict[str, Any]
         engine_: str | None
         tensor_parallel_size: int
         pipeline_parallel_size: int
@@ -128,7 +138,8 @@ class LlmPart(ClientPart):
         """Return its part of a headline: model and GPUs. model: the scenario's."""
         num = self.tensor_parallel_size * self.prefill_context_parallel_size
         num *= self.pipeline_parallel_size * self.data_parallel_size
-        gpus = f"{num} x {self.gpu}" if num > 1 else self.gpu
+        gpu = self.gpu if isinstance(self.gpu, str) else load_gpu(self.gpu).name
+        gpus = f"{num} x {gpu}" if num > 1 else gpu
         return f"{self.name} ({self.model or model} on {gpus})"
 
     @property
@@ -231,6 +242,26 @@ def _check_chunk(scheduler: object) -> None:
 
 _TIER = Annotated[Part, Settings(part_type(MemoryTier))]
 _TIERS = {tuple[MemoryTier, ...]: Annotated[tuple[_TIER, ...], BeforeValidator(as_tuple)]}
+
+
+@dataclass(frozen=True, eq=False)
+class _Factors(Settings):
+    """Marks factors of which one number may say both."""
+
+    def read(self, value: object, info: ValidationInfo) -> Part:
+        """Return the factors that a value in a file describes."""
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number and not isinstance(value, dict | Part):
+            raise ScenarioError(f"must be a number, or prompts and decodes, got {shown(value)}")
+        return super().read({"prompts": value, "decodes": value} if is_number else value, info)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        both = super().__get_pydantic_json_schema__(schema, handler)
+        return {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, both]}
+
+
 _DRAFTING = part_type(SpeculativeConfig, meanings={"model": ModelName | None})
 _ENGINE = {
     "model": ModelName | None,
@@ -248,6 +279,7 @@ _ENGINE = {
     Scheduler | None: Annotated[Part, SCHEDULER],
     KvCacheConfig: Annotated[Part, Settings(part_type(KvCacheConfig, meanings=_TIERS))],
     EngineOverhead: Annotated[Part, Settings(part_type(EngineOverhead))],
+    float | StepTimeScale | None: Annotated[Part, _Factors(part_type(StepTimeScale))] | None,
     Sampling | None: Annotated[Part, Settings(part_type(Sampling))] | None,
     AdmissionControl: Annotated[Part, Settings(part_type(AdmissionControl))],
 }
