@@ -107,8 +107,8 @@ def _other_rates(own: GpuSpec, device: GpuSpec, where: str) -> str:
         if getattr(own, name) != getattr(device, name):
             return (
                 f"{where}: {name} of {own.name} must be that of {device.name}, on which the times "
-                "were measured; set step_time_scale of the client to the ratio of step times, or leave "
-                "it out"
+                "were measured; set step_time_scale of the client to the ratio of step times, or "
+                "leave it out"
             )
     return ""
 
