@@ -5,6 +5,8 @@ A conversation, a block of a trace and a branch of a request never share an id b
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mist_sim.core.request import Content
 
 OF_BLOCK, OF_CONVERSATION, OF_PREFIX, OF_BRANCH, OF_PATH = range(5)
@@ -16,6 +18,11 @@ _NUM_ORIGINS = 8
 def content_id(origin: int, number: int) -> int:
     """Return the id of the content that has this number at its origin."""
     return number * _NUM_ORIGINS + origin
+
+
+def content_ids(origin: int, numbers: Iterable[int]) -> list[int]:
+    """Return the id of each content of one origin."""
+    return [number * _NUM_ORIGINS + origin for number in numbers]
 
 
 def origin_of(span: int) -> tuple[int, int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 
-from mist_sim.core.content_ids import OF_BLOCK, OF_CONVERSATION, OF_PREFIX, content_id
+from mist_sim.core.content_ids import OF_BLOCK, OF_CONVERSATION, OF_PREFIX, content_id, content_ids
 from mist_sim.core.request import Content
 
 
@@ -40,7 +41,7 @@ def block_content(
             f"hash_ids must have {either} ids for {num_prompt_tokens} tokens in blocks of "
             f"{block_size}, got {len(hash_ids)}"
         )
-    content = [(content_id(OF_BLOCK, number), block_size) for number in hash_ids]
+    content = list(zip(content_ids(OF_BLOCK, hash_ids), repeat(block_size)))
     if len(hash_ids) > full:
         content[-1] = (content[-1][0], rest)
     if output_hash_ids:
@@ -51,5 +52,5 @@ def block_content(
                 f"complete behind {full} blocks in hash_ids, got {len(output_hash_ids)} behind "
                 f"{len(hash_ids)}"
             )
-        content += [(content_id(OF_BLOCK, number), block_size) for number in output_hash_ids]
+        content += zip(content_ids(OF_BLOCK, output_hash_ids), repeat(block_size))
     return tuple(content)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mist_sim.clients.decode.shared_prefixes import SharedPrefixes
+from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
 from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager, PrefixHistory
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.request import Request

@@ -11,7 +11,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from mist_sim.clients.decode.shared_prefixes import SharedPrefixes
+from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import ReadsAgain, StepBatch, StepGrowth
 

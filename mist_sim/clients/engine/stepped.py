@@ -7,7 +7,6 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.clients.decode.shared_prefixes import SharedPrefixes
 from mist_sim.clients.engine.core.blocks import Blocks
 from mist_sim.clients.engine.core.core import Core
 from mist_sim.clients.engine.core.counts import Counts
@@ -23,6 +22,7 @@ from mist_sim.clients.engine.core.times import Times
 from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.prefill_estimate import PrefillEstimate, Prompts
 from mist_sim.clients.prefixes.prefix_cache import Chain
+from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
@@ -383,7 +383,7 @@ class SteppedKvState(EngineKvState):
         for visit, sequence in self._stays.items():
             num_new, lane = 0, sequence.lane
             if isinstance(lane, SteppedLane):
-                num_new = lane.core.tokens_of(sequence.slot) - sequence.num_prompt_tokens
+                num_new = lane.core.tokens(sequence.slot) - sequence.num_prompt_tokens
             expected = means.get(visit.request.num_prompt_tokens.bit_length(), overall)
             left += max(1, expected - num_new)
         return left

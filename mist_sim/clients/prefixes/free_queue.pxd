@@ -4,7 +4,7 @@ cimport cython
 cdef class Entry:
     cdef public object key
     cdef public long long origin, first, num_cached, num_held
-    cdef public Entry rest, copy
+    cdef public Entry rest, whole
     cdef public list pieces
     cdef public dict _holders
 

@@ -14,12 +14,12 @@ class Entry:
     num_held: number of its blocks that a running request holds, always the first ones.
     rest: the entry that took over its later blocks after a split; None without a split. Requests
         that held these blocks still hold them.
-    copy: the entry that all parts of the copy were split from, itself without a split.
+    whole: the entry that all parts of the copy were split from; None: itself, which a reference to
+        itself would keep for the collector.
     """
 
     __slots__ = (
         "_holders",
-        "copy",
         "first",
         "key",
         "num_cached",
@@ -27,6 +27,7 @@ class Entry:
         "origin",
         "pieces",
         "rest",
+        "whole",
     )
 
     def __init__(self, key: Hashable, origin: int, first: int) -> None:
@@ -36,7 +37,7 @@ class Entry:
         self.num_cached = 0
         self.num_held = 0
         self.rest: Entry | None = None
-        self.copy = self
+        self.whole: Entry | None = None
         self.pieces: list[Piece] = []  # where its free blocks queue, the last ones of it first
         self._holders: dict[int, int] = {}  # how many requests hold so many blocks
 
@@ -74,7 +75,7 @@ class Entry:
         """
         count = position - self.first
         rest = Entry(self.key, self.origin, position)
-        rest.copy = self.copy
+        rest.whole = self.whole or self
         rest.num_cached, self.num_cached = self.num_cached - count, count
         holders, self._holders, self.num_held = self._holders, {}, 0
         for num_blocks, number in holders.items():

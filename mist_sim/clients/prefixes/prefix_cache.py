@@ -62,7 +62,7 @@ class Chain:
     def make_private(self) -> None:
         """Give the blocks behind the last span an id of this request only."""
         if not self.spans or self.spans[-1][1] != _NO_END:
-            self.spans.append((self, _NO_END))
+            self.spans.append((object(), _NO_END))
 
     @property
     def is_entering(self) -> bool:

@@ -2,9 +2,10 @@ cimport cython
 
 from mist_sim.clients.engine.core.blocks cimport Blocks
 from mist_sim.clients.engine.core.counts cimport Counts
-from mist_sim.clients.engine.core.queue cimport Queue
 from mist_sim.clients.engine.core.rows cimport Rows
 from mist_sim.clients.engine.core.times cimport Times
+from mist_sim.clients.prefixes.prefix_cache cimport Chain
+from mist_sim.clients.prefixes.shared_prefixes cimport SharedPrefixes
 
 cdef double inf, nan
 cdef long long _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING
@@ -20,7 +21,8 @@ cdef class Lane:
     cdef readonly Blocks blocks
     cdef readonly Rows rows
     cdef readonly Counts counts
-    cdef object notes, prefixes
+    cdef object notes
+    cdef SharedPrefixes prefixes
     cdef public double time
     cdef public long long phase, place, seen_at, num_steps
     cdef public list left
@@ -28,12 +30,13 @@ cdef class Lane:
     cdef readonly bint is_planning
     cdef public double start, ended, known_until
     cdef public bint was_ahead, has_changed, is_alone, is_blocked
-    cdef readonly long long num_new, num_running, num_prefills, num_decodes, num_leaving
+    cdef readonly long long num_new, num_prefills, num_decodes
     cdef public long long num_given, num_beside
     cdef public long long context_sum, num_writers, num_read_again
-    cdef readonly long long decode_need
-    cdef long long[::1] running
-    cdef readonly Queue queue
+    cdef readonly long long decode_need, next_last
+    cdef long long[::1] turns
+    cdef readonly list running, leaving
+    cdef readonly object queue
     cdef public list given_up
     cdef public long long num_quiet, lag, num_ahead, next_ahead
     cdef double[::1] ahead
@@ -42,24 +45,29 @@ cdef class Lane:
     cdef readonly list chains
     cdef double[::1] queued_at, started_at, first_token_at, last_token_at
     cdef long long[::1] num_prompt, num_tokens, num_final, num_computed, num_piece, num_blocks
-    cdef long long[::1] num_cached, num_queued, num_preempted, num_ahead_of, first_step, state
+    cdef long long[::1] num_cached, num_queued, num_preempted, num_ahead_of, first_step
+    cdef long long[::1] last_step, state
 
     @cython.locals(slot=cython.longlong)
     cpdef long long add(self, double now, long long num_prompt, long long num_tokens,
                         long long num_final, chain) except -1
     @cython.locals(state=cython.longlong, is_known=cython.bint)
     cpdef bint give_up(self, double now, long long slot) except -1
-    @cython.locals(num_known=cython.longlong, position=cython.Py_ssize_t)
+    @cython.locals(num_known=cython.longlong)
     cdef let_go(self, long long slot)
     @cython.locals(num_known=cython.longlong, state=cython.longlong)
     cdef long long stop(self, long long slot) except -1
     cdef end_stay(self, long long slot)
+    @cython.locals(last=cython.longlong)
     cdef join_decodes(self, long long slot)
     @cython.locals(context=cython.longlong)
     cdef leave_decodes(self, long long slot)
+    @cython.locals(size=cython.longlong)
+    cdef Py_ssize_t turn_of(self, long long slot) except -1
+    cpdef long long tokens(self, long long slot) except -1
     cdef free(self, long long slot, long long num_computed)
     cdef release(self, long long slot)
-    @cython.locals(num_kept=cython.Py_ssize_t, position=cython.Py_ssize_t, slot=cython.longlong)
+    @cython.locals(slot=cython.longlong)
     cdef free_leaving(self)
     @cython.locals(has_changed=cython.bint)
     cdef plan(self)
@@ -69,14 +77,12 @@ cdef class Lane:
     @cython.locals(num_before=cython.longlong, need=cython.longlong, slot=cython.longlong)
     cdef bint schedule(self) except -1
     cdef bint is_short(self) except -1
-    @cython.locals(need=cython.longlong, budget=cython.longlong, position=cython.Py_ssize_t,
+    @cython.locals(position=cython.Py_ssize_t, need=cython.longlong, budget=cython.longlong,
                    slot=cython.longlong, new=cython.longlong)
     cdef long long cut_pieces(self) except -1
     @cython.locals(slot=cython.longlong, num_known=cython.longlong)
     cdef long long preempt_last(self) except -2
-    @cython.locals(size=cython.longlong, position=cython.Py_ssize_t, slot=cython.longlong)
-    cdef give_decodes_blocks(self)
-    @cython.locals(num_unknown=cython.longlong, position=cython.Py_ssize_t, slot=cython.longlong)
+    @cython.locals(num_unknown=cython.longlong, slot=cython.longlong)
     cdef enter_answers(self)
     cdef enter_answer(self, chain, long long num_tokens)
     @cython.locals(position=cython.Py_ssize_t, slot=cython.longlong, end=cython.longlong,
@@ -93,24 +99,20 @@ cdef class Lane:
     cdef tuple chunks(self)
     @cython.locals(times=Times, num_keys=cython.longlong)
     cdef double seconds(self, tuple chunks, bint on_the_spot) except? -1
-    @cython.locals(longest=cython.longlong, position=cython.Py_ssize_t, slot=cython.longlong)
+    @cython.locals(longest=cython.longlong, slot=cython.longlong)
     cdef long long longest_context(self) except -1
-    @cython.locals(running="long long[::1]", states="long long[::1]", num_tokens="long long[::1]",
-                   num_final="long long[::1]", first=cython.longlong,
-                   position=cython.Py_ssize_t, slot=cython.longlong, state=cython.longlong,
-                   left=cython.longlong)
+    @cython.locals(position=cython.Py_ssize_t, slot=cython.longlong, num_tokens=cython.longlong)
     cdef find_seen(self)
-    @cython.locals(running="long long[::1]", num_tokens="long long[::1]",
-                   num_blocks="long long[::1]", lag=cython.longlong, total=cython.longlong,
-                   size=cython.longlong, tokens=cython.longlong, number=cython.longlong,
-                   position=cython.Py_ssize_t, slot=cython.longlong)
+    @cython.locals(lag=cython.longlong, size=cython.longlong, step=cython.longlong,
+                   number=cython.longlong, more=cython.longlong)
     cpdef settle(self)
-    @cython.locals(running="long long[::1]", states="long long[::1]", num_tokens="long long[::1]",
-                   num_final="long long[::1]", end=cython.double, size=cython.longlong,
-                   tokens=cython.longlong, position=cython.Py_ssize_t, slot=cython.longlong,
-                   state=cython.longlong)
+    @cython.locals(position=cython.Py_ssize_t, end=cython.double, slot=cython.longlong)
     cdef end(self)
-    cdef enter_last(self, long long slot)
+    @cython.locals(slot=cython.longlong)
+    cdef enter_last(self)
+    @cython.locals(slot=cython.longlong, first=cython.longlong, last=cython.longlong,
+                   last_step="long long[::1]")
+    cdef finish_decodes(self)
     cdef emit(self, long long slot)
     cdef finish(self, long long slot)
     @cython.locals(slot=cython.longlong)
@@ -120,8 +122,7 @@ cdef class Lane:
     cdef bint is_seen(self) except -1
     cpdef tuple story(self, long long slot)
     cpdef bint is_waiting(self, long long slot) except -1
-    cpdef long long tokens_of(self, long long slot) except -1
-    @cython.locals(number=cython.longlong, position=cython.Py_ssize_t, slot=cython.longlong)
+    @cython.locals(position=cython.Py_ssize_t, number=cython.longlong, slot=cython.longlong)
     cpdef long long num_entries(self) except -1
     cpdef long long num_in_use(self) except -1
     @cython.locals(position=cython.Py_ssize_t, slot=cython.longlong, num_computed=cython.longlong)

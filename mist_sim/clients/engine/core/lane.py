@@ -13,18 +13,18 @@ leaves no step in flight: the next one is made on the spot, and knows everything
 from __future__ import annotations
 
 from array import array
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mist_sim.clients.engine.core.queue import Queue
 from mist_sim.errors import InvariantError
 
 if TYPE_CHECKING:
-    from mist_sim.clients.decode.shared_prefixes import SharedPrefixes
     from mist_sim.clients.engine.core.blocks import Blocks
     from mist_sim.clients.engine.core.counts import Counts
     from mist_sim.clients.engine.core.rows import Rows
     from mist_sim.clients.engine.core.times import Times
     from mist_sim.clients.prefixes.prefix_cache import Chain, Found
+    from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
 
     Chunks = tuple[tuple[int, int], ...]
     Story = tuple[float, float, float, int, int, int, int, int]
@@ -106,28 +106,34 @@ class Lane:
         self.has_changed = True  # whether its members are others than of the step before
         self.is_alone = False  # whether it has a row of its own in the records
         # who runs, in order of admission
-        self.running = array("q", bytes(8 * (max_num_seqs + 1)))
-        self.num_running = self.num_prefills = self.num_decodes = self.num_leaving = 0
+        # the last `num_prefills` of them compute prompts, as the first in order get tokens first
+        self.running: list[int] = []
+        self.leaving: list[int] = []  # those of them that have all their tokens
+        self.num_prefills = self.num_decodes = 0
         self.context_sum = 0  # of the decodes
+        self.next_last = _NEVER  # no decode has its last token in a step before
+        self.turns = array("q", bytes(8 * blocks.size))  # decodes by `turn_of`
         self.decode_need = 0  # blocks that they take in the next step
         self.num_writers = 0  # decodes whose blocks others may find
         self.num_read_again = 0  # keys of the decodes, see `StepBatch`
-        # who waits, and who gave up: (when, slot) of those that leave with a step or a plan
-        self.queue = Queue()
+        # who waits, in order, and who gave up: (when, slot) of those that leave with a step or plan
+        self.queue: OrderedDict[int, None] = OrderedDict()
         self.given_up: list[tuple[float, int]] = []
         self.is_blocked = False  # whether nobody can be admitted before somebody leaves
         # steps that `quiet` took at once: how many more it may take, -1 if it has not looked;
-        # how many the slots do not have yet; the seconds of some more
+        # how many have not taken their blocks yet; the seconds of some more
         self.num_quiet, self.lag = 0, 0
         self.ahead, self.num_ahead, self.next_ahead = array("d"), 0, 0
-        # columns by slot
+        # columns by slot; of a decode, `num_tokens` and `num_blocks` are those when it joined in
+        # `first_step`, and `last_step` is the number of the step that ends its answer
         self.num_slots = 0
         self.unused: list[int] = []
         self.chains: list[Chain | None] = []
         self.queued_at = self.started_at = self.first_token_at = self.last_token_at = array("d")
         self.num_prompt = self.num_tokens = self.num_final = self.num_computed = array("q")
         self.num_piece = self.num_blocks = self.num_cached = self.num_queued = array("q")
-        self.num_preempted = self.num_ahead_of = self.first_step = self.state = array("q")
+        self.num_preempted = self.num_ahead_of = self.first_step = array("q")
+        self.last_step = self.state = array("q")
         self.make_room()
 
     # --- who comes and goes -------------------------------------------------------------------
@@ -148,9 +154,10 @@ class Lane:
         self.num_final[slot], self.num_queued[slot] = num_final, num_tokens
         self.num_computed[slot] = self.num_piece[slot] = self.num_blocks[slot] = 0
         self.num_cached[slot] = self.num_preempted[slot] = self.num_ahead_of[slot] = 0
-        self.first_step[slot], self.state[slot] = _NO_STEP, _WAITING
+        self.first_step[slot], self.last_step[slot] = _NO_STEP, _NEVER
+        self.state[slot] = _WAITING
         self.chains[slot] = chain
-        self.queue.add(slot)
+        self.queue[slot] = None
         if not self.is_blocked:
             self.num_quiet = 0
         if self.time == inf:
@@ -186,18 +193,12 @@ class Lane:
         self.is_blocked = False
         self.num_quiet = 0
         if self.state[slot] == _WAITING:
-            self.queue.remove(slot)
+            del self.queue[slot]
             return
         num_known = self.stop(slot)
         if self.state[slot] != _LEAVING:
             self.end_stay(slot)
-        position = 0
-        while self.running[position] != slot:
-            position += 1
-        self.num_running -= 1
-        while position < self.num_running:
-            self.running[position] = self.running[position + 1]
-            position += 1
+        self.running.remove(slot)
         self.free(slot, num_known)
 
     def stop(self, slot: int) -> int:
@@ -211,10 +212,10 @@ class Lane:
             self.num_prefills -= 1
             self.num_piece[slot] = 0
         else:
-            num_known = self.num_tokens[slot] - 1
             if state == _DECODE:
                 self.leave_decodes(slot)
                 self.last_token_at[slot] = self.ended
+            num_known = self.num_tokens[slot] - 1
             if self.known_until < inf and self.was_ahead and self.first_step[slot] < self.num_steps:
                 num_known -= 1
         return num_known
@@ -229,6 +230,10 @@ class Lane:
         self.state[slot] = _DECODE
         self.num_decodes += 1
         self.context_sum += self.num_tokens[slot] - 1
+        self.turns[self.turn_of(slot)] += 1
+        last = self.first_step[slot] + self.num_final[slot] - self.num_tokens[slot]
+        self.last_step[slot] = last
+        self.next_last = min(self.next_last, last)
         chain = self.chains[slot]
         if chain is not None and chain.num_held < chain.num_shared:
             self.num_writers += 1
@@ -238,8 +243,11 @@ class Lane:
             )
 
     def leave_decodes(self, slot: int) -> None:
-        """Let a request decode no more."""
-        context = self.num_tokens[slot] - 1
+        """Let a request decode no more, between the end of a step and the next plan."""
+        self.turns[self.turn_of(slot)] -= 1
+        context = self.tokens(slot) - 1
+        self.num_tokens[slot], self.num_blocks[slot] = context + 1, self.blocks.count(context)
+        self.last_step[slot] = _NEVER
         self.num_decodes -= 1
         self.context_sum -= context
         if context % self.blocks.size == 0:
@@ -251,6 +259,17 @@ class Lane:
             self.num_read_again = self.prefixes.leave(
                 slot + 1, self.num_decodes, self.context_sum + self.num_decodes
             )
+
+    def turn_of(self, slot: int) -> int:
+        """Return when a decode takes a block: in plans behind so many steps, and every `size`."""
+        size = self.blocks.size
+        return (self.first_step[slot] + 1 + size - self.num_tokens[slot] % size) % size
+
+    def tokens(self, slot: int) -> int:
+        """Return the tokens of a request that are known now."""
+        if self.state[slot] == _DECODE:
+            return self.num_tokens[slot] + self.num_steps - self.first_step[slot]
+        return self.num_tokens[slot]
 
     def free(self, slot: int, num_computed: int) -> None:
         """Take back the blocks of a request of which so many tokens are computed."""
@@ -267,19 +286,13 @@ class Lane:
 
     def free_leaving(self) -> None:
         """Take back seats and blocks of those that have ended: the next plan knows it."""
-        if not self.num_leaving:
-            return
-        num_kept = 0
-        for position in range(self.num_running):
-            slot = self.running[position]
-            if self.state[slot] == _LEAVING:
+        if self.leaving:
+            for slot in self.leaving:
+                self.running.remove(slot)
                 self.free(slot, self.num_tokens[slot] - 1)
                 self.release(slot)
-            else:
-                self.running[num_kept] = slot
-                num_kept += 1
-        self.num_running, self.num_leaving = num_kept, 0
-        self.is_blocked = False
+            self.leaving = []
+            self.is_blocked = False
 
     # --- a plan -------------------------------------------------------------------------------
 
@@ -306,7 +319,7 @@ class Lane:
         while self.given_up and self.given_up[0][0] <= self.known_until:
             slot = self.given_up.pop(0)[1]
             if self.state[slot] == _LEAVING:
-                self.num_leaving -= 1
+                self.leaving.remove(slot)
             elif self.state[slot] == _WAITING:
                 self.note_left(slot, _GIVEN_UP_WAITING)
             else:
@@ -318,15 +331,15 @@ class Lane:
         """Do nothing until a request comes."""
         self.rows.flush()
         self.time, self.known_until, self.has_changed = inf, inf, True
-        if self.queue.length:
-            raise InvariantError(f"an engine sleeps with {self.queue.length} requests waiting")
+        if self.queue:
+            raise InvariantError(f"an engine sleeps with {len(self.queue)} requests waiting")
 
     def schedule(self) -> bool:
         """Give those who run the blocks of the next step, and admit others.
 
         A step that preempts admits nobody. Returns whether anybody came in or had to go.
         """
-        num_before = self.num_running
+        num_before = len(self.running)
         self.is_blocked = False
         outgrown: list[int] | None = None
         need = self.decode_need + self.cut_pieces()
@@ -341,16 +354,17 @@ class Lane:
                 self.note_left(slot, _OUTGROWN)
                 self.release(slot)
         if self.decode_need:
-            self.give_decodes_blocks()
+            self.blocks.grow(self.decode_need)
+            self.decode_need = 0
         if self.num_writers:
             self.enter_answers()
         if self.num_new:
             self.give_pieces_blocks()
-        if self.num_running < num_before:
+        if len(self.running) < num_before:
             return True
-        if self.queue.length:
+        if self.queue:
             self.admit(self.max_tokens - self.num_decodes - self.num_new)
-        return self.num_running > num_before
+        return len(self.running) > num_before
 
     def is_short(self) -> bool:
         """Tell whether the next plan will preempt."""
@@ -362,17 +376,16 @@ class Lane:
         if not self.num_prefills:
             return 0
         need, budget = 0, self.max_tokens - self.num_decodes
-        for position in range(self.num_running):
+        for position in range(len(self.running) - self.num_prefills, len(self.running)):
             slot = self.running[position]
-            if self.state[slot] == _PREFILL:
-                new = self.num_tokens[slot] - self.num_computed[slot]
-                new = min(new, budget)
-                self.num_piece[slot] = new
-                if new:
-                    budget -= new
-                    self.num_new += new
-                    need += self.blocks.count(self.num_computed[slot] + new)
-                    need -= self.num_blocks[slot]
+            new = self.num_tokens[slot] - self.num_computed[slot]
+            new = min(new, budget)
+            self.num_piece[slot] = new
+            if new:
+                budget -= new
+                self.num_new += new
+                need += self.blocks.count(self.num_computed[slot] + new)
+                need -= self.num_blocks[slot]
         return need
 
     def preempt_last(self) -> int:
@@ -380,11 +393,10 @@ class Lane:
 
         Returns its slot if it has outgrown the memory, and can never come back; else -1.
         """
-        self.num_running -= 1
-        slot = self.running[self.num_running]
+        slot = self.running.pop()
         num_known = self.stop(slot)
         if self.state[slot] == _LEAVING:
-            self.num_leaving -= 1
+            self.leaving.remove(slot)
             self.free(slot, num_known)
             self.release(slot)
             return -1
@@ -397,19 +409,10 @@ class Lane:
         self.num_preempted[slot] += 1
         self.num_queued[slot] = self.num_tokens[slot]
         self.state[slot] = _WAITING
-        self.queue.give_back(slot)
+        self.queue[slot] = None
+        self.queue.move_to_end(slot, last=False)
         self.counts.go_back(self.num_tokens[slot])
         return -1
-
-    def give_decodes_blocks(self) -> None:
-        """Give a block to each decode whose tokens fill those that it has."""
-        self.blocks.grow(self.decode_need)
-        self.decode_need = 0
-        size = self.blocks.size
-        for position in range(self.num_running):
-            slot = self.running[position]
-            if self.state[slot] == _DECODE and (self.num_tokens[slot] - 1) % size == 0:
-                self.num_blocks[slot] += 1
 
     def enter_answers(self) -> None:
         """Let others find the blocks that decodes fill in the step that is planned.
@@ -419,11 +422,10 @@ class Lane:
         num_unknown = 1 if self.known_until < inf else 0
         if self.blocks.size == 1:
             return
-        for position in range(self.num_running):
-            slot = self.running[position]
+        for slot in self.running:
             chain = self.chains[slot]
             if self.state[slot] == _DECODE and chain is not None:
-                self.enter_answer(chain, self.num_tokens[slot] - num_unknown)
+                self.enter_answer(chain, self.tokens(slot) - num_unknown)
 
     def enter_answer(self, chain: Chain, num_tokens: int) -> None:
         """Let others find the blocks that the first tokens of a decode fill."""
@@ -434,9 +436,9 @@ class Lane:
 
     def give_pieces_blocks(self) -> None:
         """Give the pieces of prompts their blocks."""
-        for position in range(self.num_running):
+        for position in range(len(self.running) - self.num_prefills, len(self.running)):
             slot = self.running[position]
-            if self.state[slot] == _PREFILL and self.num_piece[slot]:
+            if self.num_piece[slot]:
                 end = self.num_computed[slot] + self.num_piece[slot]
                 number = self.blocks.count(end) - self.num_blocks[slot]
                 if number:
@@ -450,9 +452,9 @@ class Lane:
         """Admit requests in order of arrival while seats, memory and tokens last."""
         blocks = self.blocks
         found: Found | None
-        while budget and self.queue.length:
-            slot = self.queue.first
-            if self.num_running == self.max_num_seqs:
+        while budget and self.queue:
+            slot = next(iter(self.queue))
+            if len(self.running) == self.max_num_seqs:
                 self.is_blocked = True
                 return
             if self.queued_at[slot] > self.known_until:
@@ -466,20 +468,19 @@ class Lane:
             new = min(new, budget)
             need = blocks.count(num_tokens if self.whole_must_fit else num_computed + new)
             room = blocks.num_free
-            if self.num_running:
+            if self.running:
                 room -= blocks.num_reserved
             if need - num_shared > room:
                 self.is_blocked = found is None or not blocks.may_gain(found, self.whole_must_fit)
                 return
-            self.queue.remove(slot)
+            del self.queue[slot]
             if chain is not None and found is not None and num_computed:
                 blocks.hold(chain, found.num_found)
             self.num_blocks[slot] = blocks.count(num_computed + new)
             blocks.grow(self.num_blocks[slot] - num_computed // blocks.size)
             if chain is not None:
                 blocks.enter(chain, num_computed + new)
-            self.running[self.num_running] = slot
-            self.num_running += 1
+            self.running.append(slot)
             self.num_prefills += 1
             self.state[slot] = _PREFILL
             self.num_computed[slot], self.num_piece[slot] = num_computed, new
@@ -500,9 +501,7 @@ class Lane:
         seconds = self.seconds(chunks, on_the_spot)
         if self.has_changed or on_the_spot or self.is_alone or not self.rows.go_on(chunks):
             self.rows.begin(start, chunks, self.num_decodes, self.context_sum)
-            self.find_seen()
-        elif self.num_new:
-            self.find_seen()
+        self.find_seen()
         self.has_changed, self.is_alone = False, on_the_spot
         self.start, self.time, self.phase = start, start + seconds, self.end_phase
         self.was_ahead = is_ahead
@@ -513,9 +512,9 @@ class Lane:
     def chunks(self) -> Chunks:
         """Return the (new, computed) tokens of each prompt in the step."""
         found = []
-        for position in range(self.num_running):
+        for position in range(len(self.running) - self.num_prefills, len(self.running)):
             slot = self.running[position]
-            if self.state[slot] == _PREFILL and self.num_piece[slot]:
+            if self.num_piece[slot]:
                 found.append((self.num_piece[slot], self.num_computed[slot]))
         return tuple(found)
 
@@ -537,52 +536,39 @@ class Lane:
     def longest_context(self) -> int:
         """Return the longest context of a decode, in tokens."""
         longest = 0
-        for position in range(self.num_running):
-            slot = self.running[position]
-            if self.state[slot] == _DECODE and self.num_tokens[slot] - 1 > longest:
-                longest = self.num_tokens[slot] - 1
+        for slot in self.running:
+            if self.state[slot] == _DECODE:
+                longest = max(longest, self.tokens(slot) - 1)
         return longest
 
     def find_seen(self) -> None:
         """Find the next step that ends an answer, or a gap in one: others see its end."""
-        running, states = self.running, self.state
-        num_tokens, num_final = self.num_tokens, self.num_final
-        first = _NEVER - self.num_steps
-        for position in range(self.num_running):
-            slot = running[position]
-            state = states[slot]
-            if state == _DECODE:
-                left = num_final[slot] - num_tokens[slot]
-                first = min(first, left)
-            elif state == _PREFILL:
-                left = num_tokens[slot] - self.num_computed[slot]
-                if left == self.num_piece[slot] and (
-                    self.num_preempted[slot] or num_final[slot] == num_tokens[slot] + 1
-                ):
-                    first = 1
-        self.seen_at = self.num_steps + first
+        self.seen_at = self.next_last
+        if not self.num_new:
+            return
+        for position in range(len(self.running) - self.num_prefills, len(self.running)):
+            slot = self.running[position]
+            num_tokens = self.num_tokens[slot]
+            if num_tokens - self.num_computed[slot] == self.num_piece[slot] and (
+                self.num_preempted[slot] or self.num_final[slot] == num_tokens + 1
+            ):
+                self.seen_at = self.num_steps + 1
 
     def settle(self) -> None:
-        """Enter steps in the slots that were taken at once: tokens, and the blocks they filled."""
+        """Take the blocks of steps that were taken at once."""
         if not self.lag:
             return
-        running, num_tokens, num_blocks = self.running, self.num_tokens, self.num_blocks
-        lag, total, size = self.lag, 0, self.blocks.size
+        lag, size, step = self.lag, self.blocks.size, self.num_steps - self.lag
         self.lag = 0
-        for position in range(self.num_running):
-            slot = running[position]
-            tokens = num_tokens[slot] + lag
-            number = (tokens + size - 1) // size
-            total += number - num_blocks[slot]
-            num_tokens[slot], num_blocks[slot] = tokens, number
-        self.blocks.grow(total)
+        number = lag // size * self.num_decodes  # each takes one in `size` steps
+        for more in range(1, lag % size + 1):
+            number += self.turns[(step + more) % size]
+        self.blocks.grow(number)
 
     def end(self) -> None:
         """End the step in flight: give its tokens, and let those go that are done."""
         self.settle()
-        running, states = self.running, self.state
-        num_tokens, num_final = self.num_tokens, self.num_final
-        end, size = self.time, self.blocks.size
+        end = self.time
         self.rows.note_end(
             end, self.counts.num_waiting, self.blocks.num_blocks - self.blocks.num_free
         )
@@ -591,38 +577,44 @@ class Lane:
         self.num_beside = self.num_decodes
         self.ended = end
         self.context_sum += self.num_decodes
-        self.decode_need = 0
-        for position in range(self.num_running):
-            slot = running[position]
-            state = states[slot]
-            if state == _DECODE:
-                tokens = num_tokens[slot] + 1
-                num_tokens[slot] = tokens
-                if (tokens - 1) % size == 0:
-                    self.decode_need += 1
-                if size == 1:
-                    self.enter_last(slot)
-                if tokens == num_final[slot]:
-                    self.leave_decodes(slot)
-                    self.finish(slot)
-            elif state == _PREFILL and self.num_piece[slot]:
+        if self.num_writers and self.blocks.size == 1:
+            self.enter_last()
+        if self.num_steps >= self.next_last:
+            self.finish_decodes()
+        if self.num_new:
+            for position in range(len(self.running) - self.num_prefills, len(self.running)):
+                slot = self.running[position]
                 self.num_computed[slot] += self.num_piece[slot]
                 self.num_piece[slot] = 0
-                if self.num_computed[slot] == num_tokens[slot]:
+                if self.num_computed[slot] == self.num_tokens[slot]:
                     self.emit(slot)
+        self.decode_need = self.turns[self.num_steps % self.blocks.size]
         self.is_planning, self.phase = True, self.plan_phase
         if not self.plans_ahead:
             self.free_leaving()
             if self.given_up:
                 self.end_given_up()
-        elif self.num_leaving == self.num_running and not self.queue.length:
+        elif len(self.leaving) == len(self.running) and not self.queue:
             self.free_leaving()  # nothing is left to plan
 
-    def enter_last(self, slot: int) -> None:
-        """Let others find the blocks of one token that a decode has filled."""
-        chain = self.chains[slot]
-        if chain is not None:
-            self.enter_answer(chain, self.num_tokens[slot] - 1)
+    def enter_last(self) -> None:
+        """Let others find the blocks of one token that decodes have filled."""
+        for slot in self.running:
+            chain = self.chains[slot]
+            if self.state[slot] == _DECODE and chain is not None:
+                self.enter_answer(chain, self.tokens(slot) - 1)
+
+    def finish_decodes(self) -> None:
+        """Let those go whose answer ends with this step, and find the next such step."""
+        first, last_step = _NEVER, self.last_step
+        for slot in self.running:
+            last = last_step[slot]
+            if last == self.num_steps:
+                self.leave_decodes(slot)
+                self.finish(slot)
+            elif last < first:
+                first = last
+        self.next_last = first
 
     def emit(self, slot: int) -> None:
         """Give the token that a whole prompt, or a preempted answer, emits."""
@@ -641,14 +633,12 @@ class Lane:
             self.finish(slot)
             return
         self.join_decodes(slot)
-        if (self.num_tokens[slot] - 1) % self.blocks.size == 0:
-            self.decode_need += 1
 
     def finish(self, slot: int) -> None:
         """Note that a request has all its tokens."""
         self.has_changed = True
         self.state[slot] = _LEAVING
-        self.num_leaving += 1
+        self.leaving.append(slot)
         self.last_token_at[slot] = self.ended
         self.end_stay(slot)
         self.note_left(slot, _FINISHED)
@@ -690,7 +680,7 @@ class Lane:
             self.started_at[slot],
             self.first_token_at[slot],
             self.last_token_at[slot],
-            self.num_tokens[slot],
+            self.tokens(slot),
             self.num_computed[slot],
             self.num_cached[slot],
             self.num_preempted[slot],
@@ -701,18 +691,12 @@ class Lane:
         """Tell whether a request waits."""
         return self.state[slot] == _WAITING
 
-    def tokens_of(self, slot: int) -> int:
-        """Return the tokens of a request that are known now."""
-        self.settle()
-        return self.num_tokens[slot]
-
     def num_entries(self) -> int:
         """Return the tokens of running requests that have KV entries."""
         number = self.context_sum
-        for position in range(self.num_running):
+        for position in range(len(self.running) - self.num_prefills, len(self.running)):
             slot = self.running[position]
-            if self.state[slot] == _PREFILL:
-                number += self.num_computed[slot]
+            number += self.num_computed[slot]
         return number
 
     def num_in_use(self) -> int:
@@ -722,17 +706,16 @@ class Lane:
 
     def prompts(self) -> list[tuple[int, int]]:
         """Return (tokens to compute, tokens before them) of each prompt that waits or runs."""
-        found = [(self.num_tokens[slot], 0) for slot in self.queue.slots()]
-        for position in range(self.num_running):
+        found = [(self.num_tokens[slot], 0) for slot in self.queue]
+        for position in range(len(self.running) - self.num_prefills, len(self.running)):
             slot = self.running[position]
-            if self.state[slot] == _PREFILL:
-                num_computed = self.num_computed[slot]
-                found.append((self.num_tokens[slot] - num_computed, num_computed))
+            num_computed = self.num_computed[slot]
+            found.append((self.num_tokens[slot] - num_computed, num_computed))
         return found
 
     def score(self) -> int:
         """Return how busy it is, see `least_loaded`."""
-        return 4 * self.queue.length + self.num_running - self.num_leaving
+        return 4 * len(self.queue) + len(self.running) - len(self.leaving)
 
     def make_room(self) -> None:
         """Double the slots."""
@@ -753,10 +736,10 @@ class Lane:
         self.num_preempted = longer(self.num_preempted, "q", self.num_slots)
         self.num_ahead_of = longer(self.num_ahead_of, "q", self.num_slots)
         self.first_step = longer(self.first_step, "q", self.num_slots)
+        self.last_step = longer(self.last_step, "q", self.num_slots)
         self.state = longer(self.state, "q", self.num_slots)
         self.chains.extend([None] * (self.num_slots - before))
         self.unused.extend(range(self.num_slots - 1, before - 1, -1))
-        self.queue.make_room(self.num_slots)
 
 
 def longer(column: array[Any], code: str, size: int) -> array[Any]:

@@ -11,8 +11,7 @@ cdef class FastForward:
     cdef bint skip(self, Lane lane, double until) except -1
     @cython.locals(number=cython.longlong, size=cython.longlong)
     cdef long long find_quiet(self, Lane lane) except -1
-    @cython.locals(size=cython.longlong, num_left=cython.longlong, needs="long long[::1]",
-                   position=cython.Py_ssize_t, slot=cython.longlong, step=cython.longlong)
+    @cython.locals(size=cython.longlong, num_left=cython.longlong, step=cython.longlong)
     cdef long long find_room(self, Lane lane, long long number) except -1
     @cython.locals(lines="double[::1]", at=cython.Py_ssize_t, num_decodes=cython.longlong,
                    per_key=cython.double, fixed=cython.double, least=cython.double,

@@ -36,7 +36,7 @@ class FastForward:
         """Return how many steps end with the same members and memory, the one in flight first."""
         if lane.num_prefills or lane.given_up or lane.num_writers or lane.is_alone:
             return 0
-        if lane.queue.length and not lane.is_blocked:
+        if lane.queue and not lane.is_blocked:
             return 0
         number, size = lane.seen_at - lane.num_steps - 1, lane.blocks.size
         if (number // size + 1) * lane.num_decodes <= lane.blocks.num_free:
@@ -46,12 +46,8 @@ class FastForward:
     def find_room(self, lane: Lane, number: int) -> int:
         """Return how many of so many steps leave blocks for the step after them."""
         size, num_left = lane.blocks.size, lane.blocks.num_free
-        needs = array("q", bytes(8 * size))  # blocks that the decodes take after each step
-        for position in range(lane.num_running):
-            slot = lane.running[position]
-            needs[(size - lane.num_tokens[slot] % size) % size] += 1
         for step in range(number):
-            num_left -= needs[step % size]
+            num_left -= lane.turns[(lane.num_steps + 1 + step) % size]
             if num_left < 0:
                 return step
         return number
@@ -89,7 +85,7 @@ class FastForward:
                 lane.next_ahead = 0
                 longest = -1
                 if lane.times.needs_longest:
-                    longest = lane.longest_context() + lane.lag + num_taken + 1
+                    longest = lane.longest_context() + num_taken + 1
                 lane.ahead = array(
                     "d",
                     lane.times.ask_run(

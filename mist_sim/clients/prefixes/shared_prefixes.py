@@ -26,8 +26,6 @@ class SharedPrefixes:
         by the number of these decodes.
     """
 
-    __slots__ = ("_block_size", "_held", "_holders", "_reads_again", "tokens")
-
     def __init__(self, reads_again: ReadsAgain, block_size: int) -> None:
         self._reads_again, self._block_size = reads_again, block_size
         self._held: dict[int, list[tuple[Entry, Range]]] = {}  # by decode, by its ticket
@@ -57,20 +55,20 @@ class SharedPrefixes:
                 self._holders[copy] = {held: 1}
                 continue
             holders = self._holders[copy]
-            if len(holders) == 1 and held in holders:  # nearly always: all hold the same blocks
-                number, num_tokens = holders[held], (held[1] - held[0]) * self._block_size
+            number = holders.get(held, 0)
+            if number and len(holders) == 1:  # nearly always: all hold the same blocks
+                num_tokens = (held[1] - held[0]) * self._block_size
                 if number >= _SHARED:
                     self._add(number, -num_tokens)
-                number = holders[held] = number + more
+                number += more
                 if number >= _SHARED:
                     self._add(number, num_tokens)
+                _set(holders, held, number)
             else:
                 self._add_all(holders, -1)
-                holders[held] = number = holders.get(held, 0) + more
-                if not number:
-                    del holders[held]
+                _set(holders, held, number + more)
                 self._add_all(holders, 1)
-            if holders in ({}, {held: 0}):
+            if not holders:
                 del self._holders[copy]
 
     def _add_all(self, holders: dict[Range, int], sign: int) -> None:
@@ -95,11 +93,19 @@ class SharedPrefixes:
             del tokens[num_decodes]
 
 
+def _set(holders: dict[Range, int], held: Range, number: int) -> None:
+    """Note how many decodes hold these blocks of a copy."""
+    if number:
+        holders[held] = number
+    else:
+        del holders[held]
+
+
 def _held_by(chain: Chain) -> list[tuple[Entry, Range]]:
     """Return the copies of which a chain holds blocks, and which it holds."""
     held: list[tuple[Entry, Range]] = []
     end = chain.num_held
     for entry in reversed(chain.parts()):
-        held.append((entry.copy, (entry.first, end)))
+        held.append((entry.whole or entry, (entry.first, end)))
         end = entry.first
     return held
