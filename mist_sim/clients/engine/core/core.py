@@ -65,7 +65,8 @@ class Core:
         """
         is_first, quiet = True, self.quiet
         while lane.time < until or (lane.time == until and lane.phase < phase):
-            if quiet is not None and not lane.is_planning and quiet.skip(lane, until):
+            may_skip = quiet is not None and lane.num_quiet and not lane.is_planning
+            if may_skip and quiet.skip(lane, until):
                 is_first = False
                 continue
             if not is_first and lane.is_seen():
@@ -125,9 +126,9 @@ class Core:
             other = heap[below]
             if below + 1 < size:
                 beside = heap[below + 1]
-                if beside.is_before(other.time, other.phase):
+                if beside.time <= other.time and beside.is_before(other.time, other.phase):
                     below, other = below + 1, beside
-            if not other.is_before(lane.time, lane.phase):
+            if other.time > lane.time or not other.is_before(lane.time, lane.phase):
                 break
             heap[place], other.place = other, place
             place = below

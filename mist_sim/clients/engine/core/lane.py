@@ -299,11 +299,13 @@ class Lane:
     def plan(self) -> None:
         """Plan the next step and begin it; rest if there is nothing to compute."""
         self.is_planning = False
-        self.learn()
+        if self.given_up:
+            self.learn()
         while True:
             has_changed = self.schedule()
             if self.num_decodes or self.num_new:
-                self.free_leaving()
+                if self.leaving:
+                    self.free_leaving()
                 self.begin()
                 return
             if self.known_until < inf:  # no step is in flight any more
@@ -501,7 +503,9 @@ class Lane:
         seconds = self.seconds(chunks, on_the_spot)
         if self.has_changed or on_the_spot or self.is_alone or not self.rows.go_on(chunks):
             self.rows.begin(start, chunks, self.num_decodes, self.context_sum)
-        self.find_seen()
+        self.seen_at = self.next_last
+        if self.num_new:
+            self.find_seen()
         self.has_changed, self.is_alone = False, on_the_spot
         self.start, self.time, self.phase = start, start + seconds, self.end_phase
         self.was_ahead = is_ahead
@@ -542,10 +546,7 @@ class Lane:
         return longest
 
     def find_seen(self) -> None:
-        """Find the next step that ends an answer, or a gap in one: others see its end."""
-        self.seen_at = self.next_last
-        if not self.num_new:
-            return
+        """Find out whether the prompts of this step end an answer, or a gap in one."""
         for position in range(len(self.running) - self.num_prefills, len(self.running)):
             slot = self.running[position]
             num_tokens = self.num_tokens[slot]
@@ -567,7 +568,8 @@ class Lane:
 
     def end(self) -> None:
         """End the step in flight: give its tokens, and let those go that are done."""
-        self.settle()
+        if self.lag:
+            self.settle()
         end = self.time
         self.rows.note_end(
             end, self.counts.num_waiting, self.blocks.num_blocks - self.blocks.num_free

@@ -69,7 +69,8 @@ class FastForward:
             num_latest += 1
             num_keys += num_decodes
             seconds = num_keys * per_key + fixed + more  # as `Times.of_decodes`
-            seconds = max(seconds, least)
+            if seconds < least:  # max() would be a call  # noqa: PLR1730
+                seconds = least
             time += seconds + beyond
             num_left -= 1
         rows.num_latest = num_latest

@@ -49,7 +49,10 @@ class Rows:
 
     def note_end(self, end: float, num_waiting: int, num_used: int) -> None:
         """Note that a step has ended, with so many requests waiting and blocks in use."""
-        self.add_end(end)
+        if self.num_latest == _MOST_ENDS:
+            self.hand_over_ends()
+        self.latest[self.num_latest] = end
+        self.num_latest += 1
         self.num_steps += 1
         self.end, self.num_waiting, self.num_used = end, num_waiting, num_used
 
