@@ -6,17 +6,15 @@ cdef class Entry:
     cdef public long long origin, first, num_cached, num_held
     cdef public Entry rest, whole
     cdef public list pieces
-    cdef public dict _holders
+    cdef long long _num_holders
+    cdef dict _fewer
 
     cpdef hold(self, long long num_blocks, long long num_requests=*)
-    @cython.locals(holders=dict)
     cpdef grow(self, long long num_blocks)
-    @cython.locals(num_held=cython.longlong)
+    @cython.locals(number=cython.longlong)
     cpdef long long release(self, long long num_blocks) except -1
     @cython.locals(count=cython.longlong, rest=Entry, holders=dict)
     cpdef Entry split(self, long long position)
-    @cython.locals(holders=dict)
-    cdef bint _drop(self, long long num_blocks) except -1
 
 
 cdef class Piece:

@@ -19,7 +19,8 @@ class Entry:
     """
 
     __slots__ = (
-        "_holders",
+        "_fewer",
+        "_num_holders",
         "first",
         "key",
         "num_cached",
@@ -39,7 +40,8 @@ class Entry:
         self.rest: Entry | None = None
         self.whole: Entry | None = None
         self.pieces: list[Piece] = []  # where its free blocks queue, the last ones of it first
-        self._holders: dict[int, int] = {}  # how many requests hold so many blocks
+        self._num_holders = 0  # requests that hold all of `num_held`
+        self._fewer: dict[int, int] = {}  # and how many hold so many blocks, but fewer
 
     @property
     def end(self) -> int:
@@ -48,25 +50,36 @@ class Entry:
 
     def hold(self, num_blocks: int, num_requests: int = 1) -> None:
         """Note that requests hold the first blocks."""
-        self._holders[num_blocks] = self._holders.get(num_blocks, 0) + num_requests
-        self.num_held = max(self.num_held, num_blocks)
+        if num_blocks > self.num_held:
+            if self._num_holders:
+                self._fewer[self.num_held] = self._num_holders
+            self.num_held, self._num_holders = num_blocks, num_requests
+        elif num_blocks == self.num_held:
+            self._num_holders += num_requests
+        else:
+            self._fewer[num_blocks] = self._fewer.get(num_blocks, 0) + num_requests
 
     def grow(self, num_blocks: int) -> None:
         """Note that the request which holds all cached blocks added more to them."""
-        holders = self._holders
         if self.num_cached:
-            self._drop(self.num_cached)
+            self._num_holders -= 1
         self.num_cached = num_blocks
-        holders[num_blocks] = holders.get(num_blocks, 0) + 1
-        if num_blocks > self.num_held:  # max() would be a call  # noqa: PLR1730
-            self.num_held = num_blocks
+        self.hold(num_blocks)
 
     def release(self, num_blocks: int) -> int:
         """Note that a request let the first blocks go; return how many no request holds."""
-        if not self._drop(num_blocks) or num_blocks < self.num_held:
+        if num_blocks < self.num_held:
+            number = self._fewer.pop(num_blocks) - 1
+            if number:
+                self._fewer[num_blocks] = number
             return 0
-        self.num_held = num_held = max(self._holders) if self._holders else 0
-        return num_blocks - num_held
+        self._num_holders -= 1
+        if self._num_holders:
+            return 0
+        self.num_held = max(self._fewer) if self._fewer else 0
+        if self.num_held:
+            self._num_holders = self._fewer.pop(self.num_held)
+        return num_blocks - self.num_held
 
     def split(self, position: int) -> Entry:
         """Move the blocks from a position on to a new entry, and return that.
@@ -77,22 +90,14 @@ class Entry:
         rest = Entry(self.key, self.origin, position)
         rest.whole = self.whole or self
         rest.num_cached, self.num_cached = self.num_cached - count, count
-        holders, self._holders, self.num_held = self._holders, {}, 0
+        holders = self._fewer | {self.num_held: self._num_holders}
+        self._fewer, self.num_held, self._num_holders = {}, 0, 0
         for num_blocks, number in holders.items():
             self.hold(min(num_blocks, count), number)
             if num_blocks > count:
                 rest.hold(num_blocks - count, number)
         rest.rest, self.rest = self.rest, rest
         return rest
-
-    def _drop(self, num_blocks: int) -> bool:
-        """Note one holder less of so many blocks; tell whether it was the last."""
-        holders = self._holders
-        holders[num_blocks] -= 1
-        if holders[num_blocks]:
-            return False
-        del holders[num_blocks]
-        return True
 
 
 class Piece:
