@@ -933,7 +933,19 @@ MUTANTS = [
     Mutant(
         "a step of the core that preempted admits as well",
         f"{ENGINE}/core/lane.py",
-        "        if self.num_running < num_before:\n            return True\n",
+        "        if len(self.running) < num_before:\n            return True\n",
+        "",
+    ),
+    Mutant(
+        "decodes of the core take their blocks a step late",
+        f"{ENGINE}/core/lane.py",
+        "return (self.first_step[slot] + 1 + size -",
+        "return (self.first_step[slot] + 2 + size -",
+    ),
+    Mutant(
+        "the core passes over the next answer that ends",
+        f"{ENGINE}/core/lane.py",
+        "            elif last < first:\n                first = last\n",
         "",
     ),
     Mutant(
