@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
 from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager, PrefixHistory
+from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Visit
