@@ -17,7 +17,7 @@ cdef class Core:
     @cython.locals(lane=Lane, second=Lane, other=Lane, until=cython.double,
                    until_phase=cython.longlong, is_seen=cython.bint)
     cpdef bint advance(self, double time, long long phase) except -1
-    @cython.locals(is_first=cython.bint, may_skip=cython.bint, quiet=FastForward,
+    @cython.locals(is_first=cython.bint, is_quiet=cython.bint, quiet=FastForward,
                    num_changes=cython.longlong)
     cdef bint step(self, Lane lane, double until, long long phase) except -1
     cpdef wake(self, Lane lane)

@@ -65,8 +65,8 @@ class Core:
         """
         is_first, quiet = True, self.quiet
         while lane.time < until or (lane.time == until and lane.phase < phase):
-            may_skip = quiet is not None and lane.num_quiet and not lane.is_planning
-            if may_skip and quiet.skip(lane, until):
+            is_quiet = lane.num_quiet and not lane.is_planning
+            if is_quiet and quiet is not None and quiet.skip(lane, until):
                 is_first = False
                 continue
             if not is_first and lane.is_seen():
