@@ -41,12 +41,17 @@ GRID_POINTS = 2**19
 """Of a table of times arranged as a grid: half a million values; the largest known
 has 58,000."""
 
-ANSWER_LINE_BYTES = 2**16
-"""Of a line of a server's answer: 64 KiB. vLLM's, one for each token, have 0.3, and every request
-in flight holds one."""
+ANSWER_LINE_BYTES = 2**15
+"""Of a line of a server's answer, and of what the system keeps of it unread: 32 KiB. vLLM's lines,
+one for each token, have 0.3, and every request in flight holds one: a thousand take 200 MiB."""
 
-ANSWER_BYTES, ANSWER_BYTES_A_TOKEN = 2**20, 2**12
-"""Of a server's answer to a request: 1 MiB, and 4 KiB for each token asked."""
+ANSWER_BYTES, ANSWER_BYTES_A_TOKEN = 2**18, 2**12
+"""Of a server's answer to a request, headers and framing included: 256 KiB, and 4 KiB for each
+token asked."""
+
+ANSWER_READ_BYTES = 2**13
+"""Of an answer that are read at once: 8 KiB, some thirty tokens. The libraries below hold several
+copies of them, for every request in flight."""
 
 DOWNLOAD_BYTES = 2**34
 """Of a trace that is fetched: 16 GiB, 200 million rows of 80 bytes."""

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 _NAMES = ("SIGINT", "SIGHUP", "SIGTERM", "SIGALRM")  # an alarm repeats a swallowed signal
 
 
 @contextmanager
-def put_off() -> Iterator[None]:
+def put_off() -> Iterator[Sequence[int]]:
     """Delay Ctrl-C, SIGHUP and SIGTERM: signals that arrive inside are handled on leaving.
+
+    Yields those that have arrived, for work that can end early.
 
     Blocking is not enough: other threads, such as those of a BLAS library, take signals, too, and
     Python calls the handler in the main thread, blocked or not.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # handlers are called in the main thread alone
+        yield ()  # handlers are called in the main thread alone
         return
     came: list[int] = []
     numbers = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
@@ -27,7 +29,7 @@ def put_off() -> Iterator[None]:
     try:
         for number in ours:
             signal.signal(number, lambda number, frame: came.append(number))
-        yield
+        yield came
     finally:
         for number, handler in ours.items():
             signal.signal(number, handler)

@@ -18,6 +18,7 @@ GAP = 0.02  # s between the pieces of one that drips
 
 Lie = Callable[["Talk"], None]
 OK = b"HTTP/1.1 200 OK\r\n"
+CLOSED = b"HTTP/1.0 200 OK\r\n\r\n"  # an answer that ends with the connection
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
@@ -75,6 +76,7 @@ class Talk(StreamRequestHandler):
 
 
 PIECE = {"choices": [{"text": "x"}]}
+EVENT = f"data: {json.dumps(PIECE)}\n".encode()
 
 
 def honest(talk: Talk) -> None:
@@ -86,8 +88,8 @@ def honest(talk: Talk) -> None:
     talk.events(*[PIECE] * asked, {"choices": [], "usage": {"completion_tokens": asked}})
 
 
-def _counts(number: object) -> Lie:
-    return lambda talk: talk.events(PIECE, PIECE, {"usage": {"completion_tokens": number}})
+def _counts(number: object, name: str = "completion_tokens") -> Lie:
+    return lambda talk: talk.events(PIECE, PIECE, PIECE, {"usage": {name: number}})
 
 
 def _packed(talk: Talk) -> None:
@@ -129,22 +131,45 @@ ANSWERS: Mapping[str, tuple[Lie, str]] = {
         "the answer took over 5 s; 0 of 8 tokens had come",
     ),
     "drips tokens": (
-        _begins_and(lambda talk: talk.for_ever(b'data: {"choices": [1]}\n', GAP, chunked=True)),
+        _begins_and(lambda talk: talk.for_ever(EVENT, GAP, chunked=True)),
         "over 8 pieces",
     ),
     "floods without line ends": (
         _begins_and(lambda talk: talk.for_ever(b"x" * 4_096, chunked=True)),
-        "a line of the answer has over 65536 bytes",
+        "a line of the answer has over 32768 bytes",
     ),
     "floods with blank lines": (
         _begins_and(lambda talk: talk.for_ever(b"\n" * 4_096, chunked=True)),
-        "the answer has over 1081344 bytes",
+        "the answer has over 294912 bytes",
     ),
-    "nests": (lambda talk: talk.events("[" * 30_000 + "]" * 30_000), "not valid JSON"),
+    "nests": (lambda talk: talk.events("[" * 15_000 + "]" * 15_000), "not valid JSON"),
     "sends broken JSON": (lambda talk: talk.events('{"choices": [1'), "not valid JSON"),
     "counts below 0": (_counts(-3), "completion_tokens must be from 0 to 8"),
     "counts too many": (_counts(10**23), "completion_tokens must be from 0 to 8"),
     "counts truth": (_counts(True), "completion_tokens must be from 0 to 8"),
+    "counts below what it sent": (_counts(1), "must be at least the pieces of the answer less one"),
+    "cuts the prompt": (_counts(1, "prompt_tokens"), "the server cut the prompt"),
+    "gives up": (
+        lambda talk: talk.events({"choices": [{"text": "", "finish_reason": "abort"}]}),
+        "finish_reason is 'abort'",
+    ),
+    "goes on after the end": (
+        lambda talk: talk.events(PIECE, "[DONE]", PIECE),
+        "the answer goes on after [DONE]",
+    ),
+    "closes midway": (lambda talk: talk.say(CLOSED, EVENT, EVENT), "broke off after 2 of 8 tokens"),
+    "answers before it answers": (
+        lambda talk: talk.for_ever(b"HTTP/1.1 103 Soon\r\n\r\n" * 1_000),
+        "the answer has over 294912 bytes",
+    ),
+    "extends its chunks": (
+        _begins_and(lambda talk: talk.for_ever(b"1;" + b"x" * 4_096 + b"\r\n\n\r\n")),
+        "the answer has over 294912 bytes",
+    ),
+    "fails and stalls": (
+        _begins_and(Talk.stall, b"HTTP/1.1 503 No\r\nContent-Length: 9\r\n\r\nbusy"),
+        "status 503: 'busy'",
+    ),
     "sends a packed bomb": (_packed, ""),
     "fails without end": (
         _begins_and(
@@ -161,6 +186,28 @@ ANSWERS: Mapping[str, tuple[Lie, str]] = {
     "says what is no object": (lambda talk: talk.events(["choices"], 7), "the answer was empty"),
 }
 """Lies to a request for 8 tokens, and what is said of each."""
+
+
+def _whole(end: bytes) -> bytes:
+    usage = {"choices": [], "usage": {"completion_tokens": 8, "prompt_tokens": 99}}
+    data = [*[json.dumps(PIECE)] * 8, json.dumps(usage), "[DONE]"]
+    return b"".join(b": \xff" + end + b"data: " + each.encode() + end * 2 for each in data)
+
+
+ODD: Mapping[str, Lie] = {
+    "a byte a chunk": lambda talk: talk.say(
+        CHUNKED, b"".join(b"1\r\n%c\r\n" % byte for byte in _whole(b"\r\n")), b"0\r\n\r\n"
+    ),
+    "other ends of lines": lambda talk: talk.say(CLOSED, _whole(b"\r")),
+    "no last end of a line": lambda talk: talk.say(CLOSED, _whole(b"\n").rstrip()),
+    "stalls after the end": lambda talk: (
+        talk.say(CHUNKED),
+        talk.chunks(_whole(b"\n")),
+        talk.stall(),
+    ),
+    "no counts": lambda talk: talk.say(CLOSED, EVENT * 8),
+}
+"""Answers of 8 tokens that are odd, and whole."""
 
 
 @contextmanager

@@ -13,11 +13,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Delays:
-    """first: seconds to the first token. gap: between tokens. fails: requests that get a 500."""
+    """first: seconds to the first token. gap: between tokens. fails: requests that get a 500.
+
+    stalls: requests that get no answer until the server ends.
+    """
 
     first: float = 0.0
     gap: float = 0.0
     fails: frozenset[int] = frozenset()
+    stalls: frozenset[int] = frozenset()
     bodies: list[dict] = field(default_factory=list)
 
 
@@ -40,6 +44,9 @@ def server(delays: Delays) -> Iterator[str]:
             delays.bodies.append(body)
             if number in delays.fails:
                 self._whole(500, {"error": "broken"})
+                return
+            if number in delays.stalls:
+                self.rfile.read(1)  # until the client leaves
                 return
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")

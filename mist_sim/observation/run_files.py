@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mist_sim.core.content_ids import leading
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, in_words
 from mist_sim.observation.sender import Observed
 from mist_sim.output.texts import write_text
 from mist_sim.scenario import Scenario
@@ -42,12 +42,16 @@ def write_run(
     run = {
         "name": name,
         "engine": engine,
-        "provenance": "observed by mist observe",
+        "provenance": f"observed by mist observe{_left_out(len(found) - len(answered))}",
         "scenario": SCENARIO,
         "requests": REQUESTS,
         "starts_at": "arrival",
     }
     write_text(folder / RUN, yaml_text.dump(run))
+
+
+def _left_out(number: int) -> str:
+    return f"; {in_words(number, 'request')} without a whole answer left out" if number else ""
 
 
 def _rows(answered: Sequence[Observed]) -> Iterator[TraceRow]:

@@ -9,56 +9,104 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+import re
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http.cookiejar import DefaultCookiePolicy
 from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.bounds import ANSWER_BYTES, ANSWER_BYTES_A_TOKEN, ANSWER_LINE_BYTES
+from mist_sim.bounds import (
+    ANSWER_BYTES,
+    ANSWER_BYTES_A_TOKEN,
+    ANSWER_LINE_BYTES,
+    ANSWER_READ_BYTES,
+)
 from mist_sim.core.request import Request
 from mist_sim.errors import ScenarioError, brief
+from mist_sim.interruptions import put_off
+from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.observation.prompts import Prompts
 
 if TYPE_CHECKING:
     from httpx import AsyncClient, Response
 
 _DATA, _DONE = b"data:", b"[DONE]"
+_LINE_END = re.compile(rb"\r\n?|\n")
 _SHOWN = 200  # characters of a server's words in a message
-_REFUSAL_BYTES = 1_000  # of an answer that is an error
+_REFUSAL_BYTES, _REFUSAL_TIME = 1_000, 1.0  # bytes and s of an answer that is an error
+_ENDS = (None, "", "stop", "length")  # reasons of an end that vLLM and SGLang give to answers
+_LOOK = 0.005  # s between two looks at how late this machine is, and whether it is to stop
+_STOPPED = "its answer had not come when the run was stopped"
 _MISSING = "mist observe needs httpx, which is not installed: pip install 'mist-sim[observe]'"
 
 
 @dataclass
 class Observed:
-    """A request that was sent: when, and when each piece of its answer came.
+    """A request that was sent: when, and when the pieces of its answer came.
 
-    sent_at, pieces: seconds since the first request was due. num_output_tokens: as the server
-    counts them, or the pieces where it does not. error: empty where it was answered.
+    sent_at, first_at, last_at: seconds since the first request was due, the latter two of the
+    pieces. num_output_tokens: as the server counts them, or the pieces where it does not; 0 until
+    the answer is whole. error: empty where it was answered.
     """
 
     request: Request
     sent_at: float = 0.0
-    pieces: list[float] = field(default_factory=list)
+    num_pieces: int = 0
+    first_at: float = 0.0
+    last_at: float = 0.0
     num_output_tokens: int = 0
-    error: str = ""
+    error: str = _STOPPED
+
+    def take_piece(self, now: float) -> None:
+        """Note a piece of the answer."""
+        self.num_pieces += 1
+        self.last_at = now
+        if self.num_pieces == 1:
+            self.first_at = now
 
     @property
     def ttft(self) -> float:
         """Seconds from sending to the first piece."""
-        return self.pieces[0] - self.sent_at
+        return self.first_at - self.sent_at
 
     @property
     def e2el(self) -> float:
         """Seconds from sending to the last piece."""
-        return self.pieces[-1] - self.sent_at
+        return self.last_at - self.sent_at
 
     @property
     def tpot(self) -> float | None:
-        """Mean gap between tokens, seconds; None for an answer of one."""
+        """Mean gap between tokens, seconds; None for an answer of one, or in one piece."""
         gaps = self.num_output_tokens - 1
-        return (self.pieces[-1] - self.pieces[0]) / gaps if gaps > 0 else None
+        seen = self.num_pieces > 1 and gaps > 0
+        return (self.last_at - self.first_at) / gaps if seen else None
+
+
+@dataclass
+class Observation:
+    """What was seen of a server; an interruption leaves what had come until then.
+
+    requests: in the order in which they were due. lateness: seconds by which this machine was late
+    at most to note what came: it looked at its connections no more rarely.
+    """
+
+    requests: list[Observed] = field(default_factory=list)
+    lateness: float = 0.0
+
+    @property
+    def answered(self) -> list[Observed]:
+        """The requests whose answers came, whole."""
+        return [each for each in self.requests if not each.error]
+
+    @property
+    def latencies(self) -> dict[str, list[float]]:
+        """Of the answered ones, seconds by metric."""
+        found = {key: [getattr(each, key) for each in self.answered] for key in SHORT_NAMES}
+        return found | {"tpot": [gap for gap in found["tpot"] if gap is not None]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +126,13 @@ class Server:
     def observe(
         self,
         requests: Iterator[Request],
+        seen: Observation,
         *,
         users: int | None = None,
         think_time: float = 0.0,
         progress: Callable[[int, float], None] | None = None,
-    ) -> list[Observed]:
-        """Send requests, and return them in the order in which they were due.
+    ) -> None:
+        """Send requests, and note their answers in `seen`.
 
         users: of a closed loop, each of which sends its next request `think_time` seconds after its
             last answer; None: requests are sent when they arrive. progress: is called with the
@@ -92,42 +141,42 @@ class Server:
         first request.
         """
         require_httpx()
-        return asyncio.run(self._observe(requests, users, think_time, progress))
+        with put_off() as stops, suppress(asyncio.CancelledError):  # it would hit any line of httpx
+            asyncio.run(self._observe(requests, seen, stops, users, think_time, progress))
 
     async def _observe(
         self,
         requests: Iterator[Request],
+        seen: Observation,
+        stops: Sequence[int],
         users: int | None,
         think_time: float,
         progress: Callable[[int, float], None] | None,
-    ) -> list[Observed]:
-        from httpx import AsyncClient, Limits
+    ) -> None:
+        async with _Lanes() as lanes:
+            watch = asyncio.create_task(_watch(seen, stops, asyncio.current_task()))
+            try:
+                await self._reach(lanes)
+                start, answers = perf_counter(), count(1)
 
-        limits = Limits(max_connections=None, max_keepalive_connections=None)
-        plain = {"Accept-Encoding": "identity"}  # what is packed has no bound
-        async with AsyncClient(timeout=None, limits=limits, headers=plain) as client:  # noqa: S113
-            client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=()))
-            await self._reach(client)
-            start, found = perf_counter(), list[Observed]()
+                async def send(each: Observed) -> None:
+                    await self._send(lanes, each, start)
+                    done = next(answers)
+                    if progress is not None:
+                        progress(done, perf_counter() - start)
 
-            answers = count(1)
+                loop = _open if users is None else _closed(users, think_time)
+                await loop(requests, seen.requests, send, start)
+            finally:
+                watch.cancel()
 
-            async def send(each: Observed) -> None:
-                await self._send(client, each, start)
-                done = next(answers)
-                if progress is not None:
-                    progress(done, perf_counter() - start)
-
-            loop = _open if users is None else _closed(users, think_time)
-            await loop(requests, found, send, start)
-        return found
-
-    async def _reach(self, client: AsyncClient) -> None:
+    async def _reach(self, lanes: _Lanes) -> None:
         """Raise ScenarioError unless the server answers."""
         from httpx import HTTPError, InvalidURL
 
         try:
-            async with asyncio.timeout(self.timeout), client.stream("GET", f"{self.url}/v1/models"):
+            asked = lanes.ask("GET", f"{self.url}/v1/models", ANSWER_BYTES)
+            async with asyncio.timeout(self.timeout), asked:
                 return
         except TimeoutError:
             problem = f"gave no answer within {self.timeout:g} s"
@@ -135,7 +184,7 @@ class Server:
             problem = f"cannot be reached: {_told(error)}"
         raise ScenarioError(f"{self.url}: {problem}; start the server, or correct the URL")
 
-    async def _send(self, client: AsyncClient, each: Observed, start: float) -> None:
+    async def _send(self, lanes: _Lanes, each: Observed, start: float) -> None:
         """Send a request, and note when its pieces come."""
         from httpx import HTTPError, InvalidURL
 
@@ -151,26 +200,105 @@ class Server:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        each.sent_at = perf_counter() - start
+        most_bytes = ANSWER_BYTES + number * ANSWER_BYTES_A_TOKEN
+        problem, each.sent_at = "", perf_counter() - start
         try:
             async with (
                 asyncio.timeout(self.timeout),
-                client.stream("POST", url, json=body) as response,
+                lanes.ask("POST", url, most_bytes, json=body) as response,
             ):
                 await _read(response, each, start)
-        except TimeoutError:
-            come = f"{len(each.pieces)} of {number} tokens had come"
-            each.error = f"the answer took over {self.timeout:g} s; {come}"
         except UnfitAnswerError as error:
-            each.error = str(error)
+            each.num_output_tokens, problem = 0, str(error)
+        except TimeoutError:
+            come = f"{each.num_pieces} of {number} tokens had come"
+            problem = f"the answer took over {self.timeout:g} s; {come}"
         except (HTTPError, InvalidURL, OSError, ValueError) as error:
-            each.error = _told(error)
-        if not each.error and not each.pieces:
-            each.error = "the answer was empty"
+            problem = _told(error)
+        each.error = "" if each.num_output_tokens else problem  # whole, if not well ended
+
+
+async def _watch(seen: Observation, stops: Sequence[int], work: asyncio.Task[None] | None) -> None:
+    """Note how rarely this machine looks at its connections; end the work once a signal came."""
+    looked = perf_counter()
+    while not stops:
+        try:
+            await asyncio.sleep(_LOOK)
+        finally:
+            before, looked = looked, perf_counter()
+            seen.lateness = max(seen.lateness, looked - before)
+    if work is not None:
+        work.cancel()
 
 
 class UnfitAnswerError(ValueError):
     """An answer cannot be one to what was asked; the message says why."""
+
+
+@dataclass
+class _Lane:
+    """A connection to a server, for one request at a time.
+
+    most, left: bytes that it may send to a request, headers and framing included, and of these now.
+    """
+
+    client: AsyncClient
+    most: int = 0
+    left: int = 0
+
+    async def bound(self, event: str, about: dict[str, Any]) -> None:
+        """Count what is read of each new connection; httpx takes interim answers without end."""
+        if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
+            stream = about["return_value"]
+            connection = stream.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, ANSWER_LINE_BYTES)
+            read = stream.read
+
+            async def counted(max_bytes: int, timeout: float | None = None) -> bytes:
+                found: bytes = await read(min(max_bytes, ANSWER_READ_BYTES), timeout)
+                self.left -= len(found)
+                if self.left < 0:
+                    raise UnfitAnswerError(f"the answer has over {self.most} bytes")
+                return found
+
+            stream.read = counted
+
+
+class _Lanes(AsyncExitStack):
+    """Connections to a server: as many as there are requests in flight.
+
+    One pool of httpx's for all would look at every connection for every other that becomes free: 8
+    s for 300 requests at once.
+    """
+
+    def __init__(self) -> None:
+        from httpx import create_ssl_context
+
+        super().__init__()
+        self._ssl = create_ssl_context()
+        self._free: list[_Lane] = []
+
+    @asynccontextmanager
+    async def ask(
+        self, method: str, url: str, most_bytes: int, **words: Any
+    ) -> AsyncIterator[Response]:
+        """Send a request; the answer may have so many bytes, or UnfitAnswerError is raised."""
+        lane = self._free.pop() if self._free else await self._opened()
+        lane.most = lane.left = most_bytes
+        extensions = {"trace": lane.bound}  # what httpcore calls as it connects
+        try:
+            async with lane.client.stream(method, url, extensions=extensions, **words) as response:
+                yield response
+        finally:
+            self._free.append(lane)
+
+    async def _opened(self) -> _Lane:
+        from httpx import AsyncClient
+
+        plain = {"Accept-Encoding": "identity"}  # what is packed has no bound
+        client = AsyncClient(verify=self._ssl, timeout=None, headers=plain)  # noqa: S113
+        client.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=()))
+        return _Lane(await self.enter_async_context(client))
 
 
 def _told(error: Exception) -> str:
@@ -180,22 +308,54 @@ def _told(error: Exception) -> str:
 async def _read(response: Response, each: Observed, start: float) -> None:
     """Note the pieces of an answer, and how many tokens the server says that they are.
 
-    Raises UnfitAnswerError for more tokens or bytes than were asked for.
+    Raises UnfitAnswerError for an error, and for an answer that is none to what was asked.
     """
     if not response.is_success:
-        each.error = await _refusal(response)
-        return
+        raise UnfitAnswerError(await _refusal(response))
     asked, counted = each.request.num_output_tokens, 0
-    async for event in _events(response, ANSWER_BYTES + asked * ANSWER_BYTES_A_TOKEN):
+    async for text in _events(response):
+        if text == _DONE:
+            each.num_output_tokens = _number(each, counted)
+            continue
+        event = _parsed(text)
+        if each.num_output_tokens and event:
+            raise UnfitAnswerError("the answer goes on after [DONE]")
         if event.get("error"):
-            each.error = brief(event["error"], _SHOWN)
-            return
-        counted = _counted(event.get("usage"), asked) or counted
-        if event.get("choices"):  # also of a token without text, as vllm bench serve counts
-            each.pieces.append(perf_counter() - start)
-        if len(each.pieces) > asked + 1:  # some servers say the reason of the end in another
+            raise UnfitAnswerError(brief(event["error"], _SHOWN))
+        counted = _counted(event.get("usage"), each.request) or counted
+        if _is_piece(event.get("choices")):
+            each.take_piece(perf_counter() - start)
+        if each.num_pieces > asked + 1:  # some servers say the reason of the end in another
             raise UnfitAnswerError(f"the answer has over {asked} pieces, one for each token asked")
-    each.num_output_tokens = counted or min(len(each.pieces), asked)
+    come = each.num_pieces
+    if 0 < come < asked and not counted and not each.num_output_tokens:
+        raise UnfitAnswerError(f"the answer broke off after {come} of {asked} tokens")
+    each.num_output_tokens = _number(each, counted)
+
+
+def _number(each: Observed, counted: int) -> int:
+    """Return the tokens of a whole answer. counted: by the server; 0 if it does not say."""
+    come = each.num_pieces
+    if not come:
+        raise UnfitAnswerError("the answer was empty")
+    if counted and come > counted + 1:
+        raise UnfitAnswerError(
+            f"usage.completion_tokens must be at least the pieces of the answer less one, got "
+            f"{counted} for {come} pieces"
+        )
+    return counted or min(come, each.request.num_output_tokens)
+
+
+def _is_piece(choices: object) -> bool:
+    """Tell whether an event has a token, also one without text, as vllm bench serve counts."""
+    if choices is None or choices == []:
+        return False
+    first = choices[0] if isinstance(choices, list) else None
+    if not isinstance(first, Mapping) or "text" not in first:
+        raise UnfitAnswerError(f"choices must be a list of texts, got {brief(choices)}")
+    if (reason := first.get("finish_reason")) not in _ENDS:
+        raise UnfitAnswerError(f"the server ended the answer: finish_reason is {brief(reason)}")
+    return True
 
 
 async def _refusal(response: Response) -> str:
@@ -204,56 +364,73 @@ async def _refusal(response: Response) -> str:
     if response.has_redirect_location:
         place = brief(response.headers["Location"], _SHOWN)
         return f"{status}, a redirect to {place}, which is not followed; give that server's URL"
+    from httpx import HTTPError
+
     told = b""
-    async for piece in response.aiter_raw(_REFUSAL_BYTES):
-        told += piece
-        if len(told) >= _REFUSAL_BYTES:
-            break
+    with suppress(TimeoutError, HTTPError):  # the status is known without its words
+        async with asyncio.timeout(_REFUSAL_TIME):
+            async for piece in response.aiter_raw():
+                told += piece[:_REFUSAL_BYTES]
+                if len(told) >= _REFUSAL_BYTES:
+                    break
     return f"{status}: {brief(told[:_REFUSAL_BYTES].decode(errors='replace'), _SHOWN)}"
 
 
-def _counted(usage: object, asked: int) -> int:
-    """Return the tokens that a server counts so far; 0 if it does not say."""
-    number = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
-    if number is None:
-        return 0
+def _counted(usage: object, request: Request) -> int:
+    """Return the tokens of an answer that a server counts so far; 0 if it does not say."""
+    said = usage if isinstance(usage, Mapping) else {}
+    asked, sent = request.num_output_tokens, request.num_prompt_tokens
+    number, prompt = said.get("completion_tokens") or 0, said.get("prompt_tokens") or sent
     if type(number) is not int or not 0 <= number <= asked:
         raise UnfitAnswerError(
             f"usage.completion_tokens must be from 0 to {asked}, the tokens asked, got "
             f"{brief(number)}"
         )
+    if type(prompt) is not int or prompt < sent:
+        raise UnfitAnswerError(
+            f"usage.prompt_tokens must be at least {sent}, the tokens sent, got {brief(prompt)}: "
+            "the server cut the prompt"
+        )
     return number
 
 
-async def _events(response: Response, most_bytes: int) -> AsyncIterator[dict[str, Any]]:
-    """Yield the objects of a stream of server-sent events."""
-    async for line in _lines(response, most_bytes):
-        text = line.removeprefix(_DATA).strip()
-        if not line.startswith(_DATA) or text == _DONE:
-            continue
-        try:
-            event = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UnfitAnswerError(f"an event is not valid JSON: {_told(error)}") from None
-        if isinstance(event, dict):
-            yield event
+def _parsed(text: bytes) -> dict[str, Any]:
+    """Return the object of an event; empty for one that is none."""
+    try:
+        event = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        problem = _told(error)
+    else:
+        return event if isinstance(event, dict) else {}
+    raise UnfitAnswerError(f"an event is not valid JSON: {problem}")  # the other one holds the text
 
 
-async def _lines(response: Response, most_bytes: int) -> AsyncIterator[bytes]:
-    """Yield the lines of an answer. Raises UnfitAnswerError beyond the bounds of both."""
-    num_bytes, rest = 0, b""
+async def _events(response: Response) -> AsyncIterator[bytes]:
+    """Yield the data of a stream of server-sent events.
+
+    Raises UnfitAnswerError for a line that is too long.
+    """
+    line = bytearray()
     async for piece in response.aiter_raw():
-        num_bytes += len(piece)
-        if num_bytes > most_bytes:
-            raise UnfitAnswerError(f"the answer has over {most_bytes} bytes")
-        lines = (rest + piece).splitlines(keepends=True)
-        rest = b"" if not lines or lines[-1].endswith((b"\n", b"\r")) else lines.pop()
-        if max(map(len, (rest, *lines))) > ANSWER_LINE_BYTES:
-            raise UnfitAnswerError(f"a line of the answer has over {ANSWER_LINE_BYTES} bytes")
-        for line in lines:
-            yield line
-    if rest:
-        yield rest
+        *ends, begin = _LINE_END.split(piece)
+        for end in ends:
+            _grow(line, end)
+            if line.startswith(_DATA):
+                yield _data(line)
+            line.clear()
+        _grow(line, begin)
+    if line.startswith(_DATA):
+        yield _data(line)
+
+
+def _grow(line: bytearray, more: bytes) -> None:
+    line += more
+    if len(line) > ANSWER_LINE_BYTES:
+        raise UnfitAnswerError(f"a line of the answer has over {ANSWER_LINE_BYTES} bytes")
+
+
+def _data(line: bytearray) -> bytes:
+    return bytes(line[len(_DATA) :]).strip()
 
 
 Loop = Callable[

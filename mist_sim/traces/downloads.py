@@ -6,6 +6,7 @@ A server may be broken, or hostile: a download is bounded in time and bytes.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import socket
 import stat
@@ -15,6 +16,7 @@ from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from threading import Timer
+from time import monotonic
 from typing import IO, Any, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import urljoin
@@ -43,16 +45,22 @@ _PARTIAL, _DONE, _NOT_SATISFIABLE = 206, 200, 416
 _MOVED = (301, 302, 303, 307, 308)
 _MOST_MOVES = 5
 _SCHEMES = ("https://", "http://", "file://")
+_LENGTH = re.compile("[0-9]{1,18}")
+_PART = re.compile(r"bytes ([0-9]{1,18})-[0-9]+/([0-9]{1,18}|\*)")
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes that are there, and all that there will be, where it is known."""
 
 
 class Fetched(NamedTuple):
-    """A file that was downloaded. url: where it was, perhaps after redirects."""
+    """A file that was downloaded.
+
+    url: where it was, perhaps after redirects. ends: whether the server said where the file ends.
+    """
 
     sha256: str
     url: str
+    ends: bool
 
 
 def fetch(
@@ -76,12 +84,14 @@ def fetch(
     part = target.with_name(f"{target.name}.part")
     try:
         with _within(timeout) as watch:
-            opener = partial(_opener(watch).open, timeout=min(_SILENCE, timeout))
-            found_at = _download(url, part, opener, progress)
+            opener = _opener(watch, monotonic() + timeout)
+            found_at, ends = _download(url, part, partial(opener.open, timeout=_SILENCE), progress)
     except (OSError, HTTPException, ValueError) as error:
         if isinstance(error, HTTPError):
             error.close()
         kept = f"; {part} keeps what has come, call again to go on" if _size(part) else ""
+        if not kept:
+            part.unlink(missing_ok=True)
         raise ScenarioError(f"{cut(url, 200)}: cannot be read: {_reason(error)}{kept}") from None
     try:
         _check_kind(url, part)
@@ -95,7 +105,7 @@ def fetch(
         part.unlink()
         raise
     shutil.move(part, target)
-    return Fetched(found, found_at)
+    return Fetched(found, found_at, ends)
 
 
 Watch = Callable[[socket.socket], None]
@@ -139,12 +149,19 @@ def _within(seconds: float) -> Iterator[Watch]:
             raise TimeoutError(f"it took over {seconds:g} s")
 
 
-def _opener(watch: Watch) -> OpenerDirector:
-    """Return what opens URLs, without redirects, whose pages urllib's handler reads whole."""
+def _opener(watch: Watch, end: float) -> OpenerDirector:
+    """Return what opens URLs, without redirects, whose pages urllib's handler reads whole.
+
+    end: when a connection is to stand, in seconds of `monotonic`.
+    """
 
     class Plain(HTTPConnection):
         def connect(self) -> None:
+            # socket takes the time for each of the addresses that a name has
+            places = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            self.timeout = max(min(_SILENCE, end - monotonic()), 1e-3) / len(places)
             super().connect()
+            self.sock.settimeout(_SILENCE)
             watch(self.sock)
 
     class Secure(HTTPSConnection, Plain):
@@ -167,10 +184,10 @@ def _opener(watch: Watch) -> OpenerDirector:
     return opener
 
 
-def _download(url: str, part: Path, opener: Opener, progress: Progress | None) -> str:
+def _download(url: str, part: Path, opener: Opener, progress: Progress | None) -> tuple[str, bool]:
     """Append the missing bytes to the part, or begin again if the server cannot resume.
 
-    Returns the URL of the file after redirects.
+    Returns the URL of the file after redirects, and whether the server said where it ends.
     """
     have = _size(part)
     try:
@@ -181,18 +198,32 @@ def _download(url: str, part: Path, opener: Opener, progress: Progress | None) -
         error.close()
         answer, url = _answer(url, opener, 0)  # the part is no beginning of it
     with answer:
-        goes_on = have > 0 and getattr(answer, "status", _DONE) == _PARTIAL
-        if goes_on and not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
-            raise OSError(f"the server sent another part than asked, which begins at {have}")
-        length = answer.headers.get("Content-Length", "")
-        done = have if goes_on else 0
-        total = done + int(length) if length.isdecimal() else None
+        done, total = _bounds(answer, have)
         _check_size(total or 0)
-        with part.open("ab" if goes_on else "wb") as file:
+        with part.open("ab" if done else "wb") as file:
             done = _copy(answer, file, done, total, progress)
     if total is not None and done != total:
-        raise OSError(f"the connection ended after {done} of {total} bytes")
-    return url
+        raise OSError(f"it ended after {done} of {total} bytes")
+    return url, total is not None or getattr(answer, "chunked", False)
+
+
+def _bounds(answer: Any, have: int) -> tuple[int, int | None]:
+    """Return where an answer begins in the file, and where the file ends; None: it does not say.
+
+    have: bytes that are there. Raises OSError for another part than was asked.
+    """
+    lengths = set(answer.headers.get_all("Content-Length", []))
+    if len(lengths) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
+        raise OSError(f"Content-Length must be one whole number, got {brief(sorted(lengths))}")
+    length = int(lengths.pop()) if lengths else None
+    if getattr(answer, "status", _DONE) != _PARTIAL:
+        return 0, length
+    found = _PART.fullmatch(answer.headers.get("Content-Range", ""))
+    if not have or found is None or int(found[1]) != have:
+        raise OSError(f"the server sent another part than asked, which begins at {have}")
+    if found[2] != "*":
+        return have, int(found[2])
+    return have, None if length is None else have + length
 
 
 def _answer(url: str, opener: Opener, begin: int) -> tuple[Any, str]:

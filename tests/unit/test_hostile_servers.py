@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from mist_sim.errors import ScenarioError
-from mist_sim.observation.sender import Observed, Server
+from mist_sim.observation.sender import Observation, Server
 from mist_sim.rng import Streams
 from mist_sim.traces import Rows, TraceArrivals, TraceRow, Workload
 from mist_sim.traces.downloads import fetch
 from tests.commands import mist
-from tests.hostile_servers import ANSWERS, ANY, CHUNKED, GAP, OK, Lie, Talk, honest, lying
+from tests.hostile_servers import (
+    ANSWERS,
+    ANY,
+    CHUNKED,
+    CLOSED,
+    GAP,
+    ODD,
+    OK,
+    PIECE,
+    Lie,
+    Talk,
+    honest,
+    lying,
+)  # fmt: skip
 
 LIMIT = 5.0  # s for an answer: an honest server beside so many others needs more than one
 SLACK = 20.0  # s: the machine of a test may be busy; a hostile server goes on for longer
 LIES = [each for lie, _ in ANSWERS.values() for each in (lie, honest)]
+MEASURED = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no peak of memory")
 SCENARIO = """
 model: llama-3.1-8b
 workload: {trace: {type: vidur, path: sent.csv}, arrivals: {type: trace}}
@@ -46,14 +62,31 @@ def in_time(work: Callable[[], object], seconds: float) -> None:
     assert time.monotonic() - start < seconds + SLACK
 
 
+def observed_apart(url: str, code: int = 0) -> tuple[str, str, float]:
+    """Observe a server in a process of its own; return what it printed, and its peak in MiB."""
+    Path("s.yaml").write_text(SCENARIO)
+    told = "print([line for line in open('/proc/self/status') if 'VmHWM' in line][0])"
+    program = (
+        f"import atexit; atexit.register(lambda: {told}); from mist_sim.cli import main; main()"
+    )
+    words = f"observe {url} s.yaml --model m --out o --timeout {LIMIT} -q".split()
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    table, _, peak = done.stdout.partition("VmHWM:")
+    return table, done.stderr, int(peak.split()[0]) / 1024
+
+
 def test_each_lie_costs_its_own_request_alone():
     pytest.importorskip("httpx")
     rows = [TraceRow(1 + k, 8, k * 0.01) for k in range(len(LIES))]
     requests = Workload(Rows(rows), TraceArrivals()).requests(Streams(0))
-    found: list[Observed] = []
+    seen = Observation()
     with lying(by_length) as url:
         server = Server(url=url, model="m", timeout=LIMIT)
-        in_time(lambda: found.extend(server.observe(requests)), 2 * LIMIT)
+        in_time(lambda: server.observe(requests, seen), 2 * LIMIT)
+    found = seen.requests
     assert not [each.error for each in found[1::2] if each.error]
     assert [each.num_output_tokens for each in found[1::2]] == [8] * len(ANSWERS)
     for (name, (_, told)), each in zip(ANSWERS.items(), found[::2], strict=True):
@@ -61,23 +94,52 @@ def test_each_lie_costs_its_own_request_alone():
         assert told in each.error, name
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no peak of memory")
+@pytest.mark.parametrize("name", ODD)
+def test_odd_answers_are_whole(name):
+    pytest.importorskip("httpx")
+    requests = Workload(Rows([TraceRow(9, 8, 0.0)] * 2), TraceArrivals()).requests(Streams(0))
+    seen = Observation()
+    with lying(lambda talk: ODD[name](talk) if talk.body else honest(talk)) as url:
+        Server(url=url, model="m", timeout=LIMIT).observe(requests, seen)
+    assert [(each.error, each.num_output_tokens) for each in seen.requests] == [("", 8)] * 2
+    assert [each.num_pieces for each in seen.requests] == [8, 8]
+
+
+def test_an_answer_in_one_piece_has_no_gaps():
+    pytest.importorskip("httpx")
+    requests = Workload(Rows([TraceRow(9, 8, 0.0)]), TraceArrivals()).requests(Streams(0))
+    seen, usage = Observation(), {"choices": [], "usage": {"completion_tokens": 8}}
+    with lying(lambda talk: talk.events(PIECE, usage) if talk.body else honest(talk)) as url:
+        Server(url=url, model="m", timeout=LIMIT).observe(requests, seen)
+    assert seen.requests[0].num_output_tokens == 8
+    assert seen.latencies["tpot"] == []
+
+
+@MEASURED
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["floods without line ends", "nests", "holds lines"])
+def test_a_thousand_lies_at_once_stay_small(name):
+    pytest.importorskip("httpx")
+    lies = {"holds lines": (_asked(CHUNKED + b"7d00\r\n" + b"x" * 32_000 + b"\r\n"), "")}
+    lie, _ = (ANSWERS | lies)[name]
+    rows = "0,9,8\n" * 1_000
+    Path("sent.csv").write_text(f"arrived_at,num_prefill_tokens,num_decode_tokens\n{rows}")
+    with lying(lambda talk: lie(talk) if talk.body else honest(talk)) as url:
+        _, told, peak = observed_apart(url, code=2)
+    assert "no request was answered" in told
+    assert peak < 200
+
+
+@MEASURED
 def test_an_observation_of_lies_stays_small():
     pytest.importorskip("httpx")
     rows = "".join(f"{k * 0.01},{1 + k},8\n" for k in range(len(LIES)))
     Path("sent.csv").write_text(f"arrived_at,num_prefill_tokens,num_decode_tokens\n{rows}")
-    Path("s.yaml").write_text(SCENARIO)
-    told = "print([line for line in open('/proc/self/status') if 'VmHWM' in line][0])"
-    program = (
-        f"import atexit; atexit.register(lambda: {told}); from mist_sim.cli import main; main()"
-    )
     with lying(by_length) as url:
-        words = f"observe {url} s.yaml --model m --out o --timeout {LIMIT} -q".split()
-        done = subprocess.run(
-            [sys.executable, "-c", program, *words], capture_output=True, text=True, check=True
-        )
-    assert f"{len(ANSWERS)} of {len(LIES)} requests failed, the first because" in done.stderr
-    assert int(done.stdout.split()[1]) < 200 * 1024
+        table, told, peak = observed_apart(url)
+    assert f"{len(ANSWERS)} of {len(LIES)} requests have no whole answer, the first" in told
+    assert f"Latency of the {len(ANSWERS)} requests that were answered" in table
+    assert peak < 200
     assert len(pd.read_csv("o/requests.csv")) == len(ANSWERS)
 
 
@@ -120,6 +182,19 @@ FILES: dict[str, tuple[Lie, str]] = {
     "breaks off": (
         _asked(OK + b"Content-Length: 99\r\n\r\nabc", lambda talk: None), "after 3 of 99 bytes"
     ),
+    "sends a part unasked": (
+        _asked(b"HTTP/1.1 206 Part\r\nContent-Range: bytes 0-2/9\r\nContent-Length: 3\r\n\r\nabc"),
+        "another part than asked, which begins at 0",
+    ),
+    "has a length below 0": (
+        _asked(OK + b"Content-Length: -3\r\n\r\nabc"), "must be one whole number, got ['-3']"
+    ),
+    "has two lengths": (
+        _asked(OK + b"Content-Length: 3\r\nContent-Length: 2\r\n\r\nabc"), "got ['2', '3']"
+    ),
+    "has a length of 5,000 digits": (
+        _asked(OK + b"Content-Length: 1" + b"0" * 5_000 + b"\r\n\r\nabc"), "one whole number"
+    ),
     "leads to a file": (
         _asked(b"HTTP/1.1 302 There\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n"),
         "redirected to 'file:///etc/passwd'",
@@ -145,6 +220,45 @@ def test_a_download_is_bounded(name, monkeypatch):
     with lying(lie) as url:
         in_time(work, 1.0)
     assert not Path("t").exists()
+    assert not Path("t.part").exists() or Path("t.part").stat().st_size
+
+
+def test_a_part_that_ends_early_is_gone_on_with():
+    Path("t.part").write_bytes(b"abc")
+
+    def three(talk: Talk) -> None:
+        begin = int(talk.headers["range"].removeprefix("bytes=").removesuffix("-"))
+        bounds = f"Content-Range: bytes {begin}-{begin + 2}/9\r\nContent-Length: 3\r\n\r\n"
+        talk.say(b"HTTP/1.1 206 Part\r\n", bounds.encode(), b"def" if begin == 3 else b"ghi")
+
+    with lying(three) as url:
+        with pytest.raises(ScenarioError, match="ended after 6 of 9 bytes.*call again to go on"):
+            fetch(f"{url}/t", Path("t"), timeout=LIMIT)
+        fetch(f"{url}/t", Path("t"), timeout=LIMIT)
+    assert Path("t").read_bytes() == b"abcdefghi"
+
+
+def test_an_end_that_nobody_told_is_named(capsys):
+    with lying(lambda talk: talk.say(CLOSED, b"1,2\n")) as url:
+        mist("trace", "fetch", f"{url}/t", "--out", "t")
+    assert "and the server did not say where the file ends" in capsys.readouterr().err
+
+
+def test_many_addresses_share_the_time(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as waiting:
+        place = full.getsockname()
+        for _ in range(4):  # no one accepts them
+            client = waiting.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(place)
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place)] * 60
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+        def work() -> None:
+            with pytest.raises(ScenarioError, match="cannot be read"):
+                fetch("http://many.test/t", Path("t"), timeout=0.5)
+
+        in_time(work, 0.5)
 
 
 def test_another_part_than_asked_is_no_file():

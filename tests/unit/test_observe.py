@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import cProfile
 import json
+import os
+import pstats
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from mist_sim.observation.prompts import Prompts
+from mist_sim.observation.sender import Observation, Server
 from mist_sim.rng import Streams
 from mist_sim.traces import AllAtOnce, Rows, TraceRow, Workload
 from mist_sim.traces.readers.forms import reader_of
 from mist_sim.validation import read_run
 from tests.commands import mist
+from tests.conftest import ROOT
+from tests.hostile_servers import honest, lying
 from tests.loopback import Delays, server
 
 pytest.importorskip("httpx")
@@ -117,7 +128,10 @@ def test_blocks_in_common_are_sent_in_common(folder):
 def test_requests_that_fail_are_left_out_and_told(folder, capsys):
     with server(Delays(fails=frozenset({2, 5}))) as url:
         _observe(url)
-    assert "2 of 12 requests failed, the first because: status 500" in capsys.readouterr().err
+    assert (
+        "2 of 12 requests have no whole answer, the first because: status 500"
+        in capsys.readouterr().err
+    )
     assert len(pd.read_csv("o/requests.csv")) == 10
 
 
@@ -162,3 +176,91 @@ def test_longer_prompts_of_a_conversation_begin_with_shorter_ones():
     long = prompts.tokens(request(1, 30, ((7, 32),)))
     assert long[:10] == short
     assert prompts.tokens(request(0, 10, ())) != prompts.tokens(request(1, 10, ()))
+
+
+def test_many_requests_at_once_cost_no_more_each():
+    def calls_each(number: int) -> float:
+        requests = Workload(Rows([TraceRow(9, 2)] * number), AllAtOnce()).requests(Streams(0))
+        seen, profile = Observation(), cProfile.Profile()
+        with lying(honest) as url:
+            profile.runcall(Server(url=url, model="m").observe, requests, seen)
+        assert len(seen.answered) == number
+        return pstats.Stats(profile).total_calls / number
+
+    few = calls_each(30)
+    assert calls_each(120) < 1.2 * few
+
+
+def test_a_machine_that_is_late_says_so(folder, capsys):
+    requests = Workload(Rows([TraceRow(9, 2)] * 2), AllAtOnce()).requests(Streams(0))
+    seen = Observation()
+    with server(Delays()) as url:
+        Server(url=url, model="m").observe(requests, seen, progress=lambda *_: time.sleep(0.3))
+        assert seen.lateness >= 0.3
+        _observe(url)
+    assert "This machine noted answers up to" in capsys.readouterr().err
+
+
+PROGRAM = """
+import signal, sys
+from mist_sim.cli import main
+
+# shells ignore it for what they start in the background, such as these tests
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+@pytest.mark.parametrize(
+    ("number", "code", "told"),
+    [
+        (signal.SIGINT, 130, "interrupted; the results are in o\n"),
+        (signal.SIGTERM, 143, "terminated; the results are in o\n"),
+    ],
+)
+def test_a_signal_keeps_what_was_observed(number, code, told, folder):
+    delays = Delays(stalls=frozenset(range(3, 12)))
+    words = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        "observe",
+        "URL",
+        "s.yaml",
+        *["--model", "m", "--out", "o"],
+    ]
+    with server(delays) as words[4]:
+        process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        while len(delays.bodies) < 6 and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert err.endswith(told)
+    assert "requests have no whole answer, the first because: its answer had not come" in err
+    assert "Latency of the 3 requests that were answered" in out
+    assert len(pd.read_csv("o/requests.csv")) == 3
+    assert "requests without a whole answer left out" in read_run(Path("o")).provenance
+    assert {path.name for path in folder.iterdir()} == {"o", "s.yaml"}
+    mist("validate", "o")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+def test_a_signal_before_any_answer_leaves_nothing(folder, capsys, monkeypatch):
+    delays = Delays(stalls=frozenset(range(12)))
+    asyncio_sleep = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        await asyncio_sleep(seconds)
+        if delays.bodies:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("mist_sim.observation.sender.asyncio.sleep", sleep)
+    with server(delays) as url:
+        _observe(url, code=143)
+    assert "terminated; no results were written" in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == ["s.yaml"]

@@ -54,8 +54,10 @@ def observe(
     from mist_sim.errors import ScenarioError
     from mist_sim.observation.prompts import Prompts
     from mist_sim.observation.run_files import write_run
-    from mist_sim.observation.sender import Server
+    from mist_sim.observation.sender import Observation, Server
     from mist_sim.output import output_folder
+    from mist_sim.report.elements.shown import show
+    from mist_sim.report.observed import observed_table
     from mist_sim.rng import Streams
     from mist_sim.scenario.build import build_workload
 
@@ -70,17 +72,26 @@ def observe(
         prompts=Prompts(vocabulary, loaded.seed),
         timeout=timeout,
     )
+    seen, stop = Observation(), None
     with Saved() as saved, output_folder(out, replace=force) as folder:
         saved.output = folder
-        with Progress(workload.num_requests, visible=not quiet) as progress:
-            found = server.observe(
-                workload.requests(Streams(loaded.seed)), progress=progress, **_users(workload)
-            )
+        try:
+            requests = workload.requests(Streams(loaded.seed))
+            with Progress(workload.num_requests, visible=not quiet) as progress:
+                server.observe(requests, seen, progress=progress, **_users(workload))
+        except KeyboardInterrupt as interruption:
+            stop = interruption
+            if not seen.answered:
+                raise
         name = f"{scenario} on {url}"
-        folder.fill(lambda place: write_run(place, found, loaded, name=name, engine=engine))
-    failed = [each.error for each in found if each.error]
-    if failed:
-        note(f"{len(failed)} of {len(found)} requests failed, the first because: {failed[0]}")
+        folder.fill(lambda place: write_run(place, seen.requests, loaded, name=name, engine=engine))
+        show(name, observed_table(seen.latencies, len(seen.answered)))
+        if failed := [each.error for each in seen.requests if each.error]:
+            number = f"{len(failed)} of {len(seen.requests)}"
+            note(f"{number} requests have no whole answer, the first because: {failed[0]}")
+        note(f"This machine noted answers up to {seen.lateness * 1e3:.0f} ms late")
+        if stop is not None:
+            raise stop
     note(f"Written to {out}; next: mist validate {quote(str(out))}")
 
 

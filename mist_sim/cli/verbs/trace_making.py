@@ -131,18 +131,21 @@ def fetch(
     if not target.parent.is_dir():
         raise ScenarioError(f"{target}: there is no folder {target.parent}; make it")
     with _Bar(quiet) as bar:
-        found, found_at = download(
+        found = download(
             source.url,
             target,
             sha256=sha256 or source.sha256,
             timeout=timeout,
             progress=bar.show,
         )
-    told = "as expected" if sha256 or source.sha256 else "no checksum is known to compare with"
-    if found_at != source.url:
-        note(f"{source.url} is redirected to {found_at}")
+    is_known = sha256 or source.sha256
+    told = "as expected" if is_known else "no checksum is known to compare with"
+    if not (is_known or found.ends):
+        told += ", and the server did not say where the file ends"
+    if found.url != source.url:
+        note(f"{source.url} is redirected to {found.url}")
     next_step = f"mist trace inspect {quote(str(target))}"
-    note(f"Written to {target}; sha256 {found} ({told}); next: {next_step}")
+    note(f"Written to {target}; sha256 {found.sha256} ({told}); next: {next_step}")
 
 
 class _Bar:
