@@ -43,7 +43,8 @@ has 58,000."""
 
 ANSWER_LINE_BYTES = 2**15
 """Of a line of a server's answer, and of what the system keeps of it unread: 32 KiB. vLLM's lines,
-one for each token, have 0.3, and every request in flight holds one: a thousand take 200 MiB."""
+one for each token, have 0.3. Every request in flight may hold one, and a thousand stay so under 200
+MiB."""
 
 ANSWER_BYTES, ANSWER_BYTES_A_TOKEN = 2**18, 2**12
 """Of a server's answer to a request, headers and framing included: 256 KiB, and 4 KiB for each
