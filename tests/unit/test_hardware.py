@@ -183,6 +183,15 @@ def test_cards_that_nobody_measured(name, figures):
     assert gpu.confidence == "spec-only"
 
 
+def test_ampere_has_its_compute_capability():
+    """NVIDIA, CUDA GPU Compute Capability; newer cards have none, since all versions serve them."""
+    found = {name: load_gpu(name).compute_capability for name in NAMES}
+    a100s = dict.fromkeys((name for name in NAMES if name.startswith("a100")), 8.0)
+    others = dict.fromkeys(("a10", "a10g", "a40", "rtx-3090", "rtx-a6000"), 8.6)
+    older = {name: figures[-1] for name, figures in SMALL_OR_OLD.items() if name != "gb10"}
+    assert {name: each for name, each in found.items() if each} == a100s | others | older
+
+
 @pytest.mark.parametrize("name", ["v100-16gb-sxm", "v100-32gb-sxm", "t4"])
 def test_cards_of_unknown_kernels_are_told(name):
     """No table is of Volta or Turing: no error bar, and a range by other architectures."""

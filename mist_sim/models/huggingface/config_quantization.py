@@ -73,7 +73,9 @@ def stored_format(reader: ConfigReader, table: ConfigReader) -> tuple[Quantizati
         return MXFP4, "auto"
     if "modelopt" in str(method):
         table = table.table("quantization") or table
-        default = None if is_mixed(table) else algorithm_format(table)
+        default = None
+        if not is_mixed(table):
+            default = replace(algorithm_format(table), by_modelopt=True)
         return default, _modelopt_kv_cache(table)
     if method == "compressed-tensors":
         return _compressed_tensors(table), _kv_cache_dtype(table)

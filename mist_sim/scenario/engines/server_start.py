@@ -258,8 +258,10 @@ def _sparse(has_kernels: tuple[str, ...], server: Server) -> Iterator[str]:
         )
 
 
-_TURING, _AMPERE = 7.5, 8.0  # NVIDIA's compute capabilities
+_TURING, _AMPERE, _ADA = 7.5, 8.0, 8.9  # NVIDIA's compute capabilities
 _CUDA_13 = "this version's CUDA 13 leaves it out; engine: vllm-0.19 or older has kernels for it"
+_MODELOPT_FP8 = "fp8 of Model Optimizer"
+_OTHER_FP8 = "take a checkpoint in FP8 of another writer, such as llm-compressor"
 _WIDENS = "no kernel widens them there; take a checkpoint in 16 bits or of GPTQ"
 
 
@@ -271,7 +273,11 @@ def _too_old(least: float, formats: tuple[str, ...], why: str, server: Server) -
     gpu, model = server.cluster.gpu, server.model
     if gpu.compute_capability is None or gpu.compute_capability >= least:
         return
-    stored = [each.name for each in (model.quantization, *model.more_quantizations) if each]
+    stored = [
+        _MODELOPT_FP8 if each.by_modelopt and each.name == "fp8" else each.name
+        for each in (model.quantization, *model.more_quantizations)
+        if each
+    ]
     found = next((f" for weights in {name}" for name in stored if name in formats), "")
     if found or not formats:
         yield (
@@ -406,6 +412,20 @@ RULES: tuple[StartRule, ...] = (
         partial(_too_old, _TURING, ("fp8", "nvfp4"), _WIDENS),
         f"get_min_capability, 75 in fp8.py and for NVFP4 in modelopt.py of {_LAYERS}/quantization",
         _since("vllm-0.14"),
+    ),
+    StartRule(
+        "weights in FP8 of NVIDIA's Model Optimizer are on Ada, Hopper or newer",
+        partial(_too_old, _ADA, (_MODELOPT_FP8,), _OTHER_FP8),
+        f"ModelOptFp8Config.get_min_capability, 89 to 0.26 in {_LAYERS}/quantization/modelopt.py",
+        _until("vllm-0.24"),
+        is_told=True,
+    ),
+    StartRule(
+        "the same, or on Ampere",
+        partial(_too_old, _AMPERE, (_MODELOPT_FP8,), _OTHER_FP8),
+        f"ModelOptFp8Config.get_min_capability, 80 in {_LAYERS}/quantization/modelopt.py since "
+        "vllm-project/vllm#50019 (after 0.26)",
+        _since("vllm-0.33"),
     ),
     StartRule(
         "weights in MXFP4 are on Ampere or newer",
