@@ -38,7 +38,7 @@ def sources(package: Path) -> list[Path]:
 
 
 def digest(package: Path) -> str:
-    """Return what the sources of all compiled modules are, as 16 hexadecimal digits."""
+    """Return a digest of the sources of all compiled modules: 16 hexadecimal digits."""
     text = hashlib.sha256()
     for path in sources(package):
         for part in (path, path.with_suffix(".pxd")):
@@ -47,7 +47,7 @@ def digest(package: Path) -> str:
 
 
 def choice() -> str:
-    """Return what the environment chooses. Raises ScenarioError for another word."""
+    """Return the core that `MIST_SIM_CORE` chooses. Raises ScenarioError for other words."""
     said = os.environ.get(VARIABLE, "") or COMPILED
     if said not in CHOICES:
         from mist_sim.errors import ScenarioError, brief  # not there yet where this is built

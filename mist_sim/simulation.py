@@ -235,7 +235,7 @@ class Simulation:
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:
-        """What every result of these clients warns of, as far as that is known before a run."""
+        """Warnings of all results of these clients that are known before a run."""
         found = self._assumed()
         if self.workload.tells_no_prefixes:
             caching = [name for name, origin in self._times.items() if origin.caches_prefixes]

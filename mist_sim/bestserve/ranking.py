@@ -79,7 +79,7 @@ class Ranking(Findings):
         )
 
     def with_entries(self, entries: Sequence[Entry]) -> Self:
-        """Return it with other entries in the same order."""
+        """Return the ranking with other entries in the same order."""
         return replace(self, entries=tuple(entries))
 
     @property
@@ -147,7 +147,7 @@ class Ranking(Findings):
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:
-        """What the searches of strategies warn of.
+        """Warnings of the searches of strategies.
 
         A strategy that misses at every rate is in the table with a goodput of 0, so its search has
         nothing to add.

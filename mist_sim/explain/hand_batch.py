@@ -45,7 +45,7 @@ class HandBatch:
         return cls(_prompts(prompts) if prompts is not None else (), decodes, context)
 
     def for_engine(self, client: Any) -> StepBatch:
-        """Return it as a step of a client of type llm.
+        """Return the batch as a step of a client of type llm.
 
         Raises ScenarioError where no scheduler of that client would make such a step.
         """

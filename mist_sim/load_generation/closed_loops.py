@@ -46,7 +46,7 @@ class _Loop(LoadGenerator, ABC, Generic[Unit]):
 
     @abstractmethod
     def _do(self, unit: Unit) -> Generator[Event, Visit, Failure | None]:
-        """Do one, and return how the last request of it failed, None when it did not."""
+        """Send a unit's requests; return the failure of the last one, or None."""
 
     def _generate(self, requests: Iterator[Request]) -> Generator[Event, object, None]:
         """Start the users, as long as there is work for them."""

@@ -80,7 +80,7 @@ class OpenLoop(LoadGenerator):
         self._plainly[0].begin(request)
 
     def _end_plainly(self, request: Request, visits: list[Visit], failure: Failure | None) -> None:
-        """Note that a request is over that was walked plainly."""
+        """Note the end of a request that took the plain walk."""
         entered_at = visits[0].queued_at if visits else self.env.now
         request.front_end = entered_at - request.sent_at
         if failure is None:

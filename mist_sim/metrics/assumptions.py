@@ -161,7 +161,7 @@ def _start_lines(assumed: Sequence[str]) -> Iterator[str]:
 
 
 def _nearest(names: Sequence[str]) -> str:
-    """Return as which one an unknown model is taken; or nothing."""
+    """Return a text on the known model as which an unknown one is read; or nothing."""
     if not names:
         return ""
     taken = [name.removeprefix(_MODEL) for name in names]
@@ -229,7 +229,7 @@ def _acceptance(assumed: Mapping[str, Sequence[str]]) -> str:
 
 
 def _told(assumed: Mapping[str, Sequence[str]], kind: str) -> str:
-    """Return what the assumptions of a kind say, each once, with a client that has it."""
+    """Return the texts of the assumptions of a kind, each once, with a client that has it."""
     found: dict[str, str] = {}
     for client, names in assumed.items():
         for name in names:

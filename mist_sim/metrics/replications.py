@@ -153,7 +153,7 @@ class Replications(Findings):
 
     @cached_property
     def warnings(self) -> tuple[ResultWarning, ...]:
-        """What the runs warn of, and that they are all equal."""
+        """Warnings of the runs, and a warning if all runs are equal."""
         found = over_runs([of_data(summary) for summary in self.summaries])
         return (ResultWarning(kinds.ALIKE, _ALIKE), *found) if self.are_equal else found
 

@@ -35,7 +35,7 @@ _TOO_SHORT = (
 def run_warnings(
     summary: Mapping[str, Any], recorder: ColumnRecorder, *, asks_for_spending: bool
 ) -> Iterator[ResultWarning]:
-    """Yield what a run warns of.
+    """Yield the warnings of a run.
 
     summary: its figures. recorder: has the reasons of failed requests. asks_for_spending: whether
     its scenario says something of power or cost.

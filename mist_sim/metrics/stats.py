@@ -29,7 +29,7 @@ def describe(values: Array) -> dict[str, float]:
 
 
 def percentiles(values: Array, asked: Sequence[float]) -> list[float]:
-    """Return what `np.percentile` does, to the bit, without the modules that it imports.
+    """Return `np.percentile`, to the bit, without importing the modules that it needs.
 
     values: one at least.
     """
@@ -47,7 +47,7 @@ def percentiles(values: Array, asked: Sequence[float]) -> list[float]:
 
 
 def _between(low: float, high: float, share: float) -> float:
-    """Return what lies so far between two values, rounded as numpy does."""
+    """Return the linear interpolation between two values, rounded as numpy does."""
     if share < 0.5:
         return low + (high - low) * share
     return high - (high - low) * (1 - share)

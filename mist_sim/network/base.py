@@ -198,7 +198,7 @@ class Network(Protocol):
         """Return the seconds from then on until the destination can use the entries."""
 
     def reach(self, source: Seat, destination: Seat) -> Reach:
-        """Return how far an engine is from another."""
+        """Return the distance between two engines."""
 
 
 def bytes_left(

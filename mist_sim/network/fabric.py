@@ -285,7 +285,7 @@ class Fabric:
         return self._ranks[seat]
 
     def reach(self, source: Seat, destination: Seat) -> Reach:
-        """Return how far an engine is from another, all ranks sending at once."""
+        """Return the distance between two engines, all ranks sending at once."""
         found = self._reaches.get((source, destination))
         if found is None:
             found = self._reaches[source, destination] = self._reach(source, destination)

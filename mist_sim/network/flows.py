@@ -282,7 +282,7 @@ class Flows(Generic[Owner]):
         self._emptied.clear()
 
     def _forget_all(self) -> None:
-        """Let all classes go: no flow is left in any."""
+        """Remove all classes, since no flow is left."""
         for kept in (self._rows, self._paths, self._flows, self._changed, self._emptied):
             kept.clear()
 

@@ -53,7 +53,7 @@ class Link:
         """Everybody is at the link."""
 
     def node_of(self, client: str) -> None:
-        """Return that there are no nodes."""
+        """Return None: there are no nodes."""
 
     def start(self, env: Environment) -> None:
         """Join a simulation with no transfers under way."""
@@ -77,5 +77,5 @@ class Link:
         return self.connector.after(message.num_blocks, message.num_layers)
 
     def reach(self, source: Seat, destination: Seat) -> Reach:
-        """Return how far an engine is from another: all are equally far."""
+        """Return the distance between two engines, which is equal for all."""
         return Reach(self.latency + self.connector.start, 1 / self._bandwidth)

@@ -114,7 +114,7 @@ class Transfers:
         return transfer.end
 
     def send_alike(self, paths: tuple[Path, ...], num_bytes: float, latency: float) -> Event:
-        """Do the same with as many bytes on each of some paths."""
+        """Send equally many bytes on each of some paths; as `send`."""
         env, now, alone = self._env, self._env.now, self._alone
         end = now
         if not self._flows and (alone is None or alone.end <= now):

@@ -65,7 +65,7 @@ def _figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _spending(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Yield what a dollar and a joule give at the goodput, where the scenario asks for either."""
+    """Yield the throughput per dollar and joule at the goodput, if the scenario asks for it."""
     there = summary.get("at_goodput")
     if not there:
         return
@@ -83,7 +83,7 @@ def _spending(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _trials(summary: Mapping[str, Any]) -> RenderableType:
-    """Return how each run fared."""
+    """Return a table with a row per run: its rate, result and limits."""
     seeds = summary["seeds"]
     rows = [
         [
@@ -103,7 +103,7 @@ def _trials(summary: Mapping[str, Any]) -> RenderableType:
 
 
 def _what_binds(binding: Mapping[str, Any] | None) -> Iterator[RenderableType]:
-    """Yield what binds, if computed: a sentence, and the gain of each resource."""
+    """Yield the binding resource, if computed: a sentence, and the gain of each resource."""
     if binding is None:
         return
     rows = [

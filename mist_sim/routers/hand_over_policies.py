@@ -162,7 +162,7 @@ class FlippingPolicy:
         return here.client_id in prefills and any(v.client_id not in prefills for v in candidates)
 
     def _change(self, now: float, views: list[ClientView]) -> None:
-        """Let one client change sides if the other one is short."""
+        """Move one client to the other side if that side is short of clients."""
         prefills = self._prefills or set()
         prompts = [view for view in views if self._has_prompts(view)]
         answers = [view for view in views if self._has_answers(view)]

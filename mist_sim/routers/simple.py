@@ -60,6 +60,6 @@ class StageRouters:
     of_stages: Mapping[str, Router]
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
-        """Return what the router of the stage chooses."""
+        """Return the choice of the stage's router."""
         router = self.of_stages.get(stage.kind, self.default)
         return router.choose(request, stage, candidates)

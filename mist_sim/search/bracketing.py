@@ -45,7 +45,7 @@ class Bracket:
 
     @classmethod
     def of(cls, tried: Verdicts) -> Bracket:
-        """Return that of all rates tried."""
+        """Return the bracket of all rates tried."""
         rates = sorted(tried)
         missed = [rate for rate in rates if not tried[rate]]
         high = missed[0] if missed else None

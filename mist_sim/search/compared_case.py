@@ -99,7 +99,7 @@ class Case:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Those of `FIGURES` and of `limits`, as means over the seeds; NaN for unknown ones."""
+        """The figures of `FIGURES` and `limits`, as means over the seeds; NaN if unknown."""
         gpus = float(self.num_gpus) if self.num_gpus is not None else nan
         own = {"num_gpus": gpus}
         if self.goodput is not None:
@@ -135,7 +135,7 @@ class Case:
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:
-        """What its runs and its search warn of, and why there are no figures."""
+        """Warnings of its runs and its search, and the reason if there are no figures."""
         found: list[ResultWarning] = []
         if self.failure:
             found.append(ResultWarning(kinds.FAILED_RUNS, f"failed: {self.failure}"))

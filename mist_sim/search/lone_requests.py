@@ -26,7 +26,7 @@ class LoneRequests:
 
     @classmethod
     def of(cls, result: Mapping[str, Any]) -> Self:
-        """Return what the run of `binding.lone_runs` says."""
+        """Return the result of the run of `binding.lone_runs`."""
         by_limit = {name: exp(over) for name, over in result["alone"].items()}
         return cls(exp(max(result["quantile"])), by_limit)
 

@@ -144,7 +144,7 @@ class SliderSearch(Findings):
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:
-        """What the searches of positions warn of, and the positions that failed."""
+        """Warnings of the searches of positions, and the positions that failed."""
         failed: dict[str, Sequence[ResultWarning]] = {
             each.sliders.name: [ResultWarning(kinds.FAILED_RUNS, f"failed: {each.failure}")]
             for each in self.entries

@@ -120,7 +120,7 @@ class LeftOut(Protocol):
     """What a reading of a file left out."""
 
     def sentence(self, path: str) -> str:
-        """Return it in one line; empty if nothing was."""
+        """Return the count of left-out rows in one line; empty if there are none."""
 
 
 @runtime_checkable

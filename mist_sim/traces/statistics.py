@@ -74,7 +74,7 @@ class Known:
         self._number = 0
 
     def follow(self, content: Content, num_prompt_tokens: int) -> tuple[int, int | None]:
-        """Return how many tokens of a prompt are known from earlier ones, and add it to them.
+        """Return how many tokens of a prompt earlier prompts had, and remember the prompt.
 
         Also return how many requests ago the latest one was that had all of them; None if no token
         is known.

@@ -231,7 +231,7 @@ class NarrowColumn:
         self._parts.append(_Part(len(bits), least, more))
 
     def array(self, length: int) -> NDArray[np.generic]:
-        """Return so many values from the first on, up to the end of a part, as a new array."""
+        """Return a new array of values from a first one on, at most to the end of a part."""
         found, first = np.empty(length, self._bits), 0
         for number, least, more in self._parts:
             if first == length:

@@ -21,7 +21,7 @@ def num_input_tokens(visit: Visit) -> int:
 
 
 def totals(visits: Sequence[Visit]) -> tuple[float, int, int, int, int, int]:
-    """Return what the visits of a request add up to.
+    """Return the totals over a request's visits.
 
     The time in queues (seconds), its output tokens, its preemptions; prompt tokens looked up in
     prefix caches, found there, and known to an unlimited one.
@@ -52,7 +52,7 @@ def totals(visits: Sequence[Visit]) -> tuple[float, int, int, int, int, int]:
 def mean_number(
     number: int, changes: Sequence[tuple[float, int]] | None, begin: float, end: float
 ) -> float:
-    """Return how many there are on average from `begin` to `end` (s).
+    """Return the mean number from `begin` to `end` (s).
 
     number: at first. changes: (seconds, how many from then on), in order.
     """

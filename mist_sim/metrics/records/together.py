@@ -66,7 +66,7 @@ class Tracks(NamedTuple):
 
 
 def together(recorder: ColumnRecorder, numbers: Sequence[int] | None = None) -> Iterator[Tracks]:
-    """Yield some tracks of a run in order, as many at a time as have few steps, or one.
+    """Yield tracks of a run in order: several short ones at a time, or one long one.
 
     numbers: of the tracks; by default all.
     """
@@ -81,7 +81,7 @@ def together(recorder: ColumnRecorder, numbers: Sequence[int] | None = None) -> 
 
 
 def joined_tracks(recorder: ColumnRecorder, numbers: Sequence[int]) -> Tracks:
-    """Return some tracks of a run, one at least, as if they were one."""
+    """Return one or more tracks of a run joined into one."""
     runs = JoinedColumns([recorder.steps[number] for number in numbers])
     ends = [recorder.step_ends[number] for number in numbers]
     cuts = [list(accumulate(each, initial=0)) for each in (runs.num_rows, map(len, ends))]

@@ -28,7 +28,7 @@ from mist_sim.stages import Decode, Prefill
 
 Places = NDArray[np.int64]
 Rows = dict[str, Any]
-"""Some rows of a table, by column; `row`: the place of the request of each among some requests."""
+"""Rows of a table, by column; `row`: the position of each row's request."""
 
 QUEUE, PREFILL, DECODE, TRANSFER = "queue", Prefill.kind, Decode.kind, "transfer"
 _RETRIES, _OTHER = "retries", "other"

@@ -35,7 +35,7 @@ def communication(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> d
 
 
 def _retrieved(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the same for entries from levels of retrieval clients."""
+    """Return the seconds of entries that came from levels of retrieval clients."""
     rows = recorder.retrievals.columns()
     mine = np.isin(rows["request_id"], request_ids) & (rows["level"] != NO_LEVEL)
     if not mine.any():

@@ -40,7 +40,7 @@ _WORK = (
     "num_prefill_pairs",
     "busy",
 )
-"""What the work of a run depends on, of the columns of steps."""
+"""Columns of steps on which the work of a run depends."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ class Outages:
         self._find_anew()
 
     def repair(self, cable: Cable) -> None:
-        """Take one failure of a cable back."""
+        """Undo one failure of a cable."""
         self._faults[cable] -= 1
         self._find_anew()
 

@@ -147,7 +147,7 @@ class Folded:
 
 
 def _width(console: Console, options: ConsoleOptions, body: RenderableType) -> int:
-    """Return how wide something wants to be."""
+    """Return the width of something without line breaks."""
     return Measurement.get(console, options.update(max_width=_ANY_WIDTH), body).maximum
 
 

@@ -81,6 +81,6 @@ def _rates(summary: Mapping[str, Any], trials: list[Mapping[str, Any]]) -> Pictu
 
 
 def _told(trial: Mapping[str, Any]) -> str:
-    """Return what a mark says when it is pointed at."""
+    """Return the text that a mark shows under the pointer."""
     most = "" if trial["is_whole"] else "at most "
     return f"{most}{100 * trial['attainment']:.1f} % good, {trial['num_requests']:,} requests"

@@ -30,7 +30,7 @@ def edges_for(arrivals: Array) -> Array:
 
 
 def rates(times: Array, ends: Array) -> Array:
-    """Return how many events a second fall into each interval."""
+    """Return the events per second in each interval."""
     counts, _ = np.histogram(times[~np.isnan(times)], ends)
     return counts / np.diff(ends)
 

@@ -1,4 +1,4 @@
-"""What stands in a panel of a picture: data, each of which draws itself into Matplotlib's axes."""
+"""Marks in a panel of a picture: data that draw themselves into Matplotlib's axes."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class Picture:
         return replace(self, panels=[found])
 
     def with_spans(self, spans: Iterable[Span]) -> Picture:
-        """Return it with shaded times, if it is over time."""
+        """Return the picture with shaded times, if its axis is time."""
         if not self.is_over_time or not (shaded := list(spans)):
             return self
         return replace(self, panels=[replace(p, marks=[*shaded, *p.marks]) for p in self.panels])
@@ -150,7 +150,7 @@ class Picture:
     # ------------------------------------------------------------- as a file
 
     def figure(self) -> Figure:
-        """Return it as a figure of Matplotlib. Raises ScenarioError without Matplotlib."""
+        """Return the picture as a figure of Matplotlib. Raises ScenarioError without Matplotlib."""
         return _figure([("", self)])
 
     def save(self, path: str | Path, *, replace: bool = False) -> Path:
@@ -171,7 +171,7 @@ class Picture:
         return bytes_of([("", self)], form)
 
     def svg(self, name: str = "picture") -> str:
-        """Return it as an element of a page, with the page's ink. name: for ids in it."""
+        """Return the picture as an element of a page, with the page's ink. name: for its ids."""
         with look():
             figure, file = self.figure(), BytesIO()
             figure.savefig(file, format="svg", transparent=True, metadata=_METADATA["svg"])
@@ -357,7 +357,7 @@ def _logarithmic(axes: Axes, way: str) -> None:
 
 
 def _handles(grid: Iterable[Axes]) -> dict[str, Any]:
-    """Return what a legend shows for each name."""
+    """Return the entry of a legend for each name."""
     found: dict[str, Any] = {}
     for axes in grid:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):

@@ -42,7 +42,7 @@ def expected_rows(expected: Bars) -> Iterator[tuple[str, str, str]]:
 
 
 def expected_of_each(cases: Mapping[str, Bars]) -> Iterator[RenderableType]:
-    """Yield the same for scenarios, by name; scenarios with equal ranges share a line."""
+    """Yield the ranges of scenarios, by name; scenarios with equal ranges share a line."""
     found: dict[tuple[str, tuple[str, str]], list[str]] = {}
     for metric in _METRICS:
         for name, expected in cases.items():

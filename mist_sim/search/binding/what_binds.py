@@ -53,7 +53,7 @@ def what_binds(
     journal: str | Path | None = None,
     resume: bool = False,
 ) -> Binding:
-    """Return what binds a scenario at its goodput, as `find_goodput` found it.
+    """Return the resource that binds a scenario at the goodput that `find_goodput` found.
 
     by: share by which resources are relaxed. num_requests: per run, if the workload is drawn.
     jobs, progress, journal, resume: as in `find_goodput`.
@@ -85,7 +85,7 @@ def search_binding(
     by: float = 0.1,
     num_requests: int = _REQUESTS,
 ) -> Binding:
-    """Return what binds a scenario, with the runs as tasks of a study; see `what_binds`."""
+    """Return the binding resource, with the runs as tasks of a study; see `what_binds`."""
     scenario, rates = built.scenario, Rates(built.scenario, built)
     data, seed = as_data(scenario), goodput.searches[0].seed
     rate = goodput.rate * _ABOVE

@@ -158,7 +158,7 @@ class Fleet:
 
     @property
     def whose_nodes(self) -> str:
-        """Of which GPUs the nodes of the assumed network are, in words."""
+        """The GPUs of the assumed network's nodes, in words."""
         return whose_nodes(self._gpus)
 
     @property

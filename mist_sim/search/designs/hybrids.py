@@ -15,7 +15,7 @@ from mist_sim.search.sliders import Slidable
 
 
 def ratios_to_try(num_clients: int) -> list[int]:
-    """Return how many of some clients take prompts: as few as can be, half, and as many."""
+    """Return the numbers of clients for prompts to try: the fewest, half, and the most."""
     return sorted({1, num_clients // 2, num_clients - 1} - {0, num_clients})
 
 

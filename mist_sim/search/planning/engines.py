@@ -186,7 +186,7 @@ def _add(shop: Shop, question: Question, gpu: str, width: int, gpu_name: str) ->
 
 
 def _kind(problem: str) -> str:
-    """Return what a problem of an engine is about, in one or two words."""
+    """Return the topic of an engine's problem, in one or two words."""
     for kind, marks in _KINDS.items():
         if any(mark in problem for mark in marks):
             return kind

@@ -167,7 +167,7 @@ def _notes(hunt: Hunt, best: Tried) -> Iterator[str]:
 
 
 def _open(hunt: Hunt, left: Sequence[Candidate]) -> str:
-    """Return how many candidates are not known to miss, and the most promising."""
+    """Return a text on the candidates that may still keep the limits."""
     first = left[0]
     price = f"{first.name} for {first.priced}"
     found = hunt.tried.get(first)

@@ -114,7 +114,7 @@ class Plan(Findings):
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:
-        """What the answer, its runs and all engines to choose from warn of."""
+        """Warnings of the answer, its runs, and all engines to choose from."""
         found = [ResultWarning(kinds.PLAN, note) for note in self.notes]
         known = of_points(self.of_engines)
         texts = {(each.kind, each.text) for each in known}

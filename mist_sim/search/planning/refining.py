@@ -78,7 +78,7 @@ class Refining:
         return found
 
     def at_goodput(self, scenario: Scenario, goodput: Goodput) -> dict[str, Any] | None:
-        """Return what a run at the goodput takes (`spending_at`); None without goodput."""
+        """Return the spending of a run at the goodput (`spending_at`); None without goodput."""
         if isnan(goodput.rate):
             return None
         task = at_goodput(("at goodput", "figures"), Built(scenario), goodput)

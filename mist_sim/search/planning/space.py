@@ -63,7 +63,7 @@ class Candidate:
 
     @property
     def family(self) -> tuple[object, ...]:
-        """Everything but the counts: equal in candidates that differ in these alone."""
+        """All but the counts: equal for candidates that differ in their counts only."""
         return self.engine.gpu, self.engine.width, self.design, self.chunks, self.router
 
     @property
@@ -94,7 +94,7 @@ class Candidate:
 
     @property
     def without_one(self) -> dict[str, Candidate | None]:
-        """It without one of its engines, by kind of engine; None: no engine is left."""
+        """The candidate without one engine, by kind of engine; None: no engine is left."""
         first, second = self.first, self.second
         fewer = replace(self, first=first - 1) if first > 1 else None
         if not second:

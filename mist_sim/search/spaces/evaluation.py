@@ -175,7 +175,7 @@ class Evaluation:
         return kept
 
     def _raced(self, several: Sequence[Prepared]) -> list[Prepared]:
-        """Return those worth a search."""
+        """Return the configurations worth a search."""
         found: list[Prepared] = []
         tried: list[tuple[Prepared, float]] = []
         for each in several:

@@ -138,7 +138,7 @@ def search_space(
 
 
 def identity_of(space: Space, options: SearchOptions) -> dict[str, Any]:
-    """Return as plain data everything a search depends on, except its scenario."""
+    """Return everything but the scenario that a search depends on, as plain data."""
     return {
         "vary": {key: list(values) for key, values in space.vary.items()},
         "cases": {name: dict(settings) for name, settings in space.cases.items()},

@@ -110,7 +110,7 @@ class SpaceSearch(Findings):
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:
-        """What its configurations warn of, those of the front first."""
+        """Warnings of its configurations, those of the front first."""
         rows = sorted(self.rows, key=lambda row: row["status"] != "front")
         return of_points({row["name"]: of_data(row) for row in rows})
 

@@ -11,7 +11,7 @@ from mist_sim.search.spaces.prepared import Prepared
 
 
 def at_least(prepared: Prepared, outcome: Outcome) -> dict[str, float]:
-    """Return what its goodput, and those over something known, reach at least.
+    """Return lower bounds of its goodput, and of objectives that divide it by known figures.
 
     Requests per second, also over GPUs or dollars; empty unless all rates tried are attained.
     """
@@ -27,7 +27,7 @@ def at_least(prepared: Prepared, outcome: Outcome) -> dict[str, float]:
 
 
 class Unbounded:
-    """Those of a search. prepared, outcomes: by number."""
+    """The unbounded configurations of a search. prepared, outcomes: by number."""
 
     def __init__(self, prepared: Mapping[int, Prepared], outcomes: Mapping[int, Outcome]) -> None:
         mine = [n for n, found in outcomes.items() if found.status == "undecided"]

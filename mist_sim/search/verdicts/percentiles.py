@@ -25,7 +25,7 @@ class Percentile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As files have it, such as "p50_ttft"."""
+        """The name in files, such as "p50_ttft"."""
         return f"p{100 * self.share:.0f}_{self.metric}"
 
 

@@ -40,7 +40,7 @@ class RequestTimes:
 
     @classmethod
     def of(cls, recorder: ColumnRecorder, warmup: float) -> RequestTimes:
-        """Return those of user requests that were sent at or after `warmup` seconds."""
+        """Return the times of user requests sent at or after `warmup` seconds."""
         c: Mapping[str, Any] = request_columns(recorder)
         rows = np.flatnonzero((c["parent_id"] == c["request_id"]) & (c["arrival_time"] >= warmup))
         rows = rows[np.argsort(c["request_id"][rows])]

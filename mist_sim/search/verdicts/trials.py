@@ -66,7 +66,7 @@ class Trial:
         return self.attained
 
     def data(self) -> dict[str, Any]:
-        """Return it as plain data, of which `of` makes it again."""
+        """Return the trial as plain data, from which `of` restores it."""
         return asdict(self)
 
     @classmethod

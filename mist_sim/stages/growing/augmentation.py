@@ -40,5 +40,5 @@ class Augment(Growing):
         return self if self.num_tokens else replace(self, num_tokens=num_prompt_tokens)
 
     def follow(self, request: Request, rng: np.random.Generator) -> Served:
-        """Return that the next prompt is longer."""
+        """Return an outcome that lengthens the next prompt."""
         return Served(changes=(Longer(Prompted, self.num_added_tokens),))

@@ -35,7 +35,7 @@ class Growing(Stage, ABC):
 
     @abstractmethod
     def follow(self, request: Request, rng: np.random.Generator) -> Served:
-        """Return what follows the served stage. rng: the client's own generator."""
+        """Return the outcome, with the stages that follow. rng: the client's own generator."""
 
 
 @STAGES.register("deliver")

@@ -44,7 +44,7 @@ class _Winners(Mark):
 
     @property
     def colours(self) -> dict[str, str]:
-        """Of each that may win."""
+        """The colour of each design that may win."""
         names = list(self.plane["goodput"])
         return {name: _COLOURS[k % len(_COLOURS)] for k, name in enumerate(names)} | _NEUTRAL
 

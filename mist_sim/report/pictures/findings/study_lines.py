@@ -13,7 +13,7 @@ from mist_sim.report.pictures.picture import Panel, Picture
 from mist_sim.report.pictures.style import COLOURS
 
 Values = Mapping[str, Any]
-"""What is varied at a point."""
+"""The varied keys of a point, with their values."""
 
 _FEWEST = 3  # values of a key from which on its numbers are a scale, if it is no rate
 

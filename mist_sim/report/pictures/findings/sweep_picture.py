@@ -37,7 +37,7 @@ def sweep_picture(summary: Mapping[str, Any]) -> Picture:
 
 
 def sweep_title(summary: Mapping[str, Any]) -> str:
-    """Return what the picture of a sweep shows."""
+    """Return the data of a sweep's picture."""
     what = ", ".join(filter(None, metric_title(summary["metric"])))
     return f"{what} over {' and '.join(summary['labels'])}"
 

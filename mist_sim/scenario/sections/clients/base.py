@@ -107,7 +107,7 @@ class ClientPart(Part):
         return [self.make(name=name) for name in self.names]
 
     def problems(self) -> Iterable[Problem]:
-        """Return what the class refuses."""
+        """Return the problems that the class finds."""
         try:
             self.make(name=self.name)
         except ValueError as error:

@@ -122,7 +122,7 @@ class LlmPart(ClientPart):
 
     @property
     def stages(self) -> Sequence[str]:
-        """Those that its role serves, in their order."""
+        """The stages that its role serves, in order."""
         return [kind for kind in LLM_STAGES if kind in ROLES[self.role]]
 
     @property
