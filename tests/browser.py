@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -23,6 +24,13 @@ def console_of(page: Path) -> list[str]:
     """Return the errors that a page writes to the console."""
     told = _run(page, "--dump-dom", "--enable-logging=stderr").stderr.splitlines()
     return [line for line in told if "CONSOLE" in line and page.name in line]
+
+
+def pages_of(page: Path) -> int:
+    """Return on how many sheets of paper a page prints."""
+    file = page.with_suffix(".pdf")
+    _run(page, "--no-pdf-header-footer", f"--print-to-pdf={file}")
+    return len(re.findall(rb"/Type\s*/Page\b", file.read_bytes()))
 
 
 def _run(page: Path, *options: str) -> subprocess.CompletedProcess[str]:

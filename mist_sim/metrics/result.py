@@ -33,7 +33,7 @@ from mist_sim.metrics.spending.added import (
     spent_by_clients,
     spent_on_requests,
 )
-from mist_sim.metrics.spending.cost import Bill, CostOptions
+from mist_sim.metrics.spending.cost import Bill, CostOptions, rent_summary
 from mist_sim.metrics.spending.energy import Ledger, PowerOptions
 from mist_sim.metrics.summary import summarise
 from mist_sim.metrics.tables.saved_findings import ONE_LINE, Findings, Presenter
@@ -175,6 +175,7 @@ class Result(Findings):
             found["reconfigurations"] = [{"time": t, **asdict(s)} for t, s in self.sliders]
         if self.power_unknown:
             return found | {"power_unknown": self.power_unknown}
+        found |= rent_summary(self.machines, self.cost)
         return found | spending_summary(
             self.recorder,
             self.ledger,

@@ -335,6 +335,8 @@ class Summary(_Always, total=False):
     api_cost_usd: float
     api_cost_per_million_output_tokens_usd: float
     prices: dict[str, str]
+    usd_per_hour: float
+    price_origins: list[str]
 
 
 def check_number(option: str, name: str) -> None:

@@ -304,6 +304,7 @@ def search_goodputs(
             title=built.scenario.headline,
             expected_errors=built.expected_errors,
             assumed_host=built.assumed_host,
+            rent=built.rent,
             known_warnings=built.warnings,
             settings=_settings(all_rates[k], [found[k, seed] for seed in all_seeds[k]]),
             is_coarse=any((k, seed) in out for seed in all_seeds[k]),

@@ -106,6 +106,7 @@ class Goodput(Findings):
         settings for the rate found; empty with several seeds, or if none was found.
     expected_errors: expected errors of TTFT and TPOT against a real engine, as in a run's summary.
     assumed_host: effect of an assumed host of its GPUs, by client, as in a run's summary.
+    rent: dollars an hour of its GPUs, as there.
     known_warnings: warnings known before its runs.
     binding: what binds at that rate; None: not requested, or no goodput. is_coarse: the search
         ended before it was within the tolerance, since another design surely serves more.
@@ -126,6 +127,7 @@ class Goodput(Findings):
     settings: Mapping[str, Any] = field(default_factory=dict)
     expected_errors: Mapping[str, Any] = field(default_factory=dict)
     assumed_host: Mapping[str, Any] = field(default_factory=dict)
+    rent: Mapping[str, Any] = field(default_factory=dict)
     known_warnings: tuple[ResultWarning, ...] = ()
     binding: Binding | None = None
     is_coarse: bool = False
@@ -253,6 +255,7 @@ class Goodput(Findings):
             "num_runs": self.num_runs,
             "num_requests": self.num_requests,
             "num_gpus": self.num_gpus,
+            **self.rent,
             "attainment_asked": self.target.attainment,
             "relaxation": self.target.relaxation,
             "each_limit_alone": self.target.each,

@@ -12,7 +12,7 @@ from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.hardware import gpu_group
 from mist_sim.metrics import PowerOptions
 from mist_sim.metrics.expected_errors import expected_errors
-from mist_sim.metrics.spending.cost import dollars_an_hour
+from mist_sim.metrics.spending.cost import dollars_an_hour, rent_summary
 from mist_sim.scenario import Scenario, build
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
@@ -72,6 +72,12 @@ class Built:
             return nan
         machines = [client.traits.machine for client in self.simulation.clients]
         return dollars_an_hour(machines, cost) / self.num_gpus
+
+    @property
+    def rent(self) -> dict[str, Any]:
+        """Dollars an hour of all GPUs (`rent_summary`); empty where a GPU has no price."""
+        machines = [client.traits.machine for client in self.simulation.clients]
+        return rent_summary(machines, self.scenario.cost.make() if self.scenario.cost else None)
 
     @cached_property
     def num_gpus(self) -> int | None:

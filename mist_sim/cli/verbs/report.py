@@ -15,6 +15,12 @@ def report(
     out: Path = typer.Option(
         Path("report.html"), metavar="FILE", help="Write the report into this file."
     ),
+    brief: bool = typer.Option(
+        False,
+        "--brief",
+        help="Write one sheet of A4: the question, the answer with how sure, limits, dollars a "
+        "month, room, one picture, what was assumed.",
+    ),
     force: ReplaceFile = False,
 ) -> None:
     """Write a report as one HTML file: the verdict, pictures, tables, and the scenario."""
@@ -27,5 +33,6 @@ def report(
     require_report()
     with Saved() as saved, output_file(out, replace=force) as file:
         saved.output = file
-        file.write(folder_page(folder, title_of(folder)).html())
+        page = folder_page(folder, title_of(folder))
+        file.write(page.sheet() if brief else page.html())
         note(f"{out}: open it in a browser")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mist_sim.core.states import STATES
+from mist_sim.errors import ScenarioError
 from mist_sim.hardware.gpu_group import GpuGroup, GpuMachine
 from mist_sim.hardware.prices import Price, PriceKind, check_provider, price_of
 from mist_sim.metrics.clients.lives import RESERVED
@@ -187,6 +189,29 @@ def gpu_prices(
         tuple(_price(group, options) for group in machine.groups) if machine else ()
         for machine in machines
     ]
+
+
+def rent_summary(
+    machines: Sequence[GpuMachine | None], options: CostOptions | None
+) -> dict[str, Any]:
+    """Return the dollars an hour of all GPUs, and where their prices come from.
+
+    options: of the scenario; None: offers on demand. Empty without GPUs, and where one has no
+    price.
+    """
+    several = Counter(map(id, machines))  # copies of a client share their machine
+    kinds = list({id(each): each for each in machines if each is not None}.values())
+    try:
+        prices = gpu_prices(kinds, options or CostOptions())
+    except ScenarioError:
+        return {}
+    origins: dict[str, None] = {}
+    dollars = 0.0
+    for machine, mine in zip(kinds, prices, strict=True):
+        for price, group in zip(mine, machine.groups, strict=True):
+            dollars += several[id(machine)] * price.dollars * group.num_gpus
+            origins[f"{price.dollars:g} $/h, {price.origin}"] = None
+    return {"usd_per_hour": dollars, "price_origins": list(origins)} if dollars else {}
 
 
 def dollars_an_hour(machines: Sequence[GpuMachine | None], options: CostOptions) -> float:

@@ -7,9 +7,11 @@ from math import isnan, nan
 from typing import Any
 
 from mist_sim.report.comparison import comparison_table
+from mist_sim.report.elements.cells import percent
 from mist_sim.report.elements.metric_cells import metric_cell
-from mist_sim.report.pages.page import Drawing, Page, Verdict
+from mist_sim.report.pages.page import Brief, Card, Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
+from mist_sim.report.pages.sheets import cheapest_token, how_sure
 from mist_sim.report.pictures.marks import Bars
 from mist_sim.report.pictures.picture import Panel, Picture
 
@@ -32,7 +34,39 @@ def comparison_page(summary: Mapping[str, Any], title: str) -> Page:
         Verdict("plain", f"{len(summary['scenarios'])} scenarios.", sentence),
         comparison_table(summary),
         figures=list(_drawings(summary)),
+        brief=_brief(summary),
     )
+
+
+def _brief(summary: Mapping[str, Any]) -> Brief:
+    cases = summary["scenarios"]
+    question = f"Which is best: {', '.join(cases)}?"
+    good, room = (
+        {name: each[key] for name, each in cases.items() if not isnan(each.get(key, nan))}
+        for key in ("good_request_fraction", "headroom" if summary["goodput"] else "room")
+    )
+    what = "more requests" if summary["goodput"] else "of the time"
+    cost = "cost_per_million_output_tokens"
+    keys = (f"{cost}_at_goodput_usd", f"{cost}_usd")
+    prices = {
+        name: next((each[key] for key in keys if not isnan(each.get(key, nan))), nan)
+        for name, each in cases.items()
+    }
+    tiles = [
+        _most("limits", good, "of the requests keep all"),
+        cheapest_token(prices),
+        _most("room", room, what),
+    ]
+    bars = [each for each in summary["expected_errors"].values() if each]
+    return Brief(question, how_sure("", {"expected_errors": bars[0] if bars else {}}), tiles)
+
+
+def _most(name: str, shares: Mapping[str, float], unit: str) -> Card:
+    """Return the tile of the largest share, with whose it is."""
+    if not shares:
+        return Card(name, "-", note="not known")
+    best = max(shares, key=lambda each: shares[each])
+    return Card(name, percent(shares[best], digits=1), unit, note=f"the most, of {best}")
 
 
 def restored(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from typing import Any
 
 from mist_sim.metrics.latency import limit_title
 from mist_sim.report.goodput import asked, goodput_table
-from mist_sim.report.pages.page import Drawing, Page, Verdict
+from mist_sim.report.pages.page import Brief, Card, Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
+from mist_sim.report.pages.sheets import how_sure, monthly
 from mist_sim.report.pictures.marks import Limit, Mark, Points, Span
 from mist_sim.report.pictures.picture import Panel, Picture
 from mist_sim.report.pictures.style import COLOURS, LIMIT_COLOUR, WAIT_COLOUR
@@ -24,8 +25,32 @@ _MARKS = {
 def goodput_page(summary: Mapping[str, Any], title: str) -> Page:
     """Return the report of a search. summary: `Goodput.summary`."""
     return printed_page(
-        title, _verdict(summary), goodput_table(summary), figures=list(_drawings(summary))
+        title,
+        _verdict(summary),
+        goodput_table(summary),
+        figures=list(_drawings(summary)),
+        brief=_brief(summary, title),
     )
+
+
+def _brief(summary: Mapping[str, Any], title: str) -> Brief:
+    question = f"How much do {title.split(';', maxsplit=1)[0]} serve within their limits?"
+    low, high = summary["interval"]
+    is_known = not isnan(summary["goodput"])
+    how = f"between {low:.4g} and {high:.4g} requests a second" if is_known else summary["status"]
+    rate = f"{summary['goodput']:.4g}" if is_known else "-"
+    first = summary["first_limit"]
+    room = [
+        Card("limits", rate, "requests a second", note=asked(summary)),
+        monthly(summary),
+        Card(
+            "room",
+            "-" if isinf(high) or not is_known else f"{high:.4g}",
+            "" if isinf(high) or not is_known else "requests a second are too many",
+            note=f"{limit_title(first)} misses first" if first else "no limit was missed",
+        ),
+    ]
+    return Brief(question, how_sure(how, summary), room)
 
 
 def restored_goodput(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
     from mist_sim.report.pictures.picture import Picture
 
+_SHEET_PICTURE = 2.6  # inches of all panels of the picture on a sheet of A4
+_SHEET_PANELS = 3
+_SHEET_WARNINGS, _SHEET_ASSUMED = 900, 300  # letters of these parts there
+_LINE = 100  # letters of a line there
 MISSING = "a report needs Jinja2 and Matplotlib: pip install 'mist-sim[report]'"
 
 
@@ -38,12 +42,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Card:
-    """A figure that stands at the top. key: of the summary that has it."""
+    """A figure that stands at the top. key: of the summary that has it. note: below it."""
 
     name: str
     value: str
     unit: str = ""
     key: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,14 @@ class Drawing:
     figure: Picture
 
     @property
+    def on_a_sheet(self) -> Drawing:
+        """It with panels so low that a sheet has room for them."""
+        panels = self.figure.panels[:_SHEET_PANELS]
+        most = _SHEET_PICTURE / max(len(panels), 1)
+        lower = [replace(panel, height=min(panel.height, most)) for panel in panels]
+        return replace(self, figure=replace(self.figure, panels=lower))
+
+    @property
     def svg(self) -> Markup:
         """The picture as an element of a page."""
         from markupsafe import Markup
@@ -86,6 +99,20 @@ class Detail:
 
     title: str
     text: str
+
+
+@dataclass(frozen=True)
+class Brief:
+    """What a page of one sheet has beside the verdict, the first picture and the warnings.
+
+    question: that the verdict answers. sure: how sure that is. tiles: limits, dollars, room.
+    assumed: what the answer rests on that nobody said.
+    """
+
+    question: str
+    sure: str
+    tiles: Sequence[Card]
+    assumed: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -105,6 +132,7 @@ class Page:
     printed: Sequence[Printed] = ()
     figures: Sequence[Drawing] = ()
     details: Sequence[Detail] = field(default_factory=tuple)
+    brief: Brief | None = None
 
     def warned(self, summary: Mapping[str, Any]) -> Self:
         """Return it with the warnings of findings. summary: `Findings.summary`."""
@@ -112,16 +140,28 @@ class Page:
 
         return replace(self, warnings=(*self.warnings, *warning_lines(summary)))
 
+    def sheet(self) -> str:
+        """Return one sheet of A4: the answer alone, as one file.
+
+        Raises ScenarioError for a page that has none, and without Jinja2 or Matplotlib.
+        """
+        if self.brief is None:
+            raise ScenarioError(
+                "one sheet is of a run, a goodput, a plan or a comparison; leave out --brief"
+            )
+        warnings, left = _that_fit(self.warnings, _SHEET_WARNINGS)
+        assumed, others = _that_fit(self.brief.assumed, _SHEET_ASSUMED)
+        shown = replace(
+            self,
+            warnings=[*warnings, *_more(left)],
+            brief=replace(self.brief, assumed=[*assumed, *_more(others)]),
+            figures=[each.on_a_sheet for each in self.figures[:1]],
+        )
+        return _rendered(shown, "brief.html.j2")
+
     def html(self) -> str:
         """Return the page as one file. Raises ScenarioError without Jinja2 or Matplotlib."""
-        require_report()
-        from markupsafe import Markup
-
-        return _template().render(
-            page=self,
-            style=Markup(_text("page.css")),  # noqa: S704 - our own file
-            version=_version(),
-        )
+        return _rendered(self, "page.html.j2")
 
 
 def require_report() -> None:
@@ -137,10 +177,33 @@ def can_report() -> bool:
     return all(find_spec(name) is not None for name in ("jinja2", "matplotlib"))
 
 
-def _template() -> Template:
+def _rendered(page: Page, template: str) -> str:
+    require_report()
+    from markupsafe import Markup
+
+    style = Markup(_text("page.css"))  # noqa: S704 - our own file
+    return _template(template).render(page=page, style=style, version=_version())
+
+
+def _that_fit(texts: Sequence[str], letters: int) -> tuple[list[str], int]:
+    """Return the first texts that have so many letters at most, and how many are left."""
+    found: list[str] = []
+    for text in texts:
+        letters -= max(len(text), _LINE)
+        if letters < 0:
+            break
+        found.append(text)
+    return found, len(texts) - len(found)
+
+
+def _more(number: int) -> list[str]:
+    return [f"... and {number} more: see the long report"] if number else []
+
+
+def _template(name: str) -> Template:
     from jinja2 import Environment
 
-    return Environment(autoescape=True, trim_blocks=True).from_string(_text("page.html.j2"))
+    return Environment(autoescape=True, trim_blocks=True).from_string(_text(name))
 
 
 def _text(name: str) -> str:

@@ -7,8 +7,9 @@ from math import isnan, nan
 from typing import Any
 
 from mist_sim.metrics.spending.cost import HOURS_A_MONTH
-from mist_sim.report.pages.page import Detail, Drawing, Page, Verdict
+from mist_sim.report.pages.page import Brief, Card, Detail, Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
+from mist_sim.report.pages.sheets import how_sure, monthly
 from mist_sim.report.pictures.marks import Points
 from mist_sim.report.pictures.picture import Panel, Picture
 from mist_sim.report.pictures.style import COLOURS, LIMIT_COLOUR, WAIT_COLOUR
@@ -32,7 +33,32 @@ def plan_page(summary: Mapping[str, Any], title: str) -> Page:
         plan_table(summary),
         figures=list(_drawings(summary)),
         details=[Detail("Commands that deploy it", commands)],
+        brief=_brief(summary, title),
     )
+
+
+def _brief(summary: Mapping[str, Any], title: str) -> Brief:
+    level, headroom = _level(summary), summary["headroom"]
+    limits = summary["limits"]
+    kept = sum(each["verdict"] == "pass" for each in limits.values())
+    tiles = [
+        Card("limits", f"{kept} of {len(limits)}", "kept", note=f"at {summary['rate']:.4g} /s"),
+        monthly(summary),
+        Card(
+            "room",
+            "-" if headroom is None else f"{100 * headroom:.0f} %",
+            "" if headroom is None else "more requests",
+            note="until a limit is missed" if headroom is not None else "goodput not known",
+        ),
+    ]
+    told = f"{level} that the limits are kept" if level else ""
+    return Brief(title, how_sure(told, summary), tiles)
+
+
+def _level(summary: Mapping[str, Any]) -> str:
+    """Return the confidence of the line that says what to buy."""
+    buy = next((line for line in summary["lines"] if line["name"] == "buy"), None)
+    return buy["confidence"] if buy else ""
 
 
 def restored_plan(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,8 +73,7 @@ def restored_plan(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def _verdict(summary: Mapping[str, Any]) -> Verdict:
     """Return the answer, with the confidence of the line that says what to buy."""
-    buy = next((line for line in summary["lines"] if line["name"] == "buy"), None)
-    level = buy["confidence"] if buy else ""
+    level = _level(summary)
     headroom = summary["headroom"]
     room = "" if headroom is None else f", with {100 * headroom:.0f} % headroom"
     month = f"{HOURS_A_MONTH * summary['usd_per_hour']:,.0f} $ a month"

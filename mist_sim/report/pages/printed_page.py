@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mist_sim.report.pages.page import Detail, Drawing, Page, Printed, Verdict, require_report
+from mist_sim.report.pages.page import (
+    Brief,
+    Detail,
+    Drawing,
+    Page,
+    Printed,
+    Verdict,
+    require_report,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,6 +29,7 @@ def printed_page(
     *,
     figures: Sequence[Drawing] = (),
     details: Sequence[Detail] = (),
+    brief: Brief | None = None,
 ) -> Page:
     """Return a page around tables that a command prints. Raises ScenarioError without Jinja2."""
     require_report()
@@ -30,6 +39,7 @@ def printed_page(
         printed=list(_printed(body)),
         figures=figures,
         details=details,
+        brief=brief,
     )
 
 

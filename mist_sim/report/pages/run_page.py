@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mist_sim.metrics.latency import limit_of, limit_title
 from mist_sim.report.elements.cells import count, in_ms, latency, number, percent
-from mist_sim.report.pages.page import Card, Cell, Detail, Drawing, Page, PageTable
+from mist_sim.report.pages.page import Brief, Card, Cell, Detail, Drawing, Page, PageTable
 from mist_sim.report.pages.run_verdict import run_verdict
+from mist_sim.report.pages.sheets import how_sure, monthly
 from mist_sim.report.pictures.catalog import PICTURES, drawn
 from mist_sim.report.run import failures
 from mist_sim.report.run.expected import TITLE as EXPECTED
@@ -33,8 +36,8 @@ _CARDS = (
     ("goodput", "request_goodput", "requests/s"),
     ("goodput, steady part", "steady_request_goodput", "requests/s"),
     ("energy", "energy_per_output_token_j", "J an output token"),
-    ("cost", "cost_per_million_output_tokens_usd", "$ a million output tokens"),
 )
+_MILLION = 1e6
 _COUNTS = (
     ("requests finished", "completed"),
     ("requests failed", "failed"),
@@ -68,7 +71,75 @@ def run_page(run: RunData, title: str, subtitle: Sequence[str] = ()) -> Page:
         tables_below=[_workload(summary), *_clients(run), *_expected(summary)],
         figures=[Drawing(name, PICTURES[name].title, found) for name, found in drawn(run)],
         details=list(_details(run)),
+        brief=_brief(summary, title),
     )
+
+
+def _brief(summary: Mapping[str, Any], title: str) -> Brief:
+    """Return the sheet: does it keep its limits, at what price, and with how much room?"""
+    what = title.split(";", maxsplit=1)[0]
+    slo = summary.get("slo", {})
+    part = "steady_" if summary.get("has_steady_part") else ""
+    rate = f"{number(summary[f'{part}request_throughput'] or 0)} requests a second"
+    limits = " and ".join(f"{_words(name)} <= {each['limit']:g} ms" for name, each in slo.items())
+    question = f"Do {what} serve {rate} with {limits}?" if slo else f"What do {what} serve?"
+    return Brief(question, _sure(summary), [_kept(summary), monthly(summary), _room(summary)],
+                 list(_assumed(summary)))  # fmt: skip
+
+
+def _words(name: str) -> str:
+    limit, percentile = limit_of(name)
+    return f"{percentile} {limit_title(limit)}"
+
+
+def _sure(summary: Mapping[str, Any]) -> str:
+    """Return how sure the verdict is, from its distance to limits and the expected error."""
+    verdicts = [(each["verdict"], each["error_known"]) for each in summary.get("slo", {}).values()]
+    if not all(is_known for _, is_known in verdicts):
+        how = "not known of each limit"
+    elif ("within error", True) in verdicts:
+        how = "unsure, as a limit lies within the expected error"
+    else:
+        how = "sure beyond the expected error" if verdicts else ""
+    return how_sure(how, summary)
+
+
+def _kept(summary: Mapping[str, Any]) -> Card:
+    slo = summary.get("slo", {})
+    if not slo:
+        return Card("limits", "none", note="give an slo to have them judged")
+    kept, near = (
+        sum(each["verdict"] == verdict for each in slo.values())
+        for verdict in ("pass", "within error")
+    )
+    good = summary.get("good_request_fraction")
+    notes = [f"{near} more within the expected error"] if near else []
+    notes += [] if good is None else [f"{percent(good, digits=1)} of the requests keep all"]
+    note = "; ".join(notes)
+    return Card("limits", f"{kept} of {len(slo)}", "kept", note=note)
+
+
+def _room(summary: Mapping[str, Any]) -> Card:
+    room = summary.get("room")
+    if room is None:
+        return Card(
+            "room", "-", note="not known: clients fail or start, or all requests came at once"
+        )
+    limit = summary.get("room_limit")
+    mostly = f"; else mostly full for {limit}" if limit and room < 1 else ""
+    return Card("room", percent(room), "of the time", note=f"steps could have held more{mostly}")
+
+
+def _assumed(summary: Mapping[str, Any]) -> Iterator[str]:
+    names = summary.get("assumed", {}).values()
+    if every := dict.fromkeys(name for each in names for name in each):
+        yield f"Not given, so assumed: {', '.join(every)}."
+    times = dict.fromkeys(summary["estimates"].values())
+    engines = dict.fromkeys(summary.get("engines", {}).values())
+    if times:
+        yield f"Step times: {', '.join(times)}."
+    if engines:
+        yield f"Defaults of {', '.join(engines)}."
 
 
 def _cards(summary: Mapping[str, Any]) -> Iterator[Card]:
@@ -76,6 +147,19 @@ def _cards(summary: Mapping[str, Any]) -> Iterator[Card]:
         if (value := summary.get(key)) is not None:
             shown = latency(value) if unit == "ms" else (number(value), unit)
             yield Card(name, *shown, key)
+    if summary.get("usd_per_hour") is not None:
+        yield replace(monthly(summary), note="")
+        yield _of_tokens(summary)
+
+
+def _of_tokens(summary: Mapping[str, Any]) -> Card:
+    """Return the tile of dollars a million output tokens: as billed, or of GPUs rented for it."""
+    key, unit = "cost_per_million_output_tokens_usd", "$ a million output tokens"
+    if summary.get(key) is not None:
+        return Card("cost", number(summary[key]), unit, key)
+    tokens = summary["output_throughput"] or 0.0
+    dollars = summary["usd_per_hour"] / 3600 / tokens * _MILLION if tokens else float("nan")
+    return Card("cost", number(dollars), unit)
 
 
 def _latencies(summary: Mapping[str, Any]) -> PageTable:

@@ -93,6 +93,7 @@ class Points(Mark):
     def draw(self, axes: Axes) -> None:
         """Draw the points, their errors and labels, and their texts for `Picture.svg`."""
         style: dict[str, Any] = {"color": self.colour, "marker": self.symbol, "ms": self.size}
+        style["clip_on"] = False  # points at 0 are whole
         if self.texts:
             names = [self.name, *[""] * (len(self.x) - 1)]
             for x, y, text, name in zip(self.x, self.y, self.texts, names, strict=True):

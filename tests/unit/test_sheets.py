@@ -1,0 +1,92 @@
+"""One sheet of A4: what it says is the summary's, and however much there is to say, it is one."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from mist_sim import Scenario, ScenarioError, simulate
+from mist_sim.hardware.prices import price_of
+from mist_sim.metrics.spending.cost import HOURS_A_MONTH
+from mist_sim.report.pages.folder_page import folder_page
+from mist_sim.report.pages.page import Card
+from tests.browser import needs_browser, pages_of
+from tests.commands import mist
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("jinja2")
+
+SHORT = {"workload.lengths.num_requests": 60}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sheet") / "run"
+    simulate(Scenario.load("demo", overrides=SHORT)).save(folder)
+    return folder
+
+
+def test_the_sheet_says_question_answer_and_three_tiles(saved, tmp_path):
+    summary = json.loads((saved / "summary.json").read_text())
+    mist("report", saved, "--brief", "--out", tmp_path / "sheet.html")
+    html = (tmp_path / "sheet.html").read_text(encoding="utf-8")
+    assert re.search(r"<h1>Do 2 x llm .* with p99 TTFT &lt;= 200 ms and p99 TPOT", html)
+    assert "How sure: " in html
+    assert re.findall(r"<dt>(\w+)</dt>", html) == ["limits", "cost", "room"]
+    kept = sum(each["verdict"] == "pass" for each in summary["slo"].values())
+    assert f"<dd>{kept} of 2 <small>kept" in html
+    assert f"{HOURS_A_MONTH * 2 * price_of('h100-sxm', 'on_demand').dollars:,.0f}" in html
+    assert html.count("<svg") == 1
+    assert "Not given, so assumed: front_end." in html
+    assert "44.5 us of a server" in html
+
+
+@needs_browser
+def test_it_prints_on_one_sheet_however_long(saved, tmp_path):
+    page = folder_page(saved, "a name " * 80)
+    tile = Card("limits", "1 of 1", "kept", note="long " * 100)
+    brief = replace(page.brief, question="why " * 150, sure="sure " * 60, tiles=[tile] * 3)
+    brief = replace(brief, assumed=["an assumption " * 5] * 30)
+    warnings = ["a warning of many words " * 12] * 30
+    for name, each in (("short", page), ("long", replace(page, brief=brief, warnings=warnings))):
+        path = tmp_path / f"{name}.html"
+        path.write_text(each.sheet(), encoding="utf-8")
+        assert pages_of(path) == 1, name
+    assert "... and 27 more: see the long report" in path.read_text(encoding="utf-8")
+
+
+def test_what_has_no_sheet_says_what_has(tmp_path, capsys):
+    few = ("--set", "workload.lengths.num_requests=20", "-q", "--jobs", 1, "--out", tmp_path / "s")
+    mist("sweep", "demo", "clients.0.count=1,2", *few)
+    mist("report", tmp_path / "s", "--brief", "--out", tmp_path / "s.html", code=2)
+    assert "a run, a goodput, a plan or a comparison" in capsys.readouterr().err
+    assert not (tmp_path / "s.html").exists()
+
+
+# ----------------------------------------------------------------------- prices
+
+
+def test_dollars_an_hour_are_those_of_all_gpus(saved):
+    summary = json.loads((saved / "summary.json").read_text())
+    price = price_of("h100-sxm", "on_demand")
+    assert summary["usd_per_hour"] == pytest.approx(2 * price.dollars)
+    assert summary["price_origins"] == [f"{price.dollars:g} $/h, {price.origin}"]
+    cards = [(card.name, card.unit) for card in folder_page(saved, "a run").cards]
+    assert ("cost", "$ a month") in cards
+    assert ("cost", "$ a million output tokens") in cards
+
+
+def test_a_price_given_holds_and_one_unknown_is_not_invented():
+    mine = simulate(Scenario.load("demo", SHORT | {"clients.0.gpu_price": "7 $/h"})).summary
+    assert mine["usd_per_hour"] == 14.0
+    assert mine["price_origins"] == ["7 $/h, given"]
+    none = simulate(Scenario.load("demo", SHORT | {"clients.0.gpu": "h100-nvl"})).summary
+    assert "usd_per_hour" not in none
+
+
+def test_without_a_sheet_the_page_refuses(saved):
+    with pytest.raises(ScenarioError, match="leave out --brief"):
+        replace(folder_page(saved, "a run"), brief=None).sheet()
