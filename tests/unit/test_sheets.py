@@ -55,7 +55,7 @@ def test_it_prints_on_one_sheet_however_long(saved, tmp_path):
         path = tmp_path / f"{name}.html"
         path.write_text(each.sheet(), encoding="utf-8")
         assert pages_of(path) == 1, name
-    assert "... and 27 more: see the long report" in path.read_text(encoding="utf-8")
+    assert "... and 28 more: see the long report" in path.read_text(encoding="utf-8")
 
 
 def test_what_has_no_sheet_says_what_has(tmp_path, capsys):

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from mist_sim.report.pictures.picture import Picture
 
-_SHEET_PICTURE = 2.6  # inches of all panels of the picture on a sheet of A4
+_SHEET_PICTURE = 2.2  # inches of all panels of the picture on a sheet of A4
 _SHEET_PANELS = 3
-_SHEET_WARNINGS, _SHEET_ASSUMED = 900, 300  # letters of these parts there
+_SHEET_WARNINGS, _SHEET_ASSUMED = 650, 300  # letters of these parts there
 _LINE = 100  # letters of a line there
 MISSING = "a report needs Jinja2 and Matplotlib: pip install 'mist-sim[report]'"
 
