@@ -80,7 +80,9 @@ def test_dollars_an_hour_are_those_of_all_gpus(saved):
 
 
 def test_a_price_given_holds_and_one_unknown_is_not_invented():
-    mine = simulate(Scenario.load("demo", SHORT | {"clients.0.gpu_price": "7 $/h"})).summary
+    mine = simulate(
+        Scenario.load("demo", SHORT | {"clients.0.gpu_price": "7 $/h", "cost": {}})
+    ).summary
     assert mine["usd_per_hour"] == 14.0
     assert mine["price_origins"] == ["7 $/h, given"]
     none = simulate(Scenario.load("demo", SHORT | {"clients.0.gpu": "h100-nvl"})).summary
