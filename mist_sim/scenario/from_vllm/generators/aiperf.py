@@ -1,6 +1,6 @@
 """`aiperf profile`, and `genai-perf profile` before it.
 
-Source: the command line options of NVIDIA AIPerf (docs/cli_options.md, 0.2 to 0.13) and of
+Source: the command line options of NVIDIA AIPerf (its page on CLI options, 0.2 to 0.13) and of
 GenAI-Perf (triton-inference-server/perf_analyzer, genai-perf/docs), whose names AIPerf keeps.
 """
 
