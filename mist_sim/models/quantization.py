@@ -51,8 +51,8 @@ class Quantization:
     parts: quantized matrices; the others keep 16 bits.
     static_inputs: whether the checkpoint has the scales of the products' inputs, for whole tensors;
         otherwise they are found anew for each step. It decides which kernels take FP8 experts.
-    by_modelopt: whether NVIDIA's Model Optimizer wrote the whole checkpoint in this format, for
-        which vLLM asks for other GPUs.
+    by_modelopt: whether NVIDIA's Model Optimizer wrote the whole checkpoint in FP8, for which vLLM
+        asks for other GPUs.
     block: (outputs, inputs) of a matrix that share a scale; None: whole tensors or channels do, or
         it is not known, as where options name the format and no checkpoint does.
     """

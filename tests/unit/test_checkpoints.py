@@ -61,6 +61,14 @@ def test_kv_cache_of_modelopt(keys, dtype):
     assert dense(**NVFP4, **keys).kv_cache_dtype == dtype
 
 
+def test_fp8_of_model_optimizer_is_told_from_others():
+    """ModelOptFp8Config asks for other GPUs than Fp8Config, and than Model Optimizer's MXFP8."""
+    for algorithm, is_fp8 in (("FP8", True), ("FP8_PER_CHANNEL_PER_TOKEN", True), ("MXFP8", False)):
+        quantization = dense(quant_method="modelopt", quant_algo=algorithm).quantization
+        assert quantization.by_modelopt is is_fp8
+    assert not dense(quant_method="fp8").quantization.by_modelopt
+
+
 def test_formats_beside_the_config(tmp_path: Path):
     """Older modelopt checkpoints keep them in hf_quant_config.json only; once read as 16 bits."""
     config = tmp_path / "config.json"

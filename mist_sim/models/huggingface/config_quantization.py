@@ -75,7 +75,8 @@ def stored_format(reader: ConfigReader, table: ConfigReader) -> tuple[Quantizati
         table = table.table("quantization") or table
         default = None
         if not is_mixed(table):
-            default = replace(algorithm_format(table), by_modelopt=True)
+            is_fp8 = str(table.config.get("quant_algo")).startswith("FP8")  # not MXFP8
+            default = replace(algorithm_format(table), by_modelopt=is_fp8)
         return default, _modelopt_kv_cache(table)
     if method == "compressed-tensors":
         return _compressed_tensors(table), _kv_cache_dtype(table)

@@ -274,7 +274,7 @@ def _too_old(least: float, formats: tuple[str, ...], why: str, server: Server) -
     if gpu.compute_capability is None or gpu.compute_capability >= least:
         return
     stored = [
-        _MODELOPT_FP8 if each.by_modelopt and each.name == "fp8" else each.name
+        _MODELOPT_FP8 if each.by_modelopt else each.name
         for each in (model.quantization, *model.more_quantizations)
         if each
     ]
