@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -18,7 +18,7 @@ from mist_sim.conservation import Conservation
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.flowing import FlowPolicy
-from mist_sim.core.front_end import FRONT_END, MEASURED, NONE, ApiServers, FrontEnd, Streamed
+from mist_sim.core.front_end import FRONT_END, MEASURED, NONE, ApiServers, FrontEnd, Servers
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
 from mist_sim.core.result_warnings import ResultWarning, merged
@@ -167,7 +167,7 @@ class Simulation:
         router = StageRouters(self.router, self.routers) if self.routers else self.router
         roster = self._start_clients(env, recorder)
         coordinator = Coordinator(env, roster, router, hand_over=self.hand_over)
-        coordinator.servers = servers = self._servers()
+        coordinator.servers = servers = self._servers(recorder)
         if servers is not None:
             recorder.response, recorder.output_token = servers.response, servers.output_token
             recorder.turn = servers.turn
@@ -248,7 +248,23 @@ class Simulation:
         found = assumption_warnings(estimates, assumed, self._assumed_hosts, self._over_nodes)
         left_out = self.workload.left_out
         of_trace = [ResultWarning(kinds.LEFT_OUT, left_out)] if left_out else []
-        return merged((*of_trace, *self.remarks, *of_clients, *found))
+        known = (*of_trace, *self.remarks, *of_clients)
+        return merged((*known, *found, *self._no_energy()))
+
+    @property
+    def asks_for_spending(self) -> bool:
+        """Whether power or cost was set."""
+        return self.cost is not None or self.power != PowerOptions()
+
+    def _no_energy(self) -> Iterator[ResultWarning]:
+        """Yield a warning where power or cost was set and an engine has no known GPUs."""
+        unknown = [c.name for c in self.clients if c.traits.times and c.traits.machine is None]
+        if unknown and self.asks_for_spending:
+            yield ResultWarning(
+                kinds.NO_ENERGY,
+                f"Neither energy nor cost is known, since the GPUs of {', '.join(unknown)} are "
+                "not: name them (gpu).",
+            )
 
     @property
     def _times(self) -> dict[str, TimesOrigin]:
@@ -262,20 +278,22 @@ class Simulation:
     def _over_nodes(self) -> dict[str, str]:
         return {c.name: text for c in self.clients if (text := _collectives(c))}
 
-    def _servers(self) -> ApiServers | None:
-        """Return the front end of a run; None: requests take no time there."""
+    def _servers(self, recorder: ColumnRecorder) -> ApiServers | None:
+        """Return a run's front end, and tell the recorder; None: requests take no time there."""
         assumed = any(FRONT_END in options for options in self._assumed().values())
         options = self.front_end.or_else(MEASURED if assumed else NONE)
         if not any(options.times):
             return None
-        said, streams = options.api_server_count, list[tuple[Streamed | None, int]]()
-        num_engines = 0
-        for client in self.clients:
-            if Prefill.kind in client.traits.serves:
-                number = sum(group.number for group in client.traits.engines) or 1
-                streams.append((client.num_streamed, said or number))
-                num_engines += number
-        return ApiServers(options, streams or [(None, 1)], num_engines)
+        engines = {
+            client_id: sum(group.number for group in client.traits.engines) or 1
+            for client_id, client in enumerate(self.clients)
+            if Prefill.kind in client.traits.serves
+        }
+        said = options.api_server_count
+        numbers = {client_id: said or number for client_id, number in engines.items()}
+        streams = [(self.clients[each].num_streamed, number) for each, number in numbers.items()]
+        recorder.servers = Servers(options, numbers)
+        return ApiServers(options, streams or [(None, 1)], sum(engines.values()))
 
     def _assumed(self) -> dict[str, tuple[str, ...]]:
         """Return the unset options whose default is an assumption, by client."""

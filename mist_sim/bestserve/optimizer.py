@@ -152,7 +152,8 @@ def search_strategy(
 ) -> dict[str, Any]:
     """Search the goodput of a strategy with a seed, as a task of a study; return plain data.
 
-    Either `trials`, or `left_out`: why it was not tried at any rate.
+    `left_out` is why it was not tried at any rate. Otherwise `trials`, or the limit that it misses
+    at all rates (`too_slow`), and the `warnings` of its engines.
     """
     text = json_text(data)
     template, requests = _known(text, seed)
@@ -162,10 +163,11 @@ def search_strategy(
         return {"left_out": first_problem(error)}
     if reason := engines.lacks_room(strategy, requests):
         return {"left_out": reason}
+    told = {"warnings": [each.data for each in engines.warnings]}
     alone = served_alone(requests, engines.times)
     if options.target.num_missed(alone) > options.target.most_missed(len(alone)):
         worst = options.target.worst_limit(alone) or ""
-        return {"too_slow": worst, "seconds": float(getattr(alone, worst).mean())}
+        return {"too_slow": worst, "seconds": float(getattr(alone, worst).mean()), **told}
     if options.rates is not None:
         search = between(*options.rates, options.tolerance)
     else:
@@ -179,10 +181,7 @@ def search_strategy(
         warmup=template.scenario.warmup,
     )
     found = search_rate(simulate, options.target, search, seed=seed)
-    return {
-        "trials": [trial.data() for trial in found.trials],
-        "warnings": [each.data for each in engines.warnings],
-    }
+    return {"trials": [trial.data() for trial in found.trials], **told}
 
 
 @lru_cache(maxsize=8)
@@ -212,12 +211,14 @@ def _entry(
             return Entry(strategy, left_out=str(row.failure))
         if reason := row.result.get("left_out"):
             return Entry(strategy, left_out=reason)
+    known = of_data(rows[0].result)
     slow = [row.result for row in rows if "too_slow" in row.result]
     if slow:
         name, seconds = slow[0]["too_slow"], duration(float(f"{slow[0]['seconds']:.3g}"))
         return Entry(
             strategy,
             too_slow=f"a request that is alone has a mean {name.upper()} of {seconds}",
+            known_warnings=known,
         )
     searches = []
     for row in rows:
@@ -237,9 +238,8 @@ def _entry(
         scenario=at_that_rate.resolved(),
         title=full.headline,
         settings=settings,
-        known_warnings=of_data(rows[0].result),
     )
-    return Entry(strategy, goodput=goodput)
+    return Entry(strategy, goodput=goodput, known_warnings=known)
 
 
 def _raise_if_none(entries: Sequence[Entry], rows: Sequence[Row]) -> None:

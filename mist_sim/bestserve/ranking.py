@@ -162,7 +162,7 @@ class Ranking(Findings):
             if entry.full_failure:
                 text = f"the full simulation failed: {entry.full_failure}"
                 found.append(ResultWarning(kinds.FULL_FAILED, text))
-            mine[entry.label] = found
+            mine[entry.label] = [*found, *entry.known_warnings]
         return (ResultWarning(kinds.BESTSERVE, _CAUTION), *of_points(mine))
 
     @property

@@ -7,6 +7,7 @@ from math import nan
 from typing import Literal
 
 from mist_sim.bestserve.strategy import Strategy
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.search.goodput_result import Goodput
 
 Per = Literal["gpu", "usd", "joule"]
@@ -24,7 +25,7 @@ class Entry:
         fit.
     too_slow: why it attains no rate at all.
     usd_per_hour: of all its GPUs; NaN if unknown. joules: of a request at the goodput, in a full
-        run at that rate; NaN if not requested.
+        run at that rate; NaN if not requested. known_warnings: of its engines.
     """
 
     strategy: Strategy
@@ -35,6 +36,7 @@ class Entry:
     too_slow: str | None = None
     usd_per_hour: float = nan
     joules: float = nan
+    known_warnings: tuple[ResultWarning, ...] = ()
 
     @property
     def label(self) -> str:

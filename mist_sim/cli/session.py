@@ -141,7 +141,12 @@ class Session:
                     try:
                         found = work(How(progress=progress, journal=journal, resume=self.resume))
                     except UnansweredError as problem:
-                        if folder is None or not folder.is_new:
+                        from mist_sim.report.elements.warned import warning_lines
+
+                        told = {"warnings": [each.data for each in problem.warnings]}
+                        for line in warning_lines(told):
+                            note(f"warning: {line}")
+                        if problem.found is None or folder is None or not folder.is_new:
                             raise
                         names = folder.fill(partial(_usual_files, problem.found))
                         raise _written(problem, folder.path, names) from None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 from mist_sim.core.visit import Visit
 from mist_sim.units import Seconds
@@ -50,7 +51,7 @@ class FrontEnd:
             raise ValueError(f"api_server_count must be >= 1, got {self.api_server_count}")
 
     def or_else(self, default: FrontEnd) -> FrontEnd:
-        """Return a copy with None values taken from `other`, but for the hop, which is derived."""
+        """Return a copy with None taken from `default`, but for the hop, which is derived."""
         said = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
         return replace(default, **said)
 
@@ -89,6 +90,16 @@ NONE = FrontEnd(
     request=0.0, prompt_token=0.0, stream_token=0.0, response=0.0, output_token=0.0, hop=0.0
 )
 """No front end: users have the engines' own times."""
+
+
+class Servers(NamedTuple):
+    """What a run's records have to know of its front end.
+
+    options: complete times. numbers: the processes of each client that takes prompts, by client_id.
+    """
+
+    options: FrontEnd
+    numbers: Mapping[int, int]
 
 
 Streamed = Callable[[], int]

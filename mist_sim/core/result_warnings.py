@@ -72,6 +72,7 @@ PROMPT_STEP = _kind("prompt step", "the time of steps with prompts beyond profil
 SAMPLING = _kind("sampling", "how tokens are drawn is not known of the model")
 PENALTIES = _kind("penalties", "host time of penalties is not simulated")
 FRONT_END = _kind("front end", "the HTTP server's times are assumed")
+FRONT_END_FULL = _kind("front end full", "the HTTP servers limit throughput")
 LONGEST_CONTEXT = _kind("longest context", "the memory is too small for the model's context")
 STATE_BLOCKS = _kind("state blocks", "more sequences may run than have room for their states")
 OLDER_ENGINES = _kind("older engines", "versions before the newest, assumed one do not start")

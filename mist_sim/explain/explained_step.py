@@ -7,8 +7,8 @@ from math import isclose
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.core.batch import StepBatch
-from mist_sim.core.result_warnings import ResultWarning
+from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.result_warnings import EXTRAPOLATED, ResultWarning
 from mist_sim.errors import ScenarioError
 from mist_sim.explain.hand_batch import HandBatch
 from mist_sim.explain.moment import step_at
@@ -148,8 +148,10 @@ class StepExplained(Findings):
         write_text(folder / "step.json", json_text(self.summary))
         text = self.table.to_csv(index=False, lineterminator="\n")
         write_text(folder / "step.csv", text)
-        if self.gpu is not None:
-            write_png(lambda: roofline_picture(self.summary), folder / "roofline.png")
+        if self.peak_flops:
+            write_png(
+                lambda: roofline_picture(self.summary), folder / "roofline.png", self.warnings
+            )
 
 
 def explain_batch(scenario: Scenario, batch: HandBatch, client: str | None = None) -> StepExplained:
@@ -199,6 +201,7 @@ _FIRST_OF_RUN = (
     "The operators are those of the first of several steps with the same sequences; a later one "
     "differs by the tokens that these have gained."
 )
+_OUTSIDE = "The step lies outside what was measured: its time is extrapolated."
 _ON_THE_SPOT = (
     "The engine planned this step as it began, since nothing was in flight: the host's work shows "
     "in full."
@@ -233,17 +236,20 @@ def _explained(
     moment: tuple[float, int] | None = None,
     notes: tuple[str, ...] = (),
 ) -> StepExplained:
-    machine = client.traits.machine
+    machine, traits = client.traits.machine, traits_of(client.predictor)
     gpu = machine.groups[0].gpu if machine is not None else None
+    warnings = list(built.warnings)
+    if traits.steps_inside and not traits.steps_inside(batch, StepGrowth(batch.num_decodes)):
+        warnings.append(ResultWarning(EXTRAPOLATED, _OUTSIDE))
     return StepExplained(
         client=client.name,
         title=built.scenario.headline,
         batch=batch,
         operators=tuple(merged(_operators(client, batch, is_on_the_spot=is_on_the_spot))),
-        estimate=traits_of(client.predictor).estimate,
+        estimate=traits.estimate,
         gpu=gpu,
         kv_entries=client.kv_entries,
         moment=moment,
         notes=notes,
-        warnings=built.warnings,
+        warnings=tuple(warnings),
     )

@@ -43,18 +43,21 @@ _IN_MS = {"ms": 1.0, "sec": 1e3, "s": 1e3, "us": 1e-3, "ns": 1e-6}
 
 
 def as_sglang(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of a summary that `sglang.bench_serving` has too, under its names."""
+    """Return the figures of a summary that `sglang.bench_serving` has too, under its names.
+
+    Its warnings come with them, as they are.
+    """
     found = {theirs: summary[ours] for ours, theirs in _SGLANG.items() if ours in summary}
     if seconds := summary.get("duration"):
         found["input_throughput"] = summary["total_input_tokens"] / seconds
-    return found
+    return found | _warnings(summary)
 
 
 def as_aiperf(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of a summary as AIPerf's profile_export_aiperf.json has them.
 
     Its inter-token latency is a mean of each request, which is TPOT here; ITL over all gaps has no
-    name there.
+    name there. The warnings of the summary come with them, as they are.
     """
     found: dict[str, Any] = {
         theirs: {"unit": unit, "avg": summary[ours]}
@@ -66,7 +69,11 @@ def as_aiperf(summary: Mapping[str, Any]) -> dict[str, Any]:
         found[theirs] = {"unit": "ms"} | {
             name: summary[key] for name, key in keys.items() if key in summary
         }
-    return found
+    return found | _warnings(summary)
+
+
+def _warnings(summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {"warnings": summary["warnings"]} if "warnings" in summary else {}
 
 
 NAMES: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {

@@ -140,10 +140,8 @@ class Result(Findings):
 
     @cached_property
     def warnings(self) -> tuple[ResultWarning, ...]:
-        """Warnings from the run, and those known before it."""
-        asks = self.asks_for_spending
-        found = run_warnings(self.data, self.recorder, asks_for_spending=asks)
-        return (*found, *self.known_warnings)
+        """Warnings from the run, then those known before it."""
+        return (*run_warnings(self.data, self.recorder, self.warmup), *self.known_warnings)
 
     @cached_property
     def data(self) -> dict[str, Any]:
@@ -333,8 +331,7 @@ class Result(Findings):
         """
         with output_file(path, replace=replace) as file:
             tables = {name: getattr(self, name) for name in TIMELINE_TABLES}
-            changes = layouts_summary(self.layouts) if self.layouts else []
-            file.write(timeline(tables, layouts=changes))
+            file.write(timeline(tables, self.summary))
 
     def write_files(self, folder: Path, tables: Collection[str] | None = None) -> None:
         """Write summary.json, scenario.resolved.yaml of a run from a scenario, and the tables."""

@@ -13,7 +13,10 @@ from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.recoveries import FEWEST, RECOVERING
+from mist_sim.metrics.requests.front_end_use import front_end_use
+from mist_sim.metrics.summary import extrapolated_share
 
+_FULL = 0.95  # of a process; requests wait for ten others then (M/D/1: u / (2 (1 - u)))
 LEAST_AT_LIMIT = 0.01  # share of the time from which on a limit is named
 _UNITS = ((10800.0, 3600.0, "hours"), (600.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 _MAX_REASONS = 12  # that are listed one by one
@@ -33,13 +36,9 @@ _TOO_SHORT = (
 
 
 def run_warnings(
-    summary: Mapping[str, Any], recorder: ColumnRecorder, *, asks_for_spending: bool
+    summary: Mapping[str, Any], recorder: ColumnRecorder, warmup: float
 ) -> Iterator[ResultWarning]:
-    """Yield the warnings of a run.
-
-    summary: its figures. recorder: has the reasons of failed requests. asks_for_spending: whether
-    its scenario says something of power or cost.
-    """
+    """Yield the warnings of a run. summary: its figures. recorder, warmup: as in `Result`."""
     if not summary["completed"]:
         yield ResultWarning(kinds.NOTHING_FINISHED, nothing_finished(summary))
     if summary["unstable"]:
@@ -50,26 +49,37 @@ def run_warnings(
         yield ResultWarning(kinds.FAILURES, line)
     if summary["completed"] and summary.get("stability") == "too short to tell":
         yield ResultWarning(kinds.TOO_SHORT, _TOO_SHORT)
-    if cut := summary["num_truncated"]:
+    yield from record_warnings(recorder, warmup)
+
+
+def record_warnings(recorder: ColumnRecorder, warmup: float) -> Iterator[ResultWarning]:
+    """Yield the warnings that need no summary, so that a run that ended early has them too."""
+    c = recorder.requests.columns()
+    counted = (c["parent_id"] == c["request_id"]) & (c["arrival_time"] >= warmup)
+    if cut := int(c["truncated"][counted].sum()):
         yield ResultWarning(
             kinds.TRUNCATED,
             f"{cut:,} answers were cut at max_model_len; a model with a longer context would "
             "generate more.",
         )
+    use = front_end_use(recorder, warmup)
+    if use is not None and use.share >= _FULL:
+        yield ResultWarning(
+            kinds.FRONT_END_FULL,
+            f"The front end limits throughput: its busiest HTTP server process had "
+            f"{100 * use.share:.3g} % of the work that it can do, with {use.requests:.3g} requests "
+            f"and {use.tokens:,.0f} output tokens a second. More processes (vLLM's "
+            "--api-server-count; front_end.api_server_count) would serve more, or more engines "
+            "with their own. How long tokens wait there is no part of TPOT and ITL.",
+        )
     for times, reason in _reasons(recorder):
         such = "requests, such as" if times > 1 else "request:"
         yield ResultWarning(kinds.FAILED_REQUESTS, f"Failed: {times:,} {such} {reason}")
-    if share := summary.get("extrapolated_step_fraction"):
+    if share := extrapolated_share(recorder):
         yield ResultWarning(
             kinds.EXTRAPOLATED,
             f"{100 * share:.2g} % of the steps lie outside what was measured: their times are "
             "extrapolated.",
-        )
-    if asks_for_spending and (unknown := summary.get("power_unknown")):
-        yield ResultWarning(
-            kinds.NO_ENERGY,
-            f"Neither energy nor cost is known, since the GPUs of {', '.join(unknown)} are not: "
-            "name them (gpu).",
         )
 
 

@@ -98,7 +98,7 @@ def summarise(
     if "slo" in summary:
         summary["slo"] = with_verdicts(summary["slo"], summary)
     if "measured" in estimates.values():
-        summary["extrapolated_step_fraction"] = _extrapolated(recorder)
+        summary["extrapolated_step_fraction"] = extrapolated_share(recorder)
     return summary
 
 
@@ -284,7 +284,7 @@ def _moves_of(recorder: ColumnRecorder, kind: str, request_ids: Any) -> tuple[in
     return int(mine.sum()), int(moves["num_tokens"][mine].sum()), mean
 
 
-def _extrapolated(recorder: ColumnRecorder) -> float:
+def extrapolated_share(recorder: ColumnRecorder) -> float:
     """Return the share of steps outside the range that their predictor was measured in."""
     runs = [tracks.runs for tracks in together(recorder)]
     num_steps = sum(int(rows["num_steps"].sum()) for rows in runs)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mist_sim.core.result_warnings import of_data
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -29,21 +31,23 @@ _REQUESTS, _TRANSFERS, _FIRST_CLIENT = 1, 2, 10  # processes, in the order that 
 
 def timeline(
     tables: Mapping[str, pd.DataFrame],
+    summary: Mapping[str, Any],
     start: float = 0.0,
     end: float = inf,
-    layouts: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[str]:
     """Yield the JSON text of a run's timeline, an event at a time.
 
-    tables: tables of a result by name (`TABLES`). start, end: seconds of the run; items outside are
+    tables: tables of a result by name (`TABLES`). summary: of the result; the texts of its warnings
+        are `otherData`, metadata of the trace. start, end: seconds of the run; items outside are
         left out, items that overlap the bounds are kept whole.
-    layouts: layouts of clients, as the summary lists them; empty if no client changed its layout.
     """
+    layouts = summary.get("layouts", ())
+    told = json.dumps({"warnings": [str(each) for each in of_data(summary)]})
     events = chain(
         _events(tables, start, end, layouts),
         _transitions(tables["steps"], layouts, start, end),
     )
-    yield '{"displayTimeUnit": "ms", "traceEvents": [\n'
+    yield f'{{"displayTimeUnit": "ms", "otherData": {told}, "traceEvents": [\n'
     between = ""
     for event in events:
         yield between + json.dumps(event)

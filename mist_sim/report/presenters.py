@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tables:
-    """Shows findings as tables below their title, and as a report; both with their warnings.
+    """Shows findings as tables below their title, as a report and as pictures, with warnings.
 
     make: returns the tables of the findings. has_title: whether there is a title. page: returns the
         report, under a title; None: a page of only the tables. draw: returns a picture by its name;
@@ -47,6 +47,9 @@ class Tables:
 
     def plot(self, found: Any, name: str) -> Picture:
         """Return a picture. Raises ScenarioError for a name that there is not."""
+        return self._picture(found, name).warned(found.warnings)
+
+    def _picture(self, found: Any, name: str) -> Picture:
         from mist_sim.report.pages.plots_page import pictures_of
 
         if self.draw is not None:

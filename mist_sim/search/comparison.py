@@ -187,7 +187,7 @@ class Comparison(Findings):
         write_text(folder / "comparison.json", json_text(self.summary))
         write_text(folder / "comparison.csv", self.table.to_csv(lineterminator="\n"))
         if self.plane is not None:
-            self.plane.write_files(folder)
+            self.plane.write_files(folder, self.warnings)
 
 
 def compare(

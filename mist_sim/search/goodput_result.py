@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from math import inf, isnan, log, nan
 from pathlib import Path
@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.core import result_warnings as kinds
-from mist_sim.core.result_warnings import ResultWarning
+from mist_sim.core.result_warnings import ResultWarning, over_runs
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.tables.saved_findings import Findings
@@ -223,11 +223,12 @@ class Goodput(Findings):
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:
-        """Warnings from the runs at this rate, and those known before them."""
+        """Warnings of the searches, of the runs that decide, and those known before the runs."""
         found = [each for search in self.searches for each in _warnings(search, self)]
         if self.lone_requests:
             found.append(ResultWarning(kinds.LONE_REQUESTS, self.lone_requests.sentence))
-        return (*found, *self.known_warnings)
+        of_runs = over_runs([_of_deciding_runs(search) for search in self.searches])
+        return (*found, *of_runs, *self.known_warnings)
 
     @property
     def trials(self) -> pd.DataFrame:
@@ -238,7 +239,7 @@ class Goodput(Findings):
         """
         import pandas as pd
 
-        return pd.DataFrame([vars(trial) for search in self.searches for trial in search.trials])
+        return pd.DataFrame([trial.figures for search in self.searches for trial in search.trials])
 
     @property
     def data(self) -> dict[str, Any]:
@@ -304,7 +305,7 @@ def _seed_data(search: SeedGoodput) -> Mapping[str, Any]:
         "missed_attainment": high.attainment if high else None,
         "missed_is_upper_bound": not high.is_whole if high else None,
         "attained_above": list(bracket.attained_above),
-        "trials": [dict(vars(trial)) for trial in search.trials],
+        "trials": [trial.figures for trial in search.trials],
     }
 
 
@@ -359,6 +360,24 @@ def _open_trials(search: SeedGoodput) -> list[Trial]:
 
 def _rates(trials: Sequence[Trial]) -> str:
     return ", ".join(f"{trial.rate:g}" for trial in trials)
+
+
+def _of_deciding_runs(search: SeedGoodput) -> tuple[ResultWarning, ...]:
+    """Return the warnings of the run at the goodput; without one, of the run at the lowest rate.
+
+    The answer rests on that run. Others only narrow its interval: above the goodput they show
+    overload and requests that time out, which no user of the answer will see. A full front end
+    above the goodput is what limits it, so the lowest missed rate tells of that.
+    """
+    trial = search.at(search.bracket.low) or next(iter(search.trials), None)
+    shown = [(trial, each) for each in trial.warnings] if trial is not None else []
+    missed = search.at(search.bracket.high)
+    if missed is not None and all(each.kind is not kinds.FRONT_END_FULL for _, each in shown):
+        full = [each for each in missed.warnings if each.kind is kinds.FRONT_END_FULL]
+        shown += [(missed, each) for each in full]
+    return tuple(
+        replace(each, text=f"in the run at {run.rate:.4g} /s: {each.text}") for run, each in shown
+    )
 
 
 def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:

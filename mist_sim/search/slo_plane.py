@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.scenario import Scenario, build
@@ -243,10 +244,10 @@ class SloPlane:
             "goodput": {name: reading.value.tolist() for name, reading in self.goodput.items()},
         }
 
-    def write_files(self, folder: Path) -> None:
+    def write_files(self, folder: Path, warnings: Sequence[ResultWarning] = ()) -> None:
         """Write slo_plane.json, slo_plane.csv, request_times.parquet, and the picture if possible.
 
-        The picture, slo_plane.png, needs Matplotlib.
+        The picture, slo_plane.png, needs Matplotlib, and names the warnings of the runs.
         """
         from mist_sim.report.pictures.findings.plane_picture import plane_picture
         from mist_sim.report.pictures.picture import write_png
@@ -254,7 +255,7 @@ class SloPlane:
         write_text(folder / "slo_plane.json", json_text(self.summary))
         write_text(folder / "slo_plane.csv", self.table.to_csv(index=False, lineterminator="\n"))
         self.request_times.to_parquet(folder / "request_times.parquet", index=False)
-        write_png(lambda: plane_picture(self.summary), folder / "slo_plane.png")
+        write_png(lambda: plane_picture(self.summary), folder / "slo_plane.png", warnings)
 
 
 def slo_plane(

@@ -10,7 +10,6 @@ from typing import Any
 
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.hardware import gpu_group
-from mist_sim.metrics import PowerOptions
 from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.spending.cost import dollars_an_hour, rent_summary
 from mist_sim.scenario import Scenario, build
@@ -50,13 +49,13 @@ class Built:
 
     @cached_property
     def warnings(self) -> tuple[ResultWarning, ...]:
-        """What every result of its runs warns of (`Simulation.warnings`)."""
+        """Warnings of every result of its runs (`Simulation.warnings`)."""
         return self.simulation.warnings
 
     @property
     def asks_for_spending(self) -> bool:
         """Whether power or cost was set in the scenario."""
-        return self.scenario.cost is not None or self.scenario.power.make() != PowerOptions()
+        return self.simulation.asks_for_spending
 
     @property
     def gpu_names(self) -> frozenset[str]:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.build import build
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from mist_sim.metrics import Result
 
 Array = NDArray[np.float64]
 
@@ -45,7 +48,7 @@ class OwnTime:
     with them. errors: by metric, shares by which the mean of single requests was off: before, and
     after of those that were fitted and of those that were not (None without any).
     lone: seconds until the first token of a request of median lengths that is alone, and seconds
-    a token after it. notes: what the run does not tell, in sentences.
+    a token after it. notes: what the run does not tell, in sentences. warnings: of a run with them.
     """
 
     seconds: Mapping[str, float]
@@ -54,6 +57,7 @@ class OwnTime:
     errors: Mapping[str, tuple[float, float, float | None]]
     lone: tuple[float, float | None]
     notes: tuple[str, ...]
+    warnings: tuple[ResultWarning, ...]
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,8 @@ class Fit:
             for name, value in zip(self.names, values.tolist(), strict=True)
         }
         scenario = self._with(seconds)
-        result = self._simulated(scenario)
+        run = build(scenario).run()
+        result = self._of_measured(run)
         after, held_out = self._errors(result), self._errors(result, held_out=True)
         errors = {
             name: (self._before[name], after[name], held_out.get(name))
@@ -197,6 +202,7 @@ class Fit:
             errors=errors,
             lone=self._lone(scenario),
             notes=tuple(self._notes(seconds, result)),
+            warnings=run.warnings,
         )
 
     def _with(self, seconds: Mapping[str, float]) -> Scenario:
@@ -212,7 +218,11 @@ class Fit:
         }
 
     def _simulated(self, scenario: Scenario) -> pd.DataFrame:
-        result = build(scenario).run().requests.set_index("request_id")
+        return self._of_measured(build(scenario).run())
+
+    def _of_measured(self, run: Result) -> pd.DataFrame:
+        """Return the requests of a run that were measured."""
+        result = run.requests.set_index("request_id")
         if self._measured.ids is not None:
             missing = set(self._measured.ids.tolist()) - set(result.index)
             if missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -14,12 +15,15 @@ from mist_sim import Scenario, Simulation, Workload, llm_client, simulate
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.core.front_end import MEASURED, NONE, ApiServers, FrontEnd
 from mist_sim.errors import ScenarioError
+from mist_sim.metrics.requests.front_end_use import front_end_use
 from mist_sim.scenario.from_vllm.commands import from_vllm
+from mist_sim.search import GoodputOptions, find_goodput
 from mist_sim.traces.arrivals import TraceArrivals
 from mist_sim.traces.base import TraceRow
 from mist_sim.traces.workload import Rows
 from tests.effort import examples
 from tests.reference.scenarios import synthetic
+from tests.warned import texts
 
 FIXED = replace(NONE, request=4e-3, response=2e-3)
 OFF = dict.fromkeys(("request", "prompt_token", "stream_token", "response"), "0 s") | {
@@ -284,3 +288,49 @@ def test_large_bursts_last_as_long_as_measured(shared, number):
     found = Simulation(clients=[client], workload=workload).run().summary
     assert found["duration"] == pytest.approx(run.duration_s, rel=0.15)
     assert found["mean_tpot_ms"] == pytest.approx(run.mean_tpot_ms, rel=0.15)
+
+
+def full(rate, processes=1):
+    """Return the run of answers of 198 tokens, whose steps take a GPU far less than its server."""
+    poisson = {"type": "poisson", "rate": f"{rate} /s"}
+    small = {"model": "llama-3.2-1b", "engine": "vllm-0.19"}
+    said = scenario({"api_server_count": processes}, **small)
+    return simulate(said.changed({"workload": synthetic(1500, 100, 198, poisson)}))
+
+
+def test_a_process_is_used_as_much_as_its_work_says():
+    """4.25 ms a request and 44.5 us a token, of 198."""
+    use = front_end_use(full(60).recorder, 0.0)
+    assert use.tokens == pytest.approx(198 * use.requests, rel=0.03)
+    assert use.requests == pytest.approx(60, rel=0.03)
+    assert use.share == pytest.approx(60 * (4.25e-3 + 198 * 44.5e-6), rel=0.03)
+
+
+@pytest.mark.parametrize(("rate", "processes", "is_full"), [(60, 1, 0), (90, 1, 1), (90, 2, 0)])
+def test_a_full_process_is_a_warning(rate, processes, is_full):
+    """One of vLLM served 76.5 requests/s with 198 tokens each (pull request 17546)."""
+    told = texts(full(rate, processes).summary, "front end full")
+    assert len(told) == is_full
+    assert all(re.search(r"had 1\d\d % .* --api-server-count", each) for each in told)
+
+
+def test_a_goodput_names_the_front_end_that_limits_it():
+    """The run at the goodput keeps the limit, so the missed one above it tells."""
+    limited = {"slo": {"ttft": "200 ms"}, "model": "llama-3.2-1b", "engine": "vllm-0.19"}
+    said = scenario({}, **limited).changed({"workload": synthetic(600, 100, 198, "60 /s")})
+    found = find_goodput(said, GoodputOptions(as_is=True, tolerance=0.1), jobs=1)
+    assert 65 < found.rate < 80
+    (told,) = texts(found.summary, "front end full")
+    assert "The front end limits throughput" in told
+
+
+def test_tokens_beyond_what_a_process_streams_are_a_warning():
+    """A process streams 22,472 tokens a second; four engines with one process emit more."""
+    users = {"type": "closed_loop", "concurrency": 1024}
+    engines = [{"name": "llm", "gpu": "h100-sxm", "data_parallel_size": 4}]
+    said = scenario({"api_server_count": 1}, clients=engines, model="llama-3.2-1b")
+    found = simulate(said.changed({"workload": synthetic(1024, 100, 500, users)}))
+    use = front_end_use(found.recorder, 0.0)
+    assert use.tokens > 1 / MEASURED.stream_token
+    assert use.share > 1
+    assert len(texts(found.summary, "front end full")) == 1

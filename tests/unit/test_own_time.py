@@ -27,6 +27,7 @@ workload:
   arrivals: {arrivals}
 clients:
   - {{name: llm, gpu: h100-sxm}}
+assumptions: [a flag]
 """
 RUN = "name: n\nengine: e\nprovenance: p\nscenario: s.yaml\n"
 ALONE = "{type: closed_loop, concurrency: 1}"
@@ -129,7 +130,10 @@ def test_a_summary_is_enough_and_may_have_the_names_of_others(capsys):
     assert found.seconds["request"] == pytest.approx(30e-3, rel=0.02)
     assert found.errors["ttft"][2] is None  # there is nothing to hold out
     mist("calibrate", "run", ".", "--out", "f.yaml")
-    assert "--set clients.0.overhead.request='30" in capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "--set clients.0.overhead.request='30" in printed
+    assert [str(each) for each in found.warnings] == ["a flag"]
+    assert "Warnings A flag" in printed
 
 
 def test_what_cannot_be_fitted_is_told(capsys):
@@ -169,7 +173,10 @@ def test_names_of_others_lead_back_to_ours():
 def test_run_prints_the_names_of_others(capsys):
     _write(number=2)
     mist("run", "s.yaml", "--json", "--names", "sglang", "-q")
-    assert "mean_e2e_latency_ms" in json.loads(capsys.readouterr().out)
+    of_sglang = json.loads(capsys.readouterr().out)
+    assert "mean_e2e_latency_ms" in of_sglang
+    mist("run", "s.yaml", "--json", "-q")
+    assert of_sglang["warnings"] == json.loads(capsys.readouterr().out)["warnings"] != []
     for words, told in (
         (["--json", "--names", "sglan"], "did you mean 'sglang'"),
         (["--names", "aiperf"], "--names has an effect with --json"),

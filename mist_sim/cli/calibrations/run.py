@@ -36,7 +36,9 @@ def calibrate_own_time(folder: Path, out: Path | None, force: bool) -> None:
 
 
 def _print(name: str, found: OwnTime) -> None:
+    from mist_sim.core.result_warnings import merged
     from mist_sim.report.elements.terminal import Terminal
+    from mist_sim.report.elements.warned import with_warnings
     from mist_sim.report.elements.widths import listed
 
     console = Terminal()
@@ -49,7 +51,8 @@ def _print(name: str, found: OwnTime) -> None:
         for metric, row in found.errors.items()
     ]
     titles = ("mean error of a request", "before", "fitted", "held out")
-    console.print(listed(titles, errors, right=range(1, 4)))
+    told = {"warnings": [each.data for each in merged(found.warnings)]}
+    console.print(with_warnings(told, listed(titles, errors, right=range(1, 4))))
     ttft, tpot = found.lone
     later = "" if tpot is None else f", then {_time(tpot)} a token"
     console.print(f"\nA request that is alone: first token after {_time(ttft)}{later}")

@@ -66,9 +66,12 @@ def plot(
             note(f"{file_name}: open it in a browser")
         else:
             is_one = len(page.figures) == 1
-            drawn = [("" if is_one else each.title, each.figure) for each in page.figures]
+            drawn = [
+                ("" if is_one else each.title, each.figure.warned(page.warnings))
+                for each in page.figures
+            ]
             file.write(bytes_of(drawn, form))
-            for line in page.warnings:  # for which these formats have no place
+            for line in page.warning_lines:  # of which the pictures have the names
                 note(f"warning: {line}")
             note(f"{file_name}: {in_words(len(drawn), 'picture')}")
 

@@ -55,8 +55,8 @@ def timeline(
         with of_a_form(folder, "results that mist run wrote"):
             run = RunFolder(folder)
             tables = {name: run.table(name) for name in TABLES if _is_needed(run, name)}
-            file.write(text_of(tables, first, last, run.summary.get("layouts", ())))
-        for line in warning_lines(run.summary):  # for which trace events have no place
+            file.write(text_of(tables, run.summary, first, last))
+        for line in warning_lines(run.summary):
             note(f"warning: {line}")
         note(f"{out}: open it at ui.perfetto.dev or chrome://tracing")
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, attended
+from mist_sim.core.front_end import Servers
 from mist_sim.core.recorder import StepSink
 from mist_sim.core.request import Request
 from mist_sim.core.states import State
@@ -46,7 +47,7 @@ class ColumnRecorder:
     state_names; losses: a row a visit that was lost with its client, or with the one that had its
     KV entries. Both are empty where no client changes its state. models: those that requests ask
     for; the first is None, for any. groups: class of each user request, by its id, as `Slo.groups`
-    counts classes; empty if the slo has none.
+    counts classes; empty if the slo has none. servers: of the front end; None: there is none.
 
     Visits and steps have the times of clients, requests those of their users: tokens come
     `response` seconds later, the first one `turn` more for each token of the same step before it,
@@ -54,6 +55,7 @@ class ColumnRecorder:
     """
 
     response = output_token = turn = 0.0
+    servers: Servers | None = None
 
     def __init__(self) -> None:
         self.requests = empty_table("requests")

@@ -68,10 +68,19 @@ ONE_LINE = OneLine()
 
 
 class UnansweredError(ScenarioError):
-    """A search without an answer, with the reason. found: the trials."""
+    """A search without an answer, with the reason.
 
-    def __init__(self, reason: str, found: Findings) -> None:
+    warnings: those of the figures that decided; tracebacks have them as notes. found: all that was
+    tried; None: it has no files.
+    """
+
+    def __init__(
+        self, reason: str, warnings: Sequence[ResultWarning], found: Findings | None = None
+    ) -> None:
         super().__init__(reason)
+        self.warnings = merged(warnings)
+        for each in self.warnings:
+            self.add_note(f"warning: {each}")
         self.found = found
 
 

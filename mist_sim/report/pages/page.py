@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Self
 
+from mist_sim.core.result_warnings import ResultWarning, of_data
 from mist_sim.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class Page:
     verdict: Verdict
     subtitle: Sequence[str] = ()
     cards: Sequence[Card] = ()
-    warnings: Sequence[str] = ()
+    warnings: Sequence[ResultWarning] = ()
     tables: Sequence[PageTable] = ()
     tables_below: Sequence[PageTable] = ()
     printed: Sequence[Printed] = ()
@@ -136,9 +137,14 @@ class Page:
 
     def warned(self, summary: Mapping[str, Any]) -> Self:
         """Return it with the warnings of findings. summary: `Findings.summary`."""
-        from mist_sim.report.elements.warned import warning_lines
+        return replace(self, warnings=of_data(summary))
 
-        return replace(self, warnings=(*self.warnings, *warning_lines(summary)))
+    @property
+    def warning_lines(self) -> list[str]:
+        """The warnings as paragraphs."""
+        from mist_sim.report.elements.warned import lines_of
+
+        return lines_of(self.warnings)
 
     def sheet(self) -> str:
         """Return one sheet of A4: the answer alone, as one file.

@@ -9,10 +9,12 @@ from html import escape, unescape
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.output import output_file
 from mist_sim.report.pictures.marks import Bars, Cells, Limit, Line, Mark, Span, text_of
@@ -36,6 +38,7 @@ _HEIGHT = 1.65  # of a panel
 _RIGHT = 0.15
 _LETTER = 0.075  # a wide one
 _DIGITS = 6
+_CAPTION = 120  # letters of a line of the caption
 _MOST_LETTERS = 48
 _METADATA: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
@@ -118,13 +121,20 @@ class Picture:
     """Panels, which a notebook draws.
 
     is_over_time: all panels have one horizontal axis. num_columns: panels beside one another, in
-    order of reading. heads: titles of columns, which have the same axes then.
+    order of reading. heads: titles of columns, which have the same axes then. caption: lines above
+    all panels.
     """
 
     panels: Sequence[Panel]
     is_over_time: bool = False
     num_columns: int = 1
     heads: Sequence[str] = ()
+    caption: Sequence[str] = ()
+
+    def warned(self, warnings: Sequence[ResultWarning]) -> Picture:
+        """Return it below the names of warnings; as it is without any."""
+        names = ", ".join(dict.fromkeys(each.kind.name for each in warnings))
+        return replace(self, caption=wrap(f"Warnings: {names}", _CAPTION)) if names else self
 
     def panel(self, wanted: str) -> Picture:
         """Return a picture of one panel. wanted: the begin of its title, or part of it.
@@ -216,6 +226,9 @@ class Picture:
         if title:
             top = 1 - 0.06 / frame.height
             canvas.suptitle(title, x=0.01, y=top, ha="left", va="top", weight="bold", fontsize=11)
+        if self.caption:
+            lines, top = "\n".join(self.caption), 1 - (0.06 + 0.2 * bool(title)) / frame.height
+            canvas.text(0.01, top, lines, va="top", fontsize=7.5)
         if frame.labels:
             found = _handles(grid)
             legend = canvas.legend(
@@ -246,7 +259,7 @@ class _Frame:
         )
         self.num_legend_columns = max(int((widths < _WIDTH).sum()), 1)
         legend = 0.21 * -(-len(self.labels) // self.num_legend_columns)
-        top = 0.2 * bool(title) + 0.25 * bool(picture.heads)
+        top = 0.2 * bool(title) + 0.14 * len(picture.caption) + 0.25 * bool(picture.heads)
         self._tops = []
         for number, row in enumerate(_split(panels, columns), 1):
             is_last = number * columns >= len(panels)
@@ -284,10 +297,10 @@ def bytes_of(pictures: Sequence[tuple[str, Picture]], form: str) -> bytes:
     return file.getvalue()
 
 
-def write_png(make: Callable[[], Picture], path: Path) -> None:
-    """Write a PNG of what is made; nothing without Matplotlib."""
+def write_png(make: Callable[[], Picture], path: Path, warnings: Sequence[ResultWarning]) -> None:
+    """Write a PNG of what is made, with its warnings' names; nothing without Matplotlib."""
     if can_draw():
-        path.write_bytes(make().as_bytes("png"))
+        path.write_bytes(make().warned(warnings).as_bytes("png"))
 
 
 def beside(pictures: Mapping[str, Picture]) -> Picture:

@@ -9,8 +9,10 @@ from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
+from mist_sim.core.result_warnings import of_points
 from mist_sim.errors import ScenarioError, listed
 from mist_sim.metrics.latency import limit_of, limit_title
+from mist_sim.metrics.tables.saved_findings import UnansweredError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.scenario.startable import told_to_start
@@ -47,8 +49,9 @@ def plan(
         done. journal: a file that receives each run's results. resume: continue it; no run is
         repeated. Only with a limit on `seconds` the result depends on the speed of the machine.
 
-    Raises ScenarioError if no deployment within the budget seems to keep the limits, with the most
-    frequent obstacle; for a GPU that is unknown or has no price; and all errors of `simulate`.
+    Raises UnansweredError if no deployment within the budget seems to keep the limits, with the
+    most frequent obstacle and the warnings of the engines; ScenarioError for a GPU that is unknown
+    or has no price; and all errors of `simulate`.
     """
     check_scenarios([scenario])
     budget = Budget(options.total_requests, options.seconds)
@@ -81,7 +84,8 @@ def plan(
         driver.so_far = lambda: hunt.so_far
         hunt.search()
         if hunt.best is None:
-            raise ScenarioError(_no_answer(question, shop, hunt))
+            known = of_points({each.name: each.built.warnings for each in shop.engines})
+            raise UnansweredError(_no_answer(question, shop, hunt), known)
         hunt.equals()
         _try_other_gpus(hunt)
         return _answer(question, shop, hunt, Refining(question, driver, demand.is_steady))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any, Literal
 
+from mist_sim.core.result_warnings import ResultWarning, of_data
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.task import Failure
@@ -48,6 +49,14 @@ class Outcome:
         if self.goodput is not None:
             found += [trial for search in self.goodput.searches for trial in search.trials]
         return sorted(found, key=lambda trial: trial.rate)
+
+    @property
+    def warnings(self) -> tuple[ResultWarning, ...]:
+        """Warnings of its run at its own rate, and of its search; without one, of its trial."""
+        found = of_data(self.summary) if self.summary is not None else ()
+        if self.goodput is not None:
+            return (*found, *self.goodput.warnings)
+        return (*found, *(self.trial.warnings if self.trial is not None else ()))
 
     @property
     def num_runs(self) -> int:

@@ -133,7 +133,7 @@ def search_space(
     problem = _problem(prepared, evaluation)
     found = _result(space, options, prepared, evaluation, problem)
     if problem:
-        raise UnansweredError(problem, found)
+        raise UnansweredError(problem, found.warnings, found)
     return found
 
 

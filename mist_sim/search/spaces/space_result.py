@@ -153,7 +153,7 @@ class SpaceSearch(Findings):
         for row in self.front[1:]:
             write_text(folder / f"front-{row['number']}.yaml", self.best[row["number"]])
         if self.best and len(self.objectives) > 1:
-            write_png(lambda: front_picture(self.summary), folder / "front.png")
+            write_png(lambda: front_picture(self.summary), folder / "front.png", self.warnings)
 
 
 def row_of(rows: Sequence[Mapping[str, Any]], named: str) -> Mapping[str, Any]:
@@ -172,7 +172,7 @@ def _row(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
     configuration = prepared.configuration
     scenario = configuration.scenario
     figures = {**prepared.known, **outcome.figures}
-    warnings = merged((*(outcome.goodput.warnings if outcome.goodput else ()), *prepared.warnings))
+    warnings = merged((*outcome.warnings, *prepared.warnings))
     return {
         "number": configuration.number,
         "name": configuration.name,

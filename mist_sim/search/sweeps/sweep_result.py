@@ -174,7 +174,7 @@ class Sweep(Findings):
         """Write sweep.json, sweep.csv, and sweep.png where Matplotlib is installed."""
         write_text(folder / "sweep.json", json_text(self.summary))
         write_text(folder / "sweep.csv", self.table.to_csv(index=False, lineterminator="\n"))
-        write_png(lambda: sweep_picture(self.summary), folder / "sweep.png")
+        write_png(lambda: sweep_picture(self.summary), folder / "sweep.png", self.warnings)
 
 
 def _plain(value: Any) -> Any:

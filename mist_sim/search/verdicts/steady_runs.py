@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from mist_sim.core.request import Request
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.core.visit import Failure, Visit
 from mist_sim.metrics import WatchedEnds
+from mist_sim.metrics.run_warnings import record_warnings
 from mist_sim.metrics.stability import Stays
 from mist_sim.search.verdicts.request_times import RequestTimes, Share, Target, none_counts
 from mist_sim.search.verdicts.steady_state import ERROR, Look, OfClass, Seen, look, looks
@@ -43,10 +45,11 @@ def lengthened(simulation: Simulation, target: Target, most: int) -> Workload | 
 
 def run_until_known(
     simulation: Simulation, target: Target, most: int, rate: float, pause: int | None = None
-) -> tuple[Look, str | None]:
+) -> tuple[Look, str | None, tuple[ResultWarning, ...]]:
     """Run until a look at the run tells, or `most` requests have ended.
 
-    Returns the last look, and the limit that is worst, as in `Target.worst_limit`.
+    Returns the last look, the limit that is worst, as in `Target.worst_limit`, and the warnings
+    that need no whole run (`record_warnings`).
     rate: requests per second, for messages. pause: end undecided after so many requests. A verdict
     before that is the one that the whole run would have. None: go on.
     Raises ScenarioError where no request counts.
@@ -54,11 +57,13 @@ def run_until_known(
     recorder = _Watching(target, simulation.warmup, most, pause)
     try:
         simulation.run(recorder=recorder)
+        if not recorder.num_ended:
+            raise none_counts(simulation.warmup, rate)
+        found = recorder.look()
     except _KnownError as known:
-        return known.look, recorder.worst_limit()
-    if not recorder.num_ended:
-        raise none_counts(simulation.warmup, rate)
-    return recorder.look(), recorder.worst_limit()
+        found = known.look
+    warnings = tuple(record_warnings(recorder, simulation.warmup))
+    return found, recorder.worst_limit(), warnings
 
 
 class _KnownError(Exception):

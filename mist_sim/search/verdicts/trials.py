@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any, Self
 
+from mist_sim.core.result_warnings import ResultWarning, of_data
 from mist_sim.scenario import Scenario, build
 from mist_sim.search.verdicts.request_times import Target
 from mist_sim.search.verdicts.steady_runs import lengthened, run_until_known
@@ -25,7 +26,7 @@ class Trial:
     num_requests: requests looked at. is_steady: in steady state; else the workload as it stands.
     margins: of a run in steady state, as a look has them (`steady_state.Look`). reason: why nothing
     is known. needs: requests that would tell, about. worst_limit: whose quantile is furthest above
-    it, or nearest to it: "ttft", "tpot" or "e2el".
+    it, or nearest to it: "ttft", "tpot" or "e2el". warnings: those that the run led to.
     """
 
     rate: float
@@ -40,6 +41,7 @@ class Trial:
     reason: str = ""
     needs: int | None = None
     worst_limit: str | None = None
+    warnings: tuple[ResultWarning, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -65,14 +67,19 @@ class Trial:
             return self.margins is not None and self.tells and sum(self.margins) <= 0
         return self.attained
 
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Everything but the warnings."""
+        return {name: value for name, value in vars(self).items() if name != "warnings"}
+
     def data(self) -> dict[str, Any]:
         """Return the trial as plain data, from which `of` restores it."""
-        return asdict(self)
+        return self.figures | {"warnings": [each.data for each in self.warnings]}
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
         """Return the trial that plain data says."""
-        return cls(**data)
+        return cls(**{**data, "warnings": of_data(data)})
 
 
 def told(trials: Iterable[Trial]) -> dict[float, bool]:
@@ -114,7 +121,7 @@ def try_rate(
     longer = None if most is None else lengthened(simulation, target, most)
     if most is not None and longer is not None:
         simulation.workload = longer
-        seen, worst = run_until_known(simulation, target, most, rate, pause)
+        seen, worst, warnings = run_until_known(simulation, target, most, rate, pause)
         return Trial(
             rate,
             seed,
@@ -127,6 +134,7 @@ def try_rate(
             reason=seen.reason,
             needs=seen.needs,
             worst_limit=worst,
+            warnings=warnings,
         )
     found = run_workload(simulation, target, num_requests, rate)
     return Trial(
@@ -138,4 +146,5 @@ def try_rate(
         found.stability,
         num_requests,
         worst_limit=found.worst_limit,
+        warnings=found.warnings,
     )

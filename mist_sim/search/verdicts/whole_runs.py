@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from mist_sim.core import result_warnings as kinds
 from mist_sim.core.request import Request
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.core.visit import Failure, Visit
 from mist_sim.metrics import WatchedEnds
+from mist_sim.metrics.run_warnings import record_warnings, run_warnings
 from mist_sim.search.verdicts.request_times import RequestTimes, Target, none_counts
 from mist_sim.simulation import Simulation
 
@@ -21,6 +24,7 @@ class WholeRun(NamedTuple):
     is_whole: bool
     stability: str | None
     worst_limit: str | None
+    warnings: tuple[ResultWarning, ...]
 
 
 def run_workload(
@@ -37,7 +41,8 @@ def run_workload(
         result = simulation.run(recorder=recorder)
     except _MissedError as missed:
         worst = target.worst_limit(RequestTimes.of(recorder, warmup))
-        return WholeRun(False, _share(missed.num_missed, num_requests), False, None, worst)
+        shown = tuple(record_warnings(recorder, warmup))
+        return WholeRun(False, _share(missed.num_missed, num_requests), False, None, worst, shown)
     times = RequestTimes.of(recorder, warmup)
     if not len(times):
         raise none_counts(warmup, rate)
@@ -47,10 +52,17 @@ def run_workload(
         and each.num_missed <= target.most_missed(each.num_requests, each.share.asked)
         for each in rows
     )
-    stability = result.summary.get("stability") if attained else None
+    stability, shown = None, tuple(record_warnings(recorder, warmup))
+    if attained:
+        stability = result.data.get("stability")
+        shown = tuple(
+            each
+            for each in run_warnings(result.data, recorder, warmup)
+            if each.kind not in (kinds.UNSTABLE, kinds.TOO_SHORT)  # `stability` says it
+        )
     worst = target.worst_limit(times)
     least = min(_share(missed, num) if num else 0.0 for missed, num, s in rows if not s.on_top)
-    return WholeRun(attained, least, True, stability, worst)
+    return WholeRun(attained, least, True, stability, worst, shown)
 
 
 def _share(num_missed: int, num_requests: int) -> float:
