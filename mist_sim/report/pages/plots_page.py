@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mist_sim.core.result_warnings import of_data, of_points
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.report.pages.page import Drawing, Page, Verdict
 from mist_sim.report.pages.run_verdict import run_verdict
@@ -18,6 +17,7 @@ from mist_sim.report.pictures.catalog import (
     overlaid,
     side_by_side,
     title_of_picture,
+    warnings_of,
 )
 from mist_sim.report.pictures.style import COLOURS
 
@@ -75,6 +75,5 @@ def several_page(
         drawings.append(Drawing(name, title_of_picture(name), figure))
     how = "in the same axes" if in_one else "side by side"
     verdict = Verdict("plain", f"{len(runs)} runs {how}.", "")
-    page = Page(title=" and ".join(runs), verdict=verdict, figures=drawings)
-    found = of_points({name: of_data(run.summary) for name, run in runs.items()})
-    return page.warned({"warnings": [each.data for each in found]})
+    told = warnings_of(runs)
+    return Page(title=" and ".join(runs), verdict=verdict, figures=drawings, warnings=told)

@@ -24,8 +24,6 @@ def breakdown(run: RunData) -> Picture:
     Raises ScenarioError where no request finished.
     """
     parts = run.summary.get("latency_breakdown_ms", {})
-    if not parts:
-        raise ScenarioError("no request finished, so there is no latency to divide")
     panels = []
     for (name, figures), colour in zip(parts.items(), [*COLOURS, *COLOURS], strict=False):
         values = [figures[shown] for shown in _SHOWN]
@@ -35,4 +33,6 @@ def breakdown(run: RunData) -> Picture:
             bars = Bars(range(len(values)), values, colour=colour, texts=texts)
             height = _ROW * len(_SHOWN)
             panels.append(Panel(f"{name}, ms", [bars], height=height, rows=_SHOWN))
+    if not panels:
+        raise ScenarioError("no request finished, so there is no latency to divide")
     return Picture(panels)

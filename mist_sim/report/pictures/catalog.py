@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mist_sim.core.result_warnings import ResultWarning, of_data, of_points
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics import Result
 from mist_sim.report.pictures.breakdown import breakdown
@@ -94,7 +95,7 @@ def side_by_side(runs: Mapping[str, Result | RunData], name: str = "latency") ->
         raise ScenarioError(
             f"runs must be 2 to {MOST_BESIDE} to stand side by side, got {len(runs)}"
         )
-    return beside(_each(runs, name))
+    return beside(_each(runs, name)).warned(warnings_of(runs))
 
 
 def overlaid(runs: Mapping[str, Result | RunData], name: str = "latency") -> Picture:
@@ -109,7 +110,12 @@ def overlaid(runs: Mapping[str, Result | RunData], name: str = "latency") -> Pic
     each = _each(runs, name)
     if any(map(hides, each.values())):
         raise ScenarioError(f"{name} has bars, which would hide one another; draw it side by side")
-    return over(each)
+    return over(each).warned(warnings_of(runs))
+
+
+def warnings_of(runs: Mapping[str, Result | RunData]) -> tuple[ResultWarning, ...]:
+    """Return the warnings of several runs, by their titles."""
+    return of_points({title: of_data(run.summary) for title, run in runs.items()})
 
 
 def _each(runs: Mapping[str, Result | RunData], name: str) -> dict[str, Picture]:
