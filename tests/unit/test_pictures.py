@@ -70,6 +70,7 @@ def test_every_picture_is_drawn_of_a_result_and_of_its_folder(name, result, tmp_
     result.save(tmp_path / "run", tables=["requests", "stages", "steps", "clients", "transfers",
                                           "over_time"])  # fmt: skip
     of_folder = draw(RunFolder(tmp_path / "run"), name)
+    of_folder = of_folder.warned(result.warnings)
     assert of_folder.as_bytes("svg") == result.plot(name).as_bytes("svg")
     assert all(panel.marks for panel in of_folder.panels)
 
