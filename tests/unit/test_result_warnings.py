@@ -138,7 +138,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "lifecycle": {"failures": [{"clients": ["llm"], "at": "50 ms", "repair": "500 ms"}]},
     },
     "late": {"warmup": "1 h"},
-    "refused": {"clients": llm(max_model_len=50)},
+    "refused": {"clients": llm(gpu="bare.toml", max_model_len=50), "cost": {}},
     "full": {
         "model": "llama-3.2-1b",
         "workload": load(200, {"type": "closed_loop", "concurrency": 100}),
@@ -171,7 +171,7 @@ RAISED: dict[str, set[str]] = {
     "overload": {"overloaded", "unstable", "truncated"},
     "outage": {"failures", "start-up", "too short"},
     "late": {"nothing finished"},
-    "refused": {"failed requests", "nothing finished"},
+    "refused": {"failed requests", "nothing finished", "no price", "architecture"},
     "full": {"front end full"},
     "bundle": {"no energy"},
     "buyable": OF_PCIE | {"truncated", "too short", "front end", "command line"},

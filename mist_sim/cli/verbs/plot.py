@@ -67,11 +67,11 @@ def plot(
         else:
             is_one = len(page.figures) == 1
             drawn = [
-                ("" if is_one else each.title, each.figure.warned(page.warnings))
+                ("" if is_one else each.title, each.figure.warned(page.told))
                 for each in page.figures
             ]
             file.write(bytes_of(drawn, form))
-            for line in page.warning_lines:  # of which the pictures have the names
+            for line in page.warnings:  # of which the pictures have the names
                 note(f"warning: {line}")
             note(f"{file_name}: {in_words(len(drawn), 'picture')}")
 

@@ -26,12 +26,8 @@ def with_warnings(summary: Mapping[str, Any], body: RenderableType) -> Renderabl
 
 def warning_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return the warnings of findings as paragraphs, those that lead first."""
-    return lines_of(of_data(summary))
-
-
-def lines_of(warnings: Sequence[ResultWarning]) -> list[str]:
-    """Return warnings as paragraphs, those that lead first."""
-    return [*_lines(warnings, leads=True), *_lines(warnings, leads=False)]
+    found = of_data(summary)
+    return [*_lines(found, leads=True), *_lines(found, leads=False)]
 
 
 def _lines(warnings: Sequence[ResultWarning], *, leads: bool) -> Iterator[str]:

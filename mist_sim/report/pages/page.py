@@ -120,14 +120,15 @@ class Brief:
 class Page:
     """A report: the verdict first, then figures, pictures, and where all of it comes from.
 
-    tables, tables_below: above the pictures, and below them. warnings: set by `warned`.
+    tables, tables_below: above the pictures, and below them. warnings: set by `warned`, as told.
     """
 
     title: str
     verdict: Verdict
     subtitle: Sequence[str] = ()
     cards: Sequence[Card] = ()
-    warnings: Sequence[ResultWarning] = ()
+    warnings: Sequence[str] = ()
+    told: Sequence[ResultWarning] = ()
     tables: Sequence[PageTable] = ()
     tables_below: Sequence[PageTable] = ()
     printed: Sequence[Printed] = ()
@@ -137,14 +138,9 @@ class Page:
 
     def warned(self, summary: Mapping[str, Any]) -> Self:
         """Return it with the warnings of findings. summary: `Findings.summary`."""
-        return replace(self, warnings=of_data(summary))
+        from mist_sim.report.elements.warned import warning_lines
 
-    @property
-    def warning_lines(self) -> list[str]:
-        """The warnings as paragraphs."""
-        from mist_sim.report.elements.warned import lines_of
-
-        return lines_of(self.warnings)
+        return replace(self, warnings=warning_lines(summary), told=of_data(summary))
 
     def sheet(self) -> str:
         """Return one sheet of A4: the answer alone, as one file.

@@ -75,5 +75,5 @@ def several_page(
         drawings.append(Drawing(name, title_of_picture(name), figure))
     how = "in the same axes" if in_one else "side by side"
     verdict = Verdict("plain", f"{len(runs)} runs {how}.", "")
-    told = warnings_of(runs)
-    return Page(title=" and ".join(runs), verdict=verdict, figures=drawings, warnings=told)
+    page = Page(title=" and ".join(runs), verdict=verdict, figures=drawings)
+    return page.warned({"warnings": [each.data for each in warnings_of(runs)]})
