@@ -11,13 +11,15 @@ def overrides_of(settings: list[str], option: str = "--set") -> dict[str, Any]:
     option: option named in messages.
     Raises ScenarioError for text that is not KEY=VALUE, and for values that are not YAML.
     """
-    from mist_sim.errors import ScenarioError
+    from mist_sim.errors import ScenarioError, cut
     from mist_sim.scenario.format import yaml_text
 
     overrides = {}
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals:
-            raise ScenarioError(f"{option} {setting}: must be KEY=VALUE, such as clients.0.count=8")
-        overrides[path.strip()] = yaml_text.parse(value, f"{option} {path}")
+            raise ScenarioError(
+                f"{option} {cut(setting)}: must be KEY=VALUE, such as clients.0.count=8"
+            )
+        overrides[path.strip()] = yaml_text.parse(value, f"{option} {cut(path)}")
     return overrides

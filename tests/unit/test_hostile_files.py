@@ -457,6 +457,10 @@ def test_a_long_word_of_the_command_line_is_not_all_repeated(mist):
     for words in (
         ["run", "x" * 100_000],
         ["run", "demo", "--set", "a" * 100_000 + "=1"],
+        ["run", "demo", "--set", "a" * 100_000],
+        ["run", "demo", "--set", "a" + ".b" * 10_000 + "=1"],
+        ["run", "demo", "--set", "clients." + "b" * 10_000 + "=1"],
+        ["run", "demo", "--set", "clients." + "9" * 10_000 + "=1"],
         ["run", "demo", "--set", "clients.0.gpu=" + "b" * 100_000],
         ["list", "c" * 100_000],
         ["afd", "x" * 5_000, "--slots", "1"],

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mist_sim.errors import ScenarioError, brief
+from mist_sim.bounds import COUNT, NESTING
+from mist_sim.errors import ScenarioError, brief, cut
 from mist_sim.scenario.slo_presets import slo_preset, slo_preset_names
 
 
@@ -22,6 +23,8 @@ def apply(data: Any, overrides: Mapping[str, Any]) -> Any:
             raise ScenarioError(
                 f"override {brief(path)}: must be keys joined by dots, such as a.0.b"
             )
+        if len(steps) > NESTING:
+            raise ScenarioError(f"override {brief(path)}: must have <= {NESTING} keys")
         if len(steps) > 1 and steps[0] == "slo":
             data = _with_limits(data)
         data = _set(data, steps, value, path)
@@ -50,18 +53,19 @@ def _set(data: Any, steps: list[str], value: Any, path: str, key: str = "") -> A
     if isinstance(data, str):
         data = {"based_on" if key.endswith("gpu") else "type": data}
     if not isinstance(data, dict):
-        raise ScenarioError(f"override {path}: {brief(data)} has no key {brief(step)}")
+        raise ScenarioError(f"override {cut(path)}: {brief(data)} has no key {brief(step)}")
     return {**data, step: _set(data.get(step), rest, value, path, step)}
 
 
 def _position(data: list[Any], step: str, path: str) -> int:
     if not step.isdecimal():
         raise ScenarioError(
-            f"override {path}: {brief(step)} is no position in a list; say which of its "
+            f"override {cut(path)}: {brief(step)} is no position in a list; say which of its "
             f"{len(data)} entries is meant, counted from 0"
         )
-    if int(step) >= len(data):
+    if len(step) > len(str(COUNT)) or int(step) >= len(data):
         raise ScenarioError(
-            f"override {path}: there is no entry {step}; the list has {len(data)}, counted from 0"
+            f"override {cut(path)}: there is no entry {cut(step)}; the list has {len(data)}, "
+            "counted from 0"
         )
     return int(step)
