@@ -91,11 +91,22 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
     return Group(
         *section(title, Group(table, *(Text(line, style="dim") for line in below))),
         *section("Verdict", Text(summary["verdict"])) if summary["verdict"] else (),
+        *_split(summary.get("split")),
+        *_told("Why the others lose", summary.get("losers", {})),
         *_break_even(summary.get("break_even", ())),
         *_told("Left out", summary.get("left_out", {})),
         *expected_of_each(summary["expected_errors"]),
         *(section(_plane_title(plane), _plane(plane, names)) if plane else ()),
     )
+
+
+def _split(found: Mapping[str, Any] | None) -> Iterator[RenderableType]:
+    """Yield whether to split, and what would turn the answer; empty where nobody asks."""
+    if found is not None:
+        answer = f"{found['answer'].capitalize()}: {found['sentence']}"
+        turns = [f"It would turn with {line}." for line in found["turns"][:1]]
+        turns += [f"Or with {line}." for line in found["turns"][1:]]
+        yield from section("Should I split?", Text(" ".join([answer, *turns])))
 
 
 def _break_even(lines: Sequence[str]) -> Iterator[RenderableType]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import Any, Self
+from typing import Any, Literal, Self
 
+from mist_sim.clients.traits import FLOWING_ROLES
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_data, over_runs
 from mist_sim.errors import ScenarioError
@@ -16,6 +17,7 @@ from mist_sim.metrics.keeping import Doubts, doubts_of, is_sure
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.run_warnings import room_line
+from mist_sim.scenario import Scenario
 from mist_sim.search.binding_result import Binding
 from mist_sim.search.break_even import Priced
 from mist_sim.search.goodput_result import Goodput
@@ -65,6 +67,18 @@ AT_GOODPUT = {
 }
 
 
+Form = Literal["together", "apart", "between"]
+"""Who computes prompts and answers: the same engines, others, or two kinds both (TaiChi)."""
+
+
+def form_of(scenario: Scenario) -> Form:
+    """Return the form of a scenario, by the roles of its clients."""
+    roles = {part.describe(scenario.model).role for part in scenario.clients}
+    if FLOWING_ROLES.intersection(roles):
+        return "between"
+    return "apart" if {"prefill", "decode"}.intersection(roles) else "together"
+
+
 @dataclass(frozen=True)
 class Case:
     """One scenario of a comparison.
@@ -75,7 +89,7 @@ class Case:
         arrivals, requests per second, if a goodput was searched. target: required by its limits;
         None without limits. limits: figures beside limits in any scenario, such as `p95_ttft_ms`.
     gpu_names: kinds of its GPUs. gpu_price: dollars of one an hour, on average; NaN without prices.
-    beside: as in `Ranked`.
+    beside: as in `Ranked`. form: who computes prompts and answers.
     """
 
     name: str
@@ -91,6 +105,7 @@ class Case:
     gpu_names: frozenset[str] = frozenset()
     gpu_price: float = nan
     beside: Beside | None = None
+    form: Form = "together"
 
     @classmethod
     def without_scenario(cls, name: str, error: ScenarioError) -> Self:

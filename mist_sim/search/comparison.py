@@ -19,13 +19,14 @@ from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.break_even import COST, COST_AT_GOODPUT, break_even
-from mist_sim.search.compared_case import AT_GOODPUT, FIGURES, Case
+from mist_sim.search.compared_case import AT_GOODPUT, FIGURES, Case, form_of
 from mist_sim.search.goodput import GoodputOptions, search_goodputs, so_far, with_binding
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Beside, Better, Ranked, rivals, sentence, starred
 from mist_sim.search.same_workload import workloads_differ
 from mist_sim.search.side_by_side import run_side_by_side
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane, run_plane
+from mist_sim.search.splitting import Split, losers, split_of
 from mist_sim.search.verdicts.request_times import target_of
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
@@ -47,7 +48,7 @@ class Comparison(Findings):
     left_out: designs that are impossible, with the reason. assumed: assumptions about the
         scenarios.
     uneven: kinds of designs whose step times have another origin. differ: where they serve other
-    requests or limits; "" if nowhere.
+    requests or limits; "" if nowhere. explains: whether the losers are explained (`losers`).
     """
 
     presenter = COMPARISON
@@ -58,6 +59,7 @@ class Comparison(Findings):
     assumed: Mapping[str, str] = field(default_factory=dict)
     uneven: tuple[str, ...] = ()
     differ: str = ""
+    explains: bool = False
 
     @property
     def table(self) -> pd.DataFrame:
@@ -120,6 +122,25 @@ class Comparison(Findings):
         return " ".join(told)
 
     @property
+    def split(self) -> Split | None:
+        """Whether to compute prompts and answers apart; None unless both are compared.
+
+        None, too, where they serve other requests.
+        """
+        return None if self.differ else split_of(self.cases, self.plane)
+
+    @property
+    def losers(self) -> dict[str, str]:
+        """Why each scenario that loses does, a line by name; empty unless requested."""
+        if not self.explains or self.differ:
+            return {}
+        ranked = [each for each in self._ranked if each.interval is not None]
+        known = [each for each in ranked if not isnan(each.figures["goodput"])]
+        best = max(known, key=lambda each: each.figures["goodput"], default=None)
+        near = [best, *rivals(best, "goodput", ranked)] if best is not None else []
+        return losers(self.cases, [*self.best["goodput"], *(each.name for each in near)])
+
+    @property
     def break_even(self) -> list[str]:
         """The price at which other GPUs cost as much a token as those of the cheapest, in words.
 
@@ -175,6 +196,8 @@ class Comparison(Findings):
             **({"left_out": dict(self.left_out)} if self.left_out else {}),
             **({"assumed": dict(self.assumed)} if self.assumed else {}),
             **({"uneven": list(self.uneven)} if self.uneven else {}),
+            **({"split": split.data} if (split := self.split) else {}),
+            **({"losers": lines} if (lines := self.losers) else {}),
             **({"break_even": found} if (found := self.break_even) else {}),
             **({"slo_plane": self.plane.summary} if self.plane else {}),
         }
@@ -212,7 +235,8 @@ def compare(
         warning gives the reason; an error in the place of a scenario is such a reason. goodput:
         search the goodput of each, too; those whose intervals do not tell run beside the best one
         with the same requests (`side_by_side`). why: find what binds the winner, in a dozen more
-        runs. race: search designs that surely serve less than another only as finely as needed.
+        runs, and what binds the best of those apart, or together, if these lose; and explain each
+        loser. race: search designs that surely serve less than another only as finely as needed.
         plane: compare goodput under many limits, too.
     same_workload: refuse scenarios whose requests, limits or warm-up differ. progress: called with
     the runs done. journal: a file for the results of the runs as they come. resume: go on with it;
@@ -223,8 +247,12 @@ def compare(
     if len(scenarios) < 2:
         raise ScenarioError(f"scenarios must be two or more to compare, got {len(scenarios)}")
     check_scenarios(it for it in scenarios.values() if not isinstance(it, ScenarioError))
-    if why and goodput is None:
-        raise ScenarioError("why must be False without a search for the goodput; give goodput")
+    asks = [it.slo.make().is_set for it in scenarios.values() if isinstance(it, Scenario)]
+    if why and goodput is None and not any(asks):
+        raise ScenarioError(
+            "why must be False without limits and without a search for the goodput; set slo, or "
+            "give goodput"
+        )
     errors = {name: it for name, it in scenarios.items() if isinstance(it, ScenarioError)}
     given = {name: it for name, it in scenarios.items() if isinstance(it, Scenario)}
     cases = {name: _Case(Built(scenario)) for name, scenario in given.items()}
@@ -259,7 +287,7 @@ def compare(
             shown |= {name: Case.without_scenario(name, error) for name, error in errors.items()}
             ordered = tuple(shown[name] for name in scenarios if name in shown)
             told = left_out or {}, assumed or {}, tuple(uneven), differ
-            return Comparison(ordered, found, *told)
+            return Comparison(ordered, found, *told, explains=why)
 
         driver.partial = lambda: known() if any(each.has_run for each in cases.values()) else None
         _run_once(cases, driver)
@@ -328,7 +356,8 @@ class _Case:
         names = self.built.gpu_names if self.summaries else frozenset[str]()
         price = self.built.gpu_price if self.summaries else nan
         told = failure, self.at_goodput, rate, target, limits, names, price, self.beside
-        return Case(name, title, gpus, self.summaries, self.goodput, *told)
+        form = form_of(self.built.scenario)
+        return Case(name, title, gpus, self.summaries, self.goodput, *told, form=form)
 
 
 def _run_once(cases: Mapping[str, _Case], driver: Driver) -> None:
@@ -387,12 +416,22 @@ def _run_beside_the_best(
 
 
 def _find_what_binds(cases: Mapping[str, _Case], driver: Driver) -> None:
-    """Find what binds the scenario with the largest goodput, if one is known to have it."""
+    """Find what binds the scenario with the largest goodput, if one is known to have it.
+
+    And of the best in the other form, so that the answer to whether to split says what turns it.
+    """
     found = [(case, case.goodput) for case in cases.values() if case.goodput is not None]
     known = [(goodput.rate, case, goodput) for case, goodput in found if not isnan(goodput.rate)]
     if known and not any(goodput.is_open for _, goodput in found):
-        _, best, goodput = max(known, key=lambda each: each[0])
+        known.sort(key=lambda each: -each[0])
+        _, best, goodput = known[0]
         best.goodput = with_binding(best.built, goodput, driver)
+        form = form_of(best.built.scenario)
+        others = {form, "between"}
+        for _, case, found_there in known[1:]:
+            if (mine := form_of(case.built.scenario)) not in others:
+                others.add(mine)
+                case.goodput = with_binding(case.built, found_there, driver)
 
 
 def _run_at_goodput(cases: Mapping[str, _Case], driver: Driver) -> None:

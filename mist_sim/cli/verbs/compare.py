@@ -83,8 +83,8 @@ def compare(
     why: bool = typer.Option(
         False,
         "--why",
-        help="Name the winner's binding resource: the one that, relaxed by a tenth, "
-        "moves its goodput most; a dozen more runs.",
+        help="Say in a line why each loser loses; with --goodput also name the winner's binding "
+        "resource: the one that, relaxed by a tenth, moves its goodput most; a dozen more runs.",
     ),
     ttft: str | None = typer.Option(
         None, metavar="LOW:HIGH", help="TTFT limits of the plane; by default '100 ms:10 s'."
@@ -112,9 +112,7 @@ def compare(
     searched = {"--attainment": attainment, "--rates": rates}
     _require("--goodput or --slo-plane", with_goodput or plane, searched)
     of_goodput = {"--tolerance": tolerance, "--most-requests": most_requests}
-    _require(
-        "--goodput", with_goodput, {**of_goodput, "--as-is": as_is or None, "--why": why or None}
-    )
+    _require("--goodput", with_goodput, {**of_goodput, "--as-is": as_is or None})
     of_plane = {"--ttft": ttft, "--tpot": tpot, "--points": points, "--num-rates": num_rates}
     _require("--slo-plane", plane, of_plane)
     shared = _shared(attainment, rates)
