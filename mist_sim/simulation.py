@@ -24,7 +24,7 @@ from mist_sim.core.request import Request
 from mist_sim.core.result_warnings import ResultWarning, merged
 from mist_sim.core.step_limits import StepLimits
 from mist_sim.environment import Environment, NothingLeftError
-from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.errors import InvariantError, ScenarioError, brief
 from mist_sim.garbage import rare_collections
 from mist_sim.hand_over_rules import Members, check_lengths
 from mist_sim.hardware.setting import Borrowed, Setting
@@ -49,6 +49,7 @@ from mist_sim.simulation_rules import (
     check_lives,
     check_routers,
     check_search,
+    named_router,
     without_price,
 )
 from mist_sim.stages import Prefill
@@ -90,10 +91,10 @@ class Simulation:
     def __init__(
         self,
         *,
-        clients: Sequence[Client],
+        clients: Client | Sequence[Client],
         workload: Workload,
-        router: Router | None = None,
-        routers: Mapping[str, Router] | None = None,
+        router: Router | str | None = None,
+        routers: Mapping[str, Router | str] | None = None,
         seed: int = 0,
         slo: Slo | None = None,
         warmup: float = 0.0,
@@ -107,7 +108,11 @@ class Simulation:
         front_end: FrontEnd | None = None,
         remarks: Sequence[ResultWarning] = (),
     ) -> None:
-        clients = list(clients)
+        clients = [clients] if isinstance(clients, Client) else list(clients)
+        if not callable(getattr(workload, "requests", None)):
+            raise ScenarioError(f"workload must be a Workload, got {brief(workload)}")
+        if not isinstance(slo, Slo | None):
+            raise ScenarioError(f"slo must be an Slo, such as Slo(ttft=0.5), got {brief(slo)}")
         self.hand_over = hand_over or HandOver()
         check_clients(clients, network, self.hand_over)
         check_lengths(clients, getattr(workload, "source", None))
@@ -122,13 +127,15 @@ class Simulation:
         self.seed = seed
         if not 0 <= warmup < math.inf:
             raise ScenarioError(f"warmup must be finite and >= 0 s, got {warmup}")
-        check_routers(clients, routers or {})
+        self.routers = {
+            kind: named_router(f"routers[{kind!r}]", said) for kind, said in (routers or {}).items()
+        }
+        check_routers(clients, self.routers)
         unpriced = without_price(clients, cost) if cost is not None else ()
         check_search(reconfigure, search, clients)
         self.clients = clients
         self.workload = workload
-        self.router = router if router is not None else RoundRobinRouter()
-        self.routers = dict(routers or {})
+        self.router = RoundRobinRouter() if router is None else named_router("router", router)
         self.slo = slo or Slo()
         self.warmup = warmup
         self.network = network

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from mist_sim.clients import Client
 from mist_sim.clients.rules.sharing import check_shared_parts, check_shared_tiers
@@ -18,7 +19,7 @@ from mist_sim.metrics import CostOptions, Slo
 from mist_sim.metrics.spending.cost import gpu_prices
 from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
-from mist_sim.routers import Router
+from mist_sim.routers import ROUTERS, Router
 from mist_sim.stages import Decode, Prefill
 
 
@@ -124,6 +125,29 @@ def check_search(
     if asks != (search is not None):
         rule = "be given with" if search is None else "be left out without"
         raise ScenarioError(f"search must {rule} reconfigure.on_change, whose positions it finds")
+
+
+def named_router(option: str, said: object) -> Router:
+    """Return a router that is given, or the one of that name with its defaults.
+
+    option: that says it, for messages. Raises ScenarioError for anything else.
+    """
+    if isinstance(said, str):
+        plugin = ROUTERS[said]
+        try:
+            made: Router = plugin()
+        except TypeError as error:
+            raise ScenarioError(
+                f"{option}: {said} has no default for all parameters; give the router itself, "
+                f"{plugin.__name__}(...): {error}"
+            ) from None
+        return made
+    if isinstance(said, type) or not callable(getattr(said, "choose", None)):
+        raise ScenarioError(
+            f"{option} must be a router, with choose(request, stage, candidates), or the name of "
+            f"one, such as least_outstanding, got {brief(said)}"
+        )
+    return cast("Router", said)
 
 
 def without_price(clients: Sequence[Client], cost: CostOptions) -> tuple[ResultWarning, ...]:

@@ -57,6 +57,14 @@ class Kind:
         self._check(value, number, text)
         return value
 
+    def reads(self, text: str) -> bool:
+        """Tell whether a text is a quantity of this kind."""
+        try:
+            self.parse(text)
+        except ScenarioError:
+            return False
+        return True
+
     def _check(self, value: float, number: str, text: object) -> None:
         smallest, largest = QUANTITIES[self.name]
         zero = not any(digit in "123456789" for digit in number.lower().partition("e")[0])
@@ -69,6 +77,17 @@ class Kind:
     def format(self, value: float) -> str:
         """Write a value in the base unit so that `parse` returns the same bits."""
         return f"{float(value)!r} {self.base}"
+
+
+def require_number(name: str, value: object) -> None:
+    """Raise ValueError for a quantity that is no number, such as "5 /s": that is for files."""
+    if isinstance(value, int | float) or hasattr(value, "__float__"):
+        return
+    found = [kind for kind in KINDS if isinstance(value, str) and kind.reads(value)]
+    plain = f", write {found[0].parse(value):g}" if found else ""
+    raise ValueError(
+        f"{name} must be a number, got {brief(value)}{plain}: units are for scenario files"
+    )
 
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z/$%]+)\s*")

@@ -122,8 +122,8 @@ class Client(ABC):
         self.stays: dict[Visit, Stay] = {}
         self.view.visits = self.stays.keys()
         self.view.model = self.traits.model
-        self.view.role = self.traits.role
-        self.view.num_gpu_blocks = self.num_gpu_blocks
+        self.view.take_role(self.traits.role)
+        self.view.take_memory(self.num_gpu_blocks)
         self.view.time_from = self.transfer_time
         self._inboxes: dict[int, Inbox] = {}  # by engine
         self._held_entries: dict[HeldKv, None] = {}  # for other clients

@@ -417,7 +417,7 @@ class LlmClient(LaidOutClient):
             raise InvariantError(f"{self.name} has no chunks, its scheduler is {self.scheduler}")
         self._turned = role, chunk, flow
         flows = None if role == self.view.role else flow
-        self.view.role = role
+        self.view.take_role(role)
         self._engines.turn(replace(self.scheduler, max_num_batched_tokens=chunk), flows)
 
     def restart(self) -> None:

@@ -34,9 +34,9 @@ class Stay:
     def enter(self, load: ClientState) -> None:
         """Wait from now on at a client with these counts, as `become` does."""
         self.load, self.phase = load, WAITING
-        load.num_outstanding += 1
-        load.num_waiting += 1
-        load.num_waiting_tokens += self.num_queued_tokens
+        load.outstanding += 1
+        load.waiting += 1
+        load.waiting_tokens += self.num_queued_tokens
         if load.has_watchers:
             load.tell(OUT, WAITING, self.visit)
 
@@ -44,9 +44,9 @@ class Stay:
         """Run after waiting, as `become` does."""
         load = self.load
         self.phase = RUNNING
-        load.num_waiting -= 1
-        load.num_waiting_tokens -= self.num_queued_tokens
-        load.num_running += 1
+        load.waiting -= 1
+        load.waiting_tokens -= self.num_queued_tokens
+        load.running += 1
         if load.has_watchers:
             load.tell(WAITING, RUNNING, self.visit)
 
@@ -55,18 +55,18 @@ class Stay:
         load, before = self.load, self.phase
         self.phase = phase
         if before == OUT:
-            load.num_outstanding += 1
+            load.outstanding += 1
         elif before == WAITING:
-            load.num_waiting -= 1
-            load.num_waiting_tokens -= self.num_queued_tokens
+            load.waiting -= 1
+            load.waiting_tokens -= self.num_queued_tokens
         else:
-            load.num_running -= 1
+            load.running -= 1
         if phase == OUT:
-            load.num_outstanding -= 1
+            load.outstanding -= 1
         elif phase == WAITING:
-            load.num_waiting += 1
-            load.num_waiting_tokens += self.num_queued_tokens
+            load.waiting += 1
+            load.waiting_tokens += self.num_queued_tokens
         else:
-            load.num_running += 1
+            load.running += 1
         if load.has_watchers:
             load.tell(before, phase, self.visit)

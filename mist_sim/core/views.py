@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, get_args
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, Protocol, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable
@@ -198,9 +199,26 @@ class ContentWatcher(Protocol):
         """The last block of an id has left a cache."""
 
 
-class ClientState:
-    """The object behind a `ClientView`; only stays at the client change it (`Stay.become`).
+def _read_only(name: str, of: str) -> Any:
+    """Return a property of a view that nobody sets: a policy that tries fails there.
 
+    name: of the figure. of: the attribute behind it.
+    """
+
+    def refuse(view: ClientState, value: object) -> NoReturn:
+        raise AttributeError(
+            f"{name} of the view of {view.name!r} must not be set: policies read views, and return "
+            "their decision"
+        )
+
+    return property(attrgetter(of), refuse)
+
+
+class ClientState:
+    """The object behind a `ClientView`, whose figures are read-only.
+
+    outstanding, waiting, running, waiting_tokens: what the figures of these names read; only stays
+    at the client change them (`Stay.become`).
     visits: visits at the client now.
     watchers: notified when a request comes or leaves; phase_watchers: when a request starts to wait
         or run; end_watchers: with each visit that ended. has_watchers: whether there are any.
@@ -212,40 +230,50 @@ class ClientState:
     """
 
     __slots__ = (
+        "_blocks",
+        "_id",
+        "_name",
         "_num_prompt_tokens",
+        "_pool",
+        "_role",
         "answers",
-        "client_id",
         "end_watchers",
         "has_watchers",
         "is_watched",
         "kv",
         "model",
-        "name",
-        "num_gpu_blocks",
-        "num_outstanding",
-        "num_running",
-        "num_waiting",
-        "num_waiting_tokens",
+        "outstanding",
         "phase_watchers",
-        "pool",
         "prefill",
-        "role",
+        "running",
         "time_from",
         "token_bytes",
         "visits",
+        "waiting",
+        "waiting_tokens",
         "watchers",
     )
 
+    client_id = _read_only("client_id", "_id")
+    name = _read_only("name", "_name")
+    role = _read_only("role", "_role")
+    pool = _read_only("pool", "_pool")
+    num_gpu_blocks = _read_only("num_gpu_blocks", "_blocks")
+    num_outstanding = _read_only("num_outstanding", "outstanding")
+    num_waiting = _read_only("num_waiting", "waiting")
+    num_running = _read_only("num_running", "running")
+    num_waiting_tokens = _read_only("num_waiting_tokens", "waiting_tokens")
+
     def __init__(self, client_id: int, name: str, role: str | None = None) -> None:
-        self.client_id = client_id
-        self.name = name
-        self.role = role
-        self.pool: str | None = None
+        self._id = client_id
+        self._name = name
+        self._role = role
+        self._pool: str | None = None
         self.model: str | None = None
-        self.num_outstanding = self.num_waiting = self.num_running = 0
-        self.num_waiting_tokens = 0
+        self.outstanding = self.waiting = self.running = 0
+        self.waiting_tokens = 0
         self._num_prompt_tokens = 0  # kept while somebody watches
-        self.num_gpu_blocks = 0
+        self._blocks = 0
         self.visits: Collection[Visit] = ()
         self.has_watchers = False
         self.watchers: tuple[Callable[[ClientState], None], ...] = ()
@@ -257,6 +285,18 @@ class ClientState:
         self.time_from: Callable[[KeptEntries], float] | None = None
         self.prefill: PrefillView | None = None
         self.token_bytes = 0.0
+
+    def take_role(self, role: str | None) -> None:
+        """Have another part in disaggregation."""
+        self._role = role
+
+    def join_pool(self, pool: str | None) -> None:
+        """Be one of the clients of a pool."""
+        self._pool = pool
+
+    def take_memory(self, num_gpu_blocks: int) -> None:
+        """Have so many KV blocks."""
+        self._blocks = num_gpu_blocks
 
     def watch(self, watcher: Callable[[ClientState], None], *, phases: bool) -> None:
         """Notify a watcher from now on when a request comes or leaves.

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from mist_sim.errors import ScenarioError
 from mist_sim.registry import Registry
-from mist_sim.units import Seconds
+from mist_sim.units import Seconds, require_number
 
 Floats = npt.NDArray[np.float64]
 
@@ -64,6 +64,7 @@ def lognormal(rng: np.random.Generator, mean: float, std: float, n: int) -> Floa
 
 def require_positive(name: str, value: float, unit: str = "") -> None:
     """Raise ValueError unless a quantity is finite and above 0; `unit` is named in the message."""
+    require_number(name, value)
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be finite and > 0{unit and ' ' + unit}, got {value}")
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mist_sim.core.request import Request
 from mist_sim.metrics.latency import Array
-from mist_sim.units import Seconds
+from mist_sim.units import Seconds, require_number
 
 _LIMITS = ("ttft", "tpot", "e2el")
 _MS = 1e3
@@ -39,6 +39,8 @@ class Limits:
     def __post_init__(self) -> None:
         for name in _LIMITS:
             limit = getattr(self, name)
+            if limit is not None:
+                require_number(f"slo.{name}", limit)
             if limit is not None and not 0 < limit < math.inf:
                 raise ValueError(f"slo.{name} must be finite and > 0 s, got {limit}")
         asked = self.percentiles

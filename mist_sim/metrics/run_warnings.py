@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from itertools import groupby
@@ -11,6 +12,7 @@ import numpy as np
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning
+from mist_sim.metrics.latency import limit_of, limit_title
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.recoveries import FEWEST, RECOVERING
 from mist_sim.metrics.requests.front_end_use import front_end_use
@@ -29,6 +31,10 @@ _UNSTABLE = (
     "Unstable: more work arrives than the clients can do, and more and more requests wait until "
     "the last arrival. Latencies depend on how long the run is; lower the rate or add clients."
 )
+# Ten times MLPerf's loosest limits on TTFT and TPOT (Llama 3.1 405B, Llama 2 70B: slo_presets), and
+# an hour; limits as far above the times as a unit of milliseconds would be, more or less.
+_LONG_S = {"ttft": 60.0, "tpot": 2.0, "itl": 2.0, "e2el": 3600.0}
+_FAR = 10
 _TOO_SHORT = (
     "Too short to tell whether the clients keep up with the arrivals: the run has too few "
     "requests, or they take too large a part of it. More requests would tell."
@@ -50,6 +56,7 @@ def run_warnings(
     if summary["completed"] and summary.get("stability") == "too short to tell":
         yield ResultWarning(kinds.TOO_SHORT, _TOO_SHORT)
     yield from record_warnings(recorder, warmup)
+    yield from _in_milliseconds(summary)
 
 
 def record_warnings(recorder: ColumnRecorder, warmup: float) -> Iterator[ResultWarning]:
@@ -80,6 +87,23 @@ def record_warnings(recorder: ColumnRecorder, warmup: float) -> Iterator[ResultW
             kinds.EXTRAPOLATED,
             f"{100 * share:.2g} % of the steps lie outside what was measured: their times are "
             "extrapolated.",
+        )
+
+
+def _in_milliseconds(summary: Mapping[str, Any]) -> Iterator[ResultWarning]:
+    """Yield limits that were perhaps meant in milliseconds: long, and far above all times."""
+    named: dict[str, float] = {}
+    for figure, found in summary.get("slo", {}).items():
+        metric, _ = limit_of(figure)
+        seconds = found["limit"] / 1e3
+        is_long = seconds >= _LONG_S.get(metric.rpartition(".")[2], math.inf)
+        if is_long and found["limit"] >= _FAR * found["value"]:
+            named[metric] = seconds
+    for metric, seconds in named.items():
+        yield ResultWarning(
+            kinds.LIMIT_IN_SECONDS,
+            f"The limit on {limit_title(metric)} is {seconds:g} s, more than {_FAR} times what "
+            f"requests take. Limits in Python are seconds: {seconds / 1e3:g} means {seconds:g} ms.",
         )
 
 

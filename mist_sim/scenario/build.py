@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
 from mist_sim.clients import Client
 from mist_sim.core.result_warnings import COMMAND_LINE, ResultWarning
-from mist_sim.errors import ScenarioError, TraceError
+from mist_sim.errors import ScenarioError, TraceError, brief
 from mist_sim.garbage import rare_collections
 from mist_sim.hand_over_rules import Members
 from mist_sim.metrics import Result
@@ -31,13 +33,18 @@ from mist_sim.stages import KvRetrieval
 from mist_sim.traces import ARRIVALS, TraceArrivals, TraceReader, Workload
 
 
-def simulate(scenario: Scenario, *, progress: Progress | None = None) -> Result:
+def simulate(
+    scenario: Scenario | str | Path | Mapping[str, Any], *, progress: Progress | None = None
+) -> Result:
     """Run a scenario once and return its records.
 
-    progress: called now and then with (requests done, simulated seconds).
+    scenario: or what is one: the name of a preset or the path of a file (`Scenario.load`), or plain
+        mappings (`Scenario.from_dict`). progress: called now and then with (requests done,
+        simulated seconds).
     Raises ScenarioError for input that cannot be simulated and for a scenario with replications
     (see `replicate`), and InvariantError for a bug.
     """
+    scenario = _loaded(scenario)
     if scenario.replications > 1:
         raise ScenarioError(
             f"replications must be 1 where one run is asked for, got {scenario.replications}; "
@@ -48,6 +55,20 @@ def simulate(scenario: Scenario, *, progress: Progress | None = None) -> Result:
     groups = [client.name for client in scenario.clients for _ in client.names]
     text = later_text(scenario)
     return replace(result, title=scenario.headline, scenario_text=text, client_groups=groups)
+
+
+def _loaded(said: object) -> Scenario:
+    """Return the scenario that is named, described, or given. Raises ScenarioError for others."""
+    if isinstance(said, Scenario):
+        return said
+    if isinstance(said, str | Path):
+        return Scenario.load(said)
+    if isinstance(said, Mapping):
+        return Scenario.from_dict(said)
+    raise ScenarioError(
+        "scenario must be a Scenario, the name of a preset, the path of a file or a mapping, got "
+        f"{brief(said)}"
+    )
 
 
 def build(scenario: Scenario) -> Simulation:

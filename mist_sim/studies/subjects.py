@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import Any
 
 from mist_sim.errors import ScenarioError, brief
@@ -61,6 +62,10 @@ def tasks_of(
 def check_scenarios(given: Iterable[object]) -> None:
     """Raise ScenarioError unless the subject is a scenario, where functions are not allowed."""
     for each in given:
+        if isinstance(each, str | Path):
+            raise ScenarioError(
+                f"scenario must be a Scenario, got {brief(each)}; Scenario.load(...) reads one"
+            )
         if not isinstance(each, Scenario):
             raise ScenarioError(
                 f"scenario must be a Scenario, got {_told(each)}; a function that returns a new "
@@ -72,6 +77,8 @@ def check_subject(subject: object, keys: Sequence[str], *, has_rates: bool = Fal
     """Raise ScenarioError for an invalid subject. keys: the varied keys."""
     if isinstance(subject, Scenario):
         return
+    if isinstance(subject, str | Path):
+        check_scenarios([subject])
     if isinstance(subject, Simulation) or not callable(subject):
         raise ScenarioError(
             "subject must be a Scenario, or a function that returns a new Simulation each time, "

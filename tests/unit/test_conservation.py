@@ -229,7 +229,7 @@ def test_a_client_that_hands_a_visit_back_and_still_counts_it(monkeypatch):
     def finish(self, visit):
         WHOLE["finish"](self, visit)
         if visit.request.request_id == 3 and self.name == "tool":
-            self.view.num_outstanding += 1
+            self.view.outstanding += 1
 
     monkeypatch.setattr(Client, "finish", finish)
     message = "at 43.0 s: client 'tool' still counts 0 waiting, 0 running, 1 outstanding"

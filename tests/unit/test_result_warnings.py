@@ -138,6 +138,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "lifecycle": {"failures": [{"clients": ["llm"], "at": "50 ms", "repair": "500 ms"}]},
     },
     "late": {"warmup": "1 h"},
+    "loose": {"slo": {"ttft": "500 s"}},
     "refused": {"clients": llm(gpu="bare.toml", max_model_len=50), "cost": {}},
     "full": {
         "model": "llama-3.2-1b",
@@ -171,6 +172,7 @@ RAISED: dict[str, set[str]] = {
     "overload": {"overloaded", "unstable", "truncated"},
     "outage": {"failures", "start-up", "too short"},
     "late": {"nothing finished"},
+    "loose": {"limit in seconds"},
     "refused": {"failed requests", "nothing finished", "no price", "architecture"},
     "full": {"front end full"},
     "bundle": {"no energy"},

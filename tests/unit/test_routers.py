@@ -252,7 +252,7 @@ def test_an_index_orders_clients_as_sorting_does(data, numbers):
     index = LoadIndex(states, "num_outstanding")
     for _ in range(data.draw(st.integers(0, 40))):
         state = data.draw(st.sampled_from(states))
-        state.num_outstanding = data.draw(st.integers(0, 6))
+        state.outstanding = data.draw(st.integers(0, 6))
         index.note(state)
         assert index.first() is min(states, key=lambda each: each.num_outstanding)
     some = data.draw(st.sets(st.sampled_from(states), min_size=1), label="some")
@@ -305,7 +305,7 @@ def test_the_longest_prefix_wins_among_holders_of_the_same_content():
     states = [ClientState(number, str(number)) for number in range(3)]
     request = Request(0, 0.0, completion(41, 1), 41, 1, content=((1, 20), (2, 40)))
     for state, (outstanding, found) in zip(states, [(0, 8), (3, 20), (2, 20)], strict=True):
-        state.num_outstanding = outstanding
+        state.outstanding = outstanding
         state.kv = Kv()
         state.kv.prefix_tokens = lambda request, found=found: found
     candidates = LiveCandidates(states, {})
@@ -350,7 +350,7 @@ def test_candidates_follow_clients_that_leave_and_join():
     candidates = roster.candidates("prefill")
     for state, count in ((second.view, "num_waiting"), (third.view, "num_running")):
         assert candidates.least() is second.view or state is third.view
-        state.num_outstanding += 1
+        state.outstanding += 1
         setattr(state, count, 1)
         for watcher in state.watchers:
             watcher(state)

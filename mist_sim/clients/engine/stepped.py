@@ -137,9 +137,9 @@ class SteppedView(ClientState):
         self.lanes: list[SteppedLane] = []
         super().__init__(client_id, name)
 
-    num_waiting = _count("num_waiting")
-    num_running = _count("num_running")
-    num_waiting_tokens = _count("num_waiting_tokens")
+    waiting = _count("num_waiting")
+    running = _count("num_running")
+    waiting_tokens = _count("num_waiting_tokens")
 
     def watch(self, watcher: Callable[[ClientState], None], *, phases: bool) -> None:
         """Notify a watcher; with `phases`, others see each plan that changes any."""

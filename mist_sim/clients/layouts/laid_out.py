@@ -276,7 +276,7 @@ class LaidOutClient(Client):
 
     def _show_layout(self) -> None:
         """Show the present layout's memory to routers."""
-        self.view.num_gpu_blocks = self.num_gpu_blocks
+        self.view.take_memory(self.num_gpu_blocks)
         self.view.prefill = PrefillEstimate(self._engines, self.predictor)
         self.view.token_bytes = (self.kv_block_bytes or 0.0) / self.memory.block_size
 

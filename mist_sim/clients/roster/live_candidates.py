@@ -25,7 +25,7 @@ Poll = Callable[[float, bool], Polls]
 _OF_TOKENS = ("num_waiting_tokens", "num_prompt_tokens")  # too large for an index by count
 
 _FEW_ENOUGH_TO_LOOK = 8  # a look at each costs less than to keep them in order
-_outstanding = attrgetter("num_outstanding")
+_outstanding = attrgetter("outstanding")
 
 
 class LiveCandidates(Candidates):

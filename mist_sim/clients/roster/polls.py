@@ -34,13 +34,13 @@ class PolledState(ClientState):
 
     def __init__(self, state: ClientState, polls: Polls) -> None:
         super().__init__(state.client_id, state.name, state.role)
-        self.pool = state.pool
+        self._pool = state.pool
         self._of = state
         self._polls = polls
         self._known = counts_of(state)
         self._sent: list[Request] = []
         self.model = state.model
-        self.num_gpu_blocks = state.num_gpu_blocks
+        self._blocks = state.num_gpu_blocks
         self.answers = state.answers
         self.time_from = state.time_from
         self.kv = state.kv
@@ -79,10 +79,10 @@ class PolledState(ClientState):
         self._known = counts
         self._sent.clear()
         (
-            self.num_outstanding,
-            self.num_waiting,
-            self.num_running,
-            self.num_waiting_tokens,
+            self.outstanding,
+            self.waiting,
+            self.running,
+            self.waiting_tokens,
             self._num_prompt_tokens,
         ) = counts
         self._tell_all()
@@ -97,10 +97,10 @@ class PolledState(ClientState):
             return
         self._sent.append(request)
         self._polls.note_sent(self)
-        self.num_outstanding += 1
-        self.num_waiting += 1
+        self.outstanding += 1
+        self.waiting += 1
         if request.kv is None:
-            self.num_waiting_tokens += request.num_prompt_tokens
+            self.waiting_tokens += request.num_prompt_tokens
         self._num_prompt_tokens += request.num_prompt_tokens
         self._tell_all()
 

@@ -51,7 +51,7 @@ class Roster:
         """Let a client that has started be chosen."""
         self._clients[client.client_id] = client
         client.history = self._history
-        client.view.pool = self.pools.get(client.name)
+        client.view.join_pool(self.pools.get(client.name))
         self._env = client.env
         self._answers.join(client.view)
         if client.traits.model is not None:

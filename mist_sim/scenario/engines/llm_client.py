@@ -10,7 +10,12 @@ from typing import Any
 from mist_sim.clients import EngineConfig, LlmClient
 from mist_sim.clients.engine_checks import AUTO_LENGTH
 from mist_sim.clients.kv_cache import KvCacheConfig
-from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, Scheduler
+from mist_sim.clients.scheduling import (
+    SCHEDULERS,
+    ChunkedScheduler,
+    ContinuousScheduler,
+    Scheduler,
+)
 from mist_sim.clients.scheduling.whole_prompts.base import WholePromptScheduler
 from mist_sim.clients.traits import ROLES, TimesOrigin
 from mist_sim.errors import ScenarioError
@@ -20,7 +25,7 @@ from mist_sim.hardware.drafter import Drafter
 from mist_sim.hardware.kernel_choice import KernelChoice
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.power_cap import with_power_limit
-from mist_sim.hardware.predictors import PipelinePredictor
+from mist_sim.hardware.predictors import PREDICTORS, PipelinePredictor
 from mist_sim.hardware.predictors.scaled import StepTimeScale
 from mist_sim.hardware.predictors.tower_times import TowerTimes
 from mist_sim.hardware.setting import (
@@ -74,13 +79,17 @@ def llm_client(name: str, config: EngineConfig | None = None, /, **options: Any)
     config: the engine's options. options: the same as keywords; see the docstring of
         `EngineConfig`.
 
-    Models and GPUs may be given as names, as paths or as the specs themselves. Clients may share a
-    scheduler and a predictor.
+    Models and GPUs may be given as names, as paths or as the specs themselves, scheduler and
+    predictor as names, with their defaults. Clients may share a scheduler and a predictor.
 
     Raises ScenarioError when the model cannot be split that way or does not fit.
     """
     if config is not None and options:
         raise TypeError(f"llm_client takes a config or options, got {', '.join(options)} as well")
+    if isinstance(said := options.get("scheduler"), str):
+        options["scheduler"] = SCHEDULERS[said]()
+    if isinstance(said := options.get("predictor"), str):
+        options["predictor"] = PREDICTORS[said]
     return llm_clients([name], config or EngineConfig(**options))[0]
 
 
