@@ -116,7 +116,10 @@ class Comparison(Findings):
         told = [sentence(self._ranked)]
         if self.differ:
             told = [f"None is best, since their workloads or limits differ: {self.differ}."]
-        told += [f"{case.name}: {case.binding.sentence}" for case in self.cases if case.binding]
+        bound = [case for case in self.cases if case.binding]
+        if bound:
+            best = max(bound, key=lambda case: case.figures["goodput"])
+            told.append(f"{best.name}: {best.binding.sentence}" if best.binding else "")
         if self.uneven and told[0]:
             told.append(f"Not on the same footing (see the warnings): {' and '.join(self.uneven)}.")
         return " ".join(told)

@@ -430,7 +430,6 @@ def test_one_hybrid_and_the_designs_beside_it(mist):
         (("apart.yaml", "demo"), "scenarios must have the same workload"),
         (("apart.yaml", "together.yaml", "--rates", "1:2"), "--rates has no effect without"),
         (("apart.yaml", "together.yaml", "--attainment", "0.5"), "--attainment has no effect"),
-        (("apart.yaml", "together.yaml", "--why"), "--why has no effect without --goodput"),
         (("apart.yaml", "together.yaml", "--points", "5"), "--points has no effect without --slo"),
         (
             ("apart.yaml", "together.yaml", "--slo-plane", "--tolerance", "0.1"),
