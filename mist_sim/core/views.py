@@ -24,6 +24,11 @@ Count = Literal[
 COUNTS: Final[tuple[Count, ...]] = get_args(Count)
 
 
+def attribute_of(count: Count) -> str:
+    """Return the attribute of a `ClientState` behind a count, which is quicker to read."""
+    return count if count == "num_prompt_tokens" else count.removeprefix("num_")
+
+
 class ClientView(Protocol):
     """A live, read-only window on one client.
 
@@ -217,8 +222,8 @@ def _read_only(name: str, of: str) -> Any:
 class ClientState:
     """The object behind a `ClientView`, whose figures are read-only.
 
-    outstanding, waiting, running, waiting_tokens: what the figures of these names read; only stays
-    at the client change them (`Stay.become`).
+    number, outstanding, waiting, running, waiting_tokens: behind the figures of these names, for
+    those who keep the counts; only stays at the client change them (`Stay.become`).
     visits: visits at the client now.
     watchers: notified when a request comes or leaves; phase_watchers: when a request starts to wait
         or run; end_watchers: with each visit that ended. has_watchers: whether there are any.
@@ -231,7 +236,6 @@ class ClientState:
 
     __slots__ = (
         "_blocks",
-        "_id",
         "_name",
         "_num_prompt_tokens",
         "_pool",
@@ -242,6 +246,7 @@ class ClientState:
         "is_watched",
         "kv",
         "model",
+        "number",
         "outstanding",
         "phase_watchers",
         "prefill",
@@ -254,7 +259,7 @@ class ClientState:
         "watchers",
     )
 
-    client_id = _read_only("client_id", "_id")
+    client_id = _read_only("client_id", "number")
     name = _read_only("name", "_name")
     role = _read_only("role", "_role")
     pool = _read_only("pool", "_pool")
@@ -265,7 +270,7 @@ class ClientState:
     num_waiting_tokens = _read_only("num_waiting_tokens", "waiting_tokens")
 
     def __init__(self, client_id: int, name: str, role: str | None = None) -> None:
-        self._id = client_id
+        self.number = client_id
         self._name = name
         self._role = role
         self._pool: str | None = None

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from mist_sim.core.views import ClientState, ClientView, Count
+from mist_sim.core.views import ClientState, ClientView, Count, attribute_of
 
 _FEW_ENOUGH_TO_SORT = 32  # clients that are sorted faster than found in the order of all
 
@@ -22,14 +22,14 @@ class LoadIndex:
     """
 
     def __init__(self, states: Iterable[ClientState], count: Count) -> None:
-        self._count: Callable[[ClientState], int] = attrgetter(count)
+        self._count: Callable[[ClientState], int] = attrgetter(attribute_of(count))
         self._known: dict[int, int] = {}  # the count of each client
         self._of: dict[int, ClientState] = {}
         self._bits: dict[int, int] = {}
         self._with: list[int] = [0]  # clients that have each count
         self._lowest = 0  # no client has less
         for state in states:
-            number = state.client_id
+            number = state.number
             self._of[number] = state
             self._bits[number] = 1 << number
             self._known[number] = 0
@@ -38,7 +38,7 @@ class LoadIndex:
 
     def note(self, state: ClientState) -> None:
         """Take over a client's count."""
-        number, count = state.client_id, self._count(state)
+        number, count = state.number, self._count(state)
         before = self._known[number]
         if count == before:
             return
@@ -96,10 +96,10 @@ class CountColumn:
     """
 
     def __init__(self, states: Sequence[ClientState], count: Count) -> None:
-        self._count: Callable[[ClientState], int] = attrgetter(count)
-        self._places = {state.client_id: place for place, state in enumerate(states)}
+        self._count: Callable[[ClientState], int] = attrgetter(attribute_of(count))
+        self._places = {state.number: place for place, state in enumerate(states)}
         self.numbers = np.array([self._count(state) for state in states], np.int64)
 
     def note(self, state: ClientState) -> None:
         """Take over a client's count."""
-        self.numbers[self._places[state.client_id]] = self._count(state)
+        self.numbers[self._places[state.number]] = self._count(state)
