@@ -237,7 +237,7 @@ def test_a_client_that_hands_a_visit_back_and_still_counts_it(monkeypatch):
         run()
 
 
-@pytest.mark.parametrize("count", ["num_waiting", "num_running"])
+@pytest.mark.parametrize("count", ["waiting", "running"])
 def test_a_client_whose_queue_or_batch_never_empties(monkeypatch, count):
     def finish(self, visit):
         WHOLE["finish"](self, visit)

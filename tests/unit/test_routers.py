@@ -348,7 +348,7 @@ def test_candidates_follow_clients_that_leave_and_join():
     assert first.view.watchers == ()
     third = join("c")
     candidates = roster.candidates("prefill")
-    for state, count in ((second.view, "num_waiting"), (third.view, "num_running")):
+    for state, count in ((second.view, "waiting"), (third.view, "running")):
         assert candidates.least() is second.view or state is third.view
         state.outstanding += 1
         setattr(state, count, 1)
