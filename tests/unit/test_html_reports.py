@@ -7,9 +7,11 @@ import re
 from html import escape
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
+from mist_sim.metrics.tables.run_folder import RunFolder
 from mist_sim.report.elements.cells import count, number
 from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.report.pages.run_page import run_page
@@ -92,6 +94,27 @@ def test_the_verdict_is_seen_without_scrolling(page, width):
     html = dom_of(probe, width=width)
     assert float(re.search(r'data-bottom="([\d.]+)"', html)[1]) < 700
     assert float(re.search(r'data-wide="([\d.]+)"', html)[1]) <= max(width, 500)
+
+
+@needs_browser
+def test_a_pointer_reads_the_values_of_lines(saved, page):
+    """The middle of the first panel of the first picture."""
+    probe = page.with_name("pointer.html")
+    script = (
+        "<script>addEventListener('load', () => { const svg = document.querySelector('svg');"
+        "const [l, b, w, h] = JSON.parse(svg.dataset.panels)[0].box;"
+        "const f = svg.getBoundingClientRect(); const clientX = f.left + f.width * (l + w / 2);"
+        "const clientY = f.bottom - f.height * (b + h / 2);"
+        "svg.dispatchEvent(new PointerEvent('pointermove', {clientX, clientY})); });</script>"
+    )
+    text = page.read_text(encoding="utf-8").replace("</body>", script + "</body>")
+    probe.write_text(text, encoding="utf-8")
+    told = re.search(r'<div class="tip"[^>]*>(p50: [^<]+)</div>', dom_of(probe))[1]
+    first = draw(RunFolder(saved), "latency").panels[0]
+    ends = first.lines[0].x[[0, -1]]
+    for line, text in zip(first.lines, told.splitlines(), strict=True):
+        near = np.argmin(np.abs(line.x - ends.mean()))
+        assert text == f"{line.name}: {line.y[near]:.4g} at {line.x[near]:.4g}"
 
 
 def test_a_report_of_a_result_is_that_of_its_folder(saved, tmp_path):

@@ -183,8 +183,8 @@ def _rendered(page: Page, template: str) -> str:
     require_report()
     from markupsafe import Markup
 
-    style = Markup(_text("page.css"))  # noqa: S704 - our own file
-    return _template(template).render(page=page, style=style, version=_version())
+    style, script = (Markup(_text(name)) for name in ("page.css", "page.js"))  # noqa: S704 - ours
+    return _template(template).render(page=page, style=style, script=script, version=_version())
 
 
 def _that_fit(texts: Sequence[str], letters: int) -> tuple[list[str], int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -181,14 +182,19 @@ class Picture:
         return bytes_of([("", self)], form)
 
     def svg(self, name: str = "picture") -> str:
-        """Return the picture as an element of a page, with the page's ink. name: for its ids."""
+        """Return the picture as an element of a page, with the page's ink. name: for its ids.
+
+        It carries the values of its lines, which the page tells under the pointer.
+        """
         with look():
             figure, file = self.figure(), BytesIO()
             figure.savefig(file, format="svg", transparent=True, metadata=_METADATA["svg"])
+            readings = [*_readings(self.panels, figure.axes)]
         text = file.getvalue().decode()
         text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
         text = re.sub(r' width="[\d.]+pt" height="[\d.]+pt"| height="[\d.]+pt"', "", text, count=2)
-        text = text.replace(INK, "currentColor")
+        told = escape(json.dumps(readings, separators=(",", ":")))
+        text = text.replace("<svg", f'<svg data-panels="{told}"', 1).replace(INK, "currentColor")
         text = re.sub(r'<g id="([^"]*)">', _titled, text)
         return re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{name}-", text)
 
@@ -382,6 +388,24 @@ def _split(panels: Sequence[Panel], number: int) -> Iterator[Sequence[Panel]]:
     """Yield so many panels at a time."""
     for begin in range(0, len(panels), number):
         yield panels[begin : begin + number]
+
+
+def _readings(panels: Sequence[Panel], grid: Sequence[Axes]) -> Iterator[dict[str, Any]]:
+    """Yield where each panel stands, its scale, and its lines, for a page's pointer."""
+    for panel, axes in zip(panels, grid, strict=True):
+        lines = [
+            [line.name or panel.title, *(_numbers(values) for values in (line.x, line.y))]
+            for line in panel.lines
+        ]
+        if lines and not any(panel.is_log):
+            box = [round(each, 4) for each in axes.get_position().bounds]
+            yield {"box": box, "ends": [float(end) for end in axes.get_xlim()], "lines": lines}
+
+
+def _numbers(values: Any) -> list[float | None]:
+    """Return values in four digits; None for unknown ones."""
+    numbers = np.asarray(values, dtype=float).tolist()
+    return [float(f"{each:.4g}") if np.isfinite(each) else None for each in numbers]
 
 
 def _titled(found: re.Match[str]) -> str:
