@@ -147,7 +147,7 @@ def with_verdicts(
     ranges = expected_ranges(summary)
     told = {}
     for name, found in slo.items():
-        error = ranges[metric_of(name)]
+        error = ranges.get(metric_of(name))
         verdict = verdict_of(found["kept"], found["value"], found["limit"], error)
         told[name] = {**found, "verdict": verdict, "error_known": error is not None}
     return told

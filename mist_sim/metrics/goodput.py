@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.request import Request
-from mist_sim.metrics.latency import Array
+from mist_sim.errors import brief
+from mist_sim.metrics.latency import NAMES, Array, percentile_of
 from mist_sim.units import Seconds, require_number
 
 _LIMITS = ("ttft", "tpot", "e2el")
@@ -103,6 +104,10 @@ class Slo(Limits):
 
     percentiles: percentiles (> 0, <= 100) that must keep a limit for the run to pass; a failed
         request keeps none.
+    itl: limit on the time between two tokens, of all gaps together: each of `percentiles` of them
+        has to keep it. at: limits on other percentiles (> 0, < 100) of ttft, tpot, itl, e2el and
+        queue, such as {p99_itl: 0.05, p50_ttft: 1}. Neither makes a request good or not: they are
+        of a run, and of a goodput, which has to keep them as well.
     attainment: share of the requests that has to be good at a goodput (> 0, <= 1), if the search
         sets no other; None: 0.9. each: each limit has to be kept by that share, not necessarily of
         the same requests.
@@ -114,6 +119,8 @@ class Slo(Limits):
     outside (0, 1], and for names of classes that are no words.
     """
 
+    itl: Seconds | None = None
+    at: Mapping[str, Seconds] = field(default_factory=dict)
     attainment: float | None = None
     each: bool = False
     classes: Mapping[str, ClassLimits] = field(default_factory=dict)
@@ -121,6 +128,15 @@ class Slo(Limits):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_share(self.attainment)
+        for name, limit in {"itl": self.itl, **self.at}.items():
+            if name != "itl" and percentile_of(name) is None:
+                raise ValueError(
+                    f"slo.at must have names such as p99_itl or p50_ttft, of {', '.join(NAMES)}, "
+                    f"got {brief(name)}"
+                )
+            if limit is not None and not 0 < limit < math.inf:
+                place = "itl" if name == "itl" else f"at.{name}"
+                raise ValueError(f"slo.{place} must be finite and > 0 s, got {limit}")
         for name, limits in self.classes.items():
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]*", name) or len(name) > _LONGEST:
                 raise ValueError(
@@ -135,8 +151,19 @@ class Slo(Limits):
 
     @property
     def is_set(self) -> bool:
-        """True when at least one limit is given, to all or to a class."""
+        """True when at least one limit is given, to all, to a class or to a percentile."""
+        return self.judges_requests or bool(self.figures)
+
+    @property
+    def judges_requests(self) -> bool:
+        """True when a limit tells good requests from others."""
         return bool(self.classes) or super().is_set
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The limits on percentiles of a run, in seconds, by names such as "p99_itl"."""
+        of_itl = () if self.itl is None else self.percentiles
+        return {**{f"p{p:g}_itl": self.itl or 0.0 for p in of_itl}, **self.at}
 
     @property
     def asked(self) -> float:
@@ -155,12 +182,15 @@ class Slo(Limits):
 
     @property
     def named_limits(self) -> dict[str, float]:
-        """All limits in seconds by metric, with a class's name in front: "chat.ttft"."""
+        """All limits in seconds by metric, with a class's name in front: "chat.ttft".
+
+        Those of a percentile are by its name, "p99_itl".
+        """
         return {
             f"{group}.{name}" if group else name: limit
             for group, limits in self.groups.items()
             for name, limit in limits.limits.items()
-        }
+        } | self.figures
 
     def group_of(self, request: Request) -> int:
         """Return the place of a request's class in `groups`."""
@@ -253,6 +283,28 @@ def slo_verdicts(
                 "value": value * _MS,
                 "kept": value <= limit or not is_asked,
             }
+    return found
+
+
+def figure_verdicts(
+    slo: Slo, samples: Mapping[str, Array], num_failed: int, gaps: Callable[[float], float]
+) -> dict[str, dict[str, Any]]:
+    """Return each limit on a percentile with its figure, by names such as `p99_itl_ms`.
+
+    samples, num_failed: as of `slo_verdicts`. gaps: returns a percentile of all gaps, seconds; NaN
+    without any, which keeps the limit where no answer has two tokens.
+    """
+    found = {}
+    for name, limit in slo.figures.items():
+        percentile, metric = percentile_of(name) or (0.0, "")
+        if metric == "itl":
+            value = gaps(percentile)
+            kept = not value > limit
+        else:
+            known = samples[metric][~np.isnan(samples[metric])]
+            value = _percentile(known, len(known) + num_failed, percentile)
+            kept = value <= limit or not (len(known) or num_failed)
+        found[f"{name}_ms"] = {"limit": limit * _MS, "value": value * _MS, "kept": kept}
     return found
 
 

@@ -33,21 +33,38 @@ from mist_sim.core.visit import Failure, Lost, Visit
 Array = NDArray[np.float64]
 
 _FIGURE = re.compile(r"(?:([A-Za-z0-9-]+)\.)?(p[0-9.]+)_([a-z0-9]+)_ms")
+_PERCENTILE = re.compile(r"p(100|[0-9]{1,2}(?:\.[0-9]{1,6})?)_([a-z0-9]+)")
 
 SHORT_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
-"""Latencies that may have limits, by their keys, as text calls them."""
+"""Latencies of a request that may have limits, by their keys, as text calls them."""
+
+NAMES = {**SHORT_NAMES, "itl": "ITL", "queue": "time in queues"}
+"""Latencies of which a summary has percentiles."""
+
+
+def percentile_of(name: str) -> tuple[float, str] | None:
+    """Return (percentile, latency) of a name such as "p99_itl"; None for another name.
+
+    The percentile is > 0 and < 100; of all gaps, 100 is their longest.
+    """
+    found = _PERCENTILE.fullmatch(name)
+    if found is None or found[2] not in NAMES or not float(found[1]):
+        return None
+    return None if found[1] == "100" and found[2] != "itl" else (float(found[1]), found[2])
 
 
 def limit_title(name: str | None, unknown: str = "the limits") -> str:
     """Return the title of a limit: "TTFT", or "TTFT of chat" for the limit of a class.
 
-    name: key of a latency, such as "ttft", perhaps with a class in front: "chat.ttft".
-    unknown: title if there is no such limit.
+    name: key of a latency, such as "ttft", perhaps with a class in front: "chat.ttft"; or of a
+    percentile, such as "p99_itl". unknown: title if there is no such limit.
     """
+    if (figure := percentile_of(name or "")) is not None:
+        return f"p{figure[0]:g} {NAMES[figure[1]]}"
     group, _, metric = (name or "").rpartition(".")
-    if metric not in SHORT_NAMES:
+    if metric not in NAMES:
         return unknown
-    return f"{SHORT_NAMES[metric]} of {group}" if group else SHORT_NAMES[metric]
+    return f"{NAMES[metric]} of {group}" if group else NAMES[metric]
 
 
 def limit_of(figure: str) -> tuple[str, str]:

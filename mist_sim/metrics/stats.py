@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from math import nan
 from typing import NamedTuple
 
 import numpy as np
@@ -69,10 +70,13 @@ _SHIFT = 40
 _FIRST_BIN = np.float64(1e-9).view(np.int64) >> _SHIFT
 
 
-def describe_weighted(parts: Callable[[], Iterable[Weighted]]) -> dict[str, float]:
+def describe_weighted(
+    parts: Callable[[], Iterable[Weighted]], percentiles: Sequence[float] = PERCENTILES
+) -> dict[str, float]:
     """Return exactly what `describe` returns for all values, each repeated by its count.
 
-    parts: called twice and read one part at a time, so that only one is in memory.
+    percentiles: the first is the median. parts: called twice and read one part at a time, so that
+    only one is in memory.
     """
     counts_by_bin: Array = np.zeros(1)
     total, weighted_sum = 0, 0.0
@@ -81,9 +85,9 @@ def describe_weighted(parts: Callable[[], Iterable[Weighted]]) -> dict[str, floa
         total += int(counts.sum())
         weighted_sum = _add_weighted(weighted_sum, values, counts, cuts)
     if not total:
-        return describe(np.empty(0))
+        return {"mean": nan, "median": nan, "std": nan, **{f"p{p:g}": nan for p in percentiles}}
     mean = weighted_sum / total
-    ranks = np.array(PERCENTILES) / 100 * (total - 1)
+    ranks = np.array(percentiles) / 100 * (total - 1)
     below = np.floor(ranks)
     wanted = np.concatenate((below, np.minimum(below + 1, total - 1)))
     up_to = np.cumsum(counts_by_bin)
@@ -103,7 +107,7 @@ def describe_weighted(parts: Callable[[], Iterable[Weighted]]) -> dict[str, floa
         "mean": mean,
         "median": float(quantiles[0]),
         "std": (squares / total) ** 0.5,
-        **{f"p{p}": float(q) for p, q in zip(PERCENTILES, quantiles, strict=True)},
+        **{f"p{p:g}": float(q) for p, q in zip(percentiles, quantiles, strict=True)},
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from math import isinf
 from typing import Any
 
@@ -11,9 +12,14 @@ import numpy as np
 from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.metrics import stats
 from mist_sim.metrics.clients.lives import Lives, lives_summary
-from mist_sim.metrics.clients.step_figures import peak_token_rate, pooled_gaps, utilisation
+from mist_sim.metrics.clients.step_figures import (
+    gap_percentile,
+    peak_token_rate,
+    pooled_gaps,
+    utilisation,
+)
 from mist_sim.metrics.expected_errors import expected_errors, with_verdicts
-from mist_sim.metrics.goodput import Slo
+from mist_sim.metrics.goodput import Slo, figure_verdicts
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.load import load_of_run
 from mist_sim.metrics.overloads import overloads
@@ -95,6 +101,14 @@ def summarise(
     if settings:
         load = load_of_run(recorder, c, done, warmup)
         summary["expected_errors"] = expected_errors(settings, load)
+    if slo.figures:
+        of_run = figure_verdicts(
+            slo,
+            samples(c, done),
+            summary["failed"],
+            partial(gap_percentile, recorder, warmup),
+        )
+        summary["slo"] = summary.get("slo", {}) | of_run
     if "slo" in summary:
         summary["slo"] = with_verdicts(summary["slo"], summary)
     if "measured" in estimates.values():

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.metrics.latency import SHORT_NAMES, limit_title
+from mist_sim.metrics.latency import limit_title
 from mist_sim.report.elements.cells import count, duration, number, percent, section
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.elements.widths import columns
@@ -38,7 +38,7 @@ def asked(summary: Mapping[str, Any]) -> str:
     own = summary.get("attainment_asked_of", {})
     share += "".join(f", {100 * each:g} % of {name}" for name, each in own.items())
     also = [
-        f"; {name.partition('_')[0]} {SHORT_NAMES[name.partition('_')[2]]} {duration(ms / 1e3)}"
+        f"; {limit_title(name)} {duration(ms / 1e3)}"
         for name, ms in summary.get("percentiles_ms", {}).items()
     ]
     return f"{share} keep {keep}: {', '.join(limits)}{slack}{''.join(also)}"

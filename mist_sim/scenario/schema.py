@@ -271,12 +271,12 @@ class Scenario(Strict):
         )
         yield from class_problems(limits, self.workload)
         yield from problems_of_lives(
-            self.lifecycle, self.clients, self.network, has_slo=limits.is_set
+            self.lifecycle, self.clients, self.network, has_slo=limits.judges_requests
         )
         yield from problems_of_sliders(
             self.reconfigure,
             [client.describe(self.model).role for client in self.clients],
-            has_slo=limits.is_set,
+            has_slo=limits.judges_requests,
             has_polls=self.view_interval is not None,
         )
 

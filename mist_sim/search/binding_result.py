@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mist_sim.metrics.latency import limit_title
+from mist_sim.metrics.latency import limit_title, percentile_of
 
 _TOLD = {  # name of the resource, its relaxation in a sentence, and in a table
     "compute": ("compute binds", "a tenth more of it", "compute"),
@@ -28,7 +28,8 @@ class Binding:
 
     rate: requests per second, a little above the goodput, at which all runs were made. by: share by
         which a resource was relaxed. num_requests: of each run.
-    limit: the limit that fails first: most requests miss it ("ttft", "tpot", "e2el").
+    limit: the limit that fails first: most requests miss it ("ttft", "tpot", "e2el"), or a
+        percentile of all gaps ("p99_itl"), of which no resource is known.
     resource: the resource that helps most (one of `relaxing.RESOURCES`); None if none helps more
         than noise.
     gains: by how much the quantile that decides falls, as a logarithm of time over limit, by
@@ -57,6 +58,11 @@ class Binding:
 
     @property
     def _binds(self) -> str:
+        if percentile_of(self.limit) is not None:
+            return (
+                "which resource binds gaps between tokens is not tried. Steps with prompts in them "
+                "are the long ones: fewer max_num_batched_tokens make them shorter."
+            )
         if self.resource is None:
             return "nothing that was relaxed by a tenth helps by more than noise."
         binds, relaxing, _ = _TOLD[self.resource]

@@ -262,7 +262,11 @@ class Goodput(Findings):
             "each_limit_alone": self.target.each,
             "slo_ms": {name: limit * 1e3 for name, limit in self.target.slo.named_limits.items()},
             **_shares_of_classes(self.target),
-            "percentiles_ms": {each.name: each.limit * 1e3 for each in self.target.percentiles},
+            "percentiles_ms": {
+                each.name: each.limit * 1e3
+                for each in self.target.percentiles
+                if each.name not in self.target.slo.figures
+            },
             "tolerance": self.tolerance,
             **({"is_coarse": True} if self.is_coarse else {}),
             **({"lone_requests": asdict(self.lone_requests)} if self.lone_requests else {}),

@@ -67,6 +67,9 @@ def plan(
     ttft_ms: TtftMs = None,
     tpot_ms: TpotMs = None,
     e2el_ms: float | None = typer.Option(None, metavar="MS", help="Limit on the whole request."),
+    itl_ms: float | None = typer.Option(
+        None, metavar="MS", help="Limit on the p99 of all gaps between tokens."
+    ),
     attainment: Attainment = None,
     profile: str | None = typer.Option(
         None,
@@ -129,7 +132,7 @@ def plan(
     said = keys_of(commands, with_nearest(settings, approximate))
     lengths = {"profile": profile, "trace": trace, "input_len": input_len, "output_len": output_len}
     said |= _workload(lengths, form, rate)
-    limits = {"ttft": ttft_ms, "tpot": tpot_ms, "e2el": e2el_ms}
+    limits = {"ttft": ttft_ms, "tpot": tpot_ms, "e2el": e2el_ms, "itl": itl_ms}
     said |= {f"slo.{name}": f"{ms!r} ms" for name, ms in limits.items() if ms is not None}
     if model is not None:
         said["model"] = model

@@ -35,6 +35,12 @@ def pooled_gaps(recorder: ColumnRecorder, after: float = 0.0) -> Iterator[stats.
             yield stats.Weighted(gaps, counts, None if one else tracks.step_cuts)
 
 
+def gap_percentile(recorder: ColumnRecorder, after: float, percentile: float) -> float:
+    """Return a percentile (> 0, < 100) of all gaps, seconds; NaN without any."""
+    found = stats.describe_weighted(lambda: pooled_gaps(recorder, after), (50.0, percentile))
+    return found[f"p{percentile:g}"]
+
+
 def _pieces(tracks: Tracks) -> Iterator[tuple[dict[str, Any], Array]]:
     """Yield the rows of some runs of tracks, and the ends of their steps, in order."""
     names, num_steps = ("start", "num_steps", "num_decodes", "num_gaps"), tracks.step_cuts[-1]

@@ -85,7 +85,7 @@ def goodput(
     the limits of a class have its name before them: `chat.p99_ttft_ms`. Limits that apply
     to none of the counted requests are kept: those of no class, if all are of one.
     """
-    if not slo.is_set:
+    if not slo.judges_requests:
         return {}
     group = c.get("group")
     times = samples(c, ended)

@@ -41,7 +41,7 @@ def spending_summary(
         return {}
     requests = request_columns(recorder)
     num_tokens = summary["output_throughput"] * summary["duration"]
-    num_good = _good_tokens(requests, slo, warmup) if slo.is_set else None
+    num_good = _good_tokens(requests, slo, warmup) if slo.judges_requests else None
     found = _energy(ledger, warmup, num_tokens, num_good)
     found["power_estimates"] = {
         name: machine.watts_origin
@@ -165,7 +165,7 @@ def spent_by_clients(
         columns["gpu_price"] = [bill.mean_price(k) for k in clients]
         columns["cost"] = [spent.total for spent in costs]
         columns["idle_cost"] = [spent.idle for spent in costs]
-    if slo.is_set:
+    if slo.judges_requests:
         good = _good_tokens_of_clients(recorder, slo, len(ledger.machines)).tolist()
         columns["good_tokens"] = [int(number) for number in good]
         for name, whole in (("j", "energy"), ("usd", "cost")):

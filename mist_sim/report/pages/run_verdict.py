@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.latency import NAMES
 from mist_sim.metrics.run_warnings import nothing_finished
 from mist_sim.report.elements.cells import in_ms, latency, number
 from mist_sim.report.pages.page import Verdict
@@ -46,7 +46,7 @@ def _limit(name: str, verdict: Mapping[str, Any]) -> str:
     value, limit = verdict["value"], f"{verdict['limit']:g} ms"
     found = "has no figure, as too many requests failed" if value is None else in_ms(value)
     unknown = "" if value is None or verdict["error_known"] else ", error not known"
-    return f"{percentile} {SHORT_NAMES[metric]} {found} of {limit}: {verdict['verdict']}{unknown}"
+    return f"{percentile} {NAMES[metric]} {found} of {limit}: {verdict['verdict']}{unknown}"
 
 
 def _served(summary: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from mist_sim.errors import brief, did_you_mean, listed
 from mist_sim.metrics import Slo
 from mist_sim.metrics.goodput import ClassLimits
 from mist_sim.scenario.format.families import Settings
+from mist_sim.scenario.format.fields import Duration
 from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.problems import Problem, failure
 from mist_sim.scenario.sections.workload import WorkloadSpec
@@ -44,7 +45,11 @@ class LimitsOrPreset(Settings):
 
 _CLASS = Annotated[Part, Settings(part_type(ClassLimits))]
 LIMITS = LimitsOrPreset(
-    part_type(Slo, meanings={"classes": dict[str, _CLASS]}, defaults={"classes": {}})
+    part_type(
+        Slo,
+        meanings={"classes": dict[str, _CLASS], "at": dict[str, Duration]},
+        defaults={"classes": {}, "at": {}},
+    )
 )
 
 

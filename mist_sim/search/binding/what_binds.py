@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from mist_sim.errors import ScenarioError
+from mist_sim.metrics.latency import percentile_of
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.binding.relaxed_runs import relaxed_run
@@ -86,6 +87,11 @@ def search_binding(
     num_requests: int = _REQUESTS,
 ) -> Binding:
     """Return the binding resource, with the runs as tasks of a study; see `what_binds`."""
+    first, slo = goodput.first_limit or "", goodput.target.slo
+    if not first and not slo.judges_requests:
+        first = next(iter(slo.figures))
+    if percentile_of(first) is not None:  # of gaps, which no resource's run is compared by
+        return Binding(goodput.rate * _ABOVE, first, None, gains={}, by=by)
     scenario, rates = built.scenario, Rates(built.scenario, built)
     data, seed = as_data(scenario), goodput.searches[0].seed
     rate = goodput.rate * _ABOVE

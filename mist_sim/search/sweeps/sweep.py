@@ -51,7 +51,7 @@ def sweep(
     _check(vary, share)
     if metric is not None:
         check_number("metric", metric)
-    chosen = metric or (GOOD if scenario.slo.make().is_set else "p99_ttft_ms")
+    chosen = metric or (GOOD if scenario.slo.make().judges_requests else "p99_ttft_ms")
     study = replace(plan_study(scenario, vary=vary), shown=(chosen,)).run(**how)
     study.estimate(chosen)  # raises for a figure that no run has
     return Sweep(

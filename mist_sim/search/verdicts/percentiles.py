@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from mist_sim.errors import ScenarioError, brief
+from mist_sim.metrics.latency import NAMES, percentile_of
 from mist_sim.units import DURATION
-
-_METRICS = ("ttft", "tpot", "e2el")
-_PERCENTILE = re.compile(r"p(?P<share>[1-9]\d?)_(?P<metric>ttft|tpot|e2el)")
 
 
 class Percentile(NamedTuple):
     """A limit that a share of the requests keeps: for half of them, a TTFT of 2 s.
 
-    metric: "ttft", "tpot" or "e2el". share: of the requests, in (0, 1). limit: seconds.
+    metric: of `latency.NAMES`; "itl" is of all gaps, not of requests. share: of them, in (0, 1).
+    limit: seconds.
     """
 
     metric: str
@@ -26,7 +24,12 @@ class Percentile(NamedTuple):
     @property
     def name(self) -> str:
         """The name in files, such as "p50_ttft"."""
-        return f"p{100 * self.share:.0f}_{self.metric}"
+        return f"p{100 * self.share:g}_{self.metric}"
+
+    @property
+    def is_of_gaps(self) -> bool:
+        """Whether gaps keep it, not requests."""
+        return self.metric == "itl"
 
 
 def percentiles_of(given: object) -> tuple[Percentile, ...]:
@@ -41,17 +44,26 @@ def percentiles_of(given: object) -> tuple[Percentile, ...]:
     return tuple(_percentile(str(name), value) for name, value in given.items())
 
 
-def _percentile(name: str, value: object) -> Percentile:
-    found = _PERCENTILE.fullmatch(name)
+def limit_on(name: str, limit: float) -> Percentile:
+    """Return the limit (seconds) on a percentile, such as "p50_ttft".
+
+    Raises ScenarioError for another name.
+    """
+    found = percentile_of(name)
     if found is None:
         raise ScenarioError(
-            f"{brief(name)} is no percentile; percentiles are p1 to p99 of {', '.join(_METRICS)}, "
+            f"{brief(name)} is no percentile; percentiles are p1 to p99 of {', '.join(NAMES)}, "
             "such as p50_ttft"
         )
+    return Percentile(found[1], found[0] / 100, limit)
+
+
+def _percentile(name: str, value: object) -> Percentile:
+    limit_on(name, 0.0)
     try:
         limit = DURATION.parse(value)
     except ScenarioError as error:
         raise ScenarioError(f"{name}: {error}") from None
     if limit <= 0:
         raise ScenarioError(f"{name}: must be > 0 s, got {brief(value)}")
-    return Percentile(found["metric"], int(found["share"]) / 100, limit)
+    return limit_on(name, limit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from math import ceil, isnan
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -13,11 +14,12 @@ from numpy.typing import NDArray
 
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import ColumnRecorder, Slo, latency
+from mist_sim.metrics.clients.step_figures import gap_percentile
 from mist_sim.metrics.goodput import ClassLimits
 from mist_sim.metrics.keeping import LimitOnShare
 from mist_sim.metrics.requests.by_group import OTHERS
 from mist_sim.metrics.requests.figures import request_columns
-from mist_sim.search.verdicts.percentiles import Percentile
+from mist_sim.search.verdicts.percentiles import Percentile, limit_on
 from mist_sim.search.verdicts.steady_state import least_requests, quantile
 
 Array = NDArray[np.float64]
@@ -28,8 +30,9 @@ _ROUNDING = 1e-9  # 0.9 x 10 requests are 9 in spite of rounding
 class RequestTimes:
     """Latencies of the requests that count in a run, in order of their ids.
 
-    ttft, tpot, e2el: seconds; infinite if a request failed or was not measured, which keeps no
-        limit. An answer of one token has a TPOT of 0, as in `vllm bench serve`.
+    ttft, tpot, e2el, queue: seconds; infinite if a request failed or was not measured, which keeps
+        no limit. An answer of one token has a TPOT of 0, as in `vllm bench serve`. None for queue:
+        no one knows it.
     group: the class of each, as `Slo.groups` counts them; None: the slo has none.
     """
 
@@ -37,6 +40,7 @@ class RequestTimes:
     tpot: Array
     e2el: Array
     group: NDArray[np.int64] | None = None
+    queue: Array | None = None
 
     @classmethod
     def of(cls, recorder: ColumnRecorder, warmup: float) -> RequestTimes:
@@ -52,6 +56,7 @@ class RequestTimes:
             _known(np.where(c["num_gaps"] == 0, 0.0, tpot), failed),
             _known(latency.e2e(c["arrival_time"], c["finished_at"]), failed),
             c.get("group"),
+            _known(c["queued"], failed),
         )
 
     def __len__(self) -> int:
@@ -60,7 +65,8 @@ class RequestTimes:
     @property
     def latencies(self) -> dict[str, Array]:
         """The times by metric, seconds."""
-        return {"ttft": self.ttft, "tpot": self.tpot, "e2el": self.e2el}
+        found = {"ttft": self.ttft, "tpot": self.tpot, "e2el": self.e2el}
+        return found if self.queue is None else {**found, "queue": self.queue}
 
 
 def _known(times: Array, failed: NDArray[np.bool_]) -> Array:
@@ -92,6 +98,8 @@ class Share:
     def ratios(self, times: RequestTimes) -> Array:
         """Return time over limit of all requests, the largest of all limits; a miss is > 1."""
         latencies = times.latencies
+        if unknown := self.limits.keys() - latencies.keys():
+            raise ScenarioError(f"limits must be on {', '.join(latencies)} here, got {unknown}")
         found = [latencies[name] / limit for name, limit in self.limits.items()]
         if not found:
             return np.where(np.isinf(times.e2el), np.inf, 0.0)
@@ -142,6 +150,8 @@ class Target:
         """The required shares, by name of the class, of the limit (`each`), or percentile."""
         found = self._own_shares
         for each in self.percentiles:
+            if each.is_of_gaps:
+                continue
             limits = {each.metric: each.limit * (1 + self.relaxation)}
             found[each.name] = Share(limits, each.share, on_top=each.metric)
         return found
@@ -218,11 +228,33 @@ class Target:
         With `each`, where the percentile that is asked for is one of the slo's, by that figure. A
         limit that applies to no request is kept.
         """
-        return all(self._is_attained(name, share, summaries) for name, share in self.shares.items())
+        shares = all(self._is_attained(name, each, summaries) for name, each in self.shares.items())
+        return shares and all(
+            fmean(_figure(each.name, summary) for summary in summaries) <= self._most(each)
+            for each in self.percentiles
+            if each.is_of_gaps
+        )
+
+    def _most(self, each: Percentile) -> float:
+        """Return the limit of a percentile with its relaxation, in milliseconds."""
+        return 1e3 * each.limit * (1 + self.relaxation)
+
+    def gaps_over(self, recorder: ColumnRecorder, warmup: float) -> tuple[float, str]:
+        """Return the largest percentile of a run's gaps over its limit, and its name.
+
+        It misses above 1; 0 without such limits, or gaps. warmup: seconds at the start whose gaps
+        do not count.
+        """
+        found = [(0.0, "")]
+        for each in self.percentiles:
+            if each.is_of_gaps:
+                value = 1e3 * gap_percentile(recorder, warmup, 100 * each.share)
+                found.append((0.0 if isnan(value) else value / self._most(each), each.name))
+        return max(found)
 
     def _is_attained(self, name: str, share: Share, summaries: Sequence[Mapping[str, Any]]) -> bool:
         if share.on_top:
-            values = [float(summary.get(f"{name}_ms", np.inf)) for summary in summaries]
+            values = [_figure(name, summary) for summary in summaries]
             return fmean(values) <= 1e3 * share.limits[share.on_top]
         group, _, metric = name.rpartition(".") if self.each else (name, "", "")
         figure = f"p{100 * share.asked:g}_{metric}_ms"
@@ -268,6 +300,16 @@ class Target:
         return num_requests - ceil(asked * num_requests - _ROUNDING)
 
 
+def _figure(name: str, summary: Mapping[str, Any]) -> float:
+    """Return a percentile of a summary, in milliseconds; infinite where it has none.
+
+    Without a single gap there is no ITL to keep.
+    """
+    beside = summary.get("slo", {}).get(f"{name}_ms")
+    value = float(summary.get(f"{name}_ms", np.inf) if beside is None else beside["value"])
+    return (0.0 if name.endswith("_itl") else np.inf) if isnan(value) else value
+
+
 def target_of(
     slo: Slo,
     attainment: float | None,
@@ -286,7 +328,7 @@ def target_of(
         attainment=asked,
         relaxation=relaxation,
         each=each or slo.each,
-        percentiles=percentiles,
+        percentiles=(*starmap(limit_on, slo.figures.items()), *percentiles),
     )
 
 

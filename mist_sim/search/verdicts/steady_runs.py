@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import log
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,10 @@ def run_until_known(
     except _KnownError as known:
         found = known.look
     warnings = tuple(record_warnings(recorder, simulation.warmup))
+    over, figure = target.gaps_over(recorder, simulation.warmup)
+    if found.attained and over and 2 * log(over) > sum(found.margins):
+        found = replace(found, attained=over <= 1, margins=(log(over), log(over)))
+        return found, figure, warnings
     return found, recorder.worst_limit(), warnings
 
 

@@ -52,6 +52,9 @@ def run_workload(
         and each.num_missed <= target.most_missed(each.num_requests, each.share.asked)
         for each in rows
     )
+    worst = target.worst_limit(times)
+    if attained and (over := target.gaps_over(recorder, warmup))[0] > 1:
+        attained, worst = False, over[1]
     stability, shown = None, tuple(record_warnings(recorder, warmup))
     if attained:
         stability = result.data.get("stability")
@@ -60,7 +63,6 @@ def run_workload(
             for each in run_warnings(result.data, recorder, warmup)
             if each.kind not in (kinds.UNSTABLE, kinds.TOO_SHORT)  # `stability` says it
         )
-    worst = target.worst_limit(times)
     least = min(_share(missed, num) if num else 0.0 for missed, num, s in rows if not s.on_top)
     return WholeRun(attained, least, True, stability, worst, shown)
 
