@@ -13,7 +13,7 @@ from mist_sim.models.acceptance import PUBLISHED, Text, assumed_acceptance
 from mist_sim.models.quantization import check_name
 from mist_sim.units import Seconds
 
-Method = Literal["draft_model", "ngram", "mtp", "eagle"]
+Method = Literal["draft_model", "ngram", "mtp", "eagle", "eagle3"]
 METHODS: tuple[str, ...] = get_args(Method)
 
 ACCEPTANCE_RATE = "speculative_config.acceptance_rate"
@@ -28,7 +28,8 @@ class SpeculativeConfig:
 
     method: drafting method. "draft_model": a smaller model, token by token. "mtp": one more layer
         of the model's own kind, of models trained with one (DeepSeek-V3). "eagle": the same for a
-        dense model. "ngram": a search of the request's own tokens (prompt lookup).
+        dense model; "eagle3", its third version, is read as "eagle". "ngram": a search of the
+        request's own tokens (prompt lookup).
     num_speculative_tokens: draft tokens per decode that a step verifies (>= 1).
     acceptance_rate: the chance in [0, 1] that a draft token is accepted, given that all before it
         were: one number, or one for each position. vLLM's rejection sampler "synthetic" takes the
@@ -54,6 +55,8 @@ class SpeculativeConfig:
 
     def __post_init__(self) -> None:
         check_name("method", self.method, METHODS)
+        if self.method == "eagle3":
+            object.__setattr__(self, "method", "eagle")
         if not 1 <= self.num_speculative_tokens <= _MOST_DRAFTS:
             raise ValueError(
                 f"num_speculative_tokens must be in [1, {_MOST_DRAFTS}], "

@@ -24,6 +24,7 @@ from mist_sim.scenario.from_vllm.commands import from_vllm, read_commands
 from mist_sim.scenario.from_vllm.flags import flags_of
 from mist_sim.scenario.from_vllm.generators.vllm_bench import SERVE as BENCH_ROWS
 from mist_sim.scenario.from_vllm.serve import ARITIES, SHORT
+from mist_sim.scenario.from_vllm.tables.renamed import RENAMED
 from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
 from tests.effort import examples
 from tests.warned import texts
@@ -850,3 +851,28 @@ def test_a_damaged_generation_config_is_refused(folder, text):
     (folder / "generation_config.json").write_text(text, "utf-8")
     with pytest.raises(ScenarioError, match=r"generation_config\.json"):
         from_vllm([f"vllm serve {folder}"], gpu="h100-sxm")
+
+
+@pytest.mark.parametrize(
+    ("flag", "key", "value"),
+    [
+        ("--cuda-graph-sizes 512", "max_cudagraph_capture_size", 512),
+        ("--cuda_graph_sizes 1 2 4", "cudagraph_capture_sizes", [1, 2, 4]),
+    ],
+)
+def test_older_names_of_flags_are_read(flag, key, value):
+    """One size was the largest of a list that vLLM made, several were the list (vLLM to 0.11)."""
+    found = from_vllm([f"vllm serve qwen3-8b {flag}"], gpu="h100-sxm")
+    assert found.keys["clients"][0]["predictor"] == {key: value}
+    (item,) = [item for item in found.account[0].items if "cuda-graph-sizes" in item.flag]
+    assert item.why.endswith("after vLLM 0.11")
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_every_older_name_leads_to_a_flag(name):
+    now = RENAMED[name].now
+    assert now in ARITIES
+    assert now not in RENAMED
+    words = {"switch": "", "one": "{}", "many": "1"}[RENAMED[name].arity]
+    account = read_commands([f"vllm serve qwen3-8b {name} {words}"]).account
+    assert [item.flag.partition(" ")[0] for item in account[0].items].count(name) == 1

@@ -174,7 +174,7 @@ V0_12 = EngineVersion(
         _PREEMPTED_FIRST: Default(True, f"{_SCHEDULE}: skipped_waiting_requests are prepended"),
         _DEFERS_FREES: Default(False, f"{_SCHEDULE}: _preempt_request"),
         _SPARES: Default(False, f"{_SCHEDULE}: _preempt_request"),
-        _ASYNC_DRAFTS: Default(("mtp", "eagle"), f"EagleModelTypes of {_POST_INIT}"),
+        _ASYNC_DRAFTS: Default(("mtp", "eagle", "eagle3"), f"EagleModelTypes of {_POST_INIT}"),
         _ASYNC_ANY: Default(False, f"{_POST_INIT} in 0.14"),
     },
     lacks={

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mist_sim.errors import cut
@@ -27,6 +28,7 @@ from mist_sim.scenario.from_vllm.server import Handler, Server
 from mist_sim.scenario.from_vllm.tables.honoured import HONOURED, Honoured
 from mist_sim.scenario.from_vllm.tables.newer import marked
 from mist_sim.scenario.from_vllm.tables.refused import REFUSED
+from mist_sim.scenario.from_vllm.tables.renamed import RENAMED
 from mist_sim.scenario.from_vllm.tables.without_effect import SHORT_WITHOUT_EFFECT, WITHOUT_EFFECT
 from mist_sim.scenario.from_vllm.wrappers.charts import with_config
 
@@ -102,7 +104,8 @@ def _arities() -> dict[str, Arity]:
     found.update(dict.fromkeys((*_VALUES, *spec_flags.KEYS), "one"))
     found.update(dict.fromkeys(_SWITCHES, "switch"))
     many: dict[str, Arity] = dict.fromkeys(("--lora-modules", "--lora-target-modules"), "many")
-    return found | many | {"--config": "one"}
+    renamed = {flag: each.arity for flag, each in RENAMED.items()}
+    return found | many | renamed | {"--config": "one"}
 
 
 ARITIES: Mapping[str, Arity] = _arities()
@@ -167,7 +170,9 @@ def _read_model(said: Mapping[str, Flag], server: Server) -> None:
 
 
 def _handle(flag: Flag, server: Server) -> None:
-    if flag.name in HANDLERS:
+    if flag.name in RENAMED:
+        _handle_renamed(flag, server)
+    elif flag.name in HANDLERS:
         HANDLERS[flag.name](flag, server)
     elif flag.name in HONOURED:
         _honour(flag, HONOURED[flag.name], server)
@@ -184,6 +189,16 @@ def _handle(flag: Flag, server: Server) -> None:
         one = WITHOUT_EFFECT[flag.name]
         note = server.account.assumed if one.is_assumed else server.account.no_effect
         note(flag.name if flag.is_on else flag.written, one.why)
+
+
+def _handle_renamed(flag: Flag, server: Server) -> None:
+    """Handle an older name as the newer one; its line in the account says both."""
+    renamed, items = RENAMED[flag.name], server.account.items
+    now, before = renamed.flag(flag), len(items)
+    _handle(now, server)
+    for place, item in enumerate(items[before:], start=before):
+        why = f"{item.why}; {now.name} after vLLM {renamed.until}"
+        items[place] = replace(item, flag=flag.written, why=why)
 
 
 def _honour(flag: Flag, honoured: Honoured, server: Server) -> None:

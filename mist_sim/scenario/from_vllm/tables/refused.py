@@ -104,6 +104,11 @@ REFUSED: Mapping[str, Refused] = {
     "--speculative-draft-tensor-parallel-size": Refused(_OLD, _ONE_FORM),
     "--ngram-prompt-lookup-max": Refused(_OLD, _ONE_FORM),
     "--ngram-prompt-lookup-min": Refused(_OLD, _ONE_FORM),
+    "--speculative-max-model-len": Refused(_OLD, _ONE_FORM),
+    "--spec-decoding-acceptance-method": Refused(_OLD, _ONE_FORM),
+    "--enable-prompt-adapter": Refused(
+        "vLLM has had no prompt adapters since 0.10", "leave it out", ("False",)
+    ),
     "--runner": Refused("text generation alone is simulated", "leave it out", ("auto", "generate")),
     "--task": Refused("text generation alone is simulated", "leave it out", ("auto", "generate")),
     "--convert": Refused("text generation alone is simulated", "leave it out", ("auto", "none")),

@@ -73,7 +73,11 @@ _VALUES: Mapping[str, str] = {
     "worker-extension-cls",
     _GONE: "swap-space max-seq-len-to-capture max-context-len-to-capture num-lookahead-slots "
     "num-scheduler-steps preemption-mode scheduler-delay-factor "
-    "speculative-disable-by-batch-size",
+    "speculative-disable-by-batch-size speculative-disable-mqa-scorer "
+    "typical-acceptance-sampler-posterior-threshold typical-acceptance-sampler-posterior-alpha "
+    "max-prompt-adapters max-prompt-adapter-token long-lora-scaling-factors "
+    "quantization-param-path qlora-adapter-name-or-path override-neuron-config",
+    "it belongs to --enable-dbo": "dbo-decode-token-threshold dbo-prefill-token-threshold",
     _SAMPLING: "seed max-logprobs logprobs-mode",
     _TOKENIZER: "tokenizer tokenizer-mode tokenizer-revision tokenizer-pool-size",
     "all hashes take the same time": "prefix-caching-hash-algo",
