@@ -75,6 +75,14 @@ def users(number: int) -> dict[str, Any]:
         ),
         (
             (
+                f"{SGLANG} --dataset-name generated-shared-prefix --gsp-num-groups 1 "
+                "--gsp-system-prompt-len 0 --gsp-question-len 6144 --gsp-output-len 1"
+            ),
+            drawn(16, 6144, 1),
+            {"type": "all_at_once"},
+        ),
+        (
+            (
                 f"{GUIDELLM} --rate-type concurrent --rate 10 --max-requests 100 "
                 "--data prompt_tokens=512,output_tokens=128"
             ),
@@ -142,6 +150,18 @@ def test_classes_of_lengths_are_a_mix():
         "share": 0.25,
     }
     assert lengths["classes"]["512-128"]["prompt"] == {"type": "normal", "mean": 512, "std": 10}
+
+
+def test_output_may_go_to_a_file_on_a_line_of_its_own():
+    text = f'{SGLANG} --dataset-name random --num-prompts 3 \\\n    > "a.log" 2>&1\n'
+    assert from_vllm([text]).keys["workload"]["lengths"]["num_requests"] == 3
+
+
+def test_inputs_that_are_given_again_add_up():
+    inputs = "--extra-inputs max_tokens:9 --extra-inputs temperature:0 --extra-inputs min_tokens:9"
+    found = from_vllm(["vllm serve qwen3-8b", f"{AIPERF} --osl 5 --num-requests 4 {inputs}"])
+    assert found.keys["workload"]["lengths"]["output"] == fixed(9)
+    assert found.keys["clients"][0]["sampling"] == {"temperature": 0}
 
 
 def test_limits_go_by_the_generators_names():
@@ -249,6 +269,7 @@ def test_offline_benchmarks_are_server_and_load(line, number, cached):
         (f"{SGLANG} --dataset-name mmmu", "random, random-ids, sharegpt, generated-shared"),
         (f"{SGLANG} --dataset-name random --disable-stream", "answers are streamed"),
         (f"{SGLANG} --dataset-name random --random-range-ratio 2", "must be in [0, 1]"),
+        ("vllm bench serve --num-prompts $(( $CONC * 10 ))", "CONC has no value here; write CONC="),
         ("vllm bench throughput --model qwen3-4b", "--input-len and --output-len are required"),
         ("vllm bench latency --model qwen3-4b --n 4", "one answer a request is simulated"),
         ("vllm bench throughput --model qwen3-4b --input-len 5 --foo 4", "--foo: not known"),

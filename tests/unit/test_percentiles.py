@@ -87,7 +87,7 @@ def test_a_look_in_steady_state_holds_each_row_to_its_own_share(level, attained)
     ("given_", "message"),
     [
         ({}, "percentiles must be a mapping, such as {p50_ttft: 2 s}"),
-        ({"p50_itl": "2 s"}, "'p50_itl' is no percentile"),
+        ({"p50_tbt": "2 s"}, "'p50_tbt' is no percentile"),
         ({"p100_ttft": "2 s"}, "'p100_ttft' is no percentile"),
         ({"p50_ttft": 2}, "p50_ttft: "),
         ({"p50_ttft": "0 s"}, "p50_ttft: must be > 0 s"),
@@ -125,7 +125,7 @@ def test_a_search_keeps_them_at_its_goodputs(tmp_path):
     ("changes", "message"),
     [
         ({"objective": "usd_per_hour"}, "constraints.at_goodput has no effect without a goodput"),
-        ({"percentiles": "{p50_itl: 1 s}"}, "constraints.at_goodput: 'p50_itl' is no percentile"),
+        ({"percentiles": "{p50_tbt: 1 s}"}, "constraints.at_goodput: 'p50_tbt' is no percentile"),
         ({"percentiles": "2 s"}, "constraints.at_goodput: percentiles must be a mapping"),
     ],
 )

@@ -97,7 +97,7 @@ ROWS: tuple[Row, ...] = (
     sets("arrival-smoothness", "burstiness", float, "--vllm-burstiness"),
     sets("random-seed", "seed"),
     sets("goodput", "limits", str, "-g", arity="many"),
-    sets("extra-inputs", "inputs", str, arity="many"),
+    sets("extra-inputs", "inputs", str, arity="many", adds=True),
     *others(
         _WHERE,
         "model|model-names|-m model-selection-strategy|model-selection endpoint|custom-endpoint "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from typing import Any, Literal
 from mist_sim.errors import cut
 from mist_sim.scenario.from_vllm.account import Account
 from mist_sim.scenario.from_vllm.flags import Arity, Flag, flags_of
+
+_VARIABLE = re.compile(r"\$[({ ]*\$?([A-Za-z_]\w*)")  # of a shell
 
 Fate = Literal["set", "no effect", "assumed", "refused"]
 
@@ -20,7 +23,7 @@ class Row:
 
     key: that it sets, of `Load`. read: reads its text. aliases: other names. fate: of a flag that
     sets no key, with `why`; a flag with a key and a reason is refused unless it has `neutral`.
-    arity: how many values it takes.
+    arity: how many values it takes. adds: whether values add up where the flag is given again.
     """
 
     flag: str
@@ -31,13 +34,19 @@ class Row:
     why: str = ""
     neutral: tuple[str, ...] = ()
     arity: Arity = "one"
+    adds: bool = False
 
 
 def sets(
-    flag: str, key: str, read: Callable[[str], Any] = int, *aliases: str, arity: Arity = "one"
+    flag: str,
+    key: str,
+    read: Callable[[str], Any] = int,
+    *aliases: str,
+    arity: Arity = "one",
+    adds: bool = False,
 ) -> Row:
     """Return the row of a flag that sets a key."""
-    return Row(f"--{flag}", key, read, aliases, arity=arity)
+    return Row(f"--{flag}", key, read, aliases, arity=arity, adds=adds)
 
 
 def others(
@@ -114,7 +123,7 @@ def read_load(
             load.account.refused(flag.name, flag.fault)
         elif flag.name not in by_name and flag.name:
             rest.append(flag)
-        elif last[flag.name] is not flag:
+        elif flag.name and last[flag.name] is not flag and not by_name[flag.name].adds:
             load.account.no_effect(flag.written, f"{flag.name} is given again behind it")
         elif not flag.name:
             loose = cut(" ".join(flag.values))
@@ -136,12 +145,18 @@ def _read(flag: Flag, row: Row, load: Load) -> None:
         account.no_effect(flag.name, row.why)
     else:
         try:
-            load.said[row.key] = _value(flag, row)
+            before = load.said.get(row.key, []) if row.adds else []
+            value = _value(flag, row)
+            load.said[row.key] = [*before, *value] if before else value
         except (ArgumentTypeError, RecursionError) as error:
             account.refused(flag.written, str(error))
             return
         except ValueError:
-            account.refused(flag.written, f"must be a number, got {cut(flag.value)!r}")
+            unset = _VARIABLE.search(flag.value)
+            why = f"must be a number, got {cut(flag.value)!r}"
+            if unset is not None:
+                why = f"{unset[1]} has no value here; write {unset[1]}=... in front"
+            account.refused(flag.written, why)
             return
         load.written[row.key] = flag.written
 

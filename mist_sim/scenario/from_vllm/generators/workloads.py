@@ -66,15 +66,14 @@ def random_lengths(load: Load, num_requests: int, length: Length = around) -> di
 def repeated_lengths(load: Load, num_requests: int, length: Length = around) -> dict[str, Any]:
     """Return lengths of requests that share beginnings."""
     spread = load.get("repeat.spread", 0.0)
-    output = load.get("output", load.get("repeat.output"))
-    return {
-        "type": "prefix_repetition",
-        "num_requests": num_requests,
-        "num_prefixes": load.get("repeat.number"),
-        "prefix_len": load.get("repeat.prefix"),
-        "suffix": _law(load.get("repeat.suffix"), spread, length),
-        "output": _law(output, spread, length),
-    }
+    prompt = _law(load.get("repeat.suffix"), spread, length)
+    output = _law(load.get("output", load.get("repeat.output")), spread, length)
+    lengths = {"num_requests": num_requests, "output": output}
+    prefix = load.get("repeat.prefix")
+    if not prefix:
+        return {"type": "synthetic", "prompt": prompt, **lengths}
+    shared = {"num_prefixes": load.get("repeat.number"), "prefix_len": prefix}
+    return {"type": "prefix_repetition", **shared, "suffix": prompt, **lengths}
 
 
 def _law(value: Any, spread: float, length: Length) -> Any:

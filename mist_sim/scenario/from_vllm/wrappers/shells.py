@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 
 from mist_sim.errors import ScenarioError, cut
 
-_PROMPT = re.compile(r"^[ \t]*(?:[$%>!][ \t]+|!(?=\w))", re.MULTILINE)
+_PROMPT = re.compile(  # behind a line that goes on, > sends output to a file unless a flag follows
+    r"(?<!\\\n)^[ \t]*(?:[$%>!][ \t]+|!(?=\w))|(?<=\\\n)[ \t]*>[ \t]+(?=-)", re.MULTILINE
+)
 _TOKEN = re.compile(
     r"""(?P<comment>(?<![^\s;&|()])\#[^\n]*)
     |(?P<joined>(?:\\|(?<=\s)[`^])(?:[ \t]+\#[^\n]*|[ \t]*\r?)\n)
