@@ -134,9 +134,11 @@ class Slo(Limits):
                     f"slo.at must have names such as p99_itl or p50_ttft, of {', '.join(NAMES)}, "
                     f"got {brief(name)}"
                 )
+            place = "slo.itl" if name == "itl" else f"slo.at.{name}"
+            if limit is not None:
+                require_number(place, limit)
             if limit is not None and not 0 < limit < math.inf:
-                place = "itl" if name == "itl" else f"at.{name}"
-                raise ValueError(f"slo.{place} must be finite and > 0 s, got {limit}")
+                raise ValueError(f"{place} must be finite and > 0 s, got {limit}")
         for name, limits in self.classes.items():
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]*", name) or len(name) > _LONGEST:
                 raise ValueError(
