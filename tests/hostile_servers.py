@@ -128,7 +128,7 @@ ANSWERS: Mapping[str, tuple[Lie, str]] = {
     "is redirected in a circle": (_redirects, "a redirect to"),
     "drips comments": (
         _begins_and(lambda talk: talk.for_ever(b": ping\n\n", GAP, chunked=True)),
-        "the answer took over 5 s; 0 of 8 tokens had come",
+        "the answer took over 8 s; 0 of 8 tokens had come",
     ),
     "drips tokens": (
         _begins_and(lambda talk: talk.for_ever(EVENT, GAP, chunked=True)),

@@ -12,7 +12,7 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http.cookiejar import DefaultCookiePolicy
 from itertools import count
@@ -175,8 +175,11 @@ class Server:
         from httpx import HTTPError, InvalidURL
 
         try:
-            asked = lanes.ask("GET", f"{self.url}/v1/models", ANSWER_BYTES)
-            async with asyncio.timeout(self.timeout), asked:
+            async with (
+                lanes.free() as lane,
+                asyncio.timeout(self.timeout),
+                lane.ask("GET", f"{self.url}/v1/models", ANSWER_BYTES),
+            ):
                 return
         except TimeoutError:
             problem = f"gave no answer within {self.timeout:g} s"
@@ -201,20 +204,20 @@ class Server:
             "stream_options": {"include_usage": True},
         }
         most_bytes = ANSWER_BYTES + number * ANSWER_BYTES_A_TOKEN
-        problem, each.sent_at = "", perf_counter() - start
-        try:
-            async with (
-                asyncio.timeout(self.timeout),
-                lanes.ask("POST", url, most_bytes, json=body) as response,
-            ):
-                await _read(response, each, start)
-        except UnfitAnswerError as error:
-            each.num_output_tokens, problem = 0, str(error)
-        except TimeoutError:
-            come = f"{each.num_pieces} of {number} tokens had come"
-            problem = f"the answer took over {self.timeout:g} s; {come}"
-        except (HTTPError, InvalidURL, OSError, ValueError) as error:
-            problem = _told(error)
+        problem = ""
+        async with lanes.free() as lane:
+            each.sent_at = perf_counter() - start
+            try:
+                asked = lane.ask("POST", url, most_bytes, json=body)
+                async with asyncio.timeout(self.timeout), asked as response:
+                    await _read(response, each, start)
+            except UnfitAnswerError as error:
+                each.num_output_tokens, problem = 0, str(error)
+            except TimeoutError:
+                come = f"{each.num_pieces} of {number} tokens had come"
+                problem = f"the answer took over {self.timeout:g} s; {come}"
+            except (HTTPError, InvalidURL, OSError, ValueError) as error:
+                problem = _told(error)
         each.error = "" if each.num_output_tokens else problem  # whole, if not well ended
 
 
@@ -246,7 +249,15 @@ class _Lane:
     most: int = 0
     left: int = 0
 
-    async def bound(self, event: str, about: dict[str, Any]) -> None:
+    def ask(
+        self, method: str, url: str, most_bytes: int, **words: Any
+    ) -> AbstractAsyncContextManager[Response]:
+        """Send a request; more bytes of an answer raise UnfitAnswerError."""
+        self.most = self.left = most_bytes
+        extensions = {"trace": self._bound}  # what httpcore calls as it connects
+        return self.client.stream(method, url, extensions=extensions, **words)
+
+    async def _bound(self, event: str, about: dict[str, Any]) -> None:
         """Count what is read of each new connection; httpx takes interim answers without end."""
         if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
             stream = about["return_value"]
@@ -279,16 +290,11 @@ class _Lanes(AsyncExitStack):
         self._free: list[_Lane] = []
 
     @asynccontextmanager
-    async def ask(
-        self, method: str, url: str, most_bytes: int, **words: Any
-    ) -> AsyncIterator[Response]:
-        """Send a request; the answer may have so many bytes, or UnfitAnswerError is raised."""
+    async def free(self) -> AsyncIterator[_Lane]:
+        """Lend a connection to one request."""
         lane = self._free.pop() if self._free else await self._opened()
-        lane.most = lane.left = most_bytes
-        extensions = {"trace": lane.bound}  # what httpcore calls as it connects
         try:
-            async with lane.client.stream(method, url, extensions=extensions, **words) as response:
-                yield response
+            yield lane
         finally:
             self._free.append(lane)
 
