@@ -41,6 +41,7 @@ _LETTER = 0.075  # a wide one
 _DIGITS = 6
 _CAPTION = 120  # letters of a line of the caption
 _MOST_LETTERS = 48
+_MOST_TICKS = 20  # beside one another, at values that were tried
 _METADATA: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
@@ -88,6 +89,12 @@ class Panel:
         return longest if _LETTER * longest * len(self.columns) > _WIDTH - self.left - 1 else 0
 
     @property
+    def _points(self) -> list[float]:
+        """Where lines have dots, if there are several, in order."""
+        found = sorted({float(x) for line in self.lines if line.has_points for x in line.x})
+        return found if len(found) > 1 else []
+
+    @property
     def lines(self) -> list[Line]:
         """Its lines."""
         return [mark for mark in self.marks if isinstance(mark, Line)]
@@ -107,6 +114,8 @@ class Panel:
         elif not any(self.is_log):
             low, high = self.range
             axes.set_ylim(bottom=low, top=high)
+        if (points := self._points) and np.ptp(points) < _MOST_TICKS * np.diff(points).min():
+            axes.set_xticks(points, [f"{point:g}" for point in points])
         if self.columns:
             turned: dict[str, Any] = {"rotation": 30, "ha": "right"} if self._turned else {}
             axes.set_xticks(range(len(self.columns)), [*map(_short, self.columns)], **turned)
