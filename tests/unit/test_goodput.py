@@ -323,11 +323,15 @@ def test_a_report_has_the_rate_and_a_mark_for_each_run(tmp_path):
         == found.num_runs
     )
     found.save(tmp_path / "out")
-    assert told in folder_page(tmp_path / "out", "goodput").html()
+    page = folder_page(tmp_path / "out", "goodput")
+    assert told in page.html()
+    assert f"<dd>{found.rate:.4g} <small>requests a second" in page.sheet()
     low = GoodputOptions(rates=(1e-3, 2e-3), as_is=True)
     attained_everywhere = find_goodput(scenario, low, jobs=1)
     attained_everywhere.save(tmp_path / "low")
-    html = folder_page(tmp_path / "low", "goodput").html()
+    page = folder_page(tmp_path / "low", "goodput")
+    html = page.html()
+    assert "all attained" in page.sheet()
     assert "Goodput not known: all attained." in html
 
 

@@ -214,3 +214,7 @@ def test_reports_of_comparisons_searches_and_sweeps(tmp_path, capsys):
         html = (tmp_path / f"{folder}.html").read_text(encoding="utf-8")
         assert told in html
         assert "<svg" in html
+    mist("report", tmp_path / "c", "--brief", "--out", tmp_path / "sheet.html")
+    html = (tmp_path / "sheet.html").read_text(encoding="utf-8")
+    assert "Which is best: count=1, count=2?" in html
+    assert "of the requests keep all" in html

@@ -15,6 +15,7 @@ from mist_sim.cli.app import app
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import first_problem
+from mist_sim.metrics.spending.cost import HOURS_A_MONTH
 from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.report.plan import _good
 from mist_sim.rng import Streams
@@ -367,7 +368,11 @@ def test_a_report_names_the_answer_and_shows_each_candidate(found, tmp_path):
     told = f"Buy {found.name}."
     assert told in found.report(tmp_path / "own.html").read_text(encoding="utf-8")
     found.save(tmp_path / "out")
-    assert told in folder_page(tmp_path / "out", "plan").html()
+    page = folder_page(tmp_path / "out", "plan")
+    assert told in page.html()
+    sheet = page.sheet()
+    assert told in sheet
+    assert f"{HOURS_A_MONTH * found.usd_per_hour:,.0f} <small>$ a month" in sheet
 
 
 def test_an_assumed_host_is_named(found):
