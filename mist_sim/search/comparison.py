@@ -181,6 +181,7 @@ class Comparison(Findings):
             ResultWarning(kinds.UNEVEN if name in self.uneven else kinds.DESIGN, text, of=(name,))
             for name, text in self.assumed.items()
         ]
+        found += self.plane.warnings if self.plane else ()
         return (*of_points({case.name: case.warnings for case in self.cases}), *found)
 
     @property

@@ -8,7 +8,7 @@ between it is taken to fall on a line.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.core.result_warnings import ResultWarning
+from mist_sim.core.result_warnings import ResultWarning, of_data, of_points, over_runs
 from mist_sim.errors import ScenarioError
+from mist_sim.metrics.run_warnings import record_warnings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
@@ -134,7 +135,7 @@ class SloPlane:
 
     times: by scenario, the latencies of its requests at each rate. rates: requests per second.
     ttft, tpot: limits, seconds. asked: the share of the requests that has to keep both.
-    num_gpus: by scenario; where all are known, goodput is compared by GPU.
+    num_gpus: by scenario; where all are known, goodput is compared by GPU. warnings: of its runs.
     """
 
     times: Mapping[str, Sequence[RequestTimes]]
@@ -143,10 +144,11 @@ class SloPlane:
     tpot: Array
     asked: float
     num_gpus: Mapping[str, int | None]
+    warnings: tuple[ResultWarning, ...] = ()
 
     def with_limits(self, ttft: Array, tpot: Array) -> SloPlane:
         """Return the same runs under other limits, ascending, seconds; without new runs."""
-        return SloPlane(self.times, self.rates, ttft, tpot, self.asked, self.num_gpus)
+        return replace(self, ttft=ttft, tpot=tpot)
 
     @cached_property
     def goodput(self) -> dict[str, Reading]:
@@ -297,13 +299,16 @@ def run_plane(
             for rate in rates.tolist()
         ]
     times: dict[str, list[RequestTimes]] = {name: [] for name in builts}
+    told: dict[str, list[tuple[ResultWarning, ...]]] = {name: [] for name in builts}
     failed: dict[str, Row] = {}
     for row in driver.run(tasks, keep_errors=True):
         name, rate = str(row.key[0]), row.key[1]
         if row.failure is not None:
             failed.setdefault(name, row)
             continue
-        found = RequestTimes(**{kind: np.array(values) for kind, values in row.result.items()})
+        latencies = {kind: values for kind, values in row.result.items() if kind != "warnings"}
+        found = RequestTimes(**{kind: np.array(values) for kind, values in latencies.items()})
+        told[name].append(of_data(row.result))
         if not len(found):
             raise ScenarioError(f"warmup must end before the last request arrives; at {rate:g} /s")
         times[name].append(found)
@@ -311,24 +316,27 @@ def run_plane(
     gpus = {name: builts[name].num_gpus for name in whole}
     slos = [built.scenario.slo.make() for built in builts.values()]
     asked = max(asked_share(slo, options.attainment) for slo in slos)
-    return SloPlane(whole, rates, *options.limits, asked, gpus), failed
+    warnings = tuple(
+        replace(each, text=f"plane of limits: {each.text}")
+        for each in of_points({name: over_runs(told[name]) for name in whole})
+    )
+    return SloPlane(whole, rates, *options.limits, asked, gpus, warnings), failed
 
 
 def times_data(
     data: dict[str, Any], changes: dict[str, Any], seeds: Sequence[int]
-) -> dict[str, list[float]]:
-    """Do `run_times`, as a task of a study; return the latencies as lists."""
-    times = run_times(data, changes, seeds)
-    return {name: column.tolist() for name, column in times.latencies.items()}
+) -> dict[str, Any]:
+    """Run a scenario with changes once a seed, as a task of a study.
 
-
-def run_times(data: dict[str, Any], changes: dict[str, Any], seeds: Sequence[int]) -> RequestTimes:
-    """Return the latencies of a scenario's requests, with the changes, in runs of all seeds."""
-    parts = []
+    Returns the latencies of all requests as lists, and the `warnings` that need no summary.
+    """
+    parts, told = [], []
     for seed in seeds:
         one = {**changes, "seed": seed, "replications": 1}
         simulation = build(Scenario.from_dict(data, one))
-        parts.append(RequestTimes.of(simulation.run().recorder, simulation.warmup))
-    return RequestTimes(
-        *(np.concatenate([p.latencies[n] for p in parts]) for n in parts[0].latencies)
-    )
+        recorder = simulation.run().recorder
+        parts.append(RequestTimes.of(recorder, simulation.warmup).latencies)
+        told.append(tuple(record_warnings(recorder, simulation.warmup)))
+    latencies = {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
+    found = {name: values.tolist() for name, values in latencies.items()}
+    return found | {"warnings": [each.data for each in over_runs(told)]}

@@ -587,6 +587,14 @@ def test_pictures_of_findings_name_them(words, name, monkeypatch):
     assert {"images", "sampling"} <= set(caption.removeprefix("Warnings: ").split(", "))
 
 
+def test_a_plane_of_limits_tells_of_its_runs():
+    words = "compare overload.yaml --case a: --case b:clients.0.count=2 --jobs 1 --json"
+    plane = "--slo-plane --num-rates 2 --points 2 --rates 4:8"
+    shown = json.loads(invoked(*f"{words} {plane}".split()).stdout)
+    told = [each for each in shown["warnings"] if each["kind"] == "truncated"]
+    assert any(each["text"].startswith("plane of limits: 200 answers were cut") for each in told)
+
+
 def test_studies_that_cannot_be_sent_say_so():
     lock = threading.Lock()  # which no other process can have
 
