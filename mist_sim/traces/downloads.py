@@ -89,10 +89,12 @@ def fetch(
     except (OSError, HTTPException, ValueError) as error:
         if isinstance(error, HTTPError):
             error.close()
-        kept = f"; {part} keeps what has come, call again to go on" if _size(part) else ""
-        if not kept:
-            part.unlink(missing_ok=True)
+        kept = "".join(f"; {each}" for each in _kept(part))
         raise ScenarioError(f"{cut(url, 200)}: cannot be read: {_reason(error)}{kept}") from None
+    except KeyboardInterrupt as stop:
+        for each in _kept(part):
+            stop.add_note(each)
+        raise
     try:
         _check_kind(url, part)
         found = _digest(part)
@@ -289,6 +291,14 @@ def _check_kind(url: str, part: Path) -> None:
 def _digest(part: Path) -> str:
     with part.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _kept(part: Path) -> Iterator[str]:
+    """Yield what is said of a part that stays; one that is empty goes."""
+    if _size(part):
+        yield f"{part} keeps what has come, call again to go on"
+    else:
+        part.unlink(missing_ok=True)
 
 
 def _size(part: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 from contextlib import AbstractContextManager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler
@@ -243,6 +244,23 @@ def test_a_download_goes_on_where_it_stopped(source, tmp_path):
         (tmp_path / "v.part").write_bytes(b"x" * size)  # longer is not a beginning of it
         fetch(f"{url}/t.csv", tmp_path / "v")
     assert (tmp_path / "v").read_text() == TRACES["azure"]
+
+
+def test_an_interrupted_download_says_what_it_keeps(source, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def interrupt(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("mist_sim.cli.verbs.trace_making._Bar.show", interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        mist("trace", "fetch", (source / "t.csv").as_uri(), "--out", "t", code=130)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    told = "interrupted; t.part keeps what has come, call again to go on"
+    assert told in capsys.readouterr().err
+    assert Path("t.part").exists()
 
 
 @pytest.mark.parametrize(
