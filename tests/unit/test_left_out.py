@@ -192,3 +192,11 @@ def test_afd_takes_options_of_a_trace(log, mist):
     code, _, err = mist(*words, *more)
     assert code == 2
     assert "skip: bad leaves out 4 of 7 rows" in err
+
+
+def test_plan_takes_options_of_its_trace(log, mist):
+    words = ["plan", "--model", "llama-3.1-8b", "--gpus", "h100-sxm", "--trace", log, "--format"]
+    more = ["csv", "--set", "workload.trace.time_unit=us", "--ttft-ms", "900", "--max-gpus", "1"]
+    code, _, err = mist(*words, *more)
+    assert code == 2
+    assert "skip: bad leaves out 4 of 7 rows" in err

@@ -129,9 +129,10 @@ def plan(
     from mist_sim.search.planning import PlanOptions
     from mist_sim.search.planning import plan as find
 
-    said = keys_of(commands, with_nearest(settings, approximate))
+    own = keys_of(commands, with_nearest(settings, approximate))
+    said = {"workload": own.pop("workload")} if "workload" in own else {}
     lengths = {"profile": profile, "trace": trace, "input_len": input_len, "output_len": output_len}
-    said |= _workload(lengths, form, rate)
+    said |= _workload(lengths, form, rate) | own  # options of a trace may be set, too
     limits = {"ttft": ttft_ms, "tpot": tpot_ms, "e2el": e2el_ms, "itl": itl_ms}
     said |= {f"slo.{name}": f"{ms!r} ms" for name, ms in limits.items() if ms is not None}
     if model is not None:

@@ -55,7 +55,16 @@ def commands_in(
     others: list[str] = []
     loops: list[tuple[str, int | None]] = []
     is_branch = False
+    before: list[dict[str, str]] = []  # the values at the beginning of each branch
+    set_there: dict[str, None] = {}
     for words in simple_commands(text, variables):
+        if words[0] in ("if", "case"):
+            before.append(dict(variables.values))
+        elif words[0] in ("fi", "esac") and before:
+            old = before.pop()
+            set_there |= dict.fromkeys(
+                name for name, value in variables.values.items() if old.get(name) != value
+            )
         if found and words[0].startswith("--"):  # the backslash before it got lost
             found[-1] = replace(found[-1], words=(*found[-1].words, *words))
             continue
@@ -68,6 +77,9 @@ def commands_in(
         mine = list(unwrapped(words, here, depth))
         for command in mine:
             _note_loops(command, loops)
+            if set_there:
+                names = ", ".join(set_there)
+                command.around.assumed("if", f"{names} as read in its branches; set them in front")
             if is_branch:
                 command.around.assumed("else", "all branches are read; leave out those not taken")
         found += mine
