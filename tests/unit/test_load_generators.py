@@ -310,7 +310,8 @@ def test_no_flag_stands_in_two_rows(name):
 
 
 def test_values_of_branches_are_told():
-    text = f'if x; then N="${{N:-9}}"; else N="${{N:-4}}"; fi\n{AIPERF} --osl 4 --num-requests $N'
+    branches = 'if x; then\n  N="${N:-9}"\nelse\n  N="${N:-4}"\nfi\n'
+    text = f"{branches}{AIPERF} --osl 4 --num-requests $N"
     (told,) = [each for each in from_vllm([text]).assumptions if "branches" in each]
     assert told == "Assumed for if: N as read in its branches; set them in front"
     assert not [each for each in from_vllm([f"N=9\n{text}"]).assumptions if "branches" in each]
