@@ -104,9 +104,10 @@ def _split(found: Mapping[str, Any] | None) -> Iterator[RenderableType]:
     """Yield whether to split, and what would turn the answer; empty where nobody asks."""
     if found is not None:
         answer = f"{found['answer'].capitalize()}: {found['sentence']}"
-        turns = [f"It would turn with {line}." for line in found["turns"][:1]]
-        turns += [f"Or with {line}." for line in found["turns"][1:]]
-        yield from section("Should I split?", Text(" ".join([answer, *turns])))
+        turns = [f"It would turn with {line}." for line in found["turns"]]
+        not_even = found["does_not_turn"]
+        less = [f"Not even {not_even} would turn it."] if not_even else []
+        yield from section("Should I split?", Text(" ".join([answer, *turns, *less])))
 
 
 def _break_even(lines: Sequence[str]) -> Iterator[RenderableType]:

@@ -6,7 +6,7 @@ And, of every design that loses, why it does: a line each.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import isnan
+from math import inf, isnan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ class Split(NamedTuple):
 
     answer: "yes", "no" (also where both serve as much, or both keep the limits) or "undecided".
     together, apart: the best design of each form; "" if none keeps the limits. turns: what would
-    turn it, a clause each.
+    turn it, a clause each. does_not_turn: what was looked at and would not; "" for nothing.
     """
 
     answer: str
@@ -33,6 +33,7 @@ class Split(NamedTuple):
     together: str
     apart: str
     turns: tuple[str, ...] = ()
+    does_not_turn: str = ""
 
     @property
     def data(self) -> dict[str, Any]:
@@ -90,21 +91,25 @@ def _by_goodput(together: list[Case], apart: list[Case], plane: SloPlane | None)
     if len(stars) != 1:
         return Split("no" if stars else "undecided", told, *names)
     wins, loses = (two, one) if stars == [two.name] else (one, two)
-    turns = (*_by_resource(wins, loses), *_by_plane(wins, loses, plane), *_by_limit(wins, loses))
-    return Split("yes" if wins is two else "no", told, *names, turns)
+    needed, binds = _resource_needed(wins, loses)
+    is_enough = needed <= MOST_TOLD
+    turns = [f"about {100 * needed:.0f} % more of {binds}"] if binds and is_enough else []
+    turns += [*_by_plane(wins, loses, plane), *_by_limit(wins, loses)]
+    not_even = f"{100 * MOST_TOLD:.0f} % more of {binds}" if binds and not is_enough else ""
+    return Split("yes" if wins is two else "no", told, *names, tuple(turns), not_even)
 
 
-def _by_resource(wins: Case, loses: Case) -> Iterator[str]:
-    """Yield how much more of its binding resource the loser would need, extrapolated by a line."""
+def _resource_needed(wins: Case, loses: Case) -> tuple[float, str]:
+    """Return how much more of its binding resource the loser needs, as a share, and which it is.
+
+    By a line through its goodput and that with a little more; "" if nothing is known to bind it.
+    """
     binding: Binding | None = loses.binding
     if binding is None or binding.resource is None:
-        return
+        return inf, ""
     lead, gain = _rate(wins) / _rate(loses) - 1, binding.more.get(binding.resource, 0.0)
-    name = name_of(binding.resource)
-    if gain <= 0 or lead / gain * binding.by > MOST_TOLD:
-        yield f"not {100 * MOST_TOLD:.0f} % more of what binds {loses.name} ({name})"
-        return
-    yield f"about {100 * lead / gain * binding.by:.0f} % more of what binds {loses.name} ({name})"
+    needed = lead / gain * binding.by if gain > 0 else inf
+    return needed, f"what binds {loses.name} ({name_of(binding.resource)})"
 
 
 def _by_limit(wins: Case, loses: Case) -> Iterator[str]:
