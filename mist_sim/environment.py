@@ -272,15 +272,21 @@ class Environment(simpy.Environment):
         return self.planned_at == self.now and self.plan_phase > phase
 
     def only_waits_for(self, known: Collection[Event]) -> bool:
-        """Return whether only polls and the given events are scheduled."""
-        return all(
+        """Return whether only polls and the given events are scheduled, and no engine steps."""
+        return not self._engines_step and all(
             phase == POLL or event in known or not event.callbacks
             for _, phase, _, event in self._queue
         )
 
     def only_has(self, phase: int) -> bool:
-        """Return whether all scheduled events are of one phase."""
-        return all(scheduled == phase for _, scheduled, _, _ in self._queue)
+        """Return whether all scheduled events are of one phase, and no engine steps."""
+        return not self._engines_step and all(
+            scheduled == phase for _, scheduled, _, _ in self._queue
+        )
+
+    @property
+    def _engines_step(self) -> bool:
+        return self.stepper is not None and self.stepper.core.next_time < inf
 
     def phase_is_last(self) -> bool:
         """Return whether no further event is scheduled for the present time, and no engine steps.

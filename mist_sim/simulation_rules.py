@@ -78,6 +78,7 @@ _SET_BY_RUNS = (
         "has_taker",
         "layouts",
         "may_fail",
+        "entries_stay",
     ),
 )
 

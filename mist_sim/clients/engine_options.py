@@ -127,7 +127,7 @@ class EngineOptions:
     step_loop: which of our loops computes the steps, which are the same to the bit. step computes
         one step after the other, for chunked prefill in order of arrival
         (docs/background/speed.md); plain serves roles and swapping, too; general has everything;
-        auto takes plain where it can.
+        auto takes the fastest that can.
 
     In Python, model, GPU and host may be specs themselves. The default scheduler is chunked prefill
     with the limits of vLLM's server on that GPU (see `server_limits`). The predictor is an object,

@@ -31,6 +31,7 @@ from mist_sim.clients.lane_making import LaneMaker
 from mist_sim.clients.layouts.laid_out import LaidOutClient
 from mist_sim.clients.layouts.layout import EngineLayout
 from mist_sim.clients.loop_choice import (
+    core_is_fast,
     may_use_lines,
     option_beside_steps,
     option_for_general,
@@ -139,7 +140,7 @@ class LlmClient(LaidOutClient):
             check_speculation(config)
         option = self.needs_general_loop
         if config.step_loop == "step":
-            option = self._needs_other_loop
+            option = self.needs_other_loop
         if config.step_loop in ("plain", "step") and option:
             raise ScenarioError(
                 f"{name}: step_loop must not be {config.step_loop} with {option}; auto takes "
@@ -156,8 +157,12 @@ class LlmClient(LaidOutClient):
         return option_for_general(self.config, self.rules, self.memory, num_ranks, self.lockstep)
 
     @property
-    def _needs_other_loop(self) -> str:
-        """The option for which the engine core does not take its steps; empty where it does."""
+    def needs_other_loop(self) -> str:
+        """The option for which the engine core does not take its steps; empty where it does.
+
+        Nor does it in a run in which clients leave KV entries to others, after a change of layout,
+        and for a `lane_type` of a subclass's own.
+        """
         return self.needs_general_loop or option_beside_steps(self.config)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
@@ -166,15 +171,15 @@ class LlmClient(LaidOutClient):
         self.stays: dict[Visit, SequenceState]
         self._gate = self._make_gate()
         self._enters_later = bool(self.request_overhead or self.prompt_token_overhead)
-        is_plain = self._takes_plain_loop or self._takes_steps
+        is_plain = self._is_stepped or self._takes_plain_loop
         self._enters_at_once = is_plain and not (self._enters_later or self._gate)
         self._turned: tuple[Role, int, FlowRule | None] | None = None
         self._engines = self._make_engines()
-        kv_state = SteppedKvState if self._takes_steps else EngineKvState
+        kv_state = SteppedKvState if self._is_stepped else EngineKvState
         self._kv_state = kv_state(env, self._engines, self.memory.block_size, self.stays)
         self.view.kv = self._kv_state
         self._show_layout()
-        if self._takes_steps:
+        if self._is_stepped:
             self.view.prefill = SteppedPrefills(self._engines, self.predictor)
 
     def new_view(self, client_id: int) -> ClientState:
@@ -185,6 +190,8 @@ class LlmClient(LaidOutClient):
 
     def _make_engines(self) -> Engines:
         """Return new, empty engines of the present layout."""
+        if isinstance(before := getattr(self, "_engines", None), SteppedEngines):
+            self.streamed.number += before.num_unwritten()
         self.lane_states: list[LaneState] = []  # engine by engine
         form = EntryForm(
             block_bytes=self.kv_block_bytes,
@@ -215,7 +222,7 @@ class LlmClient(LaidOutClient):
             tower=self._tower,
             streamed=self.streamed,
         )
-        if self._takes_steps:
+        if self._is_stepped:
             return self._stepped()
         return Engines(
             self.env,
@@ -237,7 +244,7 @@ class LlmClient(LaidOutClient):
         stepper, view, scheduler = Stepper.of(self.env), self.view, self.scheduler
         if not isinstance(view, SteppedView) or not isinstance(scheduler, ChunkedScheduler):
             raise InvariantError(f"{self.name} cannot be stepped by the core")
-        self.lane_states.append(self._maker.state(self._shares[0]))
+        self.lane_states += [self._maker.state(share) for share in self._shares]
         lanes = [
             SteppedLane(
                 stepper,
@@ -248,12 +255,13 @@ class LlmClient(LaidOutClient):
                 predictor=self.predictor.ranks[0],
                 memory=self.memory,
                 rules=self.rules,
-                needs=self.lane_states[0].needs,
+                state=self.lane_states[number],
                 recorder=self.recorder,
                 client_id=self.client_id,
                 layout=self._layout_number,
                 view=view,
                 leave=self._leave,
+                gate=self._gate,
             )
             for number, share in enumerate(self._shares)
         ]
@@ -261,7 +269,16 @@ class LlmClient(LaidOutClient):
 
     @property
     def _takes_steps(self) -> bool:
-        return self.config.step_loop == "step" and not self.may_fail and not self._layout_number
+        """Whether the engine core takes its steps in the present layout."""
+        loop = self.config.step_loop
+        by_itself = core_is_fast() and self.entries_stay and self.lane_type is Lane
+        may = loop == "step" or (loop == "auto" and by_itself)
+        return may and not self._layout_number and not self.needs_other_loop
+
+    @property
+    def _is_stepped(self) -> bool:
+        """Whether the core takes the steps of its present engines, as its view knows."""
+        return isinstance(self.view, SteppedView) and not self._layout_number
 
     @property
     def _takes_plain_loop(self) -> bool:

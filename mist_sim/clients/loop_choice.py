@@ -1,7 +1,8 @@
-"""Chooses the loop of an engine: the plain one for the common case, or the general one."""
+"""Chooses the loop of an engine: the core, the plain loop, or the general one."""
 
 from __future__ import annotations
 
+from mist_sim.clients.engine.core import lane
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
@@ -41,6 +42,15 @@ def option_for_general(
     return "scheduler.prefill_schedule_interval" if holds_prompts else ""
 
 
+def core_is_fast() -> bool:
+    """Tell whether the engine core is the fastest loop, so that `auto` takes it.
+
+    It is where it is compiled, by half. As Python it takes 1.2 to 1.4 times as long as the plain
+    loop, and 3 times where answers are long (`benchmarks.shown`, row one and answers x 8).
+    """
+    return not (lane.__file__ or "").endswith(".py")
+
+
 def option_beside_steps(config: EngineConfig) -> str:
     """Return the option that the engine core does not serve yet, of those of the plain loop.
 
@@ -49,7 +59,6 @@ def option_beside_steps(config: EngineConfig) -> str:
     for option, is_set in (
         ("role", config.role is not None),
         ("scheduler.preemption swap", config.scheduler is not None and config.scheduler.swaps),
-        ("admission.early_rejection", config.admission.early_rejection),
     ):
         if is_set:
             return option

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import assume, event, given
@@ -87,9 +88,9 @@ class FailingCase:
 
 
 @st.composite
-def failing_cases(draw: st.DrawFn, predictor: Predictor) -> FailingCase:
+def failing_cases(draw: st.DrawFn, predictor: Predictor, base: Any = None) -> FailingCase:
     """An engine whose failures come at the ends of steps, in the middle of them, and elsewhere."""
-    case = draw(cases(max_jobs=4, longest=100))
+    case = draw(base if base is not None else cases(max_jobs=4, longest=100))
     jobs = tuple(
         replace(job, timeout=inf, ttft_timeout=inf, ttft_deadline=inf) for job in case.jobs
     )

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from mist_sim import simulate
 from mist_sim.clients import LlmClient
 from mist_sim.clients.engine import stepped
 from mist_sim.core.front_end import FrontEnd
@@ -19,6 +20,7 @@ from mist_sim.metrics import ColumnRecorder, Result
 from mist_sim.routers import ROUTERS
 from mist_sim.simulation import Simulation
 from tests.effort import examples
+from tests.property import test_failures, test_layouts
 from tests.property.strategies import with_arrivals_on_boundaries, with_time_outs_on_boundaries
 from tests.property.test_plain_loop import (
     NAMES,
@@ -43,6 +45,7 @@ from tests.reference.predictors import (
     SHARING,
     SLOWER,
 )
+from tests.reference.scenarios import scenario
 from tests.reference.stepwise import Job
 
 TABLES = ("requests", "visits", "gaps", "tokens", "drafts", "moves", "states", "losses")
@@ -55,7 +58,7 @@ PREDICTORS = [AWKWARD, DYADIC, LINES, SHARING, HOSTED, SLOWER, SCALED_LINES, SCA
 
 def served(case: Case) -> Case:
     """Return a case without what the core does not have."""
-    return Case(replace(case.options, swap=None, early_rejection=False), case.jobs)
+    return Case(replace(case.options, swap=None), case.jobs)
 
 
 def step_by_step(result: Result) -> dict[str, Any]:
@@ -168,6 +171,31 @@ def test_the_core_equals_the_reference(case, predictor, data):
         assert_exact(case, predictor)
 
 
+@pytest.mark.exact
+@examples(150)
+@given(data=st.data(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_failures_in_the_core_equal_the_reference(data, predictor):
+    base = engines(longest=60).map(served)
+    case = data.draw(test_failures.failing_cases(predictor, base))
+    with patch.object(EngineOptions, "client", in_core):
+        lost = test_failures.assert_exact(case, predictor)
+    for feature in test_failures.features(lost):
+        event(feature)
+
+
+@pytest.mark.exact
+@examples(150)
+@given(data=st.data(), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_changes_of_layout_leave_the_core(data, predictor):
+    """With all that is inside; the next layouts take the general loop."""
+    base = engines(longest=60).map(served)
+    case = data.draw(test_layouts.changing(predictor, base))
+    with patch.object(EngineOptions, "client", in_core):
+        client = test_layouts.assert_exact(case, predictor)
+    for feature in test_layouts.features(client):
+        event(feature)
+
+
 _made = EngineOptions.client
 
 
@@ -220,3 +248,31 @@ def test_clients_of_one_entry_count_their_own_tokens():
     jobs = Case(EngineOptions("chunked", 100, 8, 8, 64), (Job(0.0, 4, 3), Job(0.0, 4, 5)))
     Simulation(clients=[one, other], workload=plain_workload(jobs)).run()
     assert [one.num_streamed(), other.num_streamed()] == [3, 5]
+
+
+QUEUES = {"clients": ["llm"], "policy": {"type": "queue_length", "target": 2}}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"clients__0__count": 2, "lifecycle": {"autoscaling": [QUEUES]}},
+        {
+            "clients__0__count": 2,
+            "lifecycle": {"failures": [{"clients": ["llm-0"], "at": ["1 s"]}]},
+        },
+        {"clients__0__data_parallel_size": 2, "router": "least_outstanding"},
+        {"clients__0__count": 3, "router": "load"},
+        {"clients__0__kv_cache": {"num_gpu_blocks_override": 90}},
+    ],
+    ids=["autoscaled", "failing", "replicas", "a router that looks", "short of memory"],
+)
+def test_scenarios_give_the_same_requests_in_the_core(said):
+    """With energy, and with policies that look at engines between two events."""
+    found, expected = (
+        simulate(scenario(**said, clients__0__step_loop=loop)) for loop in ("step", "general")
+    )
+    by_row = ["energy", "gpu_seconds"]  # shares of rows, which differ
+    mine, theirs = found.requests, expected.requests
+    assert mine.drop(columns=by_row).to_csv() == theirs.drop(columns=by_row).to_csv()
+    np.testing.assert_allclose(mine[by_row], theirs[by_row], rtol=1e-7)

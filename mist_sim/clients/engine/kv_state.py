@@ -96,8 +96,8 @@ class EngineKvState:
             _tell(visit.request, watcher.enter)
         self._watcher = watcher
 
-    def follow(self, engines: Engines) -> None:
-        """Report on other engines from now on, whose caches are empty."""
+    def follow(self, engines: Engines) -> EngineKvState:
+        """Return what reports on other engines from now on, whose caches are empty."""
         before, self._engines = self._engines, engines
         if self._sees_prefixes:
             self._sees_prefixes = False
@@ -105,8 +105,14 @@ class EngineKvState:
         if self._watcher is not None:
             for lane in before.lanes:
                 lane.state.kv_cache.unwatch()
-            for lane in engines.lanes:
-                lane.state.kv_cache.watch(self._watcher)
+            self.tell(self._watcher)
+        return self
+
+    def tell(self, watcher: ContentWatcher) -> None:
+        """Tell a watcher, who knows the requests that are here, what else is cached, and comes."""
+        self._watcher = watcher
+        for lane in self._engines.lanes:
+            lane.state.kv_cache.watch(watcher)
 
     def accept(self, request: Request) -> None:
         """Note that the client takes a request, whose content its engines may compute from now on.

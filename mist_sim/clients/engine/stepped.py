@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mist_sim.clients.engine.core.blocks import Blocks
 from mist_sim.clients.engine.core.core import Core
@@ -14,6 +14,7 @@ from mist_sim.clients.engine.core.lane import (
     FINISHED,
     GIVEN_UP_WAITING,
     OUTGROWN,
+    STOPPED,
     Lane,
 )
 from mist_sim.clients.engine.core.quiet import FastForward
@@ -35,13 +36,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from mist_sim.clients.engine.replicas import Engines
     from mist_sim.clients.engine_rules import EngineRules
     from mist_sim.clients.kv_cache.lane_memory import LaneMemory
-    from mist_sim.clients.scheduling.memory_needs import MemoryNeeds
+    from mist_sim.clients.overload import Gate
+    from mist_sim.clients.scheduling import LaneState
     from mist_sim.core.answers import AnswerLengths
     from mist_sim.core.recorder import Recorder, StepRow
     from mist_sim.core.request import Request
-    from mist_sim.core.visit import Visit
+    from mist_sim.core.visit import HeldKv, Visit
 
 Leave = Callable[["Visit", str | None], None]
 """Takes a visit that is over, and why it was rejected (None: it was served)."""
@@ -149,10 +152,20 @@ class SteppedView(ClientState):
                 lane.core.is_watched = True
 
 
+class _NothingHeld(NamedTuple):
+    """Stands for `HeldEntries`: no lane of the core keeps entries for other clients."""
+
+    kept: dict[SequenceState, HeldKv]
+
+
+_NOTHING_HELD = _NothingHeld({})
+
+
 class SteppedLane:
     """A lane of the core as its client and its requests know it.
 
-    needs: says how a request outgrows memory. leave: takes visits that end.
+    state: says how a request outgrows memory, and shows who is inside once the lane has stopped.
+    leave: takes visits that end. gate: hears of prompts that are computed; None: need not.
     """
 
     def __init__(
@@ -166,14 +179,19 @@ class SteppedLane:
         predictor: Predictor,
         memory: LaneMemory,
         rules: EngineRules,
-        needs: MemoryNeeds,
+        state: LaneState,
         recorder: Recorder,
         client_id: int,
         layout: int,
         view: SteppedView,
         leave: Leave,
+        gate: Gate | None,
     ) -> None:
-        self._stepper, self._view, self._leave, self._needs = stepper, view, leave, needs
+        self._stepper, self._view, self._leave, self.state = stepper, view, leave, state
+        self._gate = gate
+        self.held = _NOTHING_HELD
+        self._look: Callable[[], None] | None = None  # called when it has stopped
+        self.is_still = False
         self._recorder, self._track = recorder, recorder.add_track(client_id, layout)
         self._inside: dict[int, SequenceState] = {}  # by slot
         self.scheduler = scheduler
@@ -203,6 +221,7 @@ class SteppedLane:
             self,
             prefixes,
         )
+        self.core.tells_prompts = gate is not None
         stepper.lanes.append(self)
         view.lanes.append(self)
 
@@ -219,19 +238,24 @@ class SteppedLane:
         content = visit.request.content
         if visit.kv is not None or visit.is_followed:
             raise ScenarioError(
-                f"{self._view.name}: step_loop must not be step where requests bring KV entries or "
-                f"leave some to other clients, as request {visit.request.request_id} does; auto "
-                "takes another loop"
+                f"{self._view.name}: step_loop must be general where requests bring KV entries or "
+                f"leave some to other clients, as request {visit.request.request_id} does; no "
+                "client's traits say so"
             )
         chain = lane.blocks.chain(content) if content and self.caches_prefixes else None
         now = self._stepper.env.now
         num_tokens = sequence.num_tokens
         slot = lane.add(
-            now, sequence.num_prompt_tokens, num_tokens, sequence.num_final_tokens, chain
+            now,
+            sequence.num_prompt_tokens,
+            num_tokens,
+            sequence.num_final_tokens,
+            sequence.last_token_at,
+            chain,
         )
         sequence.lane, sequence.slot = self, slot
         self._inside[slot] = sequence
-        if lane.place < 0:
+        if lane.place < 0 and not lane.stops:
             self._stepper.core.wake(lane)
 
     def give_up(self, sequence: SequenceState) -> None:
@@ -248,7 +272,10 @@ class SteppedLane:
         lane = self.core
         left, lane.left = lane.left, []
         for slot, how in left:
-            self._hand_back(slot, how)
+            if how == STOPPED:
+                self._be_still()
+            else:
+                self._hand_back(slot, how)
         if lane.is_watched:
             for watcher in self._view.phase_watchers:
                 watcher(self._view)
@@ -264,8 +291,10 @@ class SteppedLane:
             visit.last_token_at = sequence.last_token_at
             self._leave(visit, None)
         elif how == OUTGROWN:
-            self._leave(visit, self._needs.outgrown(sequence) or "dropped")
+            self._leave(visit, self.state.needs.outgrown(sequence) or "dropped")
         else:
+            if self._gate is not None:
+                self._gate.prompt_is_done(sequence)
             visit.num_computed_tokens = sequence.num_computed_tokens
             if visit.num_output_tokens:
                 visit.last_token_at = sequence.last_token_at
@@ -295,14 +324,61 @@ class SteppedLane:
         """A preempted request got its next token `gap` seconds after the one before."""
         self._recorder.record_gap(self._track, time, gap, 1)
 
+    def emit(self, slot: int) -> None:
+        """A prompt, or a preempted answer, is computed."""
+        if self._gate is not None:
+            self._gate.prompt_is_done(self._inside[slot])
+
     def stay(self, slot: int, first: int, last: int) -> None:
         """A request that ends or is preempted has decoded in these steps."""
         request_id = self._inside[slot].visit.request.request_id
         self._recorder.record_tokens(self._track, request_id, first, last)
 
+    # --- failures, and changes of layout ------------------------------------------------------
+
+    def halt(self) -> None:
+        """Lose the step in flight; requests stay, until each is given up."""
+        self.core.halt()
+        self._stepper.core.rest(self.core)
+        self.tell()
+
+    def stop(self, look: Callable[[], None]) -> None:
+        """End with the step in flight, and plan no more; `look` is called when it is over."""
+        self._look = look
+        if self.core.stop_at_end():
+            self._stepper.core.rest(self.core)
+            self.tell()
+            self._be_still()
+
+    def _be_still(self) -> None:
+        """Note that the lane has stopped, and let its client look."""
+        self.is_still = True
+        if self._look is not None:
+            self._look()
+
+    def put_down(self) -> None:
+        """Show in the state who is inside: all is known, and no step follows."""
+        for slot in self.core.running:
+            sequence = self._inside[slot]
+            self.settle(sequence)
+            self.state.running[sequence] = None
+            if not self.core.is_decoding(slot):
+                self.state.prefilling.append(sequence)
+        for slot in self.core.queue:
+            sequence = self._inside[slot]
+            self.settle(sequence)
+            sequence.num_queued_tokens = sequence.num_tokens
+            self.state.waiting.add(sequence)
+
+    def take_off(self, sequence: SequenceState) -> int:
+        """Remove a running sequence; return how many of its tokens have KV entries."""
+        num_tokens = self.core.take_off(sequence.slot)
+        self.settle(sequence)
+        return int(num_tokens)
+
     def flush(self) -> None:
         """Write the steps that are not written yet."""
-        self.core.rows.flush()
+        self.core.write()
         self.core.rows.hand_over_ends()
 
 
@@ -344,11 +420,8 @@ def rows_of(recorder: Recorder, track: int, steps_inside: Any) -> Rows:
 class SteppedEngines:
     """The engines of a client in the core; replaces `Engines`."""
 
-    lanes: tuple[Any, ...] = ()  # none that steps on its own
-    all: tuple[Any, ...] = ()
-
     def __init__(self, lanes: list[SteppedLane]) -> None:
-        self.stepped = lanes
+        self.stepped = self.lanes = self.all = lanes
         self._only = lanes[0] if len(lanes) == 1 else None
 
     def next_lane(self) -> SteppedLane:
@@ -362,6 +435,23 @@ class SteppedEngines:
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at an engine, where it stays."""
         (self._only or self.next_lane()).add_request(sequence)
+
+    def stop(self, look: Callable[[], None]) -> None:
+        """Let every lane end with its step in flight, and plan no more (see `Engines.stop`)."""
+
+        def look_if_still() -> None:
+            if self.are_still:
+                for lane in self.lanes:
+                    lane.put_down()
+                look()
+
+        for lane in self.lanes:
+            lane.stop(look_if_still)
+
+    @property
+    def are_still(self) -> bool:
+        """Whether all have ended after `stop`."""
+        return all(lane.is_still for lane in self.lanes)
 
 
 class SteppedKvState(EngineKvState):
@@ -398,6 +488,15 @@ class SteppedKvState(EngineKvState):
         chain = Chain(request.content, blocks.size)
         most = (request.num_prompt_tokens - 1) // blocks.size
         return int(blocks.cache.find(chain, most).num_found) * self.block_size
+
+    def follow(self, engines: Engines) -> EngineKvState:
+        """Return what reports on other engines from now on, which the core does not step."""
+        found = EngineKvState(self._env, engines, self.block_size, self._stays)
+        if self._watcher is not None:
+            for lane in self._engines.stepped:
+                lane.core.blocks.cache.unwatch()
+            found.tell(self._watcher)
+        return found
 
     def watch(self, watcher: ContentWatcher) -> bool:
         """Tell a watcher the contents of the caches, and every change (see `KvView`)."""

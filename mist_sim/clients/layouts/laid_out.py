@@ -217,8 +217,6 @@ class LaidOutClient(Client):
             return "layout must not change before the run has begun"
         if self._asked is not None:
             return "layout must not change while the client is about to change it"
-        if self.config.step_loop == "step":
-            return "layout must not change with step_loop: step; auto takes another loop"
         if not 0 <= seconds < inf:
             return f"seconds must be finite and >= 0, got {seconds}"
         if self.flow is not None:
@@ -251,7 +249,7 @@ class LaidOutClient(Client):
         ready = self.env.now + self._transition_time(asked)
         self._enter(asked, ready)
         self._engines = after = self._make_engines()
-        self._kv_state.follow(after)
+        self._kv_state = self.view.kv = self._kv_state.follow(after)
         self._show_layout()
         carry_over(self.stays.values(), before.lanes, after)
         after.sleep_until(ready)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,10 @@ class Row(NamedTuple):
     num_preemptions: int
 
 
+class _GeneralLane(Lane):
+    """A lane that the general loop steps, so that its plans can be checked."""
+
+
 class _SingleLane(Lane):
     """A lane whose plans are for one step."""
 
@@ -63,6 +67,7 @@ class _Watched(LlmClient):
     """
 
     num_seats: int | None = None
+    lane_type: ClassVar[type[Lane]] = _GeneralLane
 
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
         lane = super()._lane(min(max_num_seqs, self.num_seats or max_num_seqs), engine)

@@ -21,8 +21,10 @@ cdef class Core:
                    num_changes=cython.longlong)
     cdef bint step(self, Lane lane, double until, long long phase) except -1
     cpdef wake(self, Lane lane)
-    @cython.locals(last=Lane, first=Lane)
     cdef drop(self)
+    cpdef rest(self, Lane lane)
+    @cython.locals(last=Lane, place=cython.Py_ssize_t)
+    cdef take_out(self, Lane lane)
     @cython.locals(lane=Lane, other=Lane, above=cython.Py_ssize_t)
     cdef rise(self, Py_ssize_t place)
     @cython.locals(lane=Lane, other=Lane, beside=Lane, below=cython.Py_ssize_t, size=cython.Py_ssize_t)

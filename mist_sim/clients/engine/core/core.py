@@ -95,14 +95,23 @@ class Core:
 
     def drop(self) -> None:
         """Let the first lane rest."""
-        heap = self.heap
-        first = heap[0]
-        first.place = -1
+        self.take_out(self.heap[0])
+
+    def rest(self, lane: Lane) -> None:
+        """Let a lane rest, wherever it stands."""
+        if lane.place >= 0:
+            self.take_out(lane)
+            self.next_time = self.heap[0].time if self.heap else inf
+
+    def take_out(self, lane: Lane) -> None:
+        """Take a lane out of the heap."""
+        heap, place = self.heap, lane.place
+        lane.place = -1
         last = heap.pop()
-        if heap:
-            heap[0] = last
-            last.place = 0
-            self.sink(0)
+        if last is not lane:
+            heap[place], last.place = last, place
+            self.rise(place)
+            self.sink(last.place)
 
     def rise(self, place: int) -> None:
         """Move a lane towards the first as far as it comes before others."""

@@ -9,7 +9,7 @@ from mist_sim.clients.prefixes.shared_prefixes cimport SharedPrefixes
 
 cdef double inf, nan
 cdef long long _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING
-cdef long long _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _NO_STEP, _NEVER
+cdef long long _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED, _NO_STEP, _NEVER
 
 cdef object longer(object column, str code, Py_ssize_t size)
 
@@ -26,7 +26,8 @@ cdef class Lane:
     cdef public double time
     cdef public long long phase, place, seen_at, num_steps
     cdef public list left
-    cdef public bint is_watched
+    cdef public bint is_watched, tells_prompts
+    cdef readonly bint stops
     cdef readonly bint is_planning
     cdef public double start, ended, known_until
     cdef public bint was_ahead, has_changed, is_alone, is_blocked
@@ -50,9 +51,15 @@ cdef class Lane:
 
     @cython.locals(slot=cython.longlong)
     cpdef long long add(self, double now, long long num_prompt, long long num_tokens,
-                        long long num_final, chain) except -1
+                        long long num_final, double last_token_at, chain) except -1
     @cython.locals(state=cython.longlong, is_known=cython.bint)
     cpdef bint give_up(self, double now, long long slot) except -1
+    cpdef halt(self)
+    @cython.locals(taken=cython.longlong)
+    cpdef write(self)
+    cpdef bint stop_at_end(self) except -1
+    @cython.locals(num_computed=cython.longlong)
+    cpdef long long take_off(self, long long slot) except -1
     @cython.locals(num_known=cython.longlong)
     cdef let_go(self, long long slot)
     @cython.locals(num_known=cython.longlong, state=cython.longlong)
@@ -121,6 +128,7 @@ cdef class Lane:
     cdef bint is_before(self, double time, long long phase) noexcept
     cdef bint is_seen(self) except -1
     cpdef tuple story(self, long long slot)
+    cpdef bint is_decoding(self, long long slot) except -1
     cpdef bint is_waiting(self, long long slot) except -1
     @cython.locals(position=cython.Py_ssize_t, number=cython.longlong, slot=cython.longlong)
     cpdef long long num_entries(self) except -1

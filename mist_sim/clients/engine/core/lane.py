@@ -33,12 +33,13 @@ inf, nan = float("inf"), float("nan")
 
 # states of a slot: LEAVING has all its tokens, and the next plan does not know it
 STATES = FREE, WAITING, PREFILL, DECODE, LEAVING = 0, 1, 2, 3, 4
-# how a request leaves: OUTGROWN has more tokens than the whole memory holds
-WAYS = FINISHED, OUTGROWN, GIVEN_UP, GIVEN_UP_WAITING = 0, 1, 2, 3
+# how a request leaves: OUTGROWN has more tokens than the whole memory holds; STOPPED: the lane
+# itself has ended its last step
+WAYS = FINISHED, OUTGROWN, GIVEN_UP, GIVEN_UP_WAITING, STOPPED = 0, 1, 2, 3, 4
 
 # a compiled module reads its own numbers fast
 _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING = STATES
-_FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING = WAYS
+_FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED = WAYS
 
 _NO_STEP = -1
 _NEVER = 1 << 62
@@ -48,10 +49,13 @@ class Notes(Protocol):
     """Hears what the records need of a lane."""
 
     def gap(self, time: float, gap: float, /) -> None:
-        """A request got its first token since a preemption, `gap` seconds after the one before."""
+        """An answer that was computed again goes on, `gap` seconds after the token before."""
 
     def stay(self, slot: int, first: int, last: int, /) -> None:
         """A request that ends or gives way has decoded in the steps from `first` up to `last`."""
+
+    def emit(self, slot: int, /) -> None:
+        """A prompt, or a preempted answer, is computed."""
 
 
 class Lane:
@@ -66,7 +70,8 @@ class Lane:
     time, phase: of what it does next, ending a step or planning one; inf while it rests.
     left: (slot, how) of those that leave with the latest plan or end of a step; their columns can
         be read until another request comes. is_watched: whether others hear when one begins to run
-        or gives way.
+        or gives way. tells_prompts: whether they hear of each prompt that is computed.
+    stops: whether the step in flight is its last.
     """
 
     def __init__(
@@ -94,7 +99,7 @@ class Lane:
         self.time, self.phase, self.place = inf, 0, -1
         self.is_planning = False
         self.left: list[tuple[int, int]] = []
-        self.is_watched = False
+        self.is_watched = self.tells_prompts = self.stops = False
         self.seen_at = _NEVER  # number of the next step whose end others see
         # the step in flight, or the latest one
         self.start = self.ended = 0.0  # when it began, and when the latest one ended
@@ -139,17 +144,25 @@ class Lane:
     # --- who comes and goes -------------------------------------------------------------------
 
     def add(
-        self, now: float, num_prompt: int, num_tokens: int, num_final: int, chain: Chain | None
+        self,
+        now: float,
+        num_prompt: int,
+        num_tokens: int,
+        num_final: int,
+        last_token_at: float,
+        chain: Chain | None,
     ) -> int:
         """Queue a request that comes now; return its slot. All steps before now are taken.
 
-        num_tokens: known ones, num_final: with the whole answer. chain: of its blocks, or None.
+        num_tokens: known ones, num_final: with the whole answer. last_token_at: of an answer that
+        another client began, NaN without one. chain: of its blocks, or None.
         """
         if not self.unused:
             self.make_room()
         slot = self.unused.pop()
         self.queued_at[slot] = now
-        self.started_at[slot] = self.first_token_at[slot] = self.last_token_at[slot] = nan
+        self.started_at[slot] = self.first_token_at[slot] = nan
+        self.last_token_at[slot] = last_token_at
         self.num_prompt[slot], self.num_tokens[slot] = num_prompt, num_tokens
         self.num_final[slot], self.num_queued[slot] = num_final, num_tokens
         self.num_computed[slot] = self.num_piece[slot] = self.num_blocks[slot] = 0
@@ -160,7 +173,7 @@ class Lane:
         self.queue[slot] = None
         if not self.is_blocked:
             self.num_quiet = 0
-        if self.time == inf:
+        if self.time == inf and not self.stops:
             self.is_planning = True
             self.time, self.phase = now, self.plan_phase
         return slot
@@ -187,6 +200,46 @@ class Lane:
         self.let_go(slot)
         self.release(slot)
         return True
+
+    def halt(self) -> None:
+        """Lose the step in flight, and rest: those that are done or gave up are let go."""
+        self.write()
+        if self.time < inf and not self.is_planning:
+            self.decode_need = self.turns[self.num_steps % self.blocks.size]
+            self.blocks.free(None, self.decode_need, 0)
+        self.time, self.known_until = inf, inf
+        self.is_planning = self.has_changed = True
+        self.num_quiet = 0
+        self.free_leaving()
+        if self.plans_ahead:
+            self.learn()
+        elif self.given_up:
+            self.end_given_up()
+
+    def write(self) -> None:
+        """Write the steps that have ended."""
+        if self.lag:
+            self.settle()
+            taken = self.turns[self.num_steps % self.blocks.size]  # for the step in flight
+            self.rows.end, self.rows.num_waiting = self.ended, self.counts.num_waiting
+            self.rows.num_used = self.blocks.num_blocks - self.blocks.num_free - taken
+        self.rows.flush()
+
+    def stop_at_end(self) -> bool:
+        """Plan no more; return whether no step is in flight. Else it rests behind it, STOPPED."""
+        self.stops = True
+        if self.time == inf or self.is_planning:
+            self.halt()
+            return True
+        self.seen_at, self.num_quiet = self.num_steps + 1, 0
+        return False
+
+    def take_off(self, slot: int) -> int:
+        """Take a request that runs out of a lane that has stopped; return its computed tokens."""
+        num_computed = self.stop(slot)
+        self.end_stay(slot)
+        self.state[slot] = _PREFILL
+        return num_computed
 
     def let_go(self, slot: int) -> None:
         """Take a request out that is given up, and free its blocks."""
@@ -551,7 +604,9 @@ class Lane:
             slot = self.running[position]
             num_tokens = self.num_tokens[slot]
             if num_tokens - self.num_computed[slot] == self.num_piece[slot] and (
-                self.num_preempted[slot] or self.num_final[slot] == num_tokens + 1
+                self.tells_prompts
+                or self.num_final[slot] == num_tokens + 1
+                or self.last_token_at[slot] == self.last_token_at[slot]
             ):
                 self.seen_at = self.num_steps + 1
 
@@ -598,6 +653,9 @@ class Lane:
                 self.end_given_up()
         elif len(self.leaving) == len(self.running) and not self.queue:
             self.free_leaving()  # nothing is left to plan
+        if self.stops:
+            self.halt()
+            self.note_left(-1, _STOPPED)
 
     def enter_last(self) -> None:
         """Let others find the blocks of one token that decodes have filled."""
@@ -625,8 +683,10 @@ class Lane:
         self.num_tokens[slot] += 1
         if self.first_token_at[slot] != self.first_token_at[slot]:
             self.first_token_at[slot], self.num_ahead_of[slot] = self.ended, self.num_beside
-        else:
+        if self.last_token_at[slot] == self.last_token_at[slot]:
             self.notes.gap(self.ended, self.ended - self.last_token_at[slot])
+        if self.tells_prompts:
+            self.notes.emit(slot)
         self.num_given += 1
         self.num_beside += 1
         self.last_token_at[slot] = self.ended
@@ -688,6 +748,10 @@ class Lane:
             self.num_preempted[slot],
             self.num_ahead_of[slot],
         )
+
+    def is_decoding(self, slot: int) -> bool:
+        """Tell whether a request that runs has its prompt computed."""
+        return self.state[slot] == _DECODE
 
     def is_waiting(self, slot: int) -> bool:
         """Tell whether a request waits."""
