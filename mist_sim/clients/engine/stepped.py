@@ -207,7 +207,7 @@ class SteppedLane:
         prefixes = None
         if caches and traits.reads_again is not None:
             prefixes = SharedPrefixes(traits.reads_again, memory.block_size)
-        self.core = Lane(
+        self._lane = Lane(
             len(stepper.lanes),
             *phases,
             max_num_seqs,
@@ -221,14 +221,21 @@ class SteppedLane:
             self,
             prefixes,
         )
-        self.core.tells_prompts = gate is not None
+        self._lane.tells_prompts = gate is not None
         stepper.lanes.append(self)
         view.lanes.append(self)
 
     @property
+    def core(self) -> Lane:
+        """Its lane in the core, which has taken all steps before now."""
+        stepper = self._stepper
+        stepper.core.catch_up(self._lane, stepper.env.now, stepper.env.phase)
+        return self._lane
+
+    @property
     def score(self) -> int:
         """How busy it is, see `least_loaded`."""
-        return int(self.core.score())
+        return int(self._lane.score())
 
     # --- requests go in -----------------------------------------------------------------------
 
@@ -255,21 +262,24 @@ class SteppedLane:
         )
         sequence.lane, sequence.slot = self, slot
         self._inside[slot] = sequence
-        if lane.place < 0 and not lane.stops:
+        if lane.num_quiet <= 0 if lane.place >= 0 else not lane.stops:
             self._stepper.core.wake(lane)
 
     def give_up(self, sequence: SequenceState) -> None:
         """Let a sequence go as soon as no step in flight computes it."""
         slot, lane = sequence.slot, self.core
         waits = lane.is_waiting(slot)
-        if lane.give_up(self._stepper.env.now, slot):
+        is_gone = lane.give_up(self._stepper.env.now, slot)
+        if lane.place >= 0:
+            self._stepper.core.wake(lane)
+        if is_gone:
             self._hand_back(slot, GIVEN_UP_WAITING if waits else -1)
 
     # --- what others see comes out ------------------------------------------------------------
 
     def tell(self) -> None:
         """Hand back the requests that left with the latest step; notify watchers of the others."""
-        lane = self.core
+        lane = self._lane
         left, lane.left = lane.left, []
         for slot, how in left:
             if how == STOPPED:
@@ -339,16 +349,18 @@ class SteppedLane:
     def halt(self) -> None:
         """Lose the step in flight; requests stay, until each is given up."""
         self.core.halt()
-        self._stepper.core.rest(self.core)
+        self._stepper.core.rest(self._lane)
         self.tell()
 
     def stop(self, look: Callable[[], None]) -> None:
         """End with the step in flight, and plan no more; `look` is called when it is over."""
         self._look = look
         if self.core.stop_at_end():
-            self._stepper.core.rest(self.core)
+            self._stepper.core.rest(self._lane)
             self.tell()
             self._be_still()
+        else:
+            self._stepper.core.wake(self._lane)
 
     def _be_still(self) -> None:
         """Note that the lane has stopped, and let its client look."""

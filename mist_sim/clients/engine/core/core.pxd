@@ -20,7 +20,9 @@ cdef class Core:
     @cython.locals(is_first=cython.bint, is_quiet=cython.bint, quiet=FastForward,
                    num_changes=cython.longlong)
     cdef bint step(self, Lane lane, double until, long long phase) except -1
+    cpdef catch_up(self, Lane lane, double time, long long phase)
     cpdef wake(self, Lane lane)
+    cdef put(self, Lane lane)
     cdef drop(self)
     cpdef rest(self, Lane lane)
     @cython.locals(last=Lane, place=cython.Py_ssize_t)

@@ -14,6 +14,9 @@ inf = float("inf")
 class Core:
     """All lanes of a run. Those that do not rest are a heap, by the time and phase of what is next.
 
+    A lane lags behind the others as long as it surely has quiet steps alone: its place in the heap is
+    by `due`, before which it has no other. Who looks at it has it catch up.
+
     runs_ahead: whether a lane may take steps that others do not see before another lane takes
         earlier ones: only if the end of a request never makes anything begin.
     quiet: takes quiet steps many at a time (`FastForward`); None: each is taken in its turn.
@@ -37,26 +40,34 @@ class Core:
         heap = self.heap
         while heap:
             lane = heap[0]
-            if not lane.is_before(time, phase):
+            if not lane.is_due_before(time, phase):
                 break
+            if lane.lags() and self.quiet is not None and self.quiet.skip(lane, time):
+                self.put(lane)
+                continue
             until, until_phase = time, phase
             if not self.runs_ahead and len(heap) > 1:
                 second = heap[1]
                 other = heap[2] if len(heap) > 2 else second
-                if other.is_before(second.time, second.phase):
+                if other.is_due_before(second.due, second.due_phase):
                     second = other
-                if second.is_before(time, phase):
-                    until, until_phase = second.time, second.phase
+                if second.is_due_before(time, phase):
+                    until, until_phase = second.due, second.due_phase
             is_seen = self.step(lane, until, until_phase)
             if lane.time == inf:
                 self.drop()
             else:
-                self.sink(0)
+                self.put(lane)
             if is_seen:
-                self.next_time = heap[0].time if heap else inf
+                self.next_time = heap[0].due if heap else inf
                 return True
-        self.next_time = heap[0].time if heap else inf
+        self.next_time = heap[0].due if heap else inf
         return False
+
+    def catch_up(self, lane: Lane, time: float, phase: int) -> None:
+        """Let a lane take the steps that it lags behind, before a time and phase."""
+        if lane.lags() and lane.is_before(time, phase):
+            self.step(lane, time, phase)
 
     def step(self, lane: Lane, until: float, phase: int) -> bool:
         """Let a lane step before a time and phase, up to a step that others see.
@@ -86,12 +97,20 @@ class Core:
     # --- the heap -----------------------------------------------------------------------------
 
     def wake(self, lane: Lane) -> None:
-        """Put a lane in its place that has something to do now."""
+        """Put a lane in its place that has something else to do than it had."""
         if lane.place < 0:
             lane.place = len(self.heap)
             self.heap.append(lane)
+        self.put(lane)
+        self.next_time = self.heap[0].due
+
+    def put(self, lane: Lane) -> None:
+        """Put a lane of the heap in its place."""
+        lane.due, lane.due_phase = lane.time, lane.phase
+        if self.quiet is not None and not lane.is_planning:
+            lane.due = self.quiet.earliest(lane)
         self.rise(lane.place)
-        self.next_time = self.heap[0].time
+        self.sink(lane.place)
 
     def drop(self) -> None:
         """Let the first lane rest."""
@@ -101,7 +120,7 @@ class Core:
         """Let a lane rest, wherever it stands."""
         if lane.place >= 0:
             self.take_out(lane)
-            self.next_time = self.heap[0].time if self.heap else inf
+            self.next_time = self.heap[0].due if self.heap else inf
 
     def take_out(self, lane: Lane) -> None:
         """Take a lane out of the heap."""
@@ -120,7 +139,7 @@ class Core:
         while place:
             above = (place - 1) // 2
             other = heap[above]
-            if not lane.is_before(other.time, other.phase):
+            if not lane.is_due_before(other.due, other.due_phase):
                 break
             heap[place], other.place = other, place
             place = above
@@ -135,9 +154,9 @@ class Core:
             other = heap[below]
             if below + 1 < size:
                 beside = heap[below + 1]
-                if beside.time <= other.time and beside.is_before(other.time, other.phase):
+                if beside.due <= other.due and beside.is_due_before(other.due, other.due_phase):
                     below, other = below + 1, beside
-            if other.time > lane.time or not other.is_before(lane.time, lane.phase):
+            if other.due > lane.due or not other.is_due_before(lane.due, lane.due_phase):
                 break
             heap[place], other.place = other, place
             place = below

@@ -23,7 +23,8 @@ cdef class Lane:
     cdef readonly Counts counts
     cdef object notes
     cdef SharedPrefixes prefixes
-    cdef public double time
+    cdef public double time, due
+    cdef public long long due_phase
     cdef public long long phase, place, seen_at, num_steps
     cdef public list left
     cdef public bint is_watched, tells_prompts
@@ -126,6 +127,8 @@ cdef class Lane:
     cdef end_given_up(self)
     cdef note_left(self, long long slot, long long how)
     cdef bint is_before(self, double time, long long phase) noexcept
+    cdef bint is_due_before(self, double time, long long phase) noexcept
+    cdef bint lags(self) noexcept
     cdef bint is_seen(self) except -1
     cpdef tuple story(self, long long slot)
     cpdef bint is_decoding(self, long long slot) except -1

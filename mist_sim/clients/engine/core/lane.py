@@ -97,6 +97,7 @@ class Lane:
         self.notes, self.prefixes = notes, prefixes
         # what comes next
         self.time, self.phase, self.place = inf, 0, -1
+        self.due, self.due_phase = inf, 0  # by which it stands among the others, see `Core`
         self.is_planning = False
         self.left: list[tuple[int, int]] = []
         self.is_watched = self.tells_prompts = self.stops = False
@@ -722,6 +723,14 @@ class Lane:
     def is_before(self, time: float, phase: int) -> bool:
         """Tell whether its next plan or end of a step comes before a time and phase."""
         return self.time < time or (self.time == time and self.phase < phase)
+
+    def is_due_before(self, time: float, phase: int) -> bool:
+        """Tell whether it may have something else than quiet steps before a time and phase."""
+        return self.due < time or (self.due == time and self.due_phase < phase)
+
+    def lags(self) -> bool:
+        """Tell whether it may have quiet steps to take that lie behind the others."""
+        return self.num_quiet > 0 and not self.is_planning
 
     def is_seen(self) -> bool:
         """Tell whether others see what it does next, or its order among lanes."""

@@ -4,12 +4,14 @@ from mist_sim.clients.engine.core.lane cimport Lane
 from mist_sim.clients.engine.core.rows cimport Rows
 from mist_sim.clients.engine.core.times cimport Times
 
+cdef double _SURELY
 cdef long long _LEAST_ASKED, _MOST_ASKED, _MOST_ENDS
 
 
 cdef class FastForward:
     cdef bint skip(self, Lane lane, double until) except -1
     @cython.locals(number=cython.longlong, size=cython.longlong)
+    cdef double earliest(self, Lane lane) except? -1
     cdef long long find_quiet(self, Lane lane) except -1
     @cython.locals(size=cython.longlong, num_left=cython.longlong, step=cython.longlong)
     cdef long long find_room(self, Lane lane, long long number) except -1
