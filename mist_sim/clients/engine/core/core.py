@@ -14,8 +14,8 @@ inf = float("inf")
 class Core:
     """All lanes of a run. Those that do not rest are a heap, by the time and phase of what is next.
 
-    A lane lags behind the others as long as it surely has quiet steps alone: its place in the heap is
-    by `due`, before which it has no other. Who looks at it has it catch up.
+    A lane lags behind the others as long as it surely has quiet steps alone: its place in the heap
+    is by `due`, before which it has no other. Who looks at it has it catch up.
 
     runs_ahead: whether a lane may take steps that others do not see before another lane takes
         earlier ones: only if the end of a request never makes anything begin.
