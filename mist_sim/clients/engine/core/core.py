@@ -66,7 +66,7 @@ class Core:
 
     def catch_up(self, lane: Lane, time: float, phase: int) -> None:
         """Let a lane take the steps that it lags behind, before a time and phase."""
-        if lane.lags() and lane.is_before(time, phase):
+        if lane.due > lane.time and lane.lags() and lane.is_before(time, phase):
             self.step(lane, time, phase)
 
     def step(self, lane: Lane, until: float, phase: int) -> bool:
