@@ -18,8 +18,8 @@ NO_TRACE = {
     }
 }
 
-Found = dict[str, dict[str, list[str]]]
-"""By scenario, and in it by the option that needs the general loop (empty: plain), the clients."""
+Found = dict[str, set[tuple[str, str]]]
+"""By scenario, the loops of its clients, each with what another loop is taken for."""
 
 
 def found() -> Found:
@@ -27,28 +27,40 @@ def found() -> Found:
     loops: Found = {}
     for path in [*preset_names(), *sorted(EXAMPLES.glob("*.yaml"))]:
         name = path if isinstance(path, str) else path.name
-        here: dict[str, list[str]] = {}
         has_trace = isinstance(path, Path) and "trace:" in path.read_text("utf-8")
         said = Scenario.load(path, overrides=NO_TRACE if has_trace else {})
-        for client in build(said).clients:
-            if isinstance(client, LlmClient):
-                here.setdefault(client.needs_general_loop, []).append(client.name)
-        if here:
-            loops[name] = here
+        simulation = build(said)
+        engines = [each for each in simulation.clients if isinstance(each, LlmClient)]
+        if engines:
+            stay = simulation.entries_stay
+            loops[name] = {loop_of(client, entries_stay=stay) for client in engines}
     return loops
+
+
+def loop_of(client: LlmClient, *, entries_stay: bool) -> tuple[str, str]:
+    """Return the loop that `auto` takes, and the option that prevents a faster one.
+
+    entries_stay: whether no client of the run leaves KV entries to others.
+    """
+    if reason := client.needs_general_loop:
+        return "general", reason
+    if reason := client.needs_other_loop:
+        return "plain", reason
+    if not entries_stay:
+        return "plain", "KV entries that clients leave to others"
+    return "core", "nothing prevents it"
 
 
 def table(loops: Found) -> str:
     """Return a table in Markdown: scenarios by loop and reason."""
-    by_reason: dict[str, list[str]] = {}
+    by_loop: dict[tuple[str, str], list[str]] = {}
     for name, here in loops.items():
-        reason = "; ".join(sorted(filter(None, here)))
-        by_reason.setdefault(reason, []).append(f"`{name}`")
+        for each in here:
+            by_loop.setdefault(each, []).append(f"`{name}`")
     lines = ["| loop | because of | scenarios |", "|---|---|---|"]
-    for reason in sorted(by_reason):
-        loop = "general" if reason else "plain"
-        names = ", ".join(by_reason[reason])
-        lines.append(f"| {loop} | {reason or 'nothing prevents it'} | {names} |")
+    lines += [
+        f"| {loop} | {why} | {', '.join(by_loop[loop, why])} |" for loop, why in sorted(by_loop)
+    ]
     return "\n".join(lines)
 
 

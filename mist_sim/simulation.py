@@ -108,7 +108,7 @@ class Simulation:
         front_end: FrontEnd | None = None,
         remarks: Sequence[ResultWarning] = (),
     ) -> None:
-        clients = [clients] if isinstance(clients, Client) else list(clients)
+        clients = list(clients) if isinstance(clients, Iterable) else [clients]
         if not callable(getattr(workload, "requests", None)):
             raise ScenarioError(f"workload must be a Workload, got {brief(workload)}")
         if not isinstance(slo, Slo | None):
@@ -339,7 +339,7 @@ class Simulation:
         roster.pools = self._pools
         if self.lifecycle is not None:
             let_stay_alone(self.clients, roster)
-        parts, entries_stay = SharedParts(), self._entries_stay
+        parts, entries_stay = SharedParts(), self.entries_stay
         for client in self.clients:
             client.streams = self.streams
             client.network = self.network
@@ -396,7 +396,7 @@ class Simulation:
         return users(env, coordinator, recorder, retries, rng, loop)
 
     @property
-    def _entries_stay(self) -> bool:
+    def entries_stay(self) -> bool:
         """Whether no client leaves KV entries to others."""
         return self.hand_over.policy is None and not any(
             KvRetrieval.kind in client.traits.serves

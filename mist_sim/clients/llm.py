@@ -31,7 +31,6 @@ from mist_sim.clients.lane_making import LaneMaker
 from mist_sim.clients.layouts.laid_out import LaidOutClient
 from mist_sim.clients.layouts.layout import EngineLayout
 from mist_sim.clients.loop_choice import (
-    core_is_fast,
     may_use_lines,
     option_beside_steps,
     option_for_general,
@@ -271,7 +270,7 @@ class LlmClient(LaidOutClient):
     def _takes_steps(self) -> bool:
         """Whether the engine core takes its steps in the present layout."""
         loop = self.config.step_loop
-        by_itself = core_is_fast() and self.entries_stay and self.lane_type is Lane
+        by_itself = self.entries_stay and self.lane_type is Lane
         may = loop == "step" or (loop == "auto" and by_itself)
         return may and not self._layout_number and not self.needs_other_loop
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mist_sim.clients.engine.core import lane
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
@@ -40,15 +39,6 @@ def option_for_general(
         return "scheduler.long_prefill_token_threshold"
     holds_prompts = rules.local_cadence and interval_of(scheduler) > 1
     return "scheduler.prefill_schedule_interval" if holds_prompts else ""
-
-
-def core_is_fast() -> bool:
-    """Tell whether the engine core is the fastest loop, so that `auto` takes it.
-
-    It is where it is compiled, by half. As Python it takes 1.2 to 1.4 times as long as the plain
-    loop, and 3 times where answers are long (`benchmarks.shown`, row one and answers x 8).
-    """
-    return not (lane.__file__ or "").endswith(".py")
 
 
 def option_beside_steps(config: EngineConfig) -> str:

@@ -12,7 +12,7 @@ from hypothesis import event, example, given, reject
 from hypothesis import strategies as st
 
 from mist_sim import Scenario, simulate
-from mist_sim.clients import LlmClient, llm
+from mist_sim.clients import LlmClient
 from mist_sim.clients.engine import run_length
 from mist_sim.clients.engine.loop import Engine
 from mist_sim.clients.engine.plain import PlainEngine
@@ -520,10 +520,7 @@ def test_prompts_that_begin_from_kept_entries_take_the_general_loop_where_answer
     assert_same(all_bits(chosen), all_bits(general))
 
 
-@pytest.mark.parametrize("is_fast", [True, False], ids=["compiled", "as Python"])
-def test_auto_takes_the_core_where_it_is_fast(is_fast, monkeypatch):
-    monkeypatch.setattr(llm, "core_is_fast", lambda: is_fast)
-
+def test_auto_takes_the_core_for_what_it_serves():
     def takes(**options: Any) -> list[type]:
         simulation = _built(scenario(**options))
         simulation.run()
@@ -531,7 +528,7 @@ def test_auto_takes_the_core_where_it_is_fast(is_fast, monkeypatch):
         return [type(engines), *(type(engine) for engine in engines.all)]
 
     swapping = {"type": "chunked", "preemption": "swap"}
-    assert takes() == ([SteppedEngines, SteppedLane] if is_fast else [Engines, PlainEngine])
+    assert takes() == [SteppedEngines, SteppedLane]
     assert takes(clients__0__step_loop="step") == [SteppedEngines, SteppedLane]
     assert takes(clients__0__step_loop="plain") == [Engines, PlainEngine]
     assert takes(clients__0__scheduler=swapping) == [Engines, PlainSwappingEngine]
