@@ -23,8 +23,8 @@ FEWEST = 100
 """Requests that end before the first failure, of which nine in ten say what is usual."""
 
 PHASES = ("before", "during", "after")
-"""Of failures, for a request: it ended before the first one, lived while a client was away, or
-neither."""
+"""Of failures, for a request: it ended before the first one, lived while a client was away or was
+lost as it failed, or neither."""
 
 RECOVERING = {**SHORT_NAMES, "queue": "queue"}
 """Latencies that failures disturb, by their keys, as text calls them."""
@@ -74,8 +74,9 @@ def through_failures(
     arrival, ended, is_done = (columns[n] for n in ("arrival_time", "finished_at", "is_done"))
     is_during = np.zeros(len(arrival), bool)
     for begin, end in away:
-        is_during |= (arrival < end) & (ended > begin)
-    is_before = ended <= min((begin for begin, _ in away), default=inf)
+        is_lost = (ended == begin) & ~is_done  # by the failure itself
+        is_during |= (arrival < end) & ((ended > begin) | is_lost)
+    is_before = (ended <= min((begin for begin, _ in away), default=inf)) & ~is_during
     found = {}
     for phase, mine in zip(PHASES, (is_before, is_during, ~is_before & ~is_during), strict=True):
         done = mine & is_done

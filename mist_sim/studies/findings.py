@@ -126,7 +126,8 @@ class Study(Findings):
     scenario: the varied scenario, as YAML text, if the subject is one. notes: why the runs were not
         sent to other processes; empty if they were.
     shown: numbers of the summary that the table shows; empty: the main ones.
-    num_missing: runs that had not finished when the study was stopped.
+    num_missing: runs that had not finished when the study was stopped. points_missing: points of
+        which none had.
     """
 
     presenter = STUDY
@@ -137,6 +138,7 @@ class Study(Findings):
     notes: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
     num_missing: int = 0
+    points_missing: int = 0
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -204,20 +206,21 @@ class Study(Findings):
     def verdict(self) -> str:
         """Which points keep their limits, and how sure that is; empty without limits.
 
-        Points none of whose runs worked count as failed.
+        Points none of whose runs worked count as failed, those without any run as missing.
         """
         known = [kept for each in self.points if (kept := each.kept) is not None]
-        if len(self.points) == 1:
+        num_points = len(self.points) + self.points_missing
+        if num_points == 1:
             return ""
         if not known:
             has_classes = any(each.slo is not None and each.slo.classes for each in self.points)
             return _BY_CLASS if has_classes else ""
         told = sentence(known, otherwise=_WHO if len(known) > 1 else "")
         failed = sum(not each.summaries for each in self.points)
-        if not failed:
-            return told
-        lead = f"{failed} of {len(self.points)} points failed. Of the rest:"
-        return f"{lead} {told[0].lower()}{told[1:]}"
+        lost = [f"{failed} of {num_points} points failed."] if failed else []
+        if self.points_missing:
+            lost.append(f"{self.points_missing} of {num_points} points have not run.")
+        return " ".join([*lost, f"Of the rest: {told[0].lower()}{told[1:]}"]) if lost else told
 
     @property
     def data(self) -> dict[str, Any]:

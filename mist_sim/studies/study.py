@@ -133,6 +133,7 @@ class Plan:
             notes=(note,) if note else (),
             shown=self.shown,
             num_missing=self.num_runs - len(found),
+            points_missing=sum(not rows for rows in runs),
         )
 
     def _cannot_be_sent(self) -> str:

@@ -5,7 +5,14 @@ from math import inf
 import numpy as np
 
 from mist_sim import Scenario, simulate
-from mist_sim.metrics.recoveries import FEWEST, Recovery, outages, recoveries, through_failures
+from mist_sim.metrics.recoveries import (
+    FEWEST,
+    PHASES,
+    Recovery,
+    outages,
+    recoveries,
+    through_failures,
+)
 from mist_sim.metrics.run_warnings import recovery_lines
 from mist_sim.metrics.tables.run_folder import RunFolder
 from mist_sim.report.pages.folder_page import folder_page
@@ -161,6 +168,15 @@ def test_phases_are_told_by_lives():
     assert sum(of["completed"] + of["failed"] for of in found.values()) == NUM
     assert found["during"]["failed"] == 2
     assert found["during"]["p99_ttft_ms"] > 5 * found["before"]["p99_ttft_ms"]
+
+
+def test_a_request_that_a_failure_ends_is_during():
+    columns = requests()
+    columns["finished_at"][[5, 6]] = 300.0
+    columns["is_done"][5] = False
+    found = through_failures([(300.0, 310.0)], columns)
+    assert [found[phase]["failed"] for phase in PHASES] == [0, 1, 0]
+    assert found["before"]["completed"] == (columns["finished_at"] <= 300.0).sum() - 1
 
 
 def test_who_is_gone_for_good_leaves_no_after():

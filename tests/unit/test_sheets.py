@@ -13,6 +13,8 @@ from mist_sim.hardware.prices import price_of
 from mist_sim.metrics.spending.cost import HOURS_A_MONTH
 from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.report.pages.page import Card
+from mist_sim.report.pages.run_page import run_page
+from mist_sim.report.pictures.run_data import OfResult
 from tests.browser import needs_browser, pages_of
 from tests.commands import mist
 
@@ -42,6 +44,21 @@ def test_the_sheet_says_question_answer_and_three_tiles(saved, tmp_path):
     assert html.count("<svg") == 1
     assert "Not given, so assumed: front_end." in html
     assert "44.5 us of a server" in html
+
+
+@pytest.mark.parametrize(
+    ("changes", "sure"),
+    [
+        ({"workload.lengths.num_requests": 20}, "unsure: too short to tell whether "),
+        ({"workload.arrivals.rate": "500 /s"}, "unstable: queues grow"),
+        ({"workload.arrivals": "all_at_once"}, "sure beyond "),
+    ],
+)
+def test_how_sure_begins_with_stability(changes, sure):
+    slo = {"slo.ttft": "500 s", "slo.tpot": "500 s"}
+    changes = {"workload.lengths.num_requests": 1000} | slo | changes
+    page = run_page(OfResult(simulate(Scenario.load("demo", changes))), "a run")
+    assert page.brief.sure.startswith(f"How sure: {sure}")
 
 
 @needs_browser

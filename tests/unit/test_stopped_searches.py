@@ -139,7 +139,9 @@ def test_a_stopped_study_says_what_is_missing(monkeypatch):
     assert "stopped after 3 runs: 2 runs missing" in result.stderr
     data = CliRunner().invoke(app, [*words.split(), "--json"])
     assert data.exit_code == 130
-    assert json.loads(data.stdout)["num_missing"] == 2
+    found = json.loads(data.stdout)
+    assert found["num_missing"] == 2
+    assert found["verdict"].startswith("2 of 4 points have not run. Of the rest: all keep")
 
 
 def test_validation_says_how_many_runs_it_left(monkeypatch):

@@ -37,6 +37,10 @@ _CARDS = (
     ("goodput, steady part", "steady_request_goodput", "requests/s"),
     ("energy", "energy_per_output_token_j", "J an output token"),
 )
+_DOUBTS = {
+    "too short to tell": "unsure: too short to tell whether the clients keep up with the arrivals",
+    "unstable": "unstable: queues grow, so a longer run has longer latencies",
+}
 _MILLION = 1e6
 _COUNTS = (
     ("requests finished", "completed"),
@@ -93,7 +97,13 @@ def _words(name: str) -> str:
 
 
 def _sure(summary: Mapping[str, Any]) -> str:
-    """Return how sure the verdict is, from its distance to limits and the expected error."""
+    """Return how sure the verdict is.
+
+    A run that is too short, or in which queues grow, tells nothing of a longer one; else the
+    distance to limits counts, and the expected error.
+    """
+    if doubt := _DOUBTS.get(summary.get("stability", "")):
+        return how_sure(doubt, summary)
     verdicts = [(each["verdict"], each["error_known"]) for each in summary.get("slo", {}).values()]
     if not all(is_known for _, is_known in verdicts):
         how = "not known of each limit"
