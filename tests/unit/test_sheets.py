@@ -11,10 +11,12 @@ import pytest
 from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.hardware.prices import price_of
 from mist_sim.metrics.spending.cost import HOURS_A_MONTH
+from mist_sim.metrics.tables.run_folder import RunFolder
 from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.report.pages.page import Card
 from mist_sim.report.pages.run_page import run_page
 from mist_sim.report.pictures.run_data import OfResult
+from mist_sim.scenario import build
 from tests.browser import needs_browser, pages_of
 from tests.commands import mist
 
@@ -47,18 +49,38 @@ def test_the_sheet_says_question_answer_and_three_tiles(saved, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "sure"),
+    ("changes", "load", "sure"),
     [
-        ({"workload.lengths.num_requests": 20}, "unsure: too short to tell whether "),
-        ({"workload.arrivals.rate": "500 /s"}, "unstable: queues grow"),
-        ({"workload.arrivals": "all_at_once"}, "sure beyond "),
+        (SHORT, "28 requests a second", "unsure: too short to tell whether "),
+        ({"workload.arrivals.rate": "500 /s"}, "500 requests a second", "unstable: queues grow"),
+        ({"workload.arrivals": "all_at_once"}, "a burst of 1,000 requests", "sure beyond "),
+        (
+            {"workload.arrivals": {"type": "closed_loop", "concurrency": 4}} | SHORT,
+            "4 users",
+            "sure beyond ",
+        ),
+        (
+            {"workload.arrivals": {"type": "schedule", "at": ["0 s"], "rates": ["9 /s"]}} | SHORT,
+            r"\d\S+ requests a second on average",
+            "unsure: ",
+        ),
     ],
 )
-def test_how_sure_begins_with_stability(changes, sure):
+def test_the_sheet_asks_for_the_load_and_doubts_runs(changes, load, sure, tmp_path):
     slo = {"slo.ttft": "500 s", "slo.tpot": "500 s"}
     changes = {"workload.lengths.num_requests": 1000} | slo | changes
-    page = run_page(OfResult(simulate(Scenario.load("demo", changes))), "a run")
-    assert page.brief.sure.startswith(f"How sure: {sure}")
+    result = simulate(Scenario.load("demo", changes))
+    result.save(tmp_path / "run")
+    for run_data in (OfResult(result), RunFolder(tmp_path / "run")):
+        brief = run_page(run_data, "a run").brief
+        assert re.match(f"Do a run serve {load} with p99", brief.question)
+        assert brief.sure.startswith(f"How sure: {sure}")
+
+
+def test_a_run_without_a_scenario_has_its_own_load():
+    simulation = build(Scenario.load("demo", SHORT | {"slo.ttft": "1 s"}))
+    brief = run_page(OfResult(simulation.run()), "a run").brief
+    assert re.match(r"Do a run serve \d\S+ requests a second on average with", brief.question)
 
 
 @needs_browser

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mist_sim.metrics.latency import limit_of, limit_title
 from mist_sim.report.elements.cells import count, in_ms, latency, number, percent
+from mist_sim.report.pages.offered_load import offered_load
 from mist_sim.report.pages.page import Brief, Card, Cell, Detail, Drawing, Page, PageTable
 from mist_sim.report.pages.run_verdict import run_verdict
 from mist_sim.report.pages.sheets import how_sure, monthly
@@ -75,18 +76,19 @@ def run_page(run: RunData, title: str, subtitle: Sequence[str] = ()) -> Page:
         tables_below=[_workload(summary), *_clients(run), *_expected(summary)],
         figures=[Drawing(name, PICTURES[name].title, found) for name, found in drawn(run)],
         details=list(_details(run)),
-        brief=_brief(summary, title),
+        brief=_brief(run, title),
     )
 
 
-def _brief(summary: Mapping[str, Any], title: str) -> Brief:
+def _brief(run: RunData, title: str) -> Brief:
     """Return the sheet: does it keep its limits, at what price, and with how much room?"""
+    summary = run.summary
     what = title.split(";", maxsplit=1)[0]
     slo = summary.get("slo", {})
-    part = "steady_" if summary.get("has_steady_part") else ""
-    rate = f"{number(summary[f'{part}request_throughput'] or 0)} requests a second"
     limits = " and ".join(f"{_words(name)} <= {each['limit']:g} ms" for name, each in slo.items())
-    question = f"Do {what} serve {rate} with {limits}?" if slo else f"What do {what} serve?"
+    question = (
+        f"Do {what} serve {offered_load(run)} with {limits}?" if slo else f"What do {what} serve?"
+    )
     return Brief(question, _sure(summary), [_kept(summary), monthly(summary), _room(summary)],
                  list(_assumed(summary)))  # fmt: skip
 
