@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mist_sim.report.pictures.run_data import RunData
+
+_ARRIVALS = re.compile(r"^  arrivals:\n((?: {4}.*\n)+)", re.MULTILINE)
+_RATE = re.compile(r"(\S+) /s")
+_KEY = re.compile(r"^ {4}(\w+): (\S.*)$", re.MULTILINE)
 
 
 def offered_load(run: RunData) -> str:
@@ -17,9 +21,9 @@ def offered_load(run: RunData) -> str:
     """
     arrivals = _arrivals(run.scenario)
     if arrivals.get("type") == "closed_loop":
-        return _some(arrivals["concurrency"], "user")
-    if rate := arrivals.get("rate"):
-        return f"{float(str(rate).removesuffix('/s')):g} requests a second"
+        return _some(int(arrivals["concurrency"]), "user")
+    if rate := _RATE.fullmatch(arrivals.get("rate", "")):
+        return f"{float(rate[1]):g} requests a second"
     summary = run.summary
     some = _some(summary["completed"] + summary["failed"], "request")
     if arrivals.get("type") == "all_at_once":
@@ -31,17 +35,13 @@ def offered_load(run: RunData) -> str:
     return f"{(len(sent) - 1) / (sent.max() - sent.min()):.3g} requests a second on average"
 
 
-def _arrivals(scenario: str | None) -> Mapping[str, Any]:
-    """Return the arrivals of a resolved scenario, whose rates are per second; {} without one."""
-    if scenario is None:
-        return {}
-    from ruamel.yaml import YAML, YAMLError
+def _arrivals(scenario: str | None) -> dict[str, str]:
+    """Return the arrivals of a resolved scenario, whose rates are per second; {} without one.
 
-    try:
-        found: Any = YAML(typ="safe", pure=True).load(scenario)["workload"]["arrivals"]
-    except YAMLError:  # someone changed the file; the figures are there all the same
-        return {}
-    return found if isinstance(found, Mapping) else {}
+    They are read by their lines, as `Scenario.resolved` writes them: YAML is above this package.
+    """
+    found = _ARRIVALS.search(scenario or "")
+    return dict(_KEY.findall(found[1])) if found else {}
 
 
 def _some(number: int, name: str) -> str:
