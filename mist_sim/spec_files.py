@@ -85,6 +85,12 @@ def name_of(text: str, tables: Mapping[str, Table]) -> str | None:
     return None
 
 
+def all_names(tables: Mapping[str, Table]) -> list[str]:
+    """Return the names of tables and their `aliases`."""
+    others = (table.get("aliases") for table in tables.values())
+    return [*tables, *(str(each) for some in others if isinstance(some, list) for each in some)]
+
+
 def load_toml(path: Path) -> Table:
     """Return the table of a TOML file. Raises ScenarioError if it cannot be read or parsed."""
     table = parse_toml(text_of(path, TOML_BYTES), str(path))

@@ -23,9 +23,9 @@ APPROXIMATE = "approximate:"
 """Before the path of a config: take its model as the nearest known one."""
 
 
-def model_names() -> list[str]:
-    """Return the names of the catalog, sorted."""
-    return sorted(_catalog())
+def model_names(*, with_aliases: bool = False) -> list[str]:
+    """Return the names of the catalog, sorted. with_aliases: those of repositories, too."""
+    return sorted(_entries() if with_aliases else _catalog())
 
 
 def family_of(name: str) -> str:

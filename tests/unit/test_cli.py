@@ -401,6 +401,14 @@ def test_list_helps_with_names(mist):
     code, _, err = mist("list", "sharegpt")
     assert code == 2
     assert "no family named 'sharegpt'; it is one of trace_readers: mist list trace_readers." in err
+    for alias, homes in (
+        ("nvl72", "topologies: mist list topologies"),
+        ("gb200-nvl72", "gpus and topologies: mist list gpus"),
+        ("H100", "gpus: mist list gpus"),
+        ("qwen/qwen3-8b", "models: mist list models"),
+    ):
+        _, _, err = mist("list", alias)
+        assert f"no family named '{alias}'; it is one of {homes}." in err
     code, out, _ = mist("list", "profiles")
     assert code == 0
     assert "sharegpt-2048" in out

@@ -259,6 +259,8 @@ def test_a_study_shows_the_numbers_that_are_asked_for(tmp_path, capsys):
     assert list(mark.x) == [each["figures"]["p99_itl_ms"] for each in summary["points"]]
     with pytest.raises(ScenarioError, match="did you mean 'p99_itl_ms'"):
         metric_picture(summary, "p99_itl")
+    with pytest.raises(ScenarioError, match=r"banana.*docs/reference/metrics\.md has all"):
+        metric_picture(summary, "banana")
     mist("plot", study, "p99_itl_ms", "--out", tmp_path / "itl.html")
     assert "p99 ITL" in (tmp_path / "itl.html").read_text("utf-8")
     mist("plot", study, "p99_itl", "--out", tmp_path / "x.html", code=2)

@@ -39,6 +39,17 @@ def names_of_families() -> dict[str, list[str]]:
     }
 
 
+def homes_of(name: str) -> list[str]:
+    """Return the families that have a name, in any case, or an alias of theirs."""
+    known = {
+        **names_of_families(),
+        "models": model_names(with_aliases=True),
+        "gpus": gpu_names(with_aliases=True),
+        "topologies": topology_names(with_aliases=True),
+    }
+    return [family for family, names in known.items() if name.lower() in map(str.lower, names)]
+
+
 def overview(places: Mapping[str, str]) -> RenderableType:
     """Return all families with the names in them. places: of each in a scenario."""
     names, table = names_of_families(), named("family", "names")

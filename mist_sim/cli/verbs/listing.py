@@ -41,14 +41,14 @@ def list_(
     """List what a scenario can name: models, GPUs, hosts, topologies, plugins, presets."""
     from mist_sim.cli.listings.catalogs import models, topology
     from mist_sim.cli.listings.entries import ENTRIES, entry
-    from mist_sim.cli.listings.scenarios import names_of_families, overview
+    from mist_sim.cli.listings.scenarios import homes_of, overview
     from mist_sim.errors import ScenarioError, UnknownPluginError, brief, did_you_mean
     from mist_sim.report.elements.terminal import Terminal
     from mist_sim.report.elements.widths import Trimmed
 
     listings = _listings()
     if family and family not in listings:
-        homes = [known for known, names in names_of_families().items() if family in names]
+        homes = homes_of(family)
         hint = did_you_mean(family, listings)
         if homes:
             hint = f"; it is one of {' and '.join(homes)}: mist list {homes[0]}."

@@ -26,7 +26,7 @@ from pathlib import Path
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.devices.kernels import Kernel
 from mist_sim.hardware.devices.specs import GpuSpec
-from mist_sim.spec_files import Table, load_toml, name_of, read_table, tables_in
+from mist_sim.spec_files import Table, all_names, load_toml, name_of, read_table, tables_in
 from mist_sim.user_paths import user_path
 
 _NO_FIGURES = ("name", "based_on", "confidence", "sources")
@@ -34,9 +34,9 @@ _PRICES = ("price", "gpu_price", "cost", "usd_per_hour")
 _DEFAULT_ALL_REDUCE = {"nvlink": "auto", "pcie": "host", "hccs": "auto"}
 
 
-def gpu_names() -> list[str]:
+def gpu_names(*, with_aliases: bool = False) -> list[str]:
     """Return the names of the catalog, sorted."""
-    return sorted(_catalog())
+    return sorted(all_names(_catalog()) if with_aliases else _catalog())
 
 
 def load_gpu(said: str | Table | GpuSpec) -> GpuSpec:

@@ -15,15 +15,15 @@ from functools import cache
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.network.topology.graph import Topology
-from mist_sim.spec_files import Table, load_toml, name_of, read_table, tables_in
+from mist_sim.spec_files import Table, all_names, load_toml, name_of, read_table, tables_in
 from mist_sim.user_paths import user_path
 
 _NOT_FIGURES = ("aliases", "based_on")
 
 
-def topology_names() -> list[str]:
+def topology_names(*, with_aliases: bool = False) -> list[str]:
     """Return the names of the presets, sorted."""
-    return sorted(_presets())
+    return sorted(all_names(_presets()) if with_aliases else _presets())
 
 
 def load_topology(name_or_path: str) -> Topology:

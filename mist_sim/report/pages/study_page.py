@@ -99,7 +99,7 @@ def metric_picture(summary: Mapping[str, Any], metric: str) -> Picture:
     if metric not in known:
         raise ScenarioError(
             f"there is no number {brief(metric)} in the summaries of these runs"
-            f"{did_you_mean(metric, known)} A study draws any of them"
+            f"{did_you_mean(metric, known)} docs/reference/metrics.md has all"
         )
     points = [point for point in summary["points"] if metric in point["figures"]]
     if plane := plane_of([point["values"] for point in points]):
