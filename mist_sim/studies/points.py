@@ -31,16 +31,28 @@ def points_of(vary: Mapping[str, Sequence[Any]]) -> list[Point]:
     for key, values in vary.items():
         if isinstance(values, str) or not values:
             raise ScenarioError(f"vary {key}: must be a list of values, got {brief(values)}")
-        twice = [text for text, count in Counter(map(value_text, values)).items() if count > 1]
+        texts = Counter(value_text(_sorted(value)) for value in values)
+        twice = [text for text, count in texts.items() if count > 1]
         if twice:
             raise ScenarioError(f"vary {key}: values must differ, got {brief(twice[0])} twice")
     if (num := prod(map(len, vary.values()))) > COPIES:
         raise ScenarioError(f"vary must give <= {COPIES} points, got {num}; try fewer values")
     labels = labels_of(list(vary))
+    named = [
+        [(value, f"{labels[key]}={value_text(value)}") for value in values]
+        for key, values in vary.items()
+    ]
     return [
         Point(
-            dict(zip(vary, values, strict=True)),
-            " ".join(f"{labels[k]}={value_text(v)}" for k, v in zip(vary, values, strict=True)),
+            dict(zip(vary, (value for value, _ in pairs), strict=True)),
+            " ".join(text for _, text in pairs),
         )
-        for values in product(*vary.values())
+        for pairs in product(*named)
     ]
+
+
+def _sorted(value: Any) -> Any:
+    """Return a value with the keys of its mappings in order: in any other it is the same."""
+    if isinstance(value, Mapping):
+        return {key: _sorted(value[key]) for key in sorted(value, key=str)}
+    return [_sorted(each) for each in value] if isinstance(value, list | tuple) else value

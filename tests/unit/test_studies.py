@@ -157,6 +157,12 @@ def test_labels_are_short_and_differ():
         "b=1 c=x",
         "b=2 c=x",
     ]
+    gpus = [
+        {"based_on": "b200", "memory_bandwidth": f"{rate} TB/s", "name": "1"} for rate in (9, 10)
+    ]
+    assert [point.name for point in points_of({"clients.0.gpu": gpus})] == [
+        f'gpu={{based_on: b200, memory_bandwidth: {rate} TB/s, name: "1"}}' for rate in (9, 10)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -165,6 +171,7 @@ def test_labels_are_short_and_differ():
         ({"seed": []}, "vary seed: must be a list of values, got []"),
         ({"seed": "12"}, "vary seed: must be a list of values, got '12'"),
         ({"seed": [1, 2, 1]}, "vary seed: values must differ, got '1' twice"),
+        ({"a": [{"b": 1, "c": [2]}, {"c": [2], "b": 1}]}, "got '{b: 1, c: [2]}' twice"),
         ({"a": [*range(101)], "b": [*range(100)]}, "must give <= 10000 points, got 10100"),
     ],
 )
