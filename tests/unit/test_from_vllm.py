@@ -237,7 +237,7 @@ def test_the_command_writes_a_scenario_that_runs(capsys, tmp_path):
             "auto came in 0.14",
         ),
         ((f"{SERVE} --max-model-len 1M", "--gpu", "l40s"), "max_model_len: must be <= "),
-        (("vllm bench serve --request-rate 0",), "rate: must be finite and > 0"),
+        (("vllm bench serve --request-rate 0",), "--request-rate 0: must be a number above 0"),
         ((SERVE, "--gpu", "l40s", "--set", "clients.0.count"), "must be KEY=VALUE"),
         ((BENCH, "--set", "clients.0.count=2"), "clients: must be a list"),
     ],
@@ -247,6 +247,25 @@ def test_the_command_refuses_what_cannot_run(capsys, args, said):
     out, err = capsys.readouterr()
     assert said in err
     assert out == ""
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        (
+            "vllm bench serve --dataset-name sharegpt --dataset-path none.json",
+            "error: workload.trace.path: no file none.json in the working directory",
+        ),
+        (
+            """guidellm benchmark --profile constant --rate 5 --max-requests 9 --data '
+            {"prompt_tokens": 9, "output_tokens": 9, "prefix_tokens": "abc"}'""",
+            "error: workload.lengths.prefix_len: must be a whole number, got 'abc'",
+        ),
+    ],
+)
+def test_a_bad_value_is_told_once(capsys, load, said):
+    assert exit_code("from-vllm", SERVE, load, "--gpu", "l40s") == BAD_INPUT
+    assert capsys.readouterr().err.strip().startswith(said)
 
 
 def test_the_command_fills_in_what_a_command_line_does_not_say(capsys, tmp_path):

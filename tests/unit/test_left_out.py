@@ -62,6 +62,44 @@ def test_what_is_left_out_is_counted_by_kind(log):
     )
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "kept"), [(10, 11, 18), (10, 17, 12), (10, 20, 9), (1, 20, 0)]
+)
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_rows_behind_a_stray_quote_count(first, last, kept, is_closed, tmp_path):
+    rows = [f'{k}.5,10,5,"a, b"' if k < first else f"{k}.5,10,5,text" for k in range(1, 21)]
+    rows[first - 1] = f'{first}.5,10,5,"text'
+    if is_closed:
+        rows[last - 1] += '"'
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(["timestamp,prompt_tokens,output_tokens,text", *rows, ""]))
+    end = last if is_closed else 20
+    told = f"a quoted field opened in line {first + 1} swallows {end - first} line"
+    with pytest.raises(TraceError, match=f"log.csv:{first + 1}: {told}"):
+        list(CsvReader(path=str(path)).rows())
+    reader = CsvReader(path=str(path), skip="bad")
+    if first > 1:
+        kept = kept if is_closed else first - 1
+        assert len(list(reader.rows())) == kept
+        assert reader.left_out.num_left_out == 20 - kept
+
+
+def test_texts_of_several_lines_are_no_fault(tmp_path):
+    path = tmp_path / "log.csv"
+    head = "timestamp,prompt_tokens,output_tokens,text"
+    path.write_text(f'{head}\n1,10,5,"so, it, was, 3\n\nthe, 2nd, of, May"\n2,x,5,a\n3,7,5,b\n')
+    reader = CsvReader(path=str(path), skip="bad")
+    assert [row.num_prompt_tokens for row in reader.rows()] == [10, 7]
+    assert [each["first_line"] for each in reader.left_out.data] == [5]
+
+
+def test_a_header_that_swallows_rows_is_told(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text('timestamp,prompt_tokens,output_tokens,"a\n1,9,9,b\n2,9,9,c"\n3,9,9,d\n')
+    with pytest.raises(TraceError, match="opened in line 1 swallows 2 lines"):
+        list(CsvReader(path=str(path)).rows())
+
+
 def test_rows_beyond_the_first_ones_asked_for_do_not_count(log):
     assert len(list(CsvReader(path=log, time_unit="us", num_requests=1).rows())) == 1
 

@@ -15,6 +15,8 @@ from mist_sim.traces import BurstGptReader
 SGLANG = "python3 -m sglang.bench_serving --backend sglang"
 GUIDELLM = "guidellm benchmark --target http://localhost:8000"
 AIPERF = "aiperf profile -m m --url localhost:8000 --streaming"
+GUIDED = "--data prompt_tokens=5,output_tokens=5 --max-requests 5"
+DEEP = '{"a":' + "[" * 100_000
 
 
 def fixed(tokens: int) -> dict[str, Any]:
@@ -120,6 +122,22 @@ def users(number: int) -> dict[str, Any]:
             {"type": "constant", "rate": "4 /s"},
         ),
         (
+            (
+                f"{SGLANG} --dataset-name random --num-prompts 9 --request-rate 12.3456789123 "
+                "--random-range-ratio 1"
+            ),
+            drawn(9, 1024, 1024),
+            {"type": "poisson", "rate": "12.3456789123 /s"},
+        ),
+        (
+            (
+                f"{AIPERF} --osl 9 --num-requests 4 --concurrency 3 --concurrency-ramp-duration "
+                "1.23456789"
+            ),
+            drawn(4, 550, 9),
+            users(3) | {"ramp_up": "1.23456789 s"},
+        ),
+        (
             f"{AIPERF} --isl 10 --osl 9 --num-requests 4 --shared-system-prompt-length 50",
             shared(4, 1, 50, 10, 9),
             users(1),
@@ -150,6 +168,19 @@ def test_classes_of_lengths_are_a_mix():
         "share": 0.25,
     }
     assert lengths["classes"]["512-128"]["prompt"] == {"type": "normal", "mean": 512, "std": 10}
+
+
+def test_classes_of_equal_means_are_two():
+    line = f"{AIPERF} --sequence-distribution '128|10,64:50;128|30,64:50' --request-count 8"
+    classes = from_vllm([line]).keys["workload"]["lengths"]["classes"]
+    assert [each["prompt"]["std"] for each in classes.values()] == [10, 30]
+
+
+@pytest.mark.parametrize("flag", ["--num-prefix-prompts 5", "--prefix-prompt-length 50"])
+def test_half_of_a_prefix_is_not_applied(flag):
+    said = from_vllm([f"{AIPERF} --osl 9 --num-requests 4 {flag}"])
+    assert said.keys["workload"]["lengths"] == drawn(4, 550, 9)
+    assert flag.split()[0] in said.left_out
 
 
 def test_output_may_go_to_a_file_on_a_line_of_its_own():
@@ -227,6 +258,8 @@ def test_burstgpt_takes_one_model_alone(tmp_path):
     reader = BurstGptReader(path=str(path), only_model="GPT-4", skip="cancelled")
     assert [row[:3] for row in reader.rows()] == [(4, 2, 0.0)]
     assert reader.left_out.num_left_out == 1
+    with pytest.raises(ScenarioError, match="no row has Model 'gpt4'; .* ChatGPT, GPT-4"):
+        list(BurstGptReader(path=str(path), only_model="gpt4", skip="bad").rows())
 
 
 @pytest.mark.parametrize(
@@ -266,6 +299,36 @@ def test_offline_benchmarks_are_server_and_load(line, number, cached):
             f"{GUIDELLM} --rate-type synchronous --max-requests 1 --data prompt_token=5",
             "--data prompt_token: not known; did you mean 'prompt_tokens'?",
         ),
+        *(
+            (f"{GUIDELLM} --profile concurrent --rate {rate} {GUIDED}", told)
+            for rate, told in [
+                ("inf", "--rate inf: must be a finite number"),
+                ("nan", "--rate nan: must be a finite number"),
+                ("-1", "--rate -1: must be a number above 0"),
+                ("2.7", "--rate 2.7: must be a whole number of users"),
+            ]
+        ),
+        (f"{GUIDELLM} --profile constant --rate 2 --max-seconds inf", "must be a finite number"),
+        (f"{GUIDELLM} --profile constant --rate 1e9 --max-seconds 9e9", "sends more than 10000000"),
+        *(
+            (
+                (
+                    f"{GUIDELLM} --profile synchronous --max-requests 1 --data "
+                    f'\'{{"prompt_tokens": {tokens}, "output_tokens": 5}}\''
+                ),
+                "--data prompt_tokens: must be a whole number of tokens",
+            )
+            for tokens in ("1e400", "NaN", "5.5", "1" + "0" * 400)
+        ),
+        (
+            "vllm bench serve --dataset-name timed_trace --timed-trace-sec-multiplier 0",
+            "must be a number above 0",
+        ),
+        (f"{SGLANG} --dataset-name mooncake --mooncake-slowdown-factor 0", "a number above 0"),
+        (f"{SGLANG} --dataset-name random --request-rate nan", "must be a finite number"),
+        (f"{AIPERF} --osl 4 --sequence-distribution '128,64:50;64,9:60'", "sum to 100, got 110"),
+        (f"{AIPERF} --osl 4 --extra-inputs '{DEEP}'", "not valid JSON"),
+        (f"{AIPERF} --osl 4 --goodput time_to_first_token:nan", "in milliseconds"),
         (f"{SGLANG} --dataset-name mmmu", "random, random-ids, sharegpt, generated-shared"),
         (f"{SGLANG} --dataset-name random --disable-stream", "answers are streamed"),
         (f"{SGLANG} --dataset-name random --random-range-ratio 2", "must be in [0, 1]"),

@@ -61,7 +61,8 @@ def inspect(
     plot: Path | None = typer.Option(
         None,
         metavar="FILE",
-        help="Draw tails, rate and reuse into this PNG (pip install 'mist-sim[plot]').",
+        help="Draw tails, rate and reuse into this .png, .svg or .pdf file (pip install "
+        "'mist-sim[report]').",
         show_default=False,
     ),
     force: Force = False,

@@ -62,9 +62,14 @@ def needed_to_start(data: Mapping[str, Any]) -> Iterator[str]:
 
 def _is_of_a_value(line: str, data: Mapping[str, Any]) -> bool:
     """Whether a problem is one value's, and not of the parts that a refused flag leaves out."""
-    found = _PATH.match(line)
-    path = found[1].split(".") if found else []
+    path = _path(line).split(".")
     return _mend(deepcopy(dict(data)), path) and path[-1] not in ("model", "method", "type")
+
+
+def _path(line: str) -> str:
+    """Return the path that a problem begins with, empty where it names none."""
+    found = _PATH.match(line)
+    return found[1] if found else ""
 
 
 def _problems(data: Mapping[str, Any]) -> list[str]:
@@ -74,6 +79,7 @@ def _problems(data: Mapping[str, Any]) -> list[str]:
     values that are none, until the rest holds. What these bring about is left out.
     """
     found: list[str] = []
+    stand_ins = set[str]()
     rest = deepcopy(dict(data))
     for _ in range(_ROUNDS):
         try:
@@ -83,10 +89,12 @@ def _problems(data: Mapping[str, Any]) -> list[str]:
         else:
             return found
         new = [line for line in lines if not found or _is_of_a_value(line, data)]
-        found += [line for line in new if line not in found]
-        mended = [_mend(rest, match[1].split(".")) for line in new if (match := _PATH.match(line))]
-        if not any(mended):
+        paths = list(filter(None, map(_path, new)))
+        found += [line for line in new if line not in found and _path(line) not in stand_ins]
+        mended = {path for path in paths if _mend(rest, path.split("."))}
+        if not mended:
             return found
+        stand_ins |= mended
     return found
 
 

@@ -53,16 +53,16 @@ class Faults:
         self._kinds: dict[str, _Kind] = {}
         self.num_kept = 0
 
-    def take(self, error: TraceError) -> None:
-        """Count a row that cannot be read, or raise its error if such rows are not left out."""
+    def take(self, error: TraceError, rows: int = 1) -> None:
+        """Count rows that cannot be read, or raise their error if such rows are not left out."""
         if not _leaves_out(self._skip, error):
             raise error
-        self.note(error)
+        self.note(error, rows)
 
-    def note(self, error: TraceError) -> None:
-        """Count a row that is left out whatever the options say."""
+    def note(self, error: TraceError, rows: int = 1) -> None:
+        """Count rows that are left out whatever the options say."""
         rule = _VALUES.sub("#", error.problem.partition(", got ")[0])
-        self._kinds.setdefault(f"{type(error).__name__} {rule}", _Kind(error)).number += 1
+        self._kinds.setdefault(f"{type(error).__name__} {rule}", _Kind(error)).number += rows
 
     def parsed(self, records: Iterable[tuple[int, R]], parse: Callable[[R, int], V]) -> Iterator[V]:
         """Yield `parse(record, line)` of each record, but of those that it raises TraceError of."""

@@ -6,7 +6,7 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -155,29 +155,58 @@ def csv_records(
     a column that is missing. faults: takes rows that are no CSV or of another width; None: they
     end the reading.
 
-    Columns may stand in any order and beside others; blank lines are skipped. Raises TraceError
-    for an empty file, a header without one of the columns, and such rows.
+    Columns may stand in any order and beside others; blank lines are skipped. A row of several
+    lines is told by its first one; where a line of it is a row by itself, a quote too many has
+    swallowed it, and each line counts as a row that is no CSV.
+    Raises TraceError for an empty file, a header without one of the columns, and such rows.
     """
     faults = faults or Faults()
     reader = csv.reader(lines_of(file, path), strict=True)
     header = _header(reader, path)
     columns = (*columns, also) if also in header else columns
     pick = itemgetter(*[_place(path, header, name, columns, remedy) for name in columns])
-    width, is_open = len(header), True
+    width, is_open, last = len(header), True, reader.line_num
+    if _has_swallowed(header, width, pick):
+        raise _swallowed(path, 1, last)
     while is_open:
         try:
             for fields in reader:
-                if len(fields) == width:
-                    yield reader.line_num, pick(fields)
+                line, before, last = last + 1, last, reader.line_num
+                if last > line and _has_swallowed(fields, width, pick):
+                    faults.take(_swallowed(path, line, last), last - before)
+                elif len(fields) == width:
+                    yield line, pick(fields)
                 elif fields:
                     problem = (
                         f"a row must have {width} columns like the header, got {len(fields)}; "
                         "complete or remove the row"
                     )
-                    faults.take(TraceError(path, reader.line_num, problem))
+                    faults.take(TraceError(path, line, problem))
             is_open = False
         except csv.Error as error:
-            faults.take(TraceError(path, reader.line_num, f"not valid CSV: {error}"))
+            line, before, last = last + 1, last, reader.line_num
+            if last > line:
+                faults.take(_swallowed(path, line, last), last - before)
+            else:
+                faults.take(TraceError(path, line, f"not valid CSV: {error}"))
+
+
+def _has_swallowed(fields: Sequence[str], width: int, pick: Callable[[list[str]], Any]) -> bool:
+    """Whether a line within a record is a row by itself, two of whose picked values are numbers."""
+    lines = ",".join(fields).replace("\r", "\n").split("\n")[1:]
+    rows = (row for line in lines for row in csv.reader([line]) if len(row) == width)
+    return any(sum(map(_is_number, pick(row))) > 1 for row in rows)
+
+
+def _is_number(text: str) -> bool:
+    return text.strip().replace(".", "", 1).isdecimal()
+
+
+def _swallowed(path: str, first: int, last: int) -> TraceError:
+    """Return the error for a record from one line to another that hides rows."""
+    lines = in_words(last - first, "line")
+    problem = f"a quoted field opened in line {first} swallows {lines}; close or remove its quote"
+    return TraceError(path, first, problem)
 
 
 def _header(reader: Any, path: str) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TextIO
 
 from mist_sim.bounds import TRACE_TIME
-from mist_sim.errors import TraceError, brief
+from mist_sim.errors import ScenarioError, TraceError, brief, listed
 from mist_sim.traces.base import TRACE_READERS, TraceRow
 from mist_sim.traces.readers.faults import Faults
 from mist_sim.traces.readers.opening import (
@@ -18,6 +18,8 @@ from mist_sim.traces.readers.opening import (
     open_trace,
     tokens_from_text,
 )
+
+_MOST_MODELS = 100  # kept, to tell them where none is the one that is asked for
 
 
 class _Columns(NamedTuple):
@@ -79,11 +81,20 @@ class BurstGptReader(_TimedCsv):
     def _records(self, file: TextIO, faults: Faults) -> Iterator[tuple[int, tuple[str, ...]]]:
         wanted, names = self.only_model, self.COLUMNS
         columns = (*names[:3], *([] if wanted is None else ["Model"]))
+        others, is_met = dict[str, None](), False
         for line, fields in csv_records(file, self.path, columns, names.session, faults=faults):
             if wanted is None:
                 yield line, fields
-            elif fields[3].strip() == wanted:
+            elif (model := fields[3].strip()) == wanted:
+                is_met = True
                 yield line, fields[:3] + fields[4:]
+            elif len(others) < _MOST_MODELS:
+                others[model] = None
+        if others and wanted is not None and not is_met:
+            raise ScenarioError(
+                f"trace {self.path}: no row has Model {brief(wanted)}; the file has "
+                f"{listed(others)}"
+            )
 
 
 @TRACE_READERS.register("vidur")

@@ -7,12 +7,21 @@ GenAI-Perf (triton-inference-server/perf_analyzer, genai-perf/docs), whose names
 from __future__ import annotations
 
 import json
+import math
 import re
 from argparse import ArgumentTypeError
 from typing import Any
 
 from mist_sim.scenario.from_vllm.generators.guidellm import number_of
-from mist_sim.scenario.from_vllm.generators.table import Load, Row, others, sets
+from mist_sim.scenario.from_vllm.generators.table import (
+    Load,
+    Row,
+    finite,
+    not_negative,
+    others,
+    positive,
+    sets,
+)
 from mist_sim.scenario.from_vllm.generators.workloads import (
     arrivals,
     keys_of,
@@ -42,40 +51,48 @@ def pairs(values: list[str]) -> dict[str, Any]:
         if text.lstrip().startswith("{"):
             try:
                 found |= json.loads(text)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ArgumentTypeError(f"not valid JSON: {error}") from None
             continue
         key, _, value = text.partition(":")
         try:
             found[key] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             found[key] = value
     return found
 
 
 def sequences(text: str) -> dict[str, Any]:
-    """Return classes of requests of "ISL,OSL:percent;...", with deviations as ISL|stddev."""
-    found = {}
+    """Return classes of requests of "ISL,OSL:percent;...", with deviations as ISL|stddev.
+
+    Raises ArgumentTypeError for another form, and for percents that do not sum to 100.
+    """
+    found: dict[str, Any] = {}
+    total = 0.0
     for part in text.replace(" ", "").split(";"):
         figures = _DIST.fullmatch(part)
         if figures is None:
             raise ArgumentTypeError("must be ISL,OSL:percent;ISL,OSL:percent")
         prompt, prompt_std, output, output_std, percent = figures.groups()
-        found[f"{prompt}-{output}"] = {
-            "prompt": normal(float(prompt), float(prompt_std or 0)),
-            "output": normal(float(output), float(output_std or 0)),
-            "share": float(percent) / 100,
+        name = f"{prompt}-{output}"
+        found[f"{name}-{len(found) + 1}" if name in found else name] = {
+            "prompt": normal(int(prompt), finite(prompt_std or "0")),
+            "output": normal(int(output), finite(output_std or "0")),
+            "share": finite(percent) / 100,
         }
+        total += finite(percent)
+    if not math.isclose(total, 100):
+        raise ArgumentTypeError(f"percents must sum to 100, got {total:g}")
     return found
 
 
 ROWS: tuple[Row, ...] = (
     sets("isl", "random.prompt", int, "--prompt-input-tokens-mean",
          "--synthetic-input-tokens-mean"),
-    sets("isl-stddev", "prompt_std", float, "--prompt-input-tokens-stddev",
+    sets("isl-stddev", "prompt_std", not_negative, "--prompt-input-tokens-stddev",
          "--synthetic-input-tokens-stddev"),
     sets("osl", "random.output", int, "--prompt-output-tokens-mean", "--output-tokens-mean"),
-    sets("osl-stddev", "output_std", float, "--prompt-output-tokens-stddev",
+    sets("osl-stddev", "output_std", not_negative, "--prompt-output-tokens-stddev",
          "--output-tokens-stddev"),
     sets("isl-block-size", "trace.chunk", int, "--prompt-input-tokens-block-size",
          "--synthetic-input-tokens-block-size"),
@@ -86,15 +103,15 @@ ROWS: tuple[Row, ...] = (
     sets("shared-system-prompt-length", "system", int),
     sets("input-file", "path", str),
     sets("custom-dataset-type", "dataset", str),
-    sets("synthesis-speedup-ratio", "speedup", float),
+    sets("synthesis-speedup-ratio", "speedup", positive),
     sets("request-count", "requests", int, "--num-requests"),
     sets("num-sessions", "sessions", int, "--conversation-num", "--num-conversations"),
-    sets("benchmark-duration", "seconds", float),
+    sets("benchmark-duration", "seconds", positive),
     sets("concurrency", "concurrency"),
-    sets("concurrency-ramp-duration", "ramp_up", float),
-    sets("request-rate", "rate", float),
+    sets("concurrency-ramp-duration", "ramp_up", not_negative),
+    sets("request-rate", "rate", positive),
     sets("arrival-pattern", "pattern", str, "--request-rate-mode"),
-    sets("arrival-smoothness", "burstiness", float, "--vllm-burstiness"),
+    sets("arrival-smoothness", "burstiness", positive, "--vllm-burstiness"),
     sets("random-seed", "seed"),
     sets("goodput", "limits", str, "-g", arity="many"),
     sets("extra-inputs", "inputs", str, arity="many", adds=True),
@@ -206,15 +223,21 @@ def _arrivals(load: Load) -> None:
 def _drawn(load: Load, number: int) -> dict[str, Any]:
     if load.get("random.output") is None:
         load.account.refused("", "--osl is required: how long answers are, the model would decide")
+    prefix = ("random.prefix", "random.prefixes")
     if "system" in load.said:
         load.said |= {"random.prefix": load.said["system"], "random.prefixes": 1}
-    elif not load.get("random.prefixes"):
+        load.unused(prefix, "--shared-system-prompt-length takes its place")
+        load.applied("system", "workload.lengths")
+    elif load.get("random.prefixes") and load.get("random.prefix"):
+        load.applied(prefix, "workload.lengths")
+    else:
         load.said.pop("random.prefix", None)
+        load.unused(prefix, "prefixes take --num-prefix-prompts and --prefix-prompt-length")
     for side, default in (("prompt", 550), ("output", 1)):
         mean = load.get(f"random.{side}", default)
         load.said[side] = normal(mean, load.get(f"{side}_std", 0.0))
-    names = ("random.prompt", "prompt_std", "random.output", "output_std", "random.prefixes")
-    load.applied((*names, "random.prefix", "system"), "workload.lengths")
+    names = ("random.prompt", "prompt_std", "random.output", "output_std")
+    load.applied(names, "workload.lengths")
     return random_lengths(load, number)
 
 

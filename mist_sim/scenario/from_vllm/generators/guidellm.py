@@ -10,8 +10,16 @@ import math
 from argparse import ArgumentTypeError
 from typing import Any
 
+from mist_sim.bounds import COUNT
 from mist_sim.errors import brief, did_you_mean
-from mist_sim.scenario.from_vllm.generators.table import Load, Row, others, sets
+from mist_sim.scenario.from_vllm.generators.table import (
+    Load,
+    Row,
+    not_negative,
+    others,
+    positive,
+    sets,
+)
 from mist_sim.scenario.from_vllm.generators.workloads import (
     arrivals,
     between,
@@ -45,7 +53,7 @@ def one_rate(text: str) -> float:
         raise ArgumentTypeError(
             "one load a run is simulated; name one, and take mist sweep for several"
         )
-    return float(numbers[0])
+    return positive(numbers[0])
 
 
 def synthetic(text: str) -> dict[str, Any]:
@@ -70,8 +78,8 @@ ROWS: tuple[Row, ...] = (
     sets("profile", "profile", str, "--rate-type"),
     sets("rate", "load", one_rate),
     sets("max-requests", "requests"),
-    sets("max-seconds", "seconds", float, "--max-duration"),
-    sets("rampup", "ramp_up", float),
+    sets("max-seconds", "seconds", positive, "--max-duration"),
+    sets("rampup", "ramp_up", not_negative),
     sets("random-seed", "seed"),
     *others(
         _WHERE,
@@ -121,8 +129,11 @@ def number_of(load: Load, count: str, time: str, default: int | None = None) -> 
         load.unused(["seconds"], f"{count} ends the run")
         return int(number)
     if seconds is not None and rate < math.inf:
-        sent = max(1, round(seconds * rate))
         written = load.written["seconds"]
+        if seconds * rate > COUNT:
+            load.account.refused(written, f"the rate sends more than {COUNT} requests in that time")
+            return 1
+        sent = max(1, round(seconds * rate))
         load.account.assumed(written, f"num_requests: {sent}, which the rate sends in that time")
         return sent
     if default is not None and seconds is None:
@@ -143,13 +154,14 @@ def _arrivals(load: Load) -> None:
     load.said.pop("load", None)
     if profile == "synchronous":
         load.said["concurrency"] = 1
-    elif profile == "concurrent" and number is not None:
+    elif profile in ("concurrent", "throughput") and number is not None:
         load.said["concurrency"] = int(number)
+        if number != int(number):
+            load.account.refused(load.written["load"], "must be a whole number of users")
     elif profile in ("constant", "async", "poisson") and number is not None:
         load.said |= {"rate": number, "pattern": "poisson" if profile == "poisson" else "constant"}
     elif profile == "throughput":
-        if number is not None:
-            load.said["concurrency"] = int(number)
+        pass  # all at once
     elif profile in ("concurrent", "constant", "async", "poisson"):
         load.account.refused(written, "--rate is required with it")
         return
@@ -176,10 +188,10 @@ def _lengths(data: dict[str, Any], load: Load) -> None:
                         "prefix_tokens and prefix_count")  # fmt: skip
     for side in ("prompt", "output"):
         figures = [data.get(f"{side}_tokens{figure}") for figure in _FIGURES]
-        wrong = [each for each in figures if each is not None and type(each) not in (int, float)]
+        wrong = [each for each in figures if each is not None and not _is_whole(each)]
         if figures[0] is None or wrong:
             account.refused(
-                f"--data {side}_tokens", f"must be a number of tokens, got {brief(figures)}"
+                f"--data {side}_tokens", f"must be a whole number of tokens, got {brief(figures)}"
             )
             figures = [1, None, None, None]
         load.said[side] = _law(figures, f"--data {side}_tokens_stdev", load)
@@ -187,6 +199,11 @@ def _lengths(data: dict[str, Any], load: Load) -> None:
         load.said["random.prefix"] = data["prefix_tokens"]
         load.said["random.prefixes"] = data.get("prefix_count", 1)
     load.applied("data", "workload.lengths")
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a value of a configuration is a number of tokens."""
+    return type(value) in (int, float) and 0 <= value <= COUNT and value == int(value)
 
 
 def _law(figures: list[Any], flag: str, load: Load) -> dict[str, Any]:

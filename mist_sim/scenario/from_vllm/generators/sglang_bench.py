@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mist_sim.scenario.from_vllm.generators.table import Load, Row, others, sets
+from mist_sim.scenario.from_vllm.generators.table import Load, Row, others, positive, rate, sets
 from mist_sim.scenario.from_vllm.generators.workloads import (
     BY_COMMAND,
     OWN_LENGTHS,
@@ -59,8 +59,8 @@ ROWS: tuple[Row, ...] = (
     sets("gsp-question-len", "repeat.suffix"),
     sets("gsp-output-len", "repeat.output"),
     sets("gsp-range-ratio", "repeat.spread", share),
-    sets("mooncake-slowdown-factor", "trace.slowdown", float),
-    sets("request-rate", "rate", float),
+    sets("mooncake-slowdown-factor", "trace.slowdown", positive),
+    sets("request-rate", "rate", rate),
     sets("max-concurrency", "concurrency"),
     sets("seed", "seed"),
     sets("extra-request-body", "body", mapping),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -68,6 +69,35 @@ def others(
             )
         )
     return tuple(found)
+
+
+def finite(text: str) -> float:
+    """Return a finite number, or raise ArgumentTypeError."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ArgumentTypeError("must be a finite number")
+    return value
+
+
+def positive(text: str) -> float:
+    """Return a finite number above 0, or raise ArgumentTypeError."""
+    value = finite(text)
+    if value <= 0:
+        raise ArgumentTypeError("must be a number above 0")
+    return value
+
+
+def not_negative(text: str) -> float:
+    """Return a finite number from 0 on, or raise ArgumentTypeError."""
+    value = finite(text)
+    if value < 0:
+        raise ArgumentTypeError("must be a number from 0 on")
+    return value
+
+
+def rate(text: str) -> float:
+    """Return a rate: a number above 0, or inf for all requests at once."""
+    return math.inf if float(text) == math.inf else positive(text)
 
 
 @dataclass

@@ -9,7 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from mist_sim.core.front_end import TIMES
-from mist_sim.scenario.from_vllm.generators.table import Load, Row, others, sets
+from mist_sim.scenario.from_vllm.generators.table import (
+    Load,
+    Row,
+    finite,
+    others,
+    positive,
+    rate,
+    sets,
+)
 from mist_sim.scenario.from_vllm.generators.workloads import (
     BY_COMMAND,
     ONE_ANSWER,
@@ -77,7 +85,7 @@ _DATASETS: tuple[Row, ...] = (
         )
     ),
     sets("timed-trace-chunk-hash-size", "trace.chunk"),
-    sets("timed-trace-sec-multiplier", "trace.multiplier", float),
+    sets("timed-trace-sec-multiplier", "trace.multiplier", positive),
     sets("self-timed", "trace.self_timed", arity="switch"),
     *(
         row
@@ -113,15 +121,15 @@ _DATASETS: tuple[Row, ...] = (
 
 SERVE: tuple[Row, ...] = (
     *_DATASETS,
-    sets("request-rate", "rate", float),
-    sets("burstiness", "burstiness", float),
+    sets("request-rate", "rate", rate),
+    sets("burstiness", "burstiness", positive),
     sets("max-concurrency", "concurrency"),
     sets("seed", "seed"),
     sets("goodput", "limits", str, arity="many"),
     sets("lora-modules", "adapters", str, arity="many"),
     sets("extra-body", "body", mapping),
     *(
-        sets(name.replace("_", "-"), name, int if name == "top_k" else float)
+        sets(name.replace("_", "-"), name, int if name == "top_k" else finite)
         for name in SAMPLED
     ),
     *others(

@@ -10,7 +10,7 @@ from typing import Any
 from mist_sim.errors import brief, cut
 from mist_sim.hardware.sampling import PENALTIES, said_by_vllm
 from mist_sim.scenario.from_vllm.account import Account
-from mist_sim.scenario.from_vllm.generators.table import Load
+from mist_sim.scenario.from_vllm.generators.table import Load, positive
 from mist_sim.scenario.from_vllm.tables.honoured import mapping
 
 SAMPLING = "sampling"
@@ -151,16 +151,22 @@ def arrivals(load: Load) -> dict[str, Any]:
         load.applied("concurrency", "workload.arrivals")
         loop = {"type": "closed_loop", "concurrency": users}
         if users is not None and load.get("ramp_up"):
-            loop["ramp_up"] = f"{load.get('ramp_up'):g} s"
+            loop["ramp_up"] = f"{_digits(load.get('ramp_up'))} s"
             load.applied("ramp_up", "workload.arrivals.ramp_up")
         return {"arrivals": {"type": "all_at_once"} if users is None else loop}
     load.applied("burstiness", "workload.arrivals")
     load.applied("concurrency", "workload.max_concurrency")
     sent: dict[str, Any] = {"type": "constant" if pattern == "constant" else "poisson"}
-    sent["rate"] = f"{rate:g} /s"
+    sent["rate"] = f"{_digits(rate)} /s"
     if burstiness != 1.0 and pattern != "constant":
         sent |= {"type": "gamma", "burstiness": burstiness}
     return {"arrivals": sent, **({} if users is None else {"max_concurrency": users})}
+
+
+def _digits(value: float) -> str:
+    """Return a number with all its digits, and no more than it takes."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 def keys_of(load: Load, workload: dict[str, Any]) -> dict[str, Any]:
@@ -239,8 +245,8 @@ def limits(
             account.refused(f"{flag} must be of {known}", f"got {brief(pair)}")
             continue
         try:
-            float(milliseconds)
-        except ValueError:
+            positive(milliseconds)
+        except (ArgumentTypeError, ValueError):
             account.refused(f"{flag} {cut(pair)}", f"must be of {known}, in milliseconds")
             continue
         found[names[name]] = f"{milliseconds} ms"
