@@ -23,6 +23,7 @@ from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
 from mist_sim.core.result_warnings import ResultWarning, merged
 from mist_sim.core.step_limits import StepLimits
+from mist_sim.durations.base import not_reached
 from mist_sim.environment import Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError, brief
 from mist_sim.garbage import rare_collections
@@ -53,7 +54,7 @@ from mist_sim.simulation_rules import (
     without_price,
 )
 from mist_sim.stages import KvRetrieval, Prefill
-from mist_sim.traces import Workload
+from mist_sim.traces import ScheduledArrivals, Workload
 from mist_sim.traces.pipeline_templates import completion_pipeline
 
 Progress = Callable[[int, float], None]
@@ -178,7 +179,7 @@ class Simulation:
         if servers is not None:
             recorder.response, recorder.output_token = servers.response, servers.output_token
             recorder.turn = servers.turn
-        self._begin_lives(env, coordinator, recorder)
+        lives = self._begin_lives(env, coordinator, recorder)
         load = self._load_generator(env, coordinator, recorder)
         load.servers = servers
         sliders = self._reconfigurer(env)
@@ -207,9 +208,15 @@ class Simulation:
             broken = f"nothing left to happen: {broken or 'load generation does not stop'}"
         if broken:
             raise InvariantError(f"at {env.now} s: {broken}")
-        return self._result(recorder, sliders)
+        never = tuple(self._never_came(env.now, lives))
+        return self._result(recorder, sliders, never)
 
-    def _result(self, recorder: ColumnRecorder, sliders: Reconfigurer | None) -> Result:
+    def _result(
+        self,
+        recorder: ColumnRecorder,
+        sliders: Reconfigurer | None,
+        never_came: Sequence[ResultWarning],
+    ) -> Result:
         """Return the records of a run, with the data needed to read them."""
         times = self._times
         assumed = self._assumed_after(recorder)
@@ -236,7 +243,7 @@ class Simulation:
             cost=self.cost,
             sliders=None if sliders is None else tuple(sliders.moved),
             step_limits=[self._step_limits(client) for client in self.clients],
-            known_warnings=self._warnings(assumed),
+            known_warnings=(*never_came, *self._warnings(assumed)),
             presenter=RUN,
         )
 
@@ -363,13 +370,31 @@ class Simulation:
 
     def _begin_lives(
         self, env: Environment, coordinator: Coordinator, recorder: ColumnRecorder
-    ) -> None:
+    ) -> Manager | None:
         """Start the processes that let clients fail, start and leave, if the scenario has any."""
         if self.lifecycle is None:
-            return
+            return None
         never = lambda: math.nan  # noqa: E731
         attainment = recorder.reader if isinstance(recorder, SloWatch) else lambda: never
-        Manager(self.lifecycle, env, coordinator, recorder, self.streams, self.network, attainment)
+        return Manager(
+            self.lifecycle, env, coordinator, recorder, self.streams, self.network, attainment
+        )
+
+    def _never_came(self, end: float, lives: Manager | None) -> Iterator[ResultWarning]:
+        """Yield a warning for each event that was asked for later than the run went, seconds."""
+        found: list[tuple[str, str]] = []
+        if self.lifecycle is not None and lives is not None:
+            found += self.lifecycle.not_by(end, lives.struck)
+        if self.reconfigure is not None:
+            found += self.reconfigure.not_by(end)
+        if isinstance(arrivals := getattr(self.workload, "arrivals", None), ScheduledArrivals):
+            found += not_reached("workload.arrivals", arrivals.at, end)
+        for place, when in found:
+            yield ResultWarning(
+                kinds.NEVER_CAME,
+                f"{place} {when}: the run ended at {end:.4g} s, so it never came; use more "
+                "requests or an earlier time.",
+            )
 
     def _reconfigurer(self, env: Environment) -> Reconfigurer | None:
         """Return the process that moves the sliders, if the scenario has one."""

@@ -96,6 +96,7 @@ COMMAND_LINE = _kind("command line", "a flag of vLLM whose effect or meaning is 
 NOTHING_FINISHED = _kind("nothing finished", "no request finished, so there are no latencies")
 UNSTABLE = _kind("unstable", "more work arrives than the clients can do")
 OVERLOADED = _kind("overloaded", "for a time more arrived than was served")
+NEVER_CAME = _kind("never came", "the run ended before an event that was asked for")
 FAILURES = _kind("failures", "clients failed, and latencies were others meanwhile")
 TOO_SHORT = _kind("too short", "the run does not tell whether the clients keep up")
 LIMIT_IN_SECONDS = _kind("limit in seconds", "a limit is so long that it may be milliseconds")

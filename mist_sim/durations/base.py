@@ -92,3 +92,10 @@ def require_spread(mean: float, std: float) -> None:
     """Refuse a law so wide that almost all draws lie far below its mean."""
     if std > 100 * mean:
         raise ValueError(f"std must be <= 100 x mean ({100 * mean:g}), got {std}")
+
+
+def not_reached(place: str, at: Sequence[float], end: float) -> Iterator[tuple[str, str]]:
+    """Yield (place, when) if some times (seconds) lie behind the end of a run; once for all."""
+    if behind := sorted(time for time in at if time > end):
+        more = f" and {len(behind) - 1} later" if len(behind) > 1 else ""
+        yield place, f"at {behind[0]:g} s{more}"

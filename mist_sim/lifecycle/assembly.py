@@ -32,6 +32,7 @@ class Manager:
 
     attainment: returns, for each autoscaler, a function for the share of requests within the limits
         since its last call.
+    struck: positions of the failures that came.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Manager:
         network: Network | None,
         attainment: Callable[[], Callable[[], float]],
     ) -> None:
+        self.struck: set[int] = set()
         self._options = options
         self._env = env
         self._streams = streams
@@ -61,14 +63,13 @@ class Manager:
             self._controllers.append(self._controller(group, attainment()))
         for position, failure in enumerate(options.failures):
             if failure.cable is not None and network is not None and network.ways is not None:
-                stream = f"failures {position}: link"
-                env.start(self._fail_link(failure, failure.cable, network.ways, stream))
+                env.start(self._fail_link(position, failure.cable, network.ways))
                 continue
             names = options.failing(failure, network)
             if failure.mtbf is not None:
                 self._endless.failing += [fleet.members[name].client for name in names]
             for number, together in enumerate(failure.together(names)):
-                env.start(self._fail(failure, together, f"failures {position}: {number}"))
+                env.start(self._fail(position, together, number))
         for drain in options.drains:
             env.start(self._drain(drain))
 
@@ -86,22 +87,26 @@ class Manager:
         )
 
     def _fail(
-        self, failure: Failures, names: Sequence[str], stream: str
+        self, position: int, names: Sequence[str], number: int
     ) -> Generator[Event, Any, None]:
         """Let clients fail together, and be repaired."""
-        for time, what in failure.changes(self._streams.generator(stream)):
+        failure = self._options.failures[position]
+        rng = self._streams.generator(f"failures {position}: {number}")
+        for time, what in failure.changes(rng):
             yield self._change(failure, time, what)
+            self.struck.add(position)
             if what == "repair":
                 self._fleet.repair(names)
             else:
                 self._fleet.fail(names, for_good=what == "leave")
 
-    def _fail_link(
-        self, failure: Failures, cable: Cable, ways: Ways, stream: str
-    ) -> Generator[Event, Any, None]:
+    def _fail_link(self, position: int, cable: Cable, ways: Ways) -> Generator[Event, Any, None]:
         """Let a cable be down, and be repaired."""
-        for time, what in failure.changes(self._streams.generator(stream)):
+        failure = self._options.failures[position]
+        rng = self._streams.generator(f"failures {position}: link")
+        for time, what in failure.changes(rng):
             yield self._change(failure, time, what)
+            self.struck.add(position)
             if what == "repair":
                 ways.repair_link(cable)
             else:

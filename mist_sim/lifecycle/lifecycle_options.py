@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from mist_sim.clients import Client
+from mist_sim.durations.base import not_reached
 from mist_sim.errors import ScenarioError, brief, did_you_mean, listed
-from mist_sim.lifecycle.autoscaling import Autoscaling, SloAttainment
+from mist_sim.lifecycle.autoscaling import Autoscaling, Schedule, SloAttainment
 from mist_sim.lifecycle.failures import RETRY, Drain, Failures, OnFailure
 from mist_sim.lifecycle.start_up import StartUp
 from mist_sim.lifecycle.starts import loads_over, seats_of
@@ -110,6 +111,27 @@ class Lifecycle:
                 "the failure would affect no client"
             )
         return names
+
+    def not_by(self, end: float, struck: Collection[int]) -> Iterator[tuple[str, str]]:
+        """Yield (place in the file, when) of what never came in a run that ended after `end` s.
+
+        struck: positions of failures at random that came.
+        """
+        for position, failure in enumerate(self.failures):
+            place = f"lifecycle.failures.{position}"
+            yield from not_reached(place, failure.at, end)
+            if failure.mtbf is not None and position not in struck:
+                yield place, f"at random, after {failure.mtbf:g} s on average"
+        for position, drain in enumerate(self.drains):
+            yield from not_reached(f"lifecycle.drains.{position}", [drain.at], end)
+        for position, group in enumerate(self.autoscaling):
+            place, interval = f"lifecycle.autoscaling.{position}", group.interval
+            if end < interval:
+                yield place, f"at its first look, at {interval:g} s"
+            elif isinstance(group.policy, Schedule):
+                yield from not_reached(
+                    f"{place}.policy", group.policy.at, end // interval * interval
+                )
 
     def _check_comes_up(self, failure: Failures, client: Client, place: str) -> None:
         """Raise ScenarioError for a client that fails again before it can be up."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 
+from mist_sim.durations.base import not_reached
 from mist_sim.units import Seconds
 
 
@@ -91,3 +93,10 @@ class Reconfigure:
         times = [change.at for change in self.schedule]
         if sorted(set(times)) != times:
             raise ValueError(f"schedule must have times that increase, got {times}")
+
+    def not_by(self, end: float) -> Iterator[tuple[str, str]]:
+        """Yield (place in the file, when) of what never came in a run that ended after `end` s."""
+        for position, change in enumerate(self.schedule):
+            yield from not_reached(f"reconfigure.schedule.{position}", [change.at], end)
+        if self.on_change is not None and end < self.on_change.window:
+            yield "reconfigure.on_change", f"at its first look, at {self.on_change.window:g} s"

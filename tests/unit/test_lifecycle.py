@@ -26,6 +26,7 @@ from mist_sim import (
 )
 from mist_sim.cli import main
 from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.core.result_warnings import NEVER_CAME
 from mist_sim.core.visit import HeldKv
 from mist_sim.lifecycle import (
     Autoscaling,
@@ -44,7 +45,7 @@ from mist_sim.lifecycle.recovery import rest
 from mist_sim.lifecycle.start_up import SAFETENSORS_RATE, SLLM_EFFICIENCY
 from mist_sim.rng import Streams
 from mist_sim.stages import Preprocess, Recomputation
-from mist_sim.traces import Retries, template
+from mist_sim.traces import Retries, ScheduledArrivals, template
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.scenarios import of_profile
@@ -445,6 +446,46 @@ def test_an_engine_starts_with_its_own_weights():
 
 
 # --- drains and autoscaling ---------------------------------------------------------------------
+
+
+SCALED = Autoscaling(
+    clients=("a", "b"), policy=Schedule(at=(0.0, 11.0), clients=(1, 2)), interval=4.0
+)
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "told"),
+    [
+        (fails("a", at=1000.0), "lifecycle.failures.0 at 1000 s: the run ended at 8 s"),
+        (
+            Lifecycle(failures=(Failures(clients=("a",), at=(1.0, 20.0, 30.0), repair=1.0),)),
+            "lifecycle.failures.0 at 20 s and 1 later: the run ended at",
+        ),
+        (
+            Lifecycle(failures=(Failures(clients=("a",), mtbf=1e9, mttr=1.0),)),
+            "lifecycle.failures.0 at random, after 1e+09 s on average: the run",
+        ),
+        (Lifecycle(drains=(Drain(clients=("a",), at=50.0),)), "lifecycle.drains.0 at 50 s: the"),
+        (Lifecycle(autoscaling=(SCALED,)), "lifecycle.autoscaling.0.policy at 11 s: the run"),
+        (
+            Lifecycle(autoscaling=(replace(SCALED, interval=60.0),)),
+            "lifecycle.autoscaling.0 at its first look, at 60 s: the run",
+        ),
+        (fails("a", at=3.5), None),
+        (Lifecycle(failures=(Failures(clients=("a",), mtbf=1.0, mttr=1.0),)), None),
+    ],
+)
+def test_what_never_came_is_told(lifecycle, told):
+    found = [each for each in run(lifecycle).warnings if each.kind is NEVER_CAME]
+    assert [str(each)[: len(told or "")] for each in found] == ([told] if told else [])
+
+
+def test_rates_that_never_came_are_told():
+    workload = Workload.from_lists([10], [5])
+    plan = ScheduledArrivals(at=(0.0, 3600.0), rates=(1.0, 2.0))
+    found = run(Lifecycle(), workload=replace(workload, arrivals=plan)).warnings
+    (told,) = (str(each) for each in found if each.kind is NEVER_CAME)
+    assert told.startswith("workload.arrivals at 3600 s: the run ended at ")
 
 
 def test_a_drained_client_finishes_what_it_has():

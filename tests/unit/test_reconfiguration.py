@@ -242,6 +242,23 @@ def test_a_change_that_comes_after_the_end_does_not_come():
     assert result.summary["duration"] < 200
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            Reconfigure(on_change=OnChange(window=1e4)),
+            [("on_change", "at its first look, at 10000 s")],
+        ),
+        (
+            Reconfigure(schedule=tuple(Change(at=t, num_p=1, s_p=9, s_d=9) for t in (1.0, 2e3))),
+            [("schedule.1", "at 2000 s")],
+        ),
+    ],
+)
+def test_changes_after_the_end_are_named(options, told):
+    assert list(options.not_by(100.0)) == [(f"reconfigure.{key}", when) for key, when in told]
+
+
 def test_a_search_finds_the_position_that_keeps_the_limits_and_stays_where_all_do():
     """Prompts of 3,000 tokens that come 8 a second: chunks of 128 are too slow for the first."""
     everything = said() | {"slo": {"ttft": "2 s"}}

@@ -138,6 +138,9 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "lifecycle": {"failures": [{"clients": ["llm"], "at": "50 ms", "repair": "500 ms"}]},
     },
     "late": {"warmup": "1 h"},
+    "uneventful": {
+        "lifecycle": {"failures": [{"clients": ["llm"], "at": "1000 s", "repair": "3 s"}]},
+    },
     "loose": {"slo": {"ttft": "500 s"}},
     "refused": {"clients": llm(gpu="bare.toml", max_model_len=50), "cost": {}},
     "full": {
@@ -172,6 +175,7 @@ RAISED: dict[str, set[str]] = {
     "overload": {"overloaded", "unstable", "truncated"},
     "outage": {"failures", "start-up", "too short"},
     "late": {"nothing finished"},
+    "uneventful": {"never came"},
     "loose": {"limit in seconds"},
     "refused": {"failed requests", "nothing finished", "no price", "architecture"},
     "full": {"front end full"},
@@ -296,6 +300,7 @@ OWN = {
     "goodput queue.yaml --as-is --tolerance 0.1 --jobs 1": {"unstable at goodput", "overloaded"},
     "goodput few.yaml --as-is --tolerance 0.1 --jobs 1": {"too short at goodput"},
     "goodput few.yaml --most-requests 1000 --tolerance 0.02 --jobs 1": {"undecided"},
+    "goodput uneventful.yaml --as-is --rates 4:16 --jobs 1": {"never came"},
     "goodput gap.yaml --as-is --attainment 1 --jobs 1": {"not monotone", "failures"},
     "bestserve lost.yaml --instances 1 --check 1 --jobs 1": {"full failed"},
     "reshard --model llama-3.1-8b --gpu a100-80gb-sxm --gpus 4 --input-len 2000 --output-len 100": {

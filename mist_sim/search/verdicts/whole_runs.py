@@ -63,6 +63,7 @@ def run_workload(
             for each in run_warnings(result.data, recorder, warmup)
             if each.kind not in (kinds.UNSTABLE, kinds.TOO_SHORT)  # `stability` says it
         )
+        shown += tuple(each for each in result.known_warnings if each.kind is kinds.NEVER_CAME)
     least = min(_share(missed, num) if num else 0.0 for missed, num, s in rows if not s.on_top)
     return WholeRun(attained, least, True, stability, worst, shown)
 
