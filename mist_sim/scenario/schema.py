@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from html import escape
@@ -50,6 +51,7 @@ from mist_sim.scenario.useless_options import useless_options
 from mist_sim.stages import Decode, Prefill
 
 _API = Annotated[Part, Settings(part_type(ApiPrices))] | None
+_ENGINE = re.compile(r"^(clients\.\d+\.)?engine(\.|$)")
 _COST = part_type(CostOptions, meanings={"api": _API})
 
 
@@ -219,16 +221,21 @@ class Scenario(Strict):
     @property
     def headline(self) -> str:
         """Three lines: its source; clients, router and seed; the engines that it imitates."""
-        return "\n".join(line for line in (self._title, imitated(self.clients)) if line)
+        return self.headline_without(())
 
-    @property
-    def _title(self) -> str:
+    def headline_without(self, varied: Collection[str]) -> str:
+        """Return the headline of a study, without what it varies. varied: dotted keys."""
+        engines = "" if any(_ENGINE.search(key) for key in varied) else imitated(self.clients)
+        return "\n".join(line for line in (self._title(varied), engines) if line)
+
+    def _title(self, varied: Collection[str] = ()) -> str:
         of_stages = {kind: _type(part) for kind, part in self.routers.items()}
         text = ", ".join([_type(self.router), *(f"{r} for {k}" for k, r in of_stages.items())])
-        return headline(self.origin.source, self.clients, self.model, text, self.seed)
+        source = self.origin.source
+        return headline(source, self.clients, self.model, text, self.seed, varied)
 
     def __repr__(self) -> str:
-        return f"<Scenario: {self._title}>".replace("\n", ": ")
+        return f"<Scenario: {self._title()}>".replace("\n", ": ")
 
     __str__ = __repr__
 

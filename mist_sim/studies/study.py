@@ -128,13 +128,19 @@ class Plan:
                 for k, (point, rows) in enumerate(zip(self.points, runs, strict=True))
                 if rows
             ),
-            title=self.subject.headline if isinstance(self.subject, Scenario) else "",
+            title=self._title,
             scenario=self.subject.resolved() if isinstance(self.subject, Scenario) else None,
             notes=(note,) if note else (),
             shown=self.shown,
             num_missing=self.num_runs - len(found),
             points_missing=sum(not rows for rows in runs),
         )
+
+    @property
+    def _title(self) -> str:
+        if not isinstance(self.subject, Scenario):
+            return ""
+        return self.subject.headline_without({key for each in self.points for key in each.values})
 
     def _cannot_be_sent(self) -> str:
         """Return why tasks cannot go to other processes; "" where they can."""

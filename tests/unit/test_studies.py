@@ -166,6 +166,33 @@ def test_labels_are_short_and_differ():
 
 
 @pytest.mark.parametrize(
+    ("varied", "headline"),
+    [
+        ("clients.0.gpu", "2 x llm (llama-3.1-8b); router round_robin; seed 0"),
+        ("clients.0.gpu.memory", "2 x llm (llama-3.1-8b); router round_robin; seed 0"),
+        ("model", "2 x llm (on 2 x h100-sxm); router round_robin; seed 0"),
+        ("clients.0.count", "llm (llama-3.1-8b on 2 x h100-sxm); router round_robin; seed 0"),
+        (
+            "clients.0.tensor_parallel_size",
+            "2 x llm (llama-3.1-8b on h100-sxm); router round_robin; seed 0",
+        ),
+        ("router.seed", "2 x llm (llama-3.1-8b on 2 x h100-sxm); seed 0"),
+        ("seed", "2 x llm (llama-3.1-8b on 2 x h100-sxm); router round_robin"),
+        (
+            "workload.arrivals.rate",
+            "2 x llm (llama-3.1-8b on 2 x h100-sxm); router round_robin; seed 0",
+        ),
+    ],
+)
+def test_headlines_leave_out_what_varies(varied, headline):
+    sizes = {"clients.0.count": 2, "clients.0.tensor_parallel_size": 2}
+    scenario = SCENARIO.changed(sizes)
+    engines = scenario.headline.splitlines()[-1]
+    assert scenario.headline_without([varied]).splitlines() == [headline, engines]
+    assert scenario.headline_without([varied, "engine"]).splitlines() == [headline]
+
+
+@pytest.mark.parametrize(
     ("vary", "words"),
     [
         ({"seed": []}, "vary seed: must be a list of values, got []"),
@@ -378,6 +405,7 @@ def test_a_failing_point_is_said_and_strict_tells_a_script(mist):
     code, out, err = mist(*words)
     assert (code, err) == (0, "")
     assert "2 points, 2 runs, 1 failed" in out
+    assert "llm (on h100-sxm); router" in out
     assert "model=nothing: failed: " in out
     code, _, err = mist(*words, "--strict")
     assert code == 3

@@ -72,7 +72,7 @@ class SpaceSearch(Findings):
             rows=tuple(rows),
             objectives=tuple(each.name for each in space.objectives),
             options=dict(options),
-            title=space.scenario.headline,
+            title=space.scenario.headline_without(space.vary),
             sentence=problem or _sentence(space.objectives, number_of, outcomes),
             best={number: number_of[number].scenario.resolved() for number in sorted(on_front)},
         )

@@ -60,7 +60,7 @@ def sweep(
         metric=chosen,
         better=_better(chosen),
         share=share,
-        title=scenario.headline,
+        title=scenario.headline_without(vary),
         warnings=study.warnings,
         assumed_host={
             each.point.name: found
@@ -104,7 +104,8 @@ def goodput_sweep(
     }
     told = of_points({row["name"]: (*failed[row["name"]], *of_data(row)) for row in found.rows})
     hosts = {row["name"]: row["assumed_host"] for row in found.rows if row["assumed_host"]}
-    return Sweep(tuple(vary), tuple(points), "goodput", "more", share, found.title, told, hosts)
+    title = scenario.headline_without(vary)
+    return Sweep(tuple(vary), tuple(points), "goodput", "more", share, title, told, hosts)
 
 
 def _check(vary: Mapping[str, Sequence[Any]], attainment: float) -> None:

@@ -68,8 +68,11 @@ class ClientPart(Part):
         client: Client = self.make(name=self.name)
         return client.traits
 
-    def title(self, model: str | None) -> str:
-        """Return its part of a headline. model: the scenario's."""
+    def title(self, model: str | None, varied: Collection[str] = ()) -> str:
+        """Return its part of a headline.
+
+        model: the scenario's. varied: keys of the client that a study varies, which it leaves out.
+        """
         return f"{self.name} ({', '.join(self.stages)})"
 
     def said_to_start(self, model: str | None) -> Mapping[str, int]:

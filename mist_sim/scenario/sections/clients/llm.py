@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import (
@@ -63,6 +64,12 @@ from mist_sim.scenario.sections.clients.keys import (
 from mist_sim.stages import Decode, Prefill
 
 LLM_STAGES = (Prefill.kind, Decode.kind)
+_SIZES = (
+    "tensor_parallel_size",
+    "prefill_context_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+)  # their product is the number of GPUs
 _ENGINE_KEY = "engine_"  # the property `engine` has the shorter name
 
 
@@ -134,13 +141,15 @@ class LlmPart(ClientPart):
         """Return what an engine with these keys is. model: the scenario's."""
         return self._config(model).traits
 
-    def title(self, model: str | None) -> str:
-        """Return its part of a headline: model and GPUs. model: the scenario's."""
-        num = self.tensor_parallel_size * self.prefill_context_parallel_size
-        num *= self.pipeline_parallel_size * self.data_parallel_size
+    def title(self, model: str | None, varied: Collection[str] = ()) -> str:
+        """Return its part of a headline: model and GPUs; see `ClientPart.title`."""
+        num = prod(getattr(self, size) for size in _SIZES if not {*_SIZES} & {*varied})
         gpu = self.gpu if isinstance(self.gpu, str) else load_gpu(self.gpu).name
         gpus = f"{num} x {gpu}" if num > 1 else gpu
-        return f"{self.name} ({self.model or model} on {gpus})"
+        what = "" if "model" in varied else self.model or model
+        where = "" if "gpu" in varied else f"on {gpus}"
+        told = " ".join(filter(None, (what, where)))
+        return f"{self.name} ({told})" if told else self.name
 
     @property
     def prices(self) -> Mapping[str, float | None]:
