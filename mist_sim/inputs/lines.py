@@ -1,14 +1,16 @@
-"""The lines of a text of any length, of which a few at a time are in memory."""
+"""The lines of a text of any length, of which a few at a time are in memory; rows in its quotes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+import math
+from collections.abc import Callable, Iterator, Sequence
 from io import StringIO
 from itertools import chain
-from typing import TextIO
+from typing import Any, TextIO
 
 from mist_sim.bounds import LINE_LENGTH
-from mist_sim.errors import TraceError
+from mist_sim.errors import TraceError, in_words
 
 _CHUNK = 1 << 16  # characters read at once
 
@@ -20,6 +22,33 @@ def lines_of(file: TextIO, path: object) -> Iterator[str]:
     Raises TraceError for a line longer than `LINE_LENGTH`.
     """
     return chain.from_iterable(_blocks(file, path))
+
+
+def has_swallowed(
+    fields: Sequence[str], width: int, pick: Callable[[list[str]], Sequence[str]] = list[Any]
+) -> bool:
+    """Whether a quote too many hides rows in a record of CSV.
+
+    It does where a line within the record has as many columns as the header (`width`), with
+    numbers in two of those that are read (`pick`).
+    """
+    lines = ",".join(fields).replace("\r", "\n").split("\n")[1:]
+    rows = (row for line in lines for row in csv.reader([line]) if len(row) == width)
+    return any(sum(map(_is_number, pick(row))) > 1 for row in rows)
+
+
+def swallowed(path: object, first: int, last: int) -> TraceError:
+    """Return the error for a record from one line to another that hides rows."""
+    lines = in_words(last - first, "line")
+    problem = f"a quoted field opened in line {first} swallows {lines}; close or remove its quote"
+    return TraceError(path, first, problem)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _blocks(file: TextIO, path: object) -> Iterator[StringIO]:

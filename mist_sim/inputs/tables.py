@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mist_sim.bounds import TABLE_BYTES, TABLE_CELLS
 from mist_sim.errors import MistError, ScenarioError, TraceError, brief, did_you_mean, in_words
 from mist_sim.inputs.files import content_of
-from mist_sim.inputs.lines import lines_of
+from mist_sim.inputs.lines import has_swallowed, lines_of, swallowed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,7 +95,13 @@ def _form_of(
         if not any(header):
             raise ScenarioError(f"{path}: has no header")
         check_columns(header, needed, str(path))
+        last = rows.line_num
+        if has_swallowed(header, width):
+            raise swallowed(path, num_notes + 1, last)
         for number, row in enumerate(rows, 1):
+            line, last = last + 1, rows.line_num
+            if last > line and has_swallowed(row, width):
+                raise swallowed(path, line, last)
             if len(row) > width:
                 problem = f"a row must have {in_words(width, 'column')}, got {len(row)}"
                 raise TraceError(path, rows.line_num, problem)

@@ -177,6 +177,10 @@ STEPS = "num_new_tokens,num_context_tokens,num_decodes,context_sum,seconds\n"
         (STEPS + "1,0,0,0,1\n" * 2_001, "must have <= 10000 cells; leave out"),
         (STEPS + "1,0,0,0,1\n" * (TABLE_BYTES // 10), f"must have <= {TABLE_BYTES} bytes"),
         (STEPS + "1,0,0,0,1,2\n", "t.csv:2: a row must have 5 columns, got 6"),
+        (
+            STEPS.replace("seconds", "seconds,note") + '0,0,1,16,1,"a\n1,0,0,0,1,b"\n',
+            "t.csv:2: a quoted field opened in line 2 swallows 1 line",
+        ),
         (STEPS + f"1,0,0,0,{'9' * 400}\n", "line 2: seconds must be a number >= 0, got "),
         ("a,a\n1,1\n", "no column 'num_new_tokens'. The file has 2 columns; needed are num_new"),
         (STEPS.replace("seconds", "seconds,seconds") + "1\n", "more than one column 'seconds'"),
@@ -188,7 +192,7 @@ STEPS = "num_new_tokens,num_context_tokens,num_decodes,context_sum,seconds\n"
             "num_new_tokens, num_context_tokens must make a grid of <= 1000 points, got 1980",
         ),
     ],
-    ids=["cells", "bytes", "row", "digits", "columns", "twice", "notes", "grid"],
+    ids=["cells", "bytes", "row", "quote", "digits", "columns", "twice", "notes", "grid"],
 )
 def test_tables_without_measure(monkeypatch, content, problem):
     monkeypatch.setattr("mist_sim.inputs.tables.TABLE_CELLS", 10_000)

@@ -181,6 +181,10 @@ def test_clients_say_the_same_of_a_level_that_they_share(change, what):
         ("num_bytes,seconds\n10,2\n20,1\n", ":3: seconds must not fall, got 1 behind 2"),
         ("num_bytes,seconds\n10,0\n", ":2: seconds must be a finite number > 0, got '0'"),
         ("num_bytes,seconds\n10\n", ":2: seconds must be a finite number > 0, got ''"),
+        (
+            'num_bytes,seconds,note\n10,1,"a\n20,2,b\n30,3,c"\n40,4,d\n',
+            ":2: a quoted field opened in line 2 swallows 2 lines",
+        ),
         ("num_bytes,seconds\n1e999,1\n", ":2: num_bytes must be a finite number > 0"),
     ],
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mist_sim.errors import ScenarioError, TraceError, brief
 from mist_sim.inputs.files import text_of
+from mist_sim.inputs.lines import has_swallowed, swallowed
 from mist_sim.inputs.tables import check_columns
 from mist_sim.user_paths import user_path
 
@@ -49,13 +50,17 @@ def measured_times(path: str) -> MeasuredTimes:
     something else than sizes that rise and times that do not fall (> 0, finite).
     """
     file = user_path(path)
-    rows = csv.reader(text_of(file).splitlines(), strict=True)
+    rows = csv.reader(text_of(file).splitlines(keepends=True), strict=True)
     try:
         header = next(rows, [])
         check_columns(header, _COLUMNS, path)
         places = [header.index(name) for name in _COLUMNS]
         found: list[tuple[float, float]] = []
+        last = rows.line_num
         for row in rows:
+            line, last = last + 1, rows.line_num
+            if last > line and has_swallowed(row, len(header)):
+                raise swallowed(file, line, last)
             if any(cell.strip() for cell in row):
                 found.append(_point(file, rows.line_num, row, places, found))
     except csv.Error as error:

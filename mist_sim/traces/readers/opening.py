@@ -6,7 +6,7 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from typing import Any, TextIO
 from mist_sim.bounds import COUNT, TRACE_TIME
 from mist_sim.errors import ScenarioError, TraceError, brief, did_you_mean, in_words
 from mist_sim.inputs.files import check_ordinary, is_there, names_in
-from mist_sim.inputs.lines import lines_of
+from mist_sim.inputs.lines import has_swallowed, lines_of, swallowed
 from mist_sim.traces.base import TraceRow
 from mist_sim.traces.readers.faults import Faults, Skip, UnansweredError
 
@@ -166,14 +166,14 @@ def csv_records(
     columns = (*columns, also) if also in header else columns
     pick = itemgetter(*[_place(path, header, name, columns, remedy) for name in columns])
     width, is_open, last = len(header), True, reader.line_num
-    if _has_swallowed(header, width, pick):
-        raise _swallowed(path, 1, last)
+    if has_swallowed(header, width, pick):
+        raise swallowed(path, 1, last)
     while is_open:
         try:
             for fields in reader:
                 line, before, last = last + 1, last, reader.line_num
-                if last > line and _has_swallowed(fields, width, pick):
-                    faults.take(_swallowed(path, line, last), last - before)
+                if last > line and has_swallowed(fields, width, pick):
+                    faults.take(swallowed(path, line, last), last - before)
                 elif len(fields) == width:
                     yield line, pick(fields)
                 elif fields:
@@ -186,27 +186,9 @@ def csv_records(
         except csv.Error as error:
             line, before, last = last + 1, last, reader.line_num
             if last > line:
-                faults.take(_swallowed(path, line, last), last - before)
+                faults.take(swallowed(path, line, last), last - before)
             else:
                 faults.take(TraceError(path, line, f"not valid CSV: {error}"))
-
-
-def _has_swallowed(fields: Sequence[str], width: int, pick: Callable[[list[str]], Any]) -> bool:
-    """Whether a line within a record is a row by itself, two of whose picked values are numbers."""
-    lines = ",".join(fields).replace("\r", "\n").split("\n")[1:]
-    rows = (row for line in lines for row in csv.reader([line]) if len(row) == width)
-    return any(sum(map(_is_number, pick(row))) > 1 for row in rows)
-
-
-def _is_number(text: str) -> bool:
-    return text.strip().replace(".", "", 1).isdecimal()
-
-
-def _swallowed(path: str, first: int, last: int) -> TraceError:
-    """Return the error for a record from one line to another that hides rows."""
-    lines = in_words(last - first, "line")
-    problem = f"a quoted field opened in line {first} swallows {lines}; close or remove its quote"
-    return TraceError(path, first, problem)
 
 
 def _header(reader: Any, path: str) -> list[str]:
