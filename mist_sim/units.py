@@ -8,8 +8,10 @@ that scenario files can insist on a unit and write the value back without losing
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated
+from functools import cache
+from typing import Annotated, ClassVar, get_args, get_origin, get_type_hints
 
 from mist_sim.bounds import QUANTITIES, QUANTITY_LENGTH
 from mist_sim.errors import ScenarioError, brief, did_you_mean
@@ -88,6 +90,39 @@ def require_number(name: str, value: object) -> None:
     raise ValueError(
         f"{name} must be a number, got {brief(value)}{plain}: units are for scenario files"
     )
+
+
+def require_quantities(part: object) -> None:
+    """Raise ValueError for fields of a dataclass that have text in place of quantities or tuples.
+
+    Texts such as "100 GB/s", and one name in place of a tuple of them, are for scenario files.
+    """
+    for name, is_tuple, is_quantity in _fields(type(part)):
+        value = getattr(part, name)
+        if value is None:
+            continue
+        if is_tuple and (isinstance(value, str) or not isinstance(value, Iterable)):
+            raise ValueError(f"{name} must be a tuple, got {brief(value)}; write {brief((value,))}")
+        if is_quantity:
+            for each in value if is_tuple else [value]:
+                if isinstance(each, str):
+                    require_number(name, each)
+
+
+@cache
+def _fields(kind: type) -> tuple[tuple[str, bool, bool], ...]:
+    """Return the fields of a class: whether each is a tuple, and whether it holds quantities."""
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple(
+        (name, any(get_origin(each) is tuple for each in (hint, *get_args(hint))), _marked(hint))
+        for name, hint in hints.items()
+        if get_origin(hint) is not ClassVar
+    )
+
+
+def _marked(hint: object) -> bool:
+    """Tell whether a kind of quantity is in an annotation."""
+    return isinstance(hint, Kind) or any(map(_marked, get_args(hint)))
 
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z/$%]+)\s*")

@@ -11,7 +11,7 @@ from numpy.random import Generator as Rng
 
 from mist_sim.errors import brief
 from mist_sim.network import Cable
-from mist_sim.units import Seconds
+from mist_sim.units import Seconds, require_quantities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,7 @@ class Failures:
     mttr: Seconds | None = None
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         said = [name for name in ("clients", "node", "link") if getattr(self, name)]
         if len(said) != 1:
             got = " and ".join(said) or "none of them: the failure would affect no client"
@@ -121,6 +122,7 @@ class Drain:
     back: Seconds | None = None
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         if not self.clients:
             raise ValueError("clients must have at least one entry, got none")
         if not 0 <= self.at < math.inf:

@@ -20,7 +20,7 @@ from mist_sim.errors import ScenarioError, brief
 from mist_sim.hardware.gpu_group import GpuMachine
 from mist_sim.network import Store
 from mist_sim.rng import Streams
-from mist_sim.units import BytesPerSecond, Seconds
+from mist_sim.units import BytesPerSecond, Seconds, require_quantities
 
 Format = Literal["safetensors", "sllm"]
 
@@ -74,6 +74,7 @@ class StartUp:
     other: Seconds | None = None
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         if self.storage is not None and not 0 < self.storage < math.inf:
             raise ValueError(f"storage must be finite and > 0 B/s, got {self.storage}")
         if isinstance(self.time, float | int) and not 0 <= self.time < math.inf:

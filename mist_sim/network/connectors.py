@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mist_sim.registry import Registry
-from mist_sim.units import Seconds
+from mist_sim.units import Seconds, require_quantities
 
 CONNECTORS = Registry("connectors")
 
@@ -44,6 +44,7 @@ class Connector:
     efficiency: float = 1.0
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         for name in ("start", "per_descriptor", "post_processing"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be finite and >= 0 s, got {getattr(self, name)}")

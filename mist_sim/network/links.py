@@ -14,7 +14,7 @@ from mist_sim.network.base import Granularity, Message, Reach, Seat, Tenant, byt
 from mist_sim.network.connectors import PLAIN, Connector
 from mist_sim.network.hidden import HiddenTransfers
 from mist_sim.network.transfers import Transfers
-from mist_sim.units import BytesPerSecond, Seconds
+from mist_sim.units import BytesPerSecond, Seconds, require_quantities
 
 
 @dataclass(kw_only=True)
@@ -38,6 +38,7 @@ class Link:
     connector: Connector = PLAIN
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         if not 0 < self.bandwidth < math.inf:
             raise ValueError(f"bandwidth must be finite and > 0 B/s, got {self.bandwidth}")
         if not 0 <= self.latency < math.inf:

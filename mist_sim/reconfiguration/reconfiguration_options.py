@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 
 from mist_sim.durations.base import not_reached
-from mist_sim.units import Seconds
+from mist_sim.units import Seconds, require_quantities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,7 @@ class Change:
     s_d: int
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         if not 0 <= self.at < inf:
             raise ValueError(f"at must be finite and >= 0 s, got {self.at}")
         if self.num_p < 1:
@@ -60,6 +61,7 @@ class OnChange:
     chunks: tuple[int, ...] = (256, 512, 1024, 2048)
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         if not 0 < self.window < inf:
             raise ValueError(f"window must be finite and > 0 s, got {self.window}")
         if not 0 < self.change < inf:

@@ -11,7 +11,7 @@ from mist_sim.core.flowing import Backflow, Degradation, FlowRule
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.routers.hand_over_policies import HAND_OVER_POLICIES
-from mist_sim.units import Seconds
+from mist_sim.units import Seconds, require_quantities
 
 P_HEAVY, D_HEAVY = "p_heavy", "d_heavy"
 
@@ -54,6 +54,7 @@ class FlowingPolicy:
     max_backflows: int | None = 2
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         if not 0 < self.tpot < inf:
             raise ValueError(f"tpot must be finite and > 0 s, got {self.tpot}")
         for name in ("approach_factor", "watermark"):

@@ -15,7 +15,7 @@ from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.registry import Registry
-from mist_sim.units import Seconds
+from mist_sim.units import Seconds, require_quantities
 
 HAND_OVER_POLICIES = Registry("hand_over_policies")
 
@@ -126,6 +126,7 @@ class FlippingPolicy:
     interval: Seconds = 10.0
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         _at_least_0(self, "max_waiting_tokens", "max_waiting", "interval")
         if self.num_prefill < 1:
             raise ValueError(f"num_prefill must be >= 1, got {self.num_prefill}")

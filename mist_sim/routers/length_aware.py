@@ -15,7 +15,7 @@ from mist_sim.core.views import ClientView
 from mist_sim.errors import brief
 from mist_sim.routers.base import ROUTERS, RefusalError
 from mist_sim.routers.flowing_policy import D_HEAVY, P_HEAVY
-from mist_sim.units import Seconds
+from mist_sim.units import Seconds, require_quantities
 
 IfNone = Literal["random", "soonest", "reject"]
 
@@ -52,6 +52,7 @@ class LengthAwareRouter:
     estimate_error: float = 0.0
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         if not 0 < self.ttft < inf:
             raise ValueError(f"ttft must be finite and > 0 s, got {self.ttft}")
         if self.if_none not in get_args(IfNone):

@@ -10,7 +10,7 @@ from numpy.random import Generator
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
 from mist_sim.routers.base import Router, Seeded
-from mist_sim.units import Seconds
+from mist_sim.units import Seconds, require_quantities
 
 
 @dataclass(kw_only=True)
@@ -33,6 +33,7 @@ class PolledRouter:
     counts_sent: bool = True
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         if not 0 < self.view_interval < math.inf:
             raise ValueError(f"view_interval must be finite and > 0 s, got {self.view_interval}")
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from mist_sim.durations import BLOCK, require_plan, require_positive
 from mist_sim.traces.base import ARRIVALS, require_count
-from mist_sim.units import PerSecond, Seconds
+from mist_sim.units import PerSecond, Seconds, require_quantities
 
 Gaps = npt.NDArray[np.float64]
 
@@ -85,6 +85,7 @@ class ClosedLoop:
     sessions: bool = False
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         require_count("concurrency", self.concurrency)
         for name in ("think_time", "ramp_up"):
             if not 0 <= getattr(self, name) < math.inf:
@@ -264,6 +265,7 @@ class ScheduledArrivals:
     period: Seconds | None = None
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         require_plan("rates", self.at, self.rates, self.period)
         if not all(0 <= rate < math.inf for rate in self.rates):
             raise ValueError(f"rates must be finite and >= 0 /s, got {list(self.rates)}")
@@ -313,6 +315,7 @@ class DailyArrivals:
     period: Seconds = 86_400.0
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         require_positive("peak", self.peak, "/s")
         require_positive("period", self.period, "s")
         if not 0 <= self.low <= self.peak:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from mist_sim.durations import require_positive
 from mist_sim.errors import brief
-from mist_sim.units import Seconds
+from mist_sim.units import Seconds, require_quantities
 
 _MOST = 100  # keeps factor ** max_attempts a number
 
@@ -36,6 +36,7 @@ class Retries:
     on: tuple[Literal["timed_out", "rejected", "lost"], ...] = ("timed_out", "rejected", "lost")
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         if not 1 <= self.max_attempts <= _MOST:
             raise ValueError(f"max_attempts must be in [1, {_MOST}], got {self.max_attempts}")
         require_positive("backoff", self.backoff, "s")

@@ -19,7 +19,7 @@ from mist_sim.hardware.predictors.explained import OperatorTime, explained
 from mist_sim.hardware.predictors.sampling import WithSampling
 from mist_sim.hardware.predictors.scaled import unscaled
 from mist_sim.hardware.sampling import SamplingTimes
-from mist_sim.units import Seconds
+from mist_sim.units import Seconds, require_quantities
 
 # Seconds a step, and seconds more for each of its sequences, around kernels as the roofline has
 # them. Source: mist calibrate closed_loop on every second of 60 points of Qwen3-32B, vLLM 0.12 on
@@ -72,6 +72,7 @@ class EngineOverhead:
     prompt_token: Seconds | None = None
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         for name in (*OVERHEADS, *EXPOSED):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:

@@ -17,7 +17,7 @@ from mist_sim.hardware.vector_search.coefficients import (
 )
 from mist_sim.hardware.vector_search.indexes import FlatIndex, IvfPqIndex, VectorIndex
 from mist_sim.registry import Registry
-from mist_sim.units import Bytes, BytesPerSecond
+from mist_sim.units import Bytes, BytesPerSecond, require_quantities
 
 SEARCHERS = Registry("searchers")
 """Kinds of hardware that search an index (see `Searcher`)."""
@@ -63,6 +63,7 @@ class SearchCores:
     _measured: SearchCoefficients = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         if self.cores < 1:
             raise ValueError(f"cores must be >= 1, got {self.cores}")
         for name in ("memory", "memory_bandwidth"):

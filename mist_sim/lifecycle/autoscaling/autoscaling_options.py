@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from mist_sim.lifecycle.autoscaling.base import Autoscaler
-from mist_sim.units import Seconds
+from mist_sim.units import Seconds, require_quantities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,7 @@ class Autoscaling:
     cool_down: Seconds = 60.0
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         if not self.clients:
             raise ValueError("clients must have at least one entry, got none")
         if self.min < 0:

@@ -17,7 +17,7 @@ from mist_sim.metrics.clients.lives import RESERVED
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.spending.energy import Ledger
 from mist_sim.metrics.spending.spent import Spent
-from mist_sim.units import DollarsPerKwh, DollarsPerMillionTokens
+from mist_sim.units import DollarsPerKwh, DollarsPerMillionTokens, require_quantities
 
 HOURS_A_MONTH = 365 * 24 / 12
 """On average over a year."""
@@ -42,6 +42,7 @@ class ApiPrices:
     cached_input: DollarsPerMillionTokens | None = None
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         for name in ("input", "output", "cached_input"):
             _check_price(name, getattr(self, name) or 0.0, "$/Mtok")
 
@@ -71,6 +72,7 @@ class CostOptions:
     api: ApiPrices | None = None
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         _check_price("electricity", self.electricity, "$/kWh")
         if self.is_commitment and self.billing == "use":
             raise ValueError(

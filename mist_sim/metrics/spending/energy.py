@@ -27,7 +27,7 @@ from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.records.together import Tracks, joined_tracks
 from mist_sim.metrics.requests.rows import RequestRows
 from mist_sim.metrics.spending.spent import Spent
-from mist_sim.units import Watts
+from mist_sim.units import Watts, require_quantities
 
 _PIECE = 65_536  # steps looked at together: few enough for a processor's cache
 _WORK = (
@@ -58,6 +58,7 @@ class PowerOptions:
     pue: float = 1.0
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         if not 0 <= self.host < np.inf:
             raise ValueError(f"host must be finite and >= 0 W, got {self.host}")
         if not 1 <= self.pue < np.inf:

@@ -15,7 +15,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from mist_sim.bounds import COPIES
-from mist_sim.units import BytesPerSecond, Seconds
+from mist_sim.units import BytesPerSecond, Seconds, require_quantities
 
 if TYPE_CHECKING:
     from networkx import DiGraph
@@ -61,6 +61,7 @@ class Topology:
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         figures = ("pcie", "nvlink", "nic", "storage", "remote_storage", "uplink")
         for name in (*figures, "oversubscription"):
             value = getattr(self, name)

@@ -13,7 +13,7 @@ from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.models.spec import ModelSpec
-from mist_sim.units import Seconds
+from mist_sim.units import Seconds, require_quantities
 
 
 @PREDICTORS.register("linear")
@@ -41,6 +41,7 @@ class LinearPredictor:
     decode: Seconds = 0.0
 
     def __post_init__(self) -> None:
+        require_quantities(self)
         if not 0 < self.step < math.inf:
             raise ValueError(f"step must be finite and > 0 s, got {self.step}")
         for name in ("prefill_token", "decode"):
