@@ -161,6 +161,8 @@ def test_more_load_makes_tokens_cheaper():
         ({"cost": {"api": {"input": "1 $/Mtok"}}}, "cost.api.output: is required"),
         (PRICE, "clients.0.gpu_price: has no effect without cost"),
         ({"cost": {}, "clients__0__gpu_price": "-1 $/h"}, "gpu_price: must be finite and >= 0"),
+        ({"cost": {}, "clients__0__gpu_price": "dear"}, "a price needs a number and a unit"),
+        ({"cost": {"price": "-1 $/h"}}, "price: must be 'on_demand', 'spot', "),
         ({"power": {"pue": 0.5}}, "power.pue: must be finite and >= 1, got 0.5"),
         (
             {"cost": {"price": "reserved_3y", "billing": "use"}},
