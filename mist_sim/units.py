@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, ClassVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
 from mist_sim.bounds import QUANTITIES, QUANTITY_LENGTH
 from mist_sim.errors import ScenarioError, brief, did_you_mean
@@ -92,7 +92,7 @@ def require_number(name: str, value: object) -> None:
     )
 
 
-def require_quantities(part: object) -> None:
+def require_quantities(part: Any) -> None:
     """Raise ValueError for fields of a dataclass that have text in place of quantities or tuples.
 
     Texts such as "100 GB/s", and one name in place of a tuple of them, are for scenario files.
