@@ -8,10 +8,10 @@ that scenario files can insist on a unit and write the value back without losing
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import Annotated, ClassVar, cast, get_args, get_origin, get_type_hints
 
 from mist_sim.bounds import QUANTITIES, QUANTITY_LENGTH
 from mist_sim.errors import ScenarioError, brief, did_you_mean
@@ -92,12 +92,13 @@ def require_number(name: str, value: object) -> None:
     )
 
 
-def require_quantities(part: Any) -> None:
+def require_quantities(part: object) -> None:
     """Raise ValueError for fields of a dataclass that have text in place of quantities or tuples.
 
     Texts such as "100 GB/s", and one name in place of a tuple of them, are for scenario files.
     """
-    for name, is_tuple, is_quantity in _fields(type(part)):
+    kind = cast("Hashable", type(part))  # as mypy asks of what is cached
+    for name, is_tuple, is_quantity in _fields(kind):
         value = getattr(part, name)
         if value is None:
             continue
