@@ -295,6 +295,7 @@ LONG = "x" * 300
         ({"model": LONG}, "clients.0.model: no path can be 'xxx"),
         ({"gpu": LONG}, "clients.0.gpu: no path can be 'xxx"),
         ({"gpu": "y/" * 2_000 + LONG}, "clients.0.gpu: must have <= 4096 characters"),
+        ({"host": "y/" * 2_000 + LONG}, "clients.0.host: must have <= 4096 characters"),
         ({"gpu": "y/" * 1_800 + "x"}, "clients.0.gpu: no "),
         ({"host": LONG}, "clients.0.host: no path can be 'xxx"),
         ({"predictor": {"type": "table", "format": "steps", "path": LONG}}, "path: no path can be"),

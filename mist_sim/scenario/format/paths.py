@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationInfo
 
+from mist_sim.bounds import TEXT_LENGTH
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.inputs.files import is_there, names_in
 from mist_sim.inputs.texts import PLAIN
@@ -55,6 +56,8 @@ def spec(text: str, info: ValidationInfo, suffix: str, load: Callable[[str], obj
     A text is a path if it begins with ".", "/" or "~", ends in `suffix`, or names a file beside the
     scenario file and no catalog entry. load: reads either; its ScenarioError is passed on.
     """
+    if len(text) > TEXT_LENGTH:  # a validator before that of a field knows no bound of it
+        raise ScenarioError(f"must have <= {TEXT_LENGTH} characters")
     folder = _folder(info)
     if text.startswith((".", "/", "~")) or text.endswith(suffix):
         found = _as_path(find(text, folder))
