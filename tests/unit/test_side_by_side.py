@@ -266,7 +266,10 @@ def test_a_study_shows_the_numbers_that_are_asked_for(tmp_path, capsys):
     mist("plot", study, "p99_itl", "--out", tmp_path / "x.html", code=2)
     assert "did you mean 'p99_itl_ms'" in capsys.readouterr().err
     mist("report", study, "--out", tmp_path / "study.html")
-    assert "2 points." in (tmp_path / "study.html").read_text("utf-8")
+    page = (tmp_path / "study.html").read_text("utf-8")
+    assert "2 points." in page
+    assert "2 x llm (llama-3.1-8b on h100-sxm); seed 0" in page
+    assert "router least_outstanding" not in page
 
 
 def test_many_metrics_are_a_table_of_every_width():
