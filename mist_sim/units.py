@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
-from typing import Annotated, ClassVar, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 from mist_sim.bounds import QUANTITIES, QUANTITY_LENGTH
 from mist_sim.errors import ScenarioError, brief, did_you_mean
@@ -111,13 +111,15 @@ def require_quantities(part: object) -> None:
 
 
 @cache
-def _fields(kind: type) -> tuple[tuple[str, bool, bool], ...]:
+def _fields(kind: type[Any]) -> tuple[tuple[str, bool, bool], ...]:
     """Return the fields of a class: whether each is a tuple, and whether it holds quantities."""
-    hints = get_type_hints(kind, include_extras=True)
+    try:
+        hints = get_type_hints(kind, include_extras=True)
+    except NameError:  # a user's subclass, made in a function of names that only it knows
+        return ()
     return tuple(
         (name, any(get_origin(each) is tuple for each in (hint, *get_args(hint))), _marked(hint))
-        for name, hint in hints.items()
-        if get_origin(hint) is not ClassVar
+        for name, hint in ((each.name, hints[each.name]) for each in fields(kind) if each.init)
     )
 
 
