@@ -36,13 +36,13 @@ def hit(
     """Return the cached tokens of a prompt, as vLLM's hybrid coordinator finds them.
 
     full, window: positions of its blocks that are cached in the groups of either kind.
-    method: who drafts. With `mtp` and `eagle` (vLLM's `use_eagle`) every kind of group looks one
+    method: who drafts. With `mtp`, `eagle`, `eagle3` (`use_eagle`) every kind of group looks one
     block further than it gives: the groups with full attention drop the last one that they find,
     then those with windows look for one more in a row, from one behind that on, and drop it. In
     0.19 they look from that one on, and in 0.14 again and again, until nothing is left.
     """
     most = (num_tokens - 1) // BLOCK_SIZE
-    drops = method in ("mtp", "eagle")
+    drops = method in ("mtp", "eagle", "eagle3")
     end = most
     if groups is None or groups.num_full_groups:
         end = next((k for k in range(most) if k not in full), most)
@@ -175,7 +175,7 @@ def test_the_same_prompt_again_with_drafts(groups, num_tokens, method):
     expected = hit(num_tokens, cached, cached, groups, method)
     assert last_hit(groups, jobs, method=method) == expected
     most = (num_tokens - 1) // BLOCK_SIZE
-    drops = 1 if method in ("mtp", "eagle") else 0
+    drops = 1 if method in ("mtp", "eagle", "eagle3") else 0
     assert expected == max(0, most - drops) * BLOCK_SIZE
 
 

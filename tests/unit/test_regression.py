@@ -254,7 +254,7 @@ def test_tables_that_are_none(tmp_path, text, message):
 
 def test_what_the_file_does_not_say_must_be_given(tmp_path):
     (tmp_path / "t.csv").write_text(",".join(STEP_COLUMNS) + "\n1,0,0,0,0.1\n")
-    with pytest.raises(ScenarioError, match="does not say model, gpu, tensor_parallel_size: give"):
+    with pytest.raises(ScenarioError, match="does not give model, gpu, tensor_parallel_size: give"):
         fit_file(tmp_path / "t.csv")
 
 

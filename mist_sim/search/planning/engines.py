@@ -142,7 +142,7 @@ class Shop:
 def engines_of(question: Question) -> Shop:
     """Return the engines that a model can be served by, the cheapest first.
 
-    Raises ScenarioError for a GPU that is not known, and for one without a price.
+    A GPU without a price is left out. Raises ScenarioError for one that is not known.
     """
     options, shop = question.options, Shop()
     names: Mapping[str, str] = {load_gpu(gpu).name: gpu for gpu in options.gpus}
@@ -169,7 +169,7 @@ def _add(shop: Shop, question: Question, gpu: str, width: int, gpu_name: str) ->
         return
     try:
         engine = Engine(gpu, width, Built(startable(question.having(gpu, width, 1))))
-        num_gpus = engine.num_gpus
+        num_gpus, dollars = engine.num_gpus, engine.dollars
     except ScenarioError as error:
         text = first_problem(error)
         leave_out(_kind(text), text)
@@ -178,8 +178,8 @@ def _add(shop: Shop, question: Question, gpu: str, width: int, gpu_name: str) ->
         leave_out("the budget", f"has {num_gpus} GPUs; max_gpus is {options.max_gpus}")
         return
     most = options.max_usd_per_hour
-    if most is not None and engine.dollars > most:
-        told = f"costs {engine.dollars:.4g} $/h; max_usd_per_hour is {most:g}"
+    if most is not None and dollars > most:
+        told = f"costs {dollars:.4g} $/h; max_usd_per_hour is {most:g}"
         leave_out("the budget", told)
         return
     shop.engines.append(engine)
