@@ -23,7 +23,6 @@ from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
 from mist_sim.core.result_warnings import ResultWarning, merged
 from mist_sim.core.step_limits import StepLimits
-from mist_sim.durations.base import not_reached
 from mist_sim.environment import Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError, brief
 from mist_sim.garbage import rare_collections
@@ -54,7 +53,7 @@ from mist_sim.simulation_rules import (
     without_price,
 )
 from mist_sim.stages import KvRetrieval, Prefill
-from mist_sim.traces import ScheduledArrivals, Workload
+from mist_sim.traces import DailyArrivals, ScheduledArrivals, Workload
 from mist_sim.traces.pipeline_templates import completion_pipeline
 
 Progress = Callable[[int, float], None]
@@ -387,8 +386,9 @@ class Simulation:
             found += self.lifecycle.not_by(end, lives.struck)
         if self.reconfigure is not None:
             found += self.reconfigure.not_by(end)
-        if isinstance(arrivals := getattr(self.workload, "arrivals", None), ScheduledArrivals):
-            found += not_reached("workload.arrivals", arrivals.at, end)
+        arrivals = getattr(self.workload, "arrivals", None)
+        if isinstance(arrivals, ScheduledArrivals | DailyArrivals):
+            found += arrivals.not_by(end)
         for place, when in found:
             yield ResultWarning(
                 kinds.NEVER_CAME,

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from mist_sim.durations import BLOCK, require_plan, require_positive
+from mist_sim.durations import BLOCK, not_reached, require_plan, require_positive
 from mist_sim.traces.base import ARRIVALS, require_count
 from mist_sim.units import PerSecond, Seconds, require_quantities
 
@@ -278,6 +278,10 @@ class ScheduledArrivals:
         """Return the parameters for rates that are `factor` times as high."""
         return {"rates": tuple(rate * factor for rate in self.rates)}
 
+    def not_by(self, end: float) -> Iterator[tuple[str, str]]:
+        """Yield (place in the file, when) of rates that begin behind the end of a run, seconds."""
+        return not_reached("workload.arrivals", self.at, end)
+
     def times(self, rng: np.random.Generator) -> Iterator[float]:
         """Yield arrival times in seconds; the first comes after a gap."""
         rates, starts = np.array(self.rates), np.array(self.at)
@@ -330,6 +334,11 @@ class DailyArrivals:
     def scaled(self, factor: float) -> dict[str, object]:
         """Return the parameters for rates that are `factor` times as high."""
         return {"peak": self.peak * factor, "low": self.low * factor}
+
+    def not_by(self, end: float) -> Iterator[tuple[str, str]]:
+        """Yield (place in the file, when) of the peak, for a run that ended (seconds) before it."""
+        until = (self.peak_at - self.starts_at) % self.period
+        return not_reached("the peak of workload.arrivals", (until,), end)
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
         """Yield arrival times in seconds; the first comes after a gap."""

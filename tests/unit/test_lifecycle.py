@@ -45,7 +45,7 @@ from mist_sim.lifecycle.recovery import rest
 from mist_sim.lifecycle.start_up import SAFETENSORS_RATE, SLLM_EFFICIENCY
 from mist_sim.rng import Streams
 from mist_sim.stages import Preprocess, Recomputation
-from mist_sim.traces import Retries, ScheduledArrivals, template
+from mist_sim.traces import DailyArrivals, Retries, ScheduledArrivals, template
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.scenarios import of_profile
@@ -480,12 +480,21 @@ def test_what_never_came_is_told(lifecycle, told):
     assert [str(each)[: len(told or "")] for each in found] == ([told] if told else [])
 
 
-def test_rates_that_never_came_are_told():
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (ScheduledArrivals(at=(0.0, 3600.0), rates=(1.0, 2.0)), "workload.arrivals at 3600 s"),
+        (
+            DailyArrivals(peak=2.0, low=1.0, peak_at=7200.0, starts_at=3600.0),
+            "the peak of workload.arrivals at 3600 s",
+        ),
+    ],
+)
+def test_rates_that_never_came_are_told(plan, said):
     workload = Workload.from_lists([10], [5])
-    plan = ScheduledArrivals(at=(0.0, 3600.0), rates=(1.0, 2.0))
     found = run(Lifecycle(), workload=replace(workload, arrivals=plan)).warnings
     (told,) = (str(each) for each in found if each.kind is NEVER_CAME)
-    assert told.startswith("workload.arrivals at 3600 s: the run ended at ")
+    assert told.startswith(f"{said}: the run ended at ")
 
 
 def test_a_drained_client_finishes_what_it_has():
