@@ -55,6 +55,15 @@ def test_longer_commitments_cost_less():
     assert [cost / costs[0] for cost in costs] == pytest.approx([h / hours[0] for h in hours], 1e-4)
 
 
+def test_a_gpu_of_ones_own_names_whose_price_it_has():
+    faster = {"based_on": "h100-sxm", "memory_bandwidth": "5 TB/s"}
+    for gpu, said in (("h100-sxm", "/h, on demand"), (faster, "/h, that of h100-sxm, on which")):
+        (origin,) = simulate(scenario(clients__0__gpu=gpu, cost__price="on_demand")).summary[
+            "price_origins"
+        ]
+        assert said in origin
+
+
 def test_who_reserves_for_years_pays_while_a_client_is_off():
     scaled = {
         "clients__0__count": 2,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -232,7 +232,10 @@ def dollars_an_hour(machines: Sequence[GpuMachine | None], options: CostOptions)
 def _price(group: GpuGroup, options: CostOptions) -> Price:
     if group.price is not None:
         return Price(group.price, "given")
-    return price_of(group.gpu.based_on or group.gpu.name, options.price, options.provider)
+    if (base := group.gpu.based_on) in (None, group.gpu.name):
+        return price_of(group.gpu.name, options.price, options.provider)
+    price = price_of(base, options.price, options.provider)
+    return replace(price, origin=f"that of {base}, on which it is based: {price.origin}")
 
 
 def api_cost(prices: ApiPrices, requests: Mapping[str, Any]) -> Array:
