@@ -66,6 +66,22 @@ def test_a_goodput_keeps_the_gaps(more):
     assert p99(0.85 * found.rate) < 30 < p99(1.3 * found.rate)
 
 
+def test_gaps_decide_what_requests_leave_open():
+    """Rates whose waits change too slowly to tell miss all the same if their gaps do."""
+    lengths = {"type": "synthetic", "num_requests": 1000}
+    lengths |= {"prompt": {"type": "fixed", "tokens": 1000}}
+    lengths |= {"output": {"type": "fixed", "tokens": 200}}
+    said = {
+        "model": "llama-3.1-8b",
+        "seed": 0,
+        "workload": {"lengths": lengths, "arrivals": {"type": "poisson", "rate": "5 /s"}},
+        "clients": [{"name": "llm", "gpu": "h100-sxm"}],
+        "slo": {"ttft": "1 s", "itl": "30 ms"},
+    }
+    found = find_goodput(Scenario.from_dict(said), GoodputOptions(most_requests=2000))
+    assert (found.first_limit, 11 < found.rate < 15) == ("p99_itl", True)  # 27 /s without
+
+
 def test_a_goodput_keeps_percentiles_of_requests():
     target = target_of(Slo(ttft=1.0, at={"p50_ttft": 0.06, "p95_queue": 2.0}), None)
     assert {name: share.asked for name, share in target.shares.items() if share.on_top} == {

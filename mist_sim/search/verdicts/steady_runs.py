@@ -65,8 +65,11 @@ def run_until_known(
         found = known.look
     warnings = tuple(record_warnings(recorder, simulation.warmup))
     over, figure = target.gaps_over(recorder, simulation.warmup)
-    if found.attained and over and 2 * log(over) > sum(found.margins):
-        found = replace(found, attained=over <= 1, margins=(log(over), log(over)))
+    is_open = found.attained is None and over > 1  # gaps decide what requests leave open
+    is_worse = found.attained and over and 2 * log(over) > sum(found.margins)
+    if is_open or is_worse:
+        both = (log(over), log(over))
+        found = replace(found, attained=over <= 1, margins=both, reason="", needs=None)
         return found, figure, warnings
     return found, recorder.worst_limit(), warnings
 
