@@ -259,7 +259,7 @@ class Simulation:
         estimates = {name: origin.estimate for name, origin in self._times.items()}
         of_clients = [each for origin in self._times.values() for each in origin.warnings]
         found = assumption_warnings(estimates, assumed, self._assumed_hosts, self._over_nodes)
-        left_out = self.workload.left_out
+        left_out = getattr(self.workload, "left_out", "")  # workloads of one's own have none
         of_trace = [ResultWarning(kinds.LEFT_OUT, left_out)] if left_out else []
         known = (*of_trace, *self.remarks, *of_clients)
         return merged((*known, *found, *self._no_energy()))

@@ -87,6 +87,7 @@ def test_the_resolved_scenario_writes_out_defaults_and_units():
         "prefill_schedule_interval": 1,
     }
     none = {"tpot": None, "e2el": None, "attainment": None, "classes": {}, "each": False}
+    none |= {"itl": None, "at": {}}
     assert data["slo"] == {"ttft": "0.25 s", "percentiles": [99.0]} | none
     assert data["router"] == {"type": "round_robin"}
     assert data["workload"]["pipeline"] == ["prefill", "decode"]

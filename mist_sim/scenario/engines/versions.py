@@ -174,7 +174,7 @@ V0_12 = EngineVersion(
         _PREEMPTED_FIRST: Default(True, f"{_SCHEDULE}: skipped_waiting_requests are prepended"),
         _DEFERS_FREES: Default(False, f"{_SCHEDULE}: _preempt_request"),
         _SPARES: Default(False, f"{_SCHEDULE}: _preempt_request"),
-        _ASYNC_DRAFTS: Default(("mtp", "eagle", "eagle3"), f"EagleModelTypes of {_POST_INIT}"),
+        _ASYNC_DRAFTS: Default(("mtp", "eagle"), f"EagleModelTypes of {_POST_INIT}"),
         _ASYNC_ANY: Default(False, f"{_POST_INIT} in 0.14"),
     },
     lacks={
@@ -324,7 +324,8 @@ V0_33 = after(
         _LOADED_FIRST: Default(True, f"{_SCHEDULE}: kv_holding_waiting"),
         _SPARES: Default(True, f"{_SCHEDULE}: _request_blocks_can_be_freed"),
         _ASYNC_DRAFTS: Default(
-            METHODS, f"use_v2_model_runner of {_HASH}: model runner V2 drafts with all of them"
+            tuple(each for each in METHODS if each != "eagle3"),  # read as eagle
+            f"use_v2_model_runner of {_HASH}: model runner V2 drafts with all of them",
         ),
     },
     gains=("prefill_context_parallel_size",),
