@@ -17,6 +17,8 @@ from mist_sim.interruptions import put_off
 
 _LOOK = 0.5  # seconds between two looks
 _QUIET = "ignore:resource_tracker:UserWarning"
+_before: list[Mapping[str, str | None]] = []
+"""The setting to go back to, once for each run under way: a stopped one may be closed late."""
 
 
 @contextmanager
@@ -28,17 +30,24 @@ def variables_for_workers() -> Iterator[Mapping[str, str | None]]:
     executed: they start in safe-path mode. Workers get the path of this process later. Clean-up
     processes warn of files that an ending parent has removed already; ignore that.
     """
-    warnings = os.environ.get("PYTHONWARNINGS")
-    wanted = {
-        "PYTHONSAFEPATH": "1",
-        "PYTHONWARNINGS": f"{warnings},{_QUIET}" if warnings else _QUIET,
-    }
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+    setting: Mapping[str, str | None]
+    if not _before:
+        warnings = os.environ.get("PYTHONWARNINGS")
+        wanted = {
+            "PYTHONSAFEPATH": "1",
+            "PYTHONWARNINGS": f"{warnings},{_QUIET}" if warnings else _QUIET,
+        }
+        setting = {name: os.environ.get(name) for name in wanted}
+        os.environ.update(wanted)
+    else:
+        setting = _before[0]
+    _before.append(setting)
     try:
-        yield before
+        yield setting
     finally:
-        set_variables(before)
+        _before.remove(setting)
+        if not _before:
+            set_variables(setting)
 
 
 def set_variables(values: Mapping[str, str | None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,20 +54,19 @@ class Driver:
             and running tasks are ended.
         """
         known: deque[Row] = deque()
-        done = self._executor_for(tasks).stream(self._missing(tasks, known))
-        for task, answer in done:
-            while known:
-                yield self._counted(known.popleft())
-            if isinstance(answer, Exception):
-                if not keep_errors:
-                    done.close()
-                    raise answer
-                row = Row(task.key, failure=Failure.of(answer), error=answer)
-            else:
-                row = Row(task.key, json.loads(answer))
-            if self.journal is not None:
-                self.journal.add(task, row, str(answer))
-            yield self._counted(row)
+        with closing(self._executor_for(tasks).stream(self._missing(tasks, known))) as done:
+            for task, answer in done:
+                while known:
+                    yield self._counted(known.popleft())
+                if isinstance(answer, Exception):
+                    if not keep_errors:
+                        raise answer
+                    row = Row(task.key, failure=Failure.of(answer), error=answer)
+                else:
+                    row = Row(task.key, json.loads(answer))
+                if self.journal is not None:
+                    self.journal.add(task, row, str(answer))
+                yield self._counted(row)
         while known:
             yield self._counted(known.popleft())
 

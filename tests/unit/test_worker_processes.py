@@ -167,6 +167,16 @@ def test_variables_are_as_before(monkeypatch):
     assert os.environ["PYTHONWARNINGS"] == "default"
 
 
+def test_a_run_that_is_closed_late_leaves_no_variables(monkeypatch):
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    stopped, later = variables_for_workers(), variables_for_workers()
+    before = stopped.__enter__()
+    assert later.__enter__() == before
+    stopped.__exit__(None, None, None)
+    later.__exit__(None, None, None)
+    assert "PYTHONSAFEPATH" not in os.environ
+
+
 # --- the end of the command ---------------------------------------------------------------------
 
 STOPPED = """
