@@ -24,6 +24,7 @@ from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.task import Row, Task
+from mist_sim.units import DURATION
 
 _LONG_RUN = 3000  # requests of a run with reported figures, so that its ramp counts for little
 _TOLERANCE = 0.05  # of the goodput, by which headroom is told
@@ -46,7 +47,10 @@ class Refining:
         tasks = []
         target = self.question.target
         shares = {share.group or 0: 100 * share.asked for share in target.shares.values()}
-        percentiles = {"slo.percentiles": [100 * target.attainment]}
+        percentiles: dict[str, Any] = {"slo.percentiles": [100 * target.attainment]}
+        if target.slo.itl is not None:  # of gaps, no share of requests: it keeps its percentiles
+            at = {name: DURATION.format(limit) for name, limit in target.slo.figures.items()}
+            percentiles |= {"slo.itl": None, "slo.at": at}
         for place, name in enumerate(target.slo.classes, start=1):
             percentiles[f"slo.classes.{name}.percentiles"] = [shares[place]]
         for name, scenario in cases.items():
