@@ -205,7 +205,7 @@ class ContentWatcher(Protocol):
 
 
 def _read_only(name: str, of: str) -> Any:
-    """Return a property of a view that nobody sets: a policy that tries fails there.
+    """Return a read-only property of a view: a policy that sets it fails there.
 
     name: of the figure. of: the attribute behind it.
     """

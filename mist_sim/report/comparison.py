@@ -101,7 +101,7 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
 
 
 def _split(found: Mapping[str, Any] | None) -> Iterator[RenderableType]:
-    """Yield whether to split, and what would turn the answer; empty where nobody asks."""
+    """Yield whether to split, and what would turn the answer; empty without both forms."""
     if found is not None:
         answer = f"{found['answer'].capitalize()}: {found['sentence']}"
         turns = [f"It would turn with {line}." for line in found["turns"]]

@@ -172,27 +172,19 @@ def test_the_core_equals_the_reference(case, predictor, data):
 
 
 @pytest.mark.exact
+@pytest.mark.parametrize(
+    ("of", "cases"),
+    [(test_failures, test_failures.failing_cases), (test_layouts, test_layouts.changing)],
+    ids=["failures", "changes of layout"],
+)
 @examples(150)
 @given(data=st.data(), predictor=st.sampled_from([AWKWARD, DYADIC]))
-def test_failures_in_the_core_equal_the_reference(data, predictor):
-    base = engines(longest=60).map(served)
-    case = data.draw(test_failures.failing_cases(predictor, base))
+def test_failures_and_changes_of_layout_equal_the_reference(of, cases, data, predictor):
+    """A client that changes its layout leaves the core with all that is inside."""
+    case = data.draw(cases(predictor, engines(longest=60).map(served)))
     with patch.object(EngineOptions, "client", in_core):
-        lost = test_failures.assert_exact(case, predictor)
-    for feature in test_failures.features(lost):
-        event(feature)
-
-
-@pytest.mark.exact
-@examples(150)
-@given(data=st.data(), predictor=st.sampled_from([AWKWARD, DYADIC]))
-def test_changes_of_layout_leave_the_core(data, predictor):
-    """With all that is inside; the next layouts take the general loop."""
-    base = engines(longest=60).map(served)
-    case = data.draw(test_layouts.changing(predictor, base))
-    with patch.object(EngineOptions, "client", in_core):
-        client = test_layouts.assert_exact(case, predictor)
-    for feature in test_layouts.features(client):
+        found = of.assert_exact(case, predictor)
+    for feature in of.features(found):
         event(feature)
 
 

@@ -369,7 +369,7 @@ class ToldPredictor:
 
 @dataclass
 class LostRouter:
-    """A router of one's own that finds nobody."""
+    """A router of one's own that finds no candidate."""
 
     def choose(self, request: object, stage: object, candidates: object) -> int:
         raise ScenarioError("router: lost")

@@ -107,7 +107,7 @@ class Brief:
     """What a page of one sheet has beside the verdict, the first picture and the warnings.
 
     question: that the verdict answers. sure: how sure that is. tiles: limits, dollars, room.
-    assumed: what the answer rests on that nobody said.
+    assumed: what the answer rests on and the scenario does not say.
     """
 
     question: str
