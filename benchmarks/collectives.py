@@ -250,6 +250,21 @@ def by_size(rows: pd.DataFrame) -> Iterator[str]:
             yield f"| {wires} | {ranks} | {cells} |"
 
 
+def over_trays() -> Iterator[str]:
+    """Yield the rows of the table of sums between the trays of a rack, in microseconds."""
+    rows = _tables("gb300/comm/vllm/*/custom_allreduce_perf.parquet")
+    rows = _newest(rows[rows["kernel_source"] == "vLLM_custom_graph"])
+    found = link("gb300")
+    sizes = {"256 B": 2**8, "64 KiB": 2**16, "1 MiB": 2**20, "16 MiB": 2**24, "256 MiB": 2**28}
+    for name, size in sizes.items():
+        cells = []
+        for ranks in (4, 8, 16):
+            here = (rows["num_gpus"] == ranks) & (rows["message_size"] * 2 == size)
+            measured_ms = float(rows["latency"][here].iloc[0])
+            cells += [1e6 * all_reduce(found, ranks)(size), 1e3 * measured_ms]
+        yield f"| {name} | {' | '.join(f'{cell:,.1f}' for cell in cells)} |"
+
+
 def of_vidur() -> Iterator[str]:
     """Yield the rows of the table of Vidur's measurements, on which nothing was fitted."""
     machines = {
@@ -299,7 +314,7 @@ def main() -> None:
         nvlink = rows[~rows["system"].isin(HOSTS)]
         for name, numbers in zip(("NCCL", "vLLM's kernels"), fit(nvlink), strict=True):
             print(f"{name}: {', '.join(f'{number:.3g}' for number in numbers)}\n")
-    for table in (by_system(rows, others_scores(rows)), by_size(rows)):
+    for table in (by_system(rows, others_scores(rows)), by_size(rows), over_trays()):
         print("\n".join(table), end="\n\n")
     if VIDUR.is_dir():
         print("\n".join(of_vidur()))

@@ -175,7 +175,7 @@ def _collective_lines(ways: Mapping[str, str]) -> Iterator[str]:
         first, *others = (name for name, its_way in ways.items() if its_way == way)
         plural = "s" if len(others) > 1 else ""
         who = f"{first} and {len(others):,} other{plural} have" if others else f"{first} has"
-        yield f"{who} GPUs on several nodes. Timed by the topology, on free links: {way}."
+        yield f"{who} GPUs on several nodes, {way}."
 
 
 def _architecture(assumed: Mapping[str, Sequence[str]]) -> str:

@@ -49,6 +49,11 @@ def test_ranks_and_sizes(rows):
     assert_alike(table(heading), list(collectives.by_size(rows)))
 
 
+def test_trays(rows):
+    heading = "tensor | one tray, µs | measured | two | measured | four | measured"
+    assert_alike(table(heading), list(collectives.over_trays()))
+
+
 def test_vidur(shared):
     shared("measurements/vidur-operators")
     heading = "machine | collective, ranks | before | now"

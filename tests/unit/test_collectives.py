@@ -115,6 +115,27 @@ def test_two_ranks_read_each_other_no_faster_than_their_kernels():
     assert all_reduce(fast, 2)(2**20) == pytest.approx(4.4e-6 + 2**20 / 218e9)
 
 
+@pytest.mark.parametrize("ranks", [3, 5, 7, 16])
+def test_other_numbers_of_ranks_take_nccl(ranks):
+    assert all_reduce(NVLINK, ranks)(0.0) == pytest.approx(4.9e-6 + 2 * (ranks - 1) * 0.81e-6)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "size", "measured"),
+    [
+        (4, 2**8, 7.5e-6),
+        (8, 2**8, 13.2e-6),
+        (8, 2**21, 20.2e-6),
+        (16, 2**8, 45.9e-6),
+        (16, 2**21, 52.6e-6),
+    ],
+)
+def test_sums_between_trays_as_measured(ranks, size, measured):
+    """GB300, vLLM 0.27 (aiconfigurator-core 0.12.0): other kernels on two trays, NCCL on four."""
+    link = load_gpu("gb300").interconnect
+    assert all_reduce(link, ranks)(size) == pytest.approx(measured, rel=0.15)
+
+
 def test_a_gather_over_nvlink_by_hand():
     """4.9 us and n - 1 hops of 0.82 us, and 0.45 of 360 GB/s."""
     expected = 4.9e-6 + 7 * 0.82e-6 + 1024 / 0.45 / 360e9
@@ -125,11 +146,13 @@ def test_a_gather_over_nvlink_by_hand():
 @pytest.mark.parametrize("collective", [all_reduce, all_gather])
 @given(
     link=st.sampled_from([NVLINK, replace(NVLINK, bandwidth=900e9, nccl_latency=1.6), HOSTED]),
-    ranks=st.integers(2, 63),
+    ranks=st.sampled_from([(2, 4), (4, 6), (6, 8), (8, 9), (9, 16), (16, 17), (17, 64)]),
     size=st.floats(0, 1e12),
 )
 def test_more_ranks_are_never_faster(collective, link, ranks, size):
-    assert collective(link, ranks)(size) <= collective(link, ranks + 1)(size) * (1 + 1e-12)
+    """Of the numbers that vLLM's kernels sum, or beyond: three ranks take NCCL, which is slower."""
+    few, more = (collective(link, each)(size) for each in ranks)
+    assert few <= more * (1 + 1e-12)
 
 
 @given(

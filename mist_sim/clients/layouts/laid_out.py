@@ -31,7 +31,7 @@ from mist_sim.core.recorder import Recorder
 from mist_sim.core.visit import Visit
 from mist_sim.environment import CHANGE, Environment
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.collectives.across_nodes import told
+from mist_sim.hardware.collectives.across_nodes import told, told_of_trays
 from mist_sim.hardware.collectives.spans import ONE_NODE, Spans
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
@@ -128,7 +128,7 @@ class LaidOutClient(Client):
             form=self.form,
             kv_block_bytes=self.kv_block_bytes,
             machine=self._machine,
-            collectives=self.collectives,
+            collectives=self.collectives or self._over_trays,
             across=self._across or partial(_across, copy(self)),
         )
 
@@ -153,7 +153,7 @@ class LaidOutClient(Client):
         """
         if self.traits.times is not self._times:
             self.traits = replace(self.traits, times=self._times)
-        self.predictor, self.collectives = self._predictor_inside, ""
+        self.predictor, self.collectives = self._predictor_inside, self._over_trays
         if self.config.all_reduce == "hierarchical" and not spans.tensor:
             raise ScenarioError(
                 f"{self.name}: all_reduce must not be hierarchical where the ranks that sum are on "
@@ -161,15 +161,26 @@ class LaidOutClient(Client):
             )
         if not self.config.enable_expert_parallel:
             spans = replace(spans, replicas=None)  # replicas exchange nothing
-        if not spans:
+        if not spans and not self.collectives:
             return
         self.traits = replace(self.traits, times=self._times.across_nodes())
+        if not spans:
+            return
         link = None
         machine = self._machine
         if self.timed_across is not None and machine is not None:
             self.predictor = self.timed_across(spans)
             link = machine.cluster.gpu.interconnect
         self.collectives = told(spans, link, sums=self.predictor.traits.sums_over_links)
+
+    @property
+    def _over_trays(self) -> str:
+        """How its ranks sum where links join hosts, as text; empty: on one, or not by links."""
+        machine = self._machine
+        if machine is None or not self._predictor_inside.traits.sums_over_links:
+            return ""
+        cluster = machine.cluster
+        return told_of_trays(cluster.gpu.interconnect, cluster.tensor_parallel_size)
 
     @property
     def _layout_number(self) -> int:

@@ -27,7 +27,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mist_sim.hardware.collectives.spans import Span, Spans
-from mist_sim.hardware.collectives.ways import RING, TREE, Line, Protocol, ways_over_pcie
+from mist_sim.hardware.collectives.ways import (
+    KERNEL_RANKS,
+    RING,
+    TREE,
+    Line,
+    Protocol,
+    between_hosts,
+    ways_over_pcie,
+)
 from mist_sim.hardware.devices.hosts import bus_rate
 from mist_sim.hardware.devices.specs import Interconnect
 
@@ -162,7 +170,19 @@ def told(spans: Spans, link: Interconnect | None, *, sums: bool) -> str:
         "pipeline": (spans.stages, "sends" if link else _WHOLE),
     }
     parts = (f"{name} of {span.text}: {way}" for name, (span, way) in groups.items() if span)
-    return "; ".join(parts)
+    return f"timed by the topology, on free links: {'; '.join(parts)}"
+
+
+def told_of_trays(link: Interconnect, ranks: int) -> str:
+    """Return a text on how ranks of several hosts sum over NVLink; empty: on one, or as told."""
+    if not between_hosts(link, ranks) or link.kind != "nvlink" or link.all_reduce != "auto":
+        return ""
+    way = "multicast kernels or NCCL" if ranks in KERNEL_RANKS else "NCCL alone"
+    *few, most = KERNEL_RANKS
+    return (
+        f"timed over NVLink: sums of {ranks} ranks in trays of {link.tray}: {way}, since vLLM's "
+        f"other kernels sum {', '.join(map(str, few))} or {most} ranks of one host"
+    )
 
 
 _FASTER = "ring or tree, the faster for each message"

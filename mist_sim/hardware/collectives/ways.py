@@ -82,6 +82,8 @@ class Kernels(NamedTuple):
     peer_rate: float
 
 
+KERNEL_RANKS = (2, 4, 6, 8)
+"""Ranks that vLLM's kernels sum: `_SUPPORTED_WORLD_SIZES` of `CustomAllreduce`."""
 VLLM_KERNELS = Kernels(Way(4.4e-6, 0.0, 0.60), Way(9.4e-6, 0.0, 0.98, flat=True), 218e9)
 
 # With peer access, as NCCL; shares of the host's bus rate
@@ -105,12 +107,22 @@ def tuned_lines(
 
 
 def sums_over_nvlink(link: Interconnect, ranks: int) -> tuple[Line, ...]:
-    """Return the ways of an all-reduce over NVLink: NCCL's and those of vLLM's own kernels."""
+    """Return the ways of an all-reduce over NVLink: NCCL's and those of vLLM's own kernels.
+
+    Between hosts the kernels that read others' memory do not start (`in_the_same_node_as`). Those
+    that sum by multicast do (`SymmMemCommunicator`), and take as long as two shots.
+    """
     reach = link.bandwidth * link.efficiency
-    return (
-        *kernel_lines(VLLM_KERNELS, ranks, reach, link.kernel_latency),
-        *lines_of(SUM_OVER_NVLINK, 2, ranks, reach, link.nccl_latency),
-    )
+    kernels = kernel_lines(VLLM_KERNELS, ranks, reach, link.kernel_latency)
+    nccl = lines_of(SUM_OVER_NVLINK, 2, ranks, reach, link.nccl_latency)
+    if ranks not in KERNEL_RANKS:
+        return nccl
+    return (*(kernels[1:] if between_hosts(link, ranks) else kernels), *nccl)
+
+
+def between_hosts(link: Interconnect, ranks: int) -> bool:
+    """Whether NVLink joins the ranks of several hosts, and the group is one of these."""
+    return link.tray is not None and ranks > link.tray
 
 
 def gathers_over_nvlink(link: Interconnect, ranks: int) -> tuple[Line, ...]:

@@ -153,6 +153,7 @@ class Interconnect:
     bandwidth: bytes/s of one device in one direction.
     domain: devices that these links join, such as the eight of a board with NVSwitches; None: not
         known, or as many as a host has slots.
+    tray: devices of one host, where the links join those of several; None: all that they join.
     efficiency: share of the bandwidth that a collective reaches, in (0, 1].
     all_reduce: algorithm of the all-reduce (see `collectives.all_reduce`).
     bus_bandwidth: measured bytes/s of collectives by size of the message ("1 MiB"), as
@@ -168,6 +169,7 @@ class Interconnect:
     bandwidth: BytesPerSecond
     all_reduce: AllReduce
     domain: int | None = None
+    tray: int | None = None
     efficiency: float = 0.8
     bus_bandwidth: Mapping[str, BytesPerSecond] = field(default_factory=dict, hash=False)
     nccl_latency: float = 1.0
@@ -183,6 +185,10 @@ class Interconnect:
         _check_fraction("efficiency", self.efficiency)
         if self.domain is not None and self.domain < 1:
             raise ValueError(f"domain must be >= 1 device, got {self.domain}")
+        if self.tray is not None and not 1 <= self.tray <= (self.domain or 0):
+            raise ValueError(
+                f"tray must be 1 to {self.domain or 0} devices, the domain, got {self.tray}"
+            )
         if self.all_reduce == "host" and self.kind != "pcie":
             raise ValueError(f"all_reduce must not be host with {self.kind}, which is no PCIe")
         if self.host and self.host.peer_access and not self.peer_access:

@@ -464,8 +464,9 @@ def room_of_a_node(gpu: str) -> int | None:
     Links may join fewer than all, as those between pairs of cards.
     Raises ScenarioError for a GPU that is not known.
     """
-    joined = load_gpu(gpu).interconnect.domain
-    return joined if joined and joined >= _USUAL else None
+    link = load_gpu(gpu).interconnect
+    joined = link.domain
+    return link.tray or (joined if joined and joined >= _USUAL else None)
 
 
 def nodes_problem(ranks: int, engines: int, *, nodes: int | None, room: int | None) -> str:
