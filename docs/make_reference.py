@@ -354,7 +354,7 @@ def judged(keys: dict[str, Any]) -> Iterator[str]:
     yield from plugin(Slo, limits)
     classes = limits["properties"]["classes"]["additionalProperties"]
     yield from section("### A class", ClassLimits, classes)
-    yield from section("## power", PowerOptions, keys["power"])
+    yield from section("## power", PowerOptions, keys["power"]["anyOf"][0])
     yield from section("## cost", CostOptions, cost)
     yield from section("## api", ApiPrices, cost["properties"]["api"]["anyOf"][0])
 

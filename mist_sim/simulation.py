@@ -73,8 +73,9 @@ class Simulation:
         (>= 0).
     slo: limits for goodput. warmup: seconds at the start whose arrivals do not count in the
         summary. network: carries KV entries between clients; None if no entries move.
-    power: power draw beside the GPUs. cost: prices to use; None: no cost is computed, nor where a
-        GPU has no price, which results warn of.
+    power: power draw beside the GPUs; None: there is none, and tables show no joules.
+    cost: prices to use; None: no cost is computed, nor where a GPU has no price, which results
+        warn of.
     hand_over: how requests go from prefill to decode; None: the defaults of `HandOver()`.
     lifecycle: clients that fail, start, drain or are scaled; None: all clients stay up.
     reconfigure: how clients with roles p_heavy and d_heavy change during the run; None: they do
@@ -139,7 +140,7 @@ class Simulation:
         self.slo = slo or Slo()
         self.warmup = warmup
         self.network = network
-        self.power = power or PowerOptions()
+        self.power = power
         self.cost = None if unpriced else cost
         self.reconfigure, self.search = reconfigure, search
         self.front_end = front_end or FrontEnd()
@@ -267,7 +268,7 @@ class Simulation:
     @property
     def asks_for_spending(self) -> bool:
         """Whether power or cost was set."""
-        return self.cost is not None or self.power != PowerOptions()
+        return self.cost is not None or self.power is not None
 
     def _no_energy(self) -> Iterator[ResultWarning]:
         """Yield a warning where power or cost was set and an engine has no known GPUs."""

@@ -7,14 +7,11 @@ of a bundle two: its attention workers and its FFN workers (`afd/machine.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.hardware.power import Array, DrawConfidence
 from mist_sim.hardware.work import StepCounts
-
-WattsOrigin = DrawConfidence | Literal["assumed"]
-"""Where watts come from: measured on the device, a data sheet, or assumed where steps lack both."""
 
 
 class GpuWork(NamedTuple):
@@ -70,7 +67,7 @@ class GpuMachine(Protocol):
         """Draft tokens of each decode, verified in a step."""
 
     @property
-    def watts_origin(self) -> WattsOrigin:
+    def watts_origin(self) -> DrawConfidence:
         """Where its watts come from."""
 
 

@@ -63,8 +63,9 @@ class Machine:
 
     @property
     def watts_origin(self) -> DrawConfidence:
-        """Whether watts were fitted on the device, or follow from its data sheet alone."""
-        return self.gpu.draw.confidence
+        """Where watts come from; those under a cap are assumed."""
+        is_capped = self.power_limit is not None and self.power_limit < self.gpu.power
+        return "assumed" if is_capped else self.gpu.draw.confidence
 
     @property
     def gpus_a_step(self) -> int:

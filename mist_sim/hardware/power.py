@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from mist_sim.errors import brief
 
 Array = NDArray[np.float64]
-DrawConfidence = Literal["fitted", "spec-only"]
+DrawConfidence = Literal["fitted", "spec-only", "assumed"]
+"""Where watts come from: measured on the device, a data sheet, or assumed for want of both."""
 
 _BEND = 4  # how sharply watts bend into the limit
 
@@ -39,7 +40,7 @@ class PowerDraw:
     experts: in steps of a mixture of experts, whose kernels keep the cores awake.
     peers: in steps that several GPUs share; they busy-wait for one another.
     lockstep: in addition, if replicas share their experts and step together.
-    confidence: "fitted" on measured power of the device, or "spec-only".
+    confidence: "fitted" on measured power of the device, "spec-only", or "assumed".
     """
 
     idle: float
@@ -58,9 +59,9 @@ class PowerDraw:
                 raise ValueError(f"{name} must be finite and >= 0, got {value}")
         if not self.idle < 1:
             raise ValueError(f"idle must be < 1, the thermal design power, got {self.idle}")
-        if self.confidence not in ("fitted", "spec-only"):
+        if self.confidence not in get_args(DrawConfidence):
             raise ValueError(
-                f"confidence must be fitted or spec-only, got {brief(self.confidence)}"
+                f"confidence must be fitted, spec-only or assumed, got {brief(self.confidence)}"
             )
 
 

@@ -10,14 +10,19 @@ Memory keeps its own clock: steps that wait for it are not slower. The table of 
 H100s under a cap (`h100-80gb-pcap` in `data/perf_model.csv`): in every row prompts take 1.3 times
 as long and tokens are unchanged, so its authors set a figure rather than measure each row. At half
 of the power it is 1.37 here. Lower caps have no such figure to compare with and are refused.
+
+So no slowdown was measured, least of all of steps that wait for memory and would draw more than the
+cap: these count at the cap in their usual time. Results say that all of this is assumed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
+from mist_sim.core.result_warnings import POWER_CAP, ResultWarning
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.hardware.power import Demand, Load, step_watts
@@ -29,10 +34,11 @@ _LOWEST = 0.5  # of the design power
 def with_power_limit(gpu: GpuSpec, limit: float | None) -> GpuSpec:
     """Return a GPU with its clock under a cap of so many watts; unchanged for None.
 
-    A cap from what prompts draw up to the design power, the card's own limit, changes nothing.
-    Raises ScenarioError for a cap above that, and for one too low to be validated.
+    A cap at the design power, the card's own limit, changes nothing; one from what prompts draw up
+    to it slows nothing. Raises ScenarioError for a cap above the design power, and for one too low
+    to be validated.
     """
-    if limit is None:
+    if limit is None or limit == gpu.power:
         return gpu
     if limit > gpu.power:
         raise ScenarioError(
@@ -45,9 +51,22 @@ def with_power_limit(gpu: GpuSpec, limit: float | None) -> GpuSpec:
             f"{gpu.name}: there is no figure of step times below, got {limit:g} W"
         )
     full, idle = _prompt_watts(gpu), gpu.draw.idle * gpu.power
-    if limit >= full:
-        return gpu
-    return replace(gpu, clock=((limit - idle) / (full - idle)) ** (1 / 3))
+    clock = min(((limit - idle) / (full - idle)) ** (1 / 3), 1.0)
+    known = gpu.confidence if gpu.confidence == "spec-only" else "analytic"
+    return replace(gpu, clock=clock, confidence=known)
+
+
+def cap_warnings(gpu: GpuSpec, limit: float | None) -> Iterator[ResultWarning]:
+    """Yield what is not known of steps under a cap. gpu: as capped."""
+    if limit is None or limit >= gpu.power:
+        return
+    yield ResultWarning(
+        POWER_CAP,
+        f"Step times and joules under power_limit {limit:g} W are assumed: {gpu.name} computes at "
+        f"{gpu.clock:.2f} of its rate, by the cube of the clock; steps that wait for memory take "
+        "no longer, and those that would draw more than the cap count at the cap. No slowdown was "
+        "measured: joules saved may be time lost.",
+    )
 
 
 def check_follows_clock(predictor: PipelinePredictor) -> None:

@@ -84,7 +84,8 @@ class Result(Findings):
         the run.
     collectives: how collectives are timed, for each client that spans several nodes.
     client_models: the model that each client serves, empty for none.
-    power: power draw beside the GPUs. cost: prices to use; None: no cost is computed.
+    power: power draw beside the GPUs; None: there is none, and tables show no joules.
+    cost: prices to use; None: no cost is computed.
     sliders: when TaiChi's sliders moved (seconds), and their positions; None: they never move.
     step_limits: limits of each client's steps; None: unknown; empty: for no client.
     known_warnings: warnings known before the run (`Simulation.warnings`).
@@ -112,7 +113,7 @@ class Result(Findings):
     layouts: dict[str, tuple[LayoutPeriod, ...]] = field(default_factory=dict)
     collectives: dict[str, str] = field(default_factory=dict)
     client_models: list[str] = field(default_factory=list)
-    power: PowerOptions = field(default_factory=PowerOptions)
+    power: PowerOptions | None = None
     cost: CostOptions | None = None
     sliders: tuple[tuple[float, Sliders], ...] | None = None
     step_limits: list[StepLimits | None] = field(default_factory=list)
@@ -197,7 +198,7 @@ class Result(Findings):
             for name, periods in self.layouts.items()
             if known
         }
-        return Ledger(self.recorder, machines, self.power, by_layout)
+        return Ledger(self.recorder, machines, self.power or PowerOptions(), by_layout)
 
     @cached_property
     def rooms(self) -> list[Room]:
@@ -214,7 +215,7 @@ class Result(Findings):
     @property
     def asks_for_spending(self) -> bool:
         """Whether power or cost was set in the scenario."""
-        return self.cost is not None or self.power != PowerOptions()
+        return self.cost is not None or self.power is not None
 
     @cached_property
     def bill(self) -> Bill | None:

@@ -129,7 +129,7 @@ def _build(scenario: Scenario) -> Simulation:
         slo=scenario.slo.make(),
         warmup=scenario.warmup,
         network=network,
-        power=scenario.power.make(),
+        power=None if scenario.power is None else scenario.power.make(),
         cost=scenario.cost.make() if scenario.cost else None,
         hand_over=hand_over,
         front_end=scenario.front_end.make(),

@@ -109,8 +109,8 @@ class Scenario(Strict):
         validate_default=True,
         description="limits that a good request keeps, or the name of a preset (mist list slos)",
     )
-    power: Annotated[Part, Settings(part_type(PowerOptions))] = Field(
-        {}, validate_default=True, description="other parts that draw power, beside the GPUs"
+    power: Annotated[Part, Settings(part_type(PowerOptions))] | None = Field(
+        None, description="parts that draw power beside the GPUs, where joules are asked for"
     )
     cost: Annotated[Part, Settings(_COST)] | None = Field(
         None, description="which prices count, where the cost of the run is asked for"

@@ -192,6 +192,14 @@ def test_a_cap_slows_prompts_and_not_tokens():
     assert capped["average_power_w"] < 350
 
 
+@pytest.mark.parametrize("limit", ["350 W", "699 W"])
+def test_a_cap_is_called_assumed(limit):
+    capped = simulate(scenario(clients__0__gpu="h100-sxm", clients__0__power_limit=limit)).summary
+    assert capped["power_estimates"] == {"llm": "assumed"}
+    assert capped["estimates"] == {"llm": "analytic"}
+    assert "power cap" in [each["kind"] for each in capped["warnings"]]
+
+
 @pytest.mark.parametrize("name", gpu_names())
 def test_every_kernel_computes_by_the_clock(name):
     """Of all types and phases, with figures of its own or those of the phase."""
@@ -277,6 +285,8 @@ def test_what_is_printed():
     quiet = simulate(scenario())
     console.print(results_table(quiet))
     assert "Energy" not in console.export_text()
+    console.print(results_table(simulate(scenario(power={}))))
+    assert "energy per output token" in console.export_text()
     console.print(results_table(simulate(scenario(cost={}))))
     text = console.export_text()
     assert "Energy and cost" in text

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mist_sim.hardware.devices.specs import GpuSpec
-from mist_sim.hardware.gpu_group import GpuGroup, GpuWork, WattsOrigin
+from mist_sim.hardware.gpu_group import GpuGroup, GpuWork
 from mist_sim.hardware.machine import Machine
-from mist_sim.hardware.power import Array
+from mist_sim.hardware.power import Array, DrawConfidence
 from mist_sim.hardware.work import StepCounts
 
 
@@ -76,7 +76,7 @@ class PassMachine:
         return self.models
 
     @property
-    def watts_origin(self) -> WattsOrigin:
+    def watts_origin(self) -> DrawConfidence:
         """Origin of the watts: measured only if those of all groups are."""
         origins = [model.watts_origin for model in self.models]
         return origins[0] if len(set(origins)) == 1 else "spec-only"
@@ -101,6 +101,6 @@ class OneAtWork:
         return [model if k == self.working else Waiting(model) for k, model in models]
 
     @property
-    def watts_origin(self) -> WattsOrigin:
+    def watts_origin(self) -> DrawConfidence:
         """Where the watts come from."""
         return PassMachine(self.models).watts_origin

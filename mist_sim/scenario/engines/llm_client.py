@@ -24,7 +24,7 @@ from mist_sim.hardware.collectives.spans import ONE_NODE, Spans
 from mist_sim.hardware.drafter import Drafter
 from mist_sim.hardware.kernel_choice import KernelChoice
 from mist_sim.hardware.machine import Machine
-from mist_sim.hardware.power_cap import with_power_limit
+from mist_sim.hardware.power_cap import cap_warnings, with_power_limit
 from mist_sim.hardware.predictors import PREDICTORS, PipelinePredictor
 from mist_sim.hardware.predictors.scaled import StepTimeScale
 from mist_sim.hardware.predictors.tower_times import TowerTimes
@@ -156,7 +156,11 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
         settings=_settings(config, predictor, kernels, model, cluster),
         kernels=kernels.named if times.by_backend else {},
         imitates=imitated(config),
-        warnings=(*older_versions(server), *length.warnings(scheduler.max_num_seqs, most)),
+        warnings=(
+            *older_versions(server),
+            *length.warnings(scheduler.max_num_seqs, most),
+            *cap_warnings(cluster.gpu, config.power_limit),
+        ),
         caches_prefixes=config.kv_cache.enable_prefix_caching and config.role != "decode",
     )
     parts: dict[str, Any] = {
@@ -216,7 +220,8 @@ def _settings(
     """
     source = None if config.speculative_config else predictor.traits.compared_as
     setting = comparable(source, model, cluster) if source else None
-    if setting is not None and cluster.gpu.clock < 1:
+    limit = config.power_limit
+    if setting is not None and limit is not None and limit < cluster.gpu.power:
         setting = CAPPED
     if setting is not None and config.lora is not None:
         setting = ADAPTED
