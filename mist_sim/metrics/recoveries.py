@@ -3,8 +3,9 @@
 Requests are taken twenty at a time, in the order of their arrival. Before the first failure one in
 ten is slower than nine in ten of that time; of twenty as usual, more than five are so in 1.1 % of
 the cases. Two such groups in a row are a disturbance. The last one that begins while the client is
-away ends with the first two groups in a row that are as usual: from their arrival on, latencies are
-back. That is judged of TTFT, TPOT, E2E and the wait in queues, each for itself.
+away ends with the first two groups in a row that are as usual and arrive after the last client is
+back, of those that come back: from their arrival on, latencies are back. That is judged of TTFT,
+TPOT, E2E and the wait in queues, each for itself.
 """
 
 from __future__ import annotations
@@ -99,46 +100,49 @@ def recoveries(
     latencies, seconds; what failed counts as slower than all others.
     Empty if fewer than `FEWEST` requests finished before the first failure.
     """
-    away: dict[float, float] = {}
-    for begin, end in absences:
-        away[begin] = max(end, away.get(begin, begin))
+    begins = sorted({begin for begin, _ in absences})
     order = np.argsort(columns["arrival_time"], kind="stable")
     c = {name: columns[name][order] for name in (*RECOVERING, "arrival_time", "finished_at")}
     is_done: Mask = columns["is_done"][order]
-    before = is_done & (c["finished_at"] <= min(away, default=-inf))
+    before = is_done & (c["finished_at"] <= min(begins, default=-inf))
     slow = {}
     for metric in RECOVERING:
         values = np.where(is_done, c[metric], inf)
         usual = values[before & ~np.isnan(values)]
         if len(usual) >= FEWEST:
             slow[metric] = values > np.quantile(usual, _USUAL), ~np.isnan(values)
-    return list(_each(sorted(away.items()), c["arrival_time"], slow)) if slow else []
+    return list(_each(begins, absences, c["arrival_time"], slow)) if slow else []
 
 
 def _each(
-    away: Sequence[tuple[float, float]], arrival: Array, slow: Mapping[str, tuple[Mask, Mask]]
+    begins: Sequence[float],
+    absences: Sequence[tuple[float, float]],
+    arrival: Array,
+    slow: Mapping[str, tuple[Mask, Mask]],
 ) -> Iterator[Recovery]:
     """Yield each failure with those that follow before latencies are back."""
-    first, there = 0, -inf
-    for last, until in enumerate([*(begin for begin, _ in away[1:]), inf]):
-        begin, there = away[first][0], max(there, away[last][1])
-        after = (arrival >= away[last][0]) & (arrival < until)
+    begin = begins[0]
+    for last, until in zip(begins, [*begins[1:], inf], strict=True):
+        ends = {end for start, end in absences if start <= last}
+        there, returned = max(ends), max(ends - {inf}, default=-inf)
+        after = (arrival >= last) & (arrival < until)
         back = {
-            metric: _back_at(arrival[after & known], is_slow[after & known], there)
+            metric: _back_at(arrival[after & known], is_slow[after & known], there, returned)
             for metric, (is_slow, known) in slow.items()
         }
         if until == inf or None not in back.values():
             waits = {
                 name: None if at is None else max(at - begin, 0.0) for name, at in back.items()
             }
-            yield Recovery(begin, away[last][0], waits)
-            first = last + 1
+            yield Recovery(begin, last, waits)
+            begin = until
 
 
-def _back_at(arrival: Array, is_slow: Mask, there: float) -> float | None:
+def _back_at(arrival: Array, is_slow: Mask, there: float, returned: float) -> float | None:
     """Return the arrival from which on latencies are as usual; minus infinity: they always were.
 
-    there: when the clients are there again, seconds. None: not before the last arrival.
+    there: when all clients are there again, seconds; infinite where one never is. returned: when
+    the last of those that come back is. None: not before the last arrival.
     """
     num_groups = len(arrival) // _GROUP
     if num_groups < _IN_A_ROW:
@@ -151,5 +155,5 @@ def _back_at(arrival: Array, is_slow: Mask, there: float) -> float | None:
     if not len(disturbed):
         return -inf
     usual = np.flatnonzero(is_usual[:-1] & is_usual[1:])
-    usual = usual[usual > disturbed[-1]]
+    usual = usual[(usual > disturbed[-1]) & (begins[usual] >= returned)]
     return float(begins[usual[0]]) if len(usual) else None

@@ -172,7 +172,7 @@ def _recovery(each: Mapping[str, Any]) -> str:
 def _when(seconds: float | None) -> str:
     if seconds is None:
         return "not by the last arrival"
-    return "at once" if seconds == 0 else f"after {seconds:.3g} s"
+    return "undisturbed" if seconds == 0 else f"after {seconds:.3g} s"
 
 
 def _reasons(recorder: ColumnRecorder) -> list[tuple[int, str]]:
