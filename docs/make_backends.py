@@ -18,8 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.kernel_grid import BLOCKS_OF, SYSTEMS, block_rows
-from mist_sim.calibration.kernels.expert_rows import backend_rows
+from mist_sim.calibration.kernels.expert_rows import backend_rows, expert_rows
 from mist_sim.calibration.kernels.kernel_fit import KernelFit, fit_kernel
+from mist_sim.calibration.kernels.kernel_reading import table_of
 from mist_sim.calibration.kernels.kernel_rows import KernelRows, joined
 from mist_sim.calibration.kernels.kernel_tables import written
 from mist_sim.calibration.kernels.tower_rows import read_towers
@@ -28,6 +29,7 @@ from mist_sim.hardware import load_gpu
 HARDWARE = Path(__file__).parent.parent / "mist_sim" / "hardware"
 VERSION = "aisimulate 0.13.0.dev202610270000000085"
 TOWERS_OF = "0.24.0"  # the version of vLLM that all cards have
+SGLANG = "0.5.10"
 LEAST = 500  # rows: those of fewer sizes leave figures open
 _DENSE = ("prefill_attention", "decode_attention")
 _NARROW = tuple(f"{name}_fp8" for name in _DENSE)
@@ -47,7 +49,11 @@ _BY_FLASH_2 = {
 }
 # whose kernels the tables are from to which the architectures' own figures were fitted
 USUAL: Mapping[str, Mapping[str, str]] = {
-    "ampere": {"experts_bf16": "triton", **dict.fromkeys(_DENSE, "FLASH_ATTN")},
+    "ampere": {
+        "experts_bf16": "triton",
+        **dict.fromkeys(("experts_int4", "experts_mxfp4"), "marlin"),
+        **dict.fromkeys(_DENSE, "FLASH_ATTN"),
+    },
     "ada": {**dict.fromkeys(_WIDE, "triton"), **_BY_FLASH_2},
     "hopper": {
         **dict.fromkeys((*_WIDE, "experts_mxfp4"), "triton"),
@@ -131,6 +137,15 @@ def tower_rows(folder: Path, architecture: str, version: str = TOWERS_OF) -> Ker
     return joined(found) if found else None
 
 
+def widened_experts(folder: Path, gpu: str) -> KernelRows:
+    """Return Marlin's experts on a card of Ampere, which vLLM's tables lack and SGLang's have."""
+    card = load_gpu(gpu)
+    small = replace(card.kernels["vector"], mbu=0.8)
+    table = table_of(folder / SYSTEMS["ampere"][gpu] / f"moe/sglang/{SGLANG}/moe_perf.parquet")
+    found = expert_rows(table[table["moe_dtype"].eq("int4_wo")], card, small)
+    return next(iter(found))
+
+
 def _written(folder: Path, architecture: str) -> None:
     """Write the kernels of an architecture that are not by back end."""
     path = HARDWARE / "architectures" / f"{architecture}.toml"
@@ -143,6 +158,9 @@ def _written(folder: Path, architecture: str) -> None:
     if towers and (fit := fit_kernel(towers)):
         of = f"encoder_attention tables of vLLM {TOWERS_OF} on {cards}"
         text = with_kernel(text, fit, of, "vector")
+    if architecture == "ampere" and (fit := fit_kernel(widened_experts(folder, "a100-80gb-sxm"))):
+        of = f"moe table of SGLang {SGLANG}, whose Marlin is vLLM's, on {cards}"
+        text = with_kernel(text, fit, of, "prefill_attention")
     path.write_text(text, "utf-8")
     print(f"{architecture}: {len(blocks)} tables of blocks, {len(towers or ())} rows of towers")
 

@@ -178,7 +178,7 @@ def test_a_format_that_a_gpu_cannot_multiply_is_widened():
     a100, h100 = (Cluster(load_gpu(name), 1) for name in ("a100-80gb-sxm", "h100-sxm"))
     assert experts_kind(model, a100) == "experts_int4"
     assert experts_kind(model, h100) == "experts_fp8"
-    assert not has_figures("ampere", "experts_int4", "marlin")
+    assert has_figures("ampere", "experts_int4", "marlin")
     assert deployment_of(load_model("qwen3-8b"), h100) == Deployment("hopper")
 
 

@@ -1,0 +1,1 @@
+"""Programs that make the package's figures; none of them is installed with it."""
