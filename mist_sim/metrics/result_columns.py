@@ -345,12 +345,24 @@ def _peak(recorder: ColumnRecorder, client_id: int, tracks: Sequence[dict[str, A
     return max(sums)
 
 
+def _busy(starts: Array, ends: Array, busy: Array) -> float:
+    """Return the seconds of a track's runs, the same to the bit however they were cut.
+
+    busy: of each; of a pipeline's rank, less than from its start to its end.
+    """
+    if not len(starts):
+        return 0.0
+    waits, less = starts[1:] - ends[:-1], busy - (ends - starts)
+    in_runs = ends[-1] - starts[0] - waits[waits != 0].sum()
+    return float(in_runs + less[less != 0].sum())
+
+
 def _track_totals(recorder: ColumnRecorder, track: int) -> dict[str, Any]:
     """Return the sums over a client's tracks for its row."""
     steps = recorder.steps[track].columns()
     num_steps = steps["num_steps"]
     values = (
-        float(steps["busy"].sum()),
+        _busy(*run_periods(recorder, track), steps["busy"]),
         int(num_steps.sum()),
         int(np.dot(steps["num_prefill_tokens"], num_steps)),
         int(recorder.decode_tokens(track).sum()),

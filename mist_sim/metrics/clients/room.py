@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mist_sim.core.step_limits import StepLimits
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.records.together import Tracks, together
+from mist_sim.metrics.records.together import Tracks, merged, together
 from mist_sim.metrics.tables.tabular import Columns, column
 
 
@@ -122,6 +122,7 @@ def _seconds_at_limits(
     sums = np.zeros((num_clients, 1 + len(_LIMITS)))
     rest = iter(all_tracks)
     for tracks in together(recorder, [track.number for track in all_tracks]):
+        tracks = merged(recorder, tracks)  # noqa: PLW2901
         mine = list(islice(rest, len(tracks.numbers)))
         inside = np.minimum(tracks.run_ends(), end) - np.maximum(tracks.runs["start"], begin)
         inside = np.maximum(inside, 0.0)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,16 @@ from mist_sim.metrics.records.columns import JoinedColumns
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.records.step_ends import Ends, StepEnds
 
+_OF_FIRST = (
+    "start",
+    "num_chunks",
+    "num_prefill_tokens",
+    "num_decodes",
+    "context_sum",
+    "chunk_context_sum",
+)
+_OF_LAST = ("num_waiting", "num_used_blocks")
+_SUMMED = ("num_steps", "num_prefill_pairs", "num_extrapolated")
 _MOST = 65_536  # steps put together: few enough for a processor's cache
 
 
@@ -24,7 +34,7 @@ class Tracks(NamedTuple):
     """
 
     numbers: Sequence[int]
-    runs: JoinedColumns
+    runs: Mapping[str, Any]
     ends: Sequence[StepEnds]
     run_cuts: list[int]
     step_cuts: list[int]
@@ -63,6 +73,42 @@ class Tracks(NamedTuple):
                 )
             ]
         )
+
+
+def merged(recorder: ColumnRecorder, tracks: Tracks) -> Tracks:
+    """Return tracks whose runs are as long as they can be, however their engines cut them.
+
+    A run goes on in the next one if that begins when it ends, with equal pieces of prompts and as
+    many decodes, and with the contexts that have come about by then. With drafts, whose steps give
+    different numbers of tokens, runs stay as they are.
+    """
+    rows = tracks.runs
+    starts, ends, steps = rows["start"], tracks.run_ends(), rows["num_steps"]
+    if len(starts) < 2 or any(recorder.step_tokens[number] for number in tracks.numbers):
+        return tracks
+    goes_on = starts[1:] == ends[:-1]
+    for context, more in (
+        ("context_sum", "num_decodes"),
+        ("chunk_context_sum", "num_prefill_tokens"),
+    ):
+        given = rows[more]
+        goes_on &= given[1:] == given[:-1]
+        goes_on &= rows[context][1:] == (rows[context] + steps * given)[:-1]
+    goes_on &= rows["num_chunks"][1:] == rows["num_chunks"][:-1]
+    goes_on[np.array(tracks.run_cuts[1:-1], dtype=np.intp) - 1] = False
+    firsts = np.concatenate([[0], np.flatnonzero(~goes_on) + 1])
+    lasts = np.append(firsts[1:], len(starts)) - 1
+    busy, whole = rows["busy"], ends - starts
+    found: dict[str, Any] = {name: rows[name][firsts] for name in _OF_FIRST}
+    found |= {name: np.add.reduceat(rows[name], firsts) for name in _SUMMED}
+    found |= {name: rows[name][lasts] for name in _OF_LAST}
+    found["busy"] = np.where(
+        np.logical_and.reduceat(busy == whole, firsts),
+        ends[lasts] - starts[firsts],
+        np.add.reduceat(busy, firsts),
+    )
+    cuts = np.searchsorted(firsts, tracks.run_cuts).tolist()
+    return tracks._replace(runs=found, run_cuts=cuts)
 
 
 def together(recorder: ColumnRecorder, numbers: Sequence[int] | None = None) -> Iterator[Tracks]:

@@ -24,7 +24,7 @@ from mist_sim.hardware.work import StepCounts
 from mist_sim.metrics.clients.lives import POWERED, RESERVED, Lives
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.records.together import Tracks, joined_tracks
+from mist_sim.metrics.records.together import Tracks, joined_tracks, merged
 from mist_sim.metrics.requests.rows import RequestRows
 from mist_sim.metrics.spending.spent import Spent
 from mist_sim.units import Watts, require_quantities
@@ -233,7 +233,7 @@ class Ledger:
 
     def _of_tracks(self, tracks: Sequence[int], machine: GpuMachine) -> Iterator[list[Runs]]:
         """Yield the runs of each of some tracks, one item for each group."""
-        joined = joined_tracks(self._recorder, tracks)
+        joined = merged(self._recorder, joined_tracks(self._recorder, tracks))
         rows: dict[str, Any] = {name: joined.runs[name].astype(float) for name in _WORK}
         given = self._tokens_given(joined, rows)
         counts = _step_counts(rows, given, machine.num_drafts)
