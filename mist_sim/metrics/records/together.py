@@ -95,7 +95,7 @@ def merged(recorder: ColumnRecorder, tracks: Tracks) -> Tracks:
         goes_on &= given[1:] == given[:-1]
         goes_on &= rows[context][1:] == (rows[context] + steps * given)[:-1]
     goes_on &= rows["num_chunks"][1:] == rows["num_chunks"][:-1]
-    goes_on[np.array(tracks.run_cuts[1:-1], dtype=np.intp) - 1] = False
+    goes_on[[cut - 1 for cut in tracks.run_cuts if 0 < cut < len(starts)]] = False
     firsts = np.concatenate([[0], np.flatnonzero(~goes_on) + 1])
     lasts = np.append(firsts[1:], len(starts)) - 1
     busy, whole = rows["busy"], ends - starts
