@@ -298,6 +298,7 @@ def test_drafts_without_an_acceptance_rate_run(capsys, tmp_path, model, config):
     """As pasted: the rate is assumed, and said to be in the account and in the result, once."""
     pasted = f"vllm serve {model} --speculative-config '{config}'"
     few = "vllm bench serve --request-rate 9 --num-prompts 5 --input-len 30 --output-len 9"
+    few += " --ignore-eos"
     assert exit_code("from-vllm", pasted, few, "--gpu", "h200", "--explain") == 0
     out, err = capsys.readouterr()
     assert "unless you set it" in " ".join(err.split())

@@ -195,6 +195,26 @@ def test_inputs_that_are_given_again_add_up():
     assert found.keys["clients"][0]["sampling"] == {"temperature": 0}
 
 
+@pytest.mark.parametrize(
+    ("line", "may_stop"),
+    [
+        ("vllm bench serve --output-len 9", True),
+        ("vllm bench serve --output-len 9 --no-ignore-eos", True),
+        ("vllm bench serve --output-len 9 --ignore-eos", False),
+        ("""vllm bench serve --output-len 9 --extra-body '{"ignore_eos": true}'""", False),
+        ("vllm bench throughput --input-len 9 --output-len 9", False),
+        (f"{AIPERF} --osl 9 --num-requests 4", True),
+        (f"{AIPERF} --osl 9 --num-requests 4 --extra-inputs ignore_eos:true", False),
+        (f"{SGLANG} --dataset-name random", False),
+        (f"{SGLANG} --dataset-name random --disable-ignore-eos", True),
+        (f"{GUIDELLM} {GUIDED} --rate-type throughput", False),
+    ],
+)
+def test_answers_that_may_stop_are_assumed(line, may_stop):
+    found = from_vllm([line]).assumptions
+    assert any("may end them earlier" in each for each in found) == may_stop
+
+
 def test_limits_go_by_the_generators_names():
     """AIPerf's inter-token latency is a mean of each request, which is vLLM's TPOT."""
     pairs = '"time_to_first_token:500 inter_token_latency:30 request_latency:9000"'

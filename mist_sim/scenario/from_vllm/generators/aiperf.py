@@ -27,6 +27,7 @@ from mist_sim.scenario.from_vllm.generators.workloads import (
     keys_of,
     limits,
     normal,
+    note_stops,
     random_lengths,
 )
 
@@ -196,6 +197,7 @@ def keys(load: Load) -> dict[str, Any]:
             load.said["body"] = pairs(load.get("inputs"))
         except ArgumentTypeError as error:
             load.account.refused(load.written["inputs"], str(error))
+    note_stops(load, "--extra-inputs ignore_eos:true")
     if load.get("path") is not None:
         return keys_of(load, _replayed(load))
     _arrivals(load)

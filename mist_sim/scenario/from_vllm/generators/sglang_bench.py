@@ -10,7 +10,7 @@ from typing import Any
 
 from mist_sim.scenario.from_vllm.generators.table import Load, Row, others, positive, rate, sets
 from mist_sim.scenario.from_vllm.generators.workloads import (
-    BY_COMMAND,
+    MAY_STOP,
     OWN_LENGTHS,
     arrivals,
     between,
@@ -88,7 +88,7 @@ ROWS: tuple[Row, ...] = (
     *others(_TEXT, "prompt-suffix"),
     *others(_TEXT, "apply-chat-template tokenize-prompt gsp-ordered gsp-fast-prepare",
             arity="switch"),
-    *others(BY_COMMAND, "disable-ignore-eos", fate="assumed", arity="switch"),
+    *others(MAY_STOP, "disable-ignore-eos", fate="assumed", arity="switch"),
     *others("requests of a group go where the router sends them", "gsp-send-routing-key",
             fate="assumed", arity="switch"),
     *others("it is the way of mooncake here", "use-trace-timestamps", arity="switch"),

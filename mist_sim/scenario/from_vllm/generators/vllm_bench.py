@@ -20,6 +20,7 @@ from mist_sim.scenario.from_vllm.generators.table import (
 )
 from mist_sim.scenario.from_vllm.generators.workloads import (
     BY_COMMAND,
+    MAY_STOP,
     ONE_ANSWER,
     OWN_LENGTHS,
     SAMPLED,
@@ -28,6 +29,7 @@ from mist_sim.scenario.from_vllm.generators.workloads import (
     file_of,
     keys_of,
     limits,
+    note_stops,
     random_lengths,
     ratios,
     repeated_lengths,
@@ -215,10 +217,12 @@ def serve(load: Load) -> dict[str, Any]:
         )
     else:
         load.unused(["backend"], _WHERE)
-    if load.get("ignore_eos") is False:
-        load.account.assumed(load.written["ignore_eos"], BY_COMMAND)
-    else:
+    if load.get("ignore_eos"):
         load.unused(["ignore_eos"], BY_COMMAND)
+    elif "ignore_eos" in load.said:
+        load.account.assumed(load.written["ignore_eos"], MAY_STOP)
+    else:
+        note_stops(load, "--ignore-eos")
     workload = _requests(load, load.get("dataset", "random"))
     if "limits" in load.said:
         load.said["goodput"] = limits(load, load.get("limits"), _GOODPUT)

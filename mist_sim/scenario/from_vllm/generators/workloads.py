@@ -19,6 +19,7 @@ SAMPLING = "sampling"
 SAMPLED = ("temperature", "top_p", "top_k", *PENALTIES)
 OWN_LENGTHS = "answers of the file have their own lengths; instead: --set workload.max_tokens=N"
 BY_COMMAND = "answers have the lengths of the command"
+MAY_STOP = "answers take all tokens that are asked for; a model may end them earlier"
 ONE_ANSWER = "one answer a request is simulated; leave it out"
 _CAPS = ("max_tokens", "max_completion_tokens")
 
@@ -191,6 +192,16 @@ def keys_of(load: Load, workload: dict[str, Any]) -> dict[str, Any]:
         keys["seed"] = load.get("seed")
         load.applied("seed", "seed")
     return keys
+
+
+def note_stops(load: Load, remedy: str) -> None:
+    """Note that answers are as long as asked for, unless the model is told not to stop.
+
+    remedy: the flag that tells it.
+    """
+    body = load.get("body", {})
+    if not any(body.get(key) for key in ("ignore_eos", "min_tokens")):
+        load.account.assumed(f"a line without {remedy}", MAY_STOP)
 
 
 def _body(load: Load, workload: dict[str, Any]) -> dict[str, Any]:
