@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,41 @@ def pooled_gaps(recorder: ColumnRecorder, after: float = 0.0) -> Iterator[stats.
             counts[ends < after] = 0
             one = len(tracks.ends) == 1  # whose pieces count as parts
             yield stats.Weighted(gaps, counts, None if one else tracks.step_cuts)
+
+
+class TimedGaps(NamedTuple):
+    """Gaps between tokens in the order in which they end.
+
+    ends, gaps: seconds. counts: how many requests had each, above 0.
+    """
+
+    ends: Array
+    gaps: Array
+    counts: NDArray[np.int64]
+
+
+def timed_gaps(recorder: ColumnRecorder, after: float = 0.0) -> TimedGaps:
+    """Return all gaps by their time, even while the run goes on. after: as in `pooled_gaps`.
+
+    The newest steps of a track, up to some hundred, are written later, and are left out until then.
+    """
+    extra = recorder.gaps.columns()
+    parts = [(extra["time"], extra["gap"], extra["count"])]
+    for steps, all_ends in zip(recorder.steps, recorder.step_ends, strict=True):
+        rows = steps.columns()
+        up_to = np.cumsum(rows["num_steps"])
+        whole = int(np.searchsorted(up_to, len(all_ends), "right"))
+        if whole:
+            ends = all_ends[: int(up_to[whole - 1])]
+            runs = {name: column[:whole] for name, column in rows.items()}
+            found = latency.step_gaps(
+                runs["start"], runs["num_steps"], runs["num_decodes"], runs["num_gaps"], ends
+            )
+            parts.append((ends, *found))
+    ends, gaps, counts = map(np.concatenate, zip(*parts, strict=True))
+    places = np.flatnonzero((counts > 0) & (ends >= after))
+    places = places[np.argsort(ends[places], kind="stable")]
+    return TimedGaps(ends[places], gaps[places], counts[places])
 
 
 def gap_percentile(recorder: ColumnRecorder, after: float, percentile: float) -> float:

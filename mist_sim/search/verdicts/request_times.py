@@ -270,9 +270,12 @@ class Target:
         good = [float(summary.get("good_request_fraction", 0.0)) for summary in summaries]
         return not good or fmean(good) >= share.asked
 
-    def worst_limit(self, times: RequestTimes) -> str | None:
-        """Return the limit whose quantile exceeds it most, or comes nearest; None: no requests."""
-        worst: dict[str, float] = {}
+    def worst_limit(self, times: RequestTimes, gaps: tuple[float, str] = (0.0, "")) -> str | None:
+        """Return the limit whose quantile exceeds it most, or comes nearest; None: no requests.
+
+        gaps: as `gaps_over` returns them.
+        """
+        worst = {gaps[1]: gaps[0]} if gaps[1] else dict[str, float]()
         for name, (share, mine) in replace(self, each=True).shares_in(times).items():
             ratios = share.ratios(times)[mine]
             if len(ratios):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import log
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,12 @@ from mist_sim.core.request import Request
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.core.visit import Failure, Visit
 from mist_sim.metrics import WatchedEnds
+from mist_sim.metrics.clients.step_figures import timed_gaps
 from mist_sim.metrics.run_warnings import record_warnings
 from mist_sim.metrics.stability import Stays
+from mist_sim.search.verdicts.percentiles import Percentile
 from mist_sim.search.verdicts.request_times import RequestTimes, Share, Target, none_counts
-from mist_sim.search.verdicts.steady_state import ERROR, Look, OfClass, Seen, look, looks
+from mist_sim.search.verdicts.steady_state import ERROR, Look, OfClass, Seen, SeenGaps, look, looks
 from mist_sim.simulation import Simulation
 from mist_sim.traces import AllAtOnce, ArrivalProcess, Workload
 from mist_sim.traces.base import RowSampler
@@ -64,13 +65,6 @@ def run_until_known(
     except _KnownError as known:
         found = known.look
     warnings = tuple(record_warnings(recorder, simulation.warmup))
-    over, figure = target.gaps_over(recorder, simulation.warmup)
-    is_open = found.attained is None and over > 1  # gaps decide what requests leave open
-    is_worse = found.attained and over and 2 * log(over) > sum(found.margins)
-    if is_open or is_worse:
-        both = (log(over), log(over))
-        found = replace(found, attained=over <= 1, margins=both, reason="", needs=None)
-        return found, figure, warnings
     return found, recorder.worst_limit(), warnings
 
 
@@ -114,7 +108,8 @@ class _Watching(WatchedEnds):
 
     def worst_limit(self) -> str | None:
         """Return the limit that is worst so far."""
-        return self._target.worst_limit(RequestTimes.of(self, self._warmup))
+        gaps = self._target.gaps_over(self, self._warmup)
+        return self._target.worst_limit(RequestTimes.of(self, self._warmup), gaps)
 
     def _seen(self) -> Seen:
         c: Mapping[str, Any] = self.requests.columns()
@@ -137,7 +132,13 @@ class _Watching(WatchedEnds):
             np.nan_to_num(c["queued"], nan=np.inf),
             Stays(visits["queued_at"], np.where(np.isnan(started), left, started)),
             [self._of_class(share, first) for share in shares],
+            [self._gaps(each) for each in self._target.percentiles if each.is_of_gaps],
         )
+
+    def _gaps(self, each: Percentile) -> SeenGaps:
+        found = timed_gaps(self, self._warmup)
+        limit = each.limit * (1 + self._target.relaxation)
+        return SeenGaps(found.ends, found.gaps / limit, found.counts, each.share)
 
     def _of_class(self, share: Share, first: int) -> OfClass | None:
         """Return which requests from the first one on a share is of; None: all of them."""

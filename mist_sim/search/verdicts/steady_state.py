@@ -6,8 +6,9 @@ that are empty; requests of one moment share their luck; and after enough looks 
 with the wish. So a look
 
 - leaves out the ramp;
-- divides the rest into batches, whose quantiles follow each other as an autoregression of first
-  order does (the correction of Skart: Tafazzoli and Wilson, IIE Transactions 43, 2011);
+- divides the rest into batches (of requests; of steps for the gaps between tokens), whose
+  quantiles follow each other as an autoregression of first order does (the correction of Skart:
+  Tafazzoli and Wilson, IIE Transactions 43, 2011);
 - shares out the chance of a wrong verdict among all looks (Bonferroni).
 
 A service near its capacity looks good for a long time: its queue has not grown yet. To attain
@@ -26,7 +27,7 @@ docs/background/verdicts.md says how often a verdict is wrong where the truth is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from math import ceil, inf, nan, sqrt
@@ -70,6 +71,19 @@ class OfClass(NamedTuple):
     share: float
 
 
+class SeenGaps(NamedTuple):
+    """The gaps between tokens, in order of the time at which they end, and a limit on them.
+
+    ends: seconds. ratios: gap over limit. counts: how many requests had each. share: of the gaps
+    that has to keep the limit.
+    """
+
+    ends: Array
+    ratios: Array
+    counts: NDArray[np.int64]
+    share: float
+
+
 class Seen(NamedTuple):
     """The requests of a run that have ended, in order of their arrival.
 
@@ -79,6 +93,7 @@ class Seen(NamedTuple):
     stays: of each in the system. times: seconds that each took, waits apart. waits: seconds.
     queue: of all visits, until a client began with them.
     classes: of each row of the ratios, the requests that it is of; None: all of them.
+    gaps: between tokens, for each limit on them.
     """
 
     ids: NDArray[np.int64]
@@ -88,6 +103,7 @@ class Seen(NamedTuple):
     waits: Array
     queue: Stays
     classes: Sequence[OfClass | None] = ()
+    gaps: Sequence[SeenGaps] = ()
 
 
 @dataclass(frozen=True)
@@ -143,25 +159,14 @@ def look(seen: Seen, share: float, error: float) -> Look:
         reason = "too few requests have ended for two batches"
         needs = ceil(_GROWTH * max(len(seen.ids), least_requests(share)))
         return Look(None, nan, (-inf, inf), num, reason, needs)
-    found = []
-    for ratios, of_class in zip_longest(seen.ratios, seen.classes):
-        series = _with_gaps(ratios[:num_known], ids)[ramp:]
-        asked = share
-        if of_class is not None:
-            asked = of_class.share
-            if of_class.mask is not None:
-                series = series[of_class.mask[ramp:num]]
-            num_class = int((~np.isnan(series)).sum())
-            if num_class < 2 * _of_a_batch(asked):
-                reason = "too few requests of a class have ended for two batches"
-                factor = _GROWTH * 2 * _of_a_batch(asked) / num_class if num_class else inf
-                return Look(None, nan, (-inf, inf), num, reason, _needs(num, factor))
-        found.append(_compare(series, asked, error))
-    attainment = min(
-        each.attainment
-        for each, of_class in zip_longest(found, seen.classes)
-        if of_class is None or of_class.mask is not None
-    )
+    begin = float(arrival[np.searchsorted(ids, ramp)])
+    of_requests = _each_limit(seen, num_known, ramp, share, error)
+    compared = [*of_requests, *_each_limit_on_gaps(seen, begin, error)]
+    if untold := [each for each in compared if isinstance(each, _TooFew)]:
+        factor = max(each.factor for each in untold)
+        return Look(None, nan, (-inf, inf), num, untold[0].reason, _needs(num, factor))
+    found = [each for each in compared if isinstance(each, _Compared)]
+    attainment = min(each.attainment for each in found if each.counts)
     worst = max(found, key=lambda each: sum(each.margins))
     seems = attainment, worst.margins, num
     crowd = _in_system(arrival, seen.stays.end[:num_known])[ids >= ramp]
@@ -188,7 +193,8 @@ class _Compared(NamedTuple):
     """A quantile of time over limit, as a logarithm: negative where the limit is kept.
 
     asked: the share that has to be good. low, high: at the level of the look; margins: at 95 %.
-    factor: so many times as many requests would tell.
+    factor: so many times as many requests would tell. counts: whether the share of good ones is one
+    of the slo's.
     """
 
     attainment: float
@@ -197,6 +203,50 @@ class _Compared(NamedTuple):
     high: float
     margins: tuple[float, float]
     factor: float
+    counts: bool = True
+
+
+class _TooFew(NamedTuple):
+    """A limit of which a run is too short to tell. factor: as in `_Compared`."""
+
+    reason: str
+    factor: float
+
+
+def _each_limit(
+    seen: Seen, num_known: int, ramp: int, share: float, error: float
+) -> Iterator[_Compared | _TooFew]:
+    """Compare the requests after the ramp with each limit. share, error: as in `look`."""
+    ids = seen.ids[:num_known]
+    for ratios, of_class in zip_longest(seen.ratios, seen.classes):
+        series = _with_gaps(ratios[:num_known], ids)[ramp:]
+        if of_class is None:
+            yield _compare(series, share, error)
+            continue
+        asked, mask = of_class.share, of_class.mask
+        if mask is not None:
+            series = series[mask[ramp : len(series) + ramp]]
+        num_class = int((~np.isnan(series)).sum())
+        least = 2 * _of_a_batch(asked)
+        if num_class < least:
+            factor = _GROWTH * least / num_class if num_class else inf
+            yield _TooFew("too few requests of a class have ended for two batches", factor)
+        else:
+            yield _compare(series, asked, error)._replace(counts=mask is not None)
+
+
+def _each_limit_on_gaps(seen: Seen, begin: float, error: float) -> Iterator[_Compared | _TooFew]:
+    """Compare the gaps that end from `begin` (seconds) on with each limit on them."""
+    for gaps in seen.gaps:
+        first = int(np.searchsorted(gaps.ends, begin))
+        num_steps, least = len(gaps.ends) - first, 2 * _of_a_batch(gaps.share)
+        if not len(gaps.ends):  # the limit is kept
+            continue
+        if num_steps < least:
+            factor = least / num_steps if num_steps else inf
+            yield _TooFew("too few steps have ended for two batches", factor)
+        else:
+            yield _compare_gaps(gaps.ratios[first:], gaps.counts[first:], gaps.share, error)
 
 
 def _surely_fewer(found: _Compared, num_stretches: float, error: float) -> bool:
@@ -256,18 +306,42 @@ def _compare(series: Array, share: float, error: float) -> _Compared:
 
     One on its way counts as good where that is missed, and as missed where it is attained.
     """
-    from scipy.special import stdtrit
-
     best, worst = (np.nan_to_num(series, nan=end) for end in (-inf, inf))
     known = series[~np.isnan(series)]
     num_batches = min(_BATCHES, len(known) // _of_a_batch(share))
-    quantiles = np.array([quantile(part, share) for part in np.array_split(known, num_batches)])
-    deviation = sqrt(float(quantiles.var(ddof=1)) / num_batches * inflation(quantiles))
+    batches = [quantile(part, share) for part in np.array_split(known, num_batches)]
+    ends = quantile(best, share), quantile(worst, share)
+    return _compared(ends, np.array(batches), share, float((known <= 0).mean()), error)
+
+
+def _compare_gaps(
+    ratios: Array, counts: NDArray[np.int64], share: float, error: float
+) -> _Compared:
+    """Compare a quantile of gaps over their limit with 1; as `_compare`.
+
+    Batches have as many steps each: all gaps of a step are equal, and those of one request are of
+    steps that follow each other, so that steps and not gaps are counted.
+    """
+    series = log_ratios(ratios)
+    num_batches = min(_BATCHES, len(series) // _of_a_batch(share))
+    parts = zip(*(np.array_split(each, num_batches) for each in (series, counts)), strict=True)
+    batches = np.array([quantile(part, share, weights) for part, weights in parts])
+    whole = quantile(series, share, counts)
+    good = float(counts[series <= 0].sum() / counts.sum())
+    return _compared((whole, whole), batches, share, good, error)._replace(counts=False)
+
+
+def _compared(
+    ends: tuple[float, float], batches: Array, share: float, attainment: float, error: float
+) -> _Compared:
+    """Return how a quantile between two ends compares with 0. batches: the quantile of each."""
+    from scipy.special import stdtrit
+
+    (low, high), num_batches = ends, len(batches)
+    deviation = sqrt(float(batches.var(ddof=1)) / num_batches * inflation(batches))
     width = float(stdtrit(num_batches - 1, 1 - error)) * deviation
-    low, high = quantile(best, share), quantile(worst, share)
     distance = abs(low + high) / 2
     factor = (width / distance) ** 2 if distance else inf
-    attainment = float((known <= 0).mean())
     half = float(stdtrit(num_batches - 1, 0.975)) * deviation
     margins = low - half, high + half
     return _Compared(attainment, share, low - width, high + width, margins, factor)
@@ -278,8 +352,16 @@ def _of_a_batch(share: float) -> int:
     return ceil(_BEYOND / (1 - share) * (1 - 1e-9))
 
 
-def quantile(values: Array, share: float) -> float:
-    """Return the least value that a share of the values does not exceed."""
+def quantile(values: Array, share: float, counts: NDArray[np.int64] | None = None) -> float:
+    """Return the least value that a share of the values does not exceed.
+
+    counts: how often each occurs; None: once.
+    """
+    if counts is not None:
+        order = np.argsort(values)
+        up_to = np.cumsum(counts[order])
+        rank = max(ceil(share * int(up_to[-1]) - 1e-9), 1)
+        return float(values[order[np.searchsorted(up_to, rank)]])
     rank = min(max(ceil(share * len(values) - 1e-9), 1), len(values)) - 1
     return float(np.partition(values, rank)[rank])
 

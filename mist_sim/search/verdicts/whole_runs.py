@@ -52,9 +52,8 @@ def run_workload(
         and each.num_missed <= target.most_missed(each.num_requests, each.share.asked)
         for each in rows
     )
-    worst = target.worst_limit(times)
-    if attained and (over := target.gaps_over(recorder, warmup))[0] > 1:
-        attained, worst = False, over[1]
+    gaps = target.gaps_over(recorder, warmup)
+    attained, worst = attained and gaps[0] <= 1, target.worst_limit(times, gaps)
     stability, shown = None, tuple(record_warnings(recorder, warmup))
     if attained:
         stability = result.data.get("stability")
