@@ -18,13 +18,13 @@ import pandas as pd
 
 from benchmarks import kernel_grid
 from benchmarks.kernel_grid import SYSTEMS, formats, left_out, shapes
-from mist_sim.calibration.kernels.expert_rows import backend_of, backend_rows
-from mist_sim.calibration.kernels.kernel_fit import fit_kernel
-from mist_sim.calibration.kernels.kernel_reading import table_of
 from mist_sim.hardware import GpuSpec, load_gpu
 from mist_sim.hardware.devices.backends import usual_backend
 from mist_sim.hardware.devices.kernels import Kernel
 from mist_sim.models import load_model
+from tools.kernels.expert_rows import backend_of, backend_rows
+from tools.kernels.kernel_fit import fit_kernel
+from tools.kernels.kernel_reading import table_of
 
 _THEIRS = {"bf16": "bfloat16", "fp8": "fp8", "mxfp4": "w4a16_mxfp4"}
 _MXFP8 = ("mxfp4", "flashinfer_trtllm_afp8")  # activations of 8 bits have a name of their own

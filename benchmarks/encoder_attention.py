@@ -19,11 +19,11 @@ import pandas as pd
 import typer
 
 from benchmarks.kernel_grid import SYSTEMS
-from mist_sim.calibration.kernels.kernel_fit import fit_kernel
-from mist_sim.calibration.kernels.kernel_rows import KernelRows, joined
-from mist_sim.calibration.kernels.tower_rows import read_towers
 from mist_sim.hardware import GpuSpec, load_gpu
 from mist_sim.hardware.devices.kernels import FIGURES, kernel_of
+from tools.kernels.kernel_fit import fit_kernel
+from tools.kernels.kernel_rows import KernelRows, joined
+from tools.kernels.tower_rows import read_towers
 
 FITTED, NEWER = "0.24.0", "0.25.0"
 _SIZES = {"up to 512 patches": (0, 512), "up to 4,096": (513, 4096), "more": (4097, 10**9)}

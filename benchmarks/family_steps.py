@@ -29,8 +29,6 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 
-from mist_sim.calibration.mixers.mixer_fit import fit_mixer
-from mist_sim.calibration.mixers.mixer_sources import ARCHITECTURES, Tables
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
@@ -42,6 +40,8 @@ from mist_sim.models.layers import mixers_of
 from mist_sim.models.mixers import CompressedMixer
 from mist_sim.models.model_loading import names_of
 from mist_sim.models.moe_backends import OF_0_24, expert_format
+from tools.mixers.mixer_fit import fit_mixer
+from tools.mixers.mixer_sources import ARCHITECTURES, Tables
 
 FAMILIES: Mapping[str, Sequence[str]] = {
     "Gated DeltaNet": (

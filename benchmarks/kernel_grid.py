@@ -23,9 +23,6 @@ from typing import Any
 import pandas as pd
 
 from mist_sim import ScenarioError
-from mist_sim.calibration.kernels.aiconfigurator import read_latent, read_products, read_system
-from mist_sim.calibration.kernels.kernel_fit import KernelFit, fit_kernel
-from mist_sim.calibration.kernels.kernel_rows import KernelRows, joined
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
 from mist_sim.hardware.devices.kernels import Kernel
@@ -33,6 +30,9 @@ from mist_sim.hardware.devices.specs import Efficiency
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.predictors.external.silicon import Package, Silicon
 from mist_sim.models import ModelSpec, load_model
+from tools.kernels.aiconfigurator import read_latent, read_products, read_system
+from tools.kernels.kernel_fit import KernelFit, fit_kernel
+from tools.kernels.kernel_rows import KernelRows, joined
 
 # the cards that were measured, by architecture, and what the package calls them
 SYSTEMS: Mapping[str, Mapping[str, str]] = {

@@ -16,12 +16,6 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from mist_sim.calibration.power.power_runs import (
-    MLENERGY_MODELS,
-    mlenergy_kernels,
-    mlenergy_model,
-)
-from mist_sim.calibration.power.token_energy import ASKED
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
@@ -31,6 +25,12 @@ from mist_sim.hardware.sampling import SamplingTimes
 from mist_sim.hardware.setting import setting_of
 from mist_sim.metrics.load import load_of
 from mist_sim.models import ModelSpec
+from tools.power.power_runs import (
+    MLENERGY_MODELS,
+    mlenergy_kernels,
+    mlenergy_model,
+)
+from tools.power.token_energy import ASKED
 
 Array = NDArray[np.float64]
 FILE = Path("../shared/measurements/ml-energy-vllm-0.11/mlenergy_calibration.csv")

@@ -18,13 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.kernel_grid import BLOCKS_OF, SYSTEMS, block_rows
-from mist_sim.calibration.kernels.expert_rows import backend_rows, expert_rows
-from mist_sim.calibration.kernels.kernel_fit import KernelFit, fit_kernel
-from mist_sim.calibration.kernels.kernel_reading import table_of
-from mist_sim.calibration.kernels.kernel_rows import KernelRows, joined
-from mist_sim.calibration.kernels.kernel_tables import written
-from mist_sim.calibration.kernels.tower_rows import read_towers
 from mist_sim.hardware import load_gpu
+from tools.kernels.expert_rows import backend_rows, expert_rows
+from tools.kernels.kernel_fit import KernelFit, fit_kernel
+from tools.kernels.kernel_reading import table_of
+from tools.kernels.kernel_rows import KernelRows, joined
+from tools.kernels.kernel_tables import written
+from tools.kernels.tower_rows import read_towers
 
 HARDWARE = Path(__file__).parent.parent / "mist_sim" / "hardware"
 VERSION = "aisimulate 0.13.0.dev202610270000000085"

@@ -24,11 +24,11 @@ from matplotlib.figure import Figure
 
 from benchmarks import kernel_grid, measured_itl
 from benchmarks.kernel_grid import TERMS, score
-from mist_sim.calibration.kernels.kernel_rows import KernelRows, joined
-from mist_sim.calibration.kernels.layer_tables import read_layers
 from mist_sim.hardware import GpuSpec, load_gpu
 from mist_sim.hardware.devices.kernels import kernel_of
 from mist_sim.models import load_model
+from tools.kernels.kernel_rows import KernelRows, joined
+from tools.kernels.layer_tables import read_layers
 
 HERE = Path(__file__).parent
 PAGE, IMAGES = HERE / "background" / "kernels.md", HERE / "images"

@@ -14,11 +14,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from mist_sim.calibration.kernels.kernel_tables import written
-from mist_sim.calibration.mixers.mixer_calibration import Calibration, calibrations
-from mist_sim.calibration.mixers.mixer_fit import Score
-from mist_sim.calibration.mixers.mixer_sources import ARCHITECTURES, Tables
 from mist_sim.hardware import architectures
+from tools.kernels.kernel_tables import written
+from tools.mixers.mixer_calibration import Calibration, calibrations
+from tools.mixers.mixer_fit import Score
+from tools.mixers.mixer_sources import ARCHITECTURES, Tables
 
 HERE = Path(__file__).parent
 PAGE = HERE / "background" / "hybrid_models.md"

@@ -13,21 +13,21 @@ from pathlib import Path
 
 import numpy as np
 
-from mist_sim.calibration.power.power_fit import fit_draw, left_out_errors, of_kernels, of_runs
-from mist_sim.calibration.power.power_runs import (
-    PowerRun,
-    argonne_runs,
-    kernel_power,
-    mlenergy_runs,
-    splitwise_runs,
-)
-from mist_sim.calibration.power.token_energy import token_energy
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors import EngineOverhead, RooflinePredictor
 from mist_sim.hardware.work import StepCounts
 from mist_sim.models import load_model
+from tools.power.power_fit import fit_draw, left_out_errors, of_kernels, of_runs
+from tools.power.power_runs import (
+    PowerRun,
+    argonne_runs,
+    kernel_power,
+    mlenergy_runs,
+    splitwise_runs,
+)
+from tools.power.token_energy import token_energy
 
 PAGE = Path(__file__).parent / "background" / "power_and_cost.md"
 PICTURE = Path(__file__).parent / "images" / "power.png"

@@ -1,1 +1,1 @@
-"""Programs that make the package's figures; none of them is installed with it."""
+"""What made the package's own catalog and pages; run from a checkout, and in no wheel."""

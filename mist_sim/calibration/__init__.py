@@ -3,11 +3,6 @@
 from mist_sim.calibration.afd_latency import AfdFit, fit_afd_coefficients
 from mist_sim.calibration.closed_loop_fit import calibrate_closed_loop
 from mist_sim.calibration.fitted_figures import Calibration, write_spec
-from mist_sim.calibration.kernels.kernel_calibration import (
-    KernelFits,
-    calibrate_kernels,
-    catalog_figures,
-)
 from mist_sim.calibration.loop_protocol import LoopProtocol
 from mist_sim.calibration.regression.fitting import Regression, Setting, fit_regression
 from mist_sim.calibration.regression.measured_steps import MeasuredSteps, read_splitwise, read_steps
@@ -17,15 +12,12 @@ from mist_sim.calibration.splitwise_fit import calibrate_splitwise
 __all__ = [
     "AfdFit",
     "Calibration",
-    "KernelFits",
     "LoopProtocol",
     "MeasuredSteps",
     "Regression",
     "Setting",
     "calibrate_closed_loop",
-    "calibrate_kernels",
     "calibrate_splitwise",
-    "catalog_figures",
     "fit_afd_coefficients",
     "fit_file",
     "fit_regression",

@@ -22,7 +22,7 @@ ANY_LOAD = "any load"
 
 OF_THE_RULE = 0.09
 """How far a share of a card by rule may be off: of an RTX 3090 by an RTX A6000, the one such pair
-that was measured (`calibration/kernels/related_cards.py`)."""
+that was measured (`tools/related_cards.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 
 from mist_sim import Scenario, load_gpu, load_model
-from mist_sim.calibration import calibrate_kernels, fit_afd_coefficients
+from mist_sim.calibration import fit_afd_coefficients
 from mist_sim.calibration.closed_loop_fit import closed_loop_observations
 from mist_sim.calibration.loop_protocol import LoopProtocol
 from mist_sim.calibration.regression.measured_steps import read_splitwise, read_steps
@@ -24,6 +24,7 @@ from mist_sim.validation import read_run
 from tests.damage.draws import Draw
 from tests.damage.files_of_scenarios import PLAIN, Files, Kinds, csv, written
 from tests.reference import measured
+from tools.kernels.kernel_calibration import calibrate_kernels
 
 
 def _measured_run(draw: Draw) -> Files:

@@ -312,7 +312,7 @@ def test_kinds_that_are_not_known():
         (["splitwise", "x.csv", "--gpu", "a10"], "has no a10. Known: a100-80gb-sxm, h100-sxm"),
         (["splitwise", "x.csv"], "x.csv: no such file"),
         (["closed_loop", "points.csv"], "points.csv: line 2: lengths, users and times must be > 0"),
-        (["catalog", "none"], "no such file"),
+        (["kernels", "none"], "python -m tools.kernels in a checkout"),
     ],
 )
 def test_measurements_that_cannot_be_fitted(tmp_path, monkeypatch, arguments, message):

@@ -497,7 +497,7 @@ def test_a_reader_who_has_seen_enough_is_no_error(command):
         (["mist", "list", "s"], ["schedulers", "samplers", "stages", "slos"]),
         (
             ["mist", "calibrate", ""],
-            ["splitwise", "closed_loop", "kernels", "catalog", "text", "rag", "run"],
+            ["splitwise", "closed_loop", "text", "rag", "run"],
         ),
     ],
     ids=str,
@@ -523,7 +523,7 @@ def test_an_unknown_option_is_typers_business(mist):
     ("args", "words"),
     [
         (["calibrate", "splitwise", "m.csv", "--model", "qwen3-32b"], "--model has no effect"),
-        (["calibrate", "catalog", ".", "--out", "x.toml"], "--out has no effect with catalog"),
+        (["calibrate", "text", ".", "--gpu", "a100"], "--gpu has no effect with text"),
         (["calibrate", "splitwise", "m.csv", "--out", "no/x.toml"], "there is no folder no"),
         (["fit", "m.csv", "--out", "no/x.json"], "no/x.json: cannot be written"),
         (["fit", "m.csv", "--out", "."], ".: cannot be written: is a folder"),

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from mist_sim import Fabric, Link, Scenario, ScenarioError
-from mist_sim.calibration.kv_transfers import fit_connector
 from mist_sim.environment import Environment
 from mist_sim.network import Connector, Message, NixlConnector, Seat, Tenant
 from mist_sim.simulation import Simulation
@@ -107,17 +106,6 @@ def test_a_plain_connector_changes_nothing():
     result = simulation(THREE)
     result.network = plain
     assert result.run().summary == served(THREE).summary
-
-
-def test_lines_are_fitted():
-    connector = fit_connector([0.0, 100.0, 200.0], [1.0, 3.0, 5.0], 100.0, NixlConnector())
-    assert connector.start == pytest.approx(1.0)
-    assert connector.efficiency == pytest.approx(0.5)
-    assert connector.per_descriptor == NixlConnector().per_descriptor
-    with pytest.raises(ValueError, match="must have two different sizes or more"):
-        fit_connector([1.0, 1.0], [1.0, 2.0], 100.0)
-    with pytest.raises(ValueError, match="must grow by 1 / bandwidth"):
-        fit_connector([1.0, 2.0], [1.0, 1.001], 100.0)
 
 
 @pytest.mark.parametrize(

@@ -298,4 +298,4 @@ def test_files_and_words(tmp_path):
     assert table.seconds.sum() * 1e3 == pytest.approx(data["step_ms"])
     assert table.share.sum() == pytest.approx(1)
     sources = table.set_index("operator").source
-    assert sources["qkv_proj"].startswith("mist calibrate kernels")
+    assert sources["qkv_proj"].startswith("tools.kernels")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from mist_sim import Simulation, Workload, llm_client
-from mist_sim.calibration.kernels.kernel_calibration import catalog_figures
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, Efficiency, GpuSpec, Interconnect, gpu_names, load_gpu
 from mist_sim.hardware.devices.specs import TYPICAL_DECODE, TYPICAL_PREFILL
 from tests.reference.sources import source_of
+from tools.catalog import catalog_figures
 
 NAMES = [
     "a10",
@@ -224,7 +224,7 @@ def test_no_alias_stands_for_two_cards():
         assert load_gpu(name).name == name
 
 
-FITTED = {  # by mist calibrate catalog
+FITTED = {  # by tools.catalog
     "rtx-a6000": {
         **dict.fromkeys(("prefill.mfu", "decode.mfu"), 0.675),
         **dict.fromkeys(("prefill.mbu", "decode.mbu"), 0.95),

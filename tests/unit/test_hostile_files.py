@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from mist_sim import Cluster, Scenario, ScenarioError, TraceError, load_gpu, load_model
 from mist_sim.bounds import LINE_LENGTH, TABLE_BYTES
-from mist_sim.calibration import calibrate_kernels, fit_afd_coefficients
+from mist_sim.calibration import fit_afd_coefficients
 from mist_sim.calibration.closed_loop_fit import closed_loop_observations
 from mist_sim.calibration.loop_protocol import LoopProtocol
 from mist_sim.durations import DURATIONS
@@ -39,6 +39,7 @@ from mist_sim.validation import read_run
 from tests.effort import examples
 from tests.reference.scenarios import BASE
 from tests.unit.test_models import LLAMA
+from tools.kernels.kernel_calibration import calibrate_kernels
 
 MIB = 2**20
 

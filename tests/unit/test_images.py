@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 import mist_sim as mist
 from mist_sim import Scenario, ScenarioError, simulate
-from mist_sim.calibration.kernels.kernel_fit import fit_kernel
-from mist_sim.calibration.kernels.tower_rows import tower_rows
 from mist_sim.clients.image_encoder import ImageEncoderClient
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.images import Image, Images
@@ -30,6 +28,8 @@ from mist_sim.rng import Streams
 from mist_sim.traces.prompt_images import ImageLaw, PromptImages
 from mist_sim.traces.readers.tabular_reader import AzureReader
 from tests.effort import examples
+from tools.kernels.kernel_fit import fit_kernel
+from tools.kernels.tower_rows import tower_rows
 
 QWEN = load_model("qwen3.5-27b")
 SIZES = {"1024x768": 1}

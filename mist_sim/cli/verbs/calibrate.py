@@ -12,7 +12,6 @@ from mist_sim.cli.options import ReplaceFile
 from mist_sim.cli.session import note
 
 if TYPE_CHECKING:
-    from mist_sim.calibration import KernelFits
     from mist_sim.calibration.fitted_figures import Calibration
     from mist_sim.calibration.loop_protocol import LoopProtocol
     from mist_sim.hardware import GpuSpec
@@ -30,12 +29,11 @@ KINDS = {
         "max-num-seqs",
         "out",
     ),
-    "kernels": ("gpu", "model", "out"),
-    "catalog": (),
     "text": ("out",),
     "rag": ("measure", "out"),
     "run": ("out",),
 }
+_IN_A_CHECKOUT = ("kernels", "catalog")  # kinds that the package's own catalog was made with
 _GPU, _MODEL = "h100-sxm", "qwen3-32b"
 
 
@@ -91,8 +89,6 @@ def calibrate(
     kind: str = typer.Argument(
         metavar="KIND",
         help="splitwise: prompt and token times. closed_loop: mean TTFT and TPOT by concurrency. "
-        "kernels: tables of operators (aiconfigurator-core, LLMServingSim, Vidur). "
-        "catalog: kernel timings, from which two of the catalog's own entries are made. "
         "text: normalisation, tokenisation and more of texts, timed here on one core for a minute "
         "or two (pip install 'mist-sim[text]'). "
         "rag: searches of vector indexes, which faiss makes here with --measure. "
@@ -102,9 +98,8 @@ def calibrate(
     ),
     measurements: Path = typer.Argument(
         metavar="MEASUREMENTS",
-        help="The file; for kernels of aiconfigurator-core, the folder of a system; for catalog, "
-        "the folder of all files; for text, a folder of texts; "
-        "for rag, the CSV of searches, which --measure writes; for run, a folder with a run.yaml.",
+        help="The file; for text, a folder of texts; for rag, the CSV of searches, which --measure "
+        "writes; for run, a folder with a run.yaml.",
         show_default=False,
     ),
     gpu: str | None = typer.Option(
@@ -112,8 +107,7 @@ def calibrate(
     ),
     model: str | None = typer.Option(
         None,
-        help=f"The model measured, for closed_loop (by default {_MODEL}), and for kernels if the "
-        "table does not name it.",
+        help=f"The model measured, for closed_loop; by default {_MODEL}.",
     ),
     engine: Engine = None,
     think_time: ThinkTime = None,
@@ -154,9 +148,6 @@ def calibrate(
         "max-num-seqs": max_num_seqs,
     }
     _check(kind, {"gpu": gpu, "model": model, **driven, "measure": measure or None, "out": out})
-    if kind == "catalog":
-        _print_catalog(measurements)
-        return
     if kind == "rag":
         from mist_sim.cli.calibrations.rag import calibrate_searches
 
@@ -169,11 +160,6 @@ def calibrate(
         return
     with Saved() as saved, output_file(out, replace=force) if out else nullcontext() as file:
         saved.output = file
-        if kind == "kernels":
-            fits = _kernels(measurements, load_gpu(gpu or _GPU), model)
-            if file is not None:
-                file.write(fits.text)
-            return
         if kind == "text":
             times = _texts(measurements)
             if file is not None:
@@ -191,6 +177,8 @@ def _check(kind: str, options: Mapping[str, object]) -> None:
     """Raise ScenarioError for an unknown kind, and for options that it does not take."""
     from mist_sim.errors import ScenarioError, brief, did_you_mean
 
+    if kind in _IN_A_CHECKOUT:
+        raise ScenarioError(f"{kind}: run python -m tools.{kind} in a checkout of mist-sim instead")
     if kind not in KINDS:
         raise ScenarioError(
             f"no measurements of kind {brief(kind)}{did_you_mean(kind, KINDS)} "
@@ -221,32 +209,6 @@ def _print(found: Calibration) -> None:
     console.print(listed(titles, errors, right=range(1, 4)))
     console.print()
     console.print(listed(("figure", "value", ""), figures, right=[1]))
-
-
-def _kernels(path: Path, gpu: GpuSpec, model: str | None) -> KernelFits:
-    """Fit a table of kernels, and print the figures with their errors."""
-    from mist_sim.calibration import calibrate_kernels
-    from mist_sim.calibration.kernels.kernel_tables import written
-    from mist_sim.models import load_model
-    from mist_sim.report.elements.terminal import Terminal
-    from mist_sim.report.elements.widths import listed
-
-    with Terminal(stderr=True).status("fitting ..."):
-        found = calibrate_kernels(path, gpu, load_model(model) if model else None)
-    rows = [
-        (
-            fit.kind,
-            f"{fit.num_rows:,}",
-            f"{fit.median:.1%}",
-            f"{fit.ninth:.0%}",
-            ", ".join(f"{name} {value}" for name, value in written(fit.values).items()),
-            ", ".join(fit.at_bound),
-        )
-        for fit in found.fits
-    ]
-    titles = ("kernels", "rows", "median error", "nine in ten", "figures", "not determined")
-    Terminal().print(listed(titles, rows, right=range(1, 4)))
-    return found
 
 
 def _texts(folder: Path) -> str:
@@ -301,12 +263,3 @@ def _protocol(driven: Mapping[str, Any]) -> LoopProtocol:
         return LoopProtocol(**said)
     except ValueError as error:
         raise ScenarioError(str(error)) from None
-
-
-def _print_catalog(folder: Path) -> None:
-    """Print the catalog's fitted entries, with more digits."""
-    from mist_sim.calibration import catalog_figures
-
-    for name, figures in catalog_figures(folder).items():
-        cells = (f"{figure} {value:.3f}" for figure, value in figures.items())
-        typer.echo(f"{name:14} {'  '.join(cells)}")

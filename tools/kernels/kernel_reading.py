@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.bounds import NUMBER
-from mist_sim.calibration.kernels.kernel_rows import KernelRows
 from mist_sim.errors import ScenarioError
 from mist_sim.inputs.parquet import read_parquet
+from tools.kernels.kernel_rows import KernelRows
 
 if TYPE_CHECKING:
     import pandas as pd

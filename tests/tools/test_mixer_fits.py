@@ -9,12 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mist_sim.calibration.mixers.mixer_calibration import calibrations
-from mist_sim.calibration.mixers.mixer_fit import fit_mixer, left_out
-from mist_sim.calibration.mixers.mixer_rows import MixerRows, Part
-from mist_sim.calibration.mixers.mixer_sources import Tables
-from mist_sim.calibration.mixers.modules import Module, _layer, read_modules
-from mist_sim.calibration.mixers.recurrences import read_states
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
@@ -23,6 +17,12 @@ from mist_sim.hardware.predictors.analytic.differing import differing_times
 from mist_sim.models import load_model
 from mist_sim.models.layers import LayerSpec
 from mist_sim.models.mixers import LinearMixer
+from tools.mixers.mixer_calibration import calibrations
+from tools.mixers.mixer_fit import fit_mixer, left_out
+from tools.mixers.mixer_rows import MixerRows, Part
+from tools.mixers.mixer_sources import Tables
+from tools.mixers.modules import Module, _layer, read_modules
+from tools.mixers.recurrences import read_states
 
 H200 = load_gpu("h200")
 MODULES = {

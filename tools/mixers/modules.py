@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mist_sim.calibration.mixers.mixer_rows import Array, MixerRows, Part, joined
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
 from mist_sim.hardware.predictors.analytic.compile import Phase
@@ -20,6 +19,7 @@ from mist_sim.models.layers import LayerSpec
 from mist_sim.models.mixers import CompressedMixer, HeadsMixer, LatentMixer, Mixer
 from mist_sim.models.operators import Attends, attends
 from mist_sim.models.operators.mixers import mixer_operators
+from tools.mixers.mixer_rows import Array, MixerRows, Part, joined
 
 if TYPE_CHECKING:
     import pandas as pd

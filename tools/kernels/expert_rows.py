@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mist_sim.calibration.kernels.kernel_reading import (
+from mist_sim.hardware import GpuSpec
+from mist_sim.hardware.devices.kernels import Kernel
+from mist_sim.inputs.tables import of_a_form
+from tools.kernels.kernel_reading import (
     FORMATS,
     cold,
     columns,
     table_of,
     versions_of,
 )
-from mist_sim.calibration.kernels.kernel_rows import KernelRows, joined, kernel_rows, shapes_of
-from mist_sim.hardware import GpuSpec
-from mist_sim.hardware.devices.kernels import Kernel
-from mist_sim.inputs.tables import of_a_form
+from tools.kernels.kernel_rows import KernelRows, joined, kernel_rows, shapes_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from mist_sim.calibration.kernels.related_cards import MOST, Card, related_shares
 from mist_sim.hardware import Cluster, gpu_from_table, load_gpu
 from mist_sim.hardware.setting import comparable
 from mist_sim.metrics.expected_errors import error_bar
 from mist_sim.models import load_model
+from tools.related_cards import MOST, Card, related_shares
 
 # boost clocks: NVIDIA's data sheets of L40S, L40 and RTX 6000 Ada, its Ada white paper (RTX 4090),
 # and TechPowerUp's database (L4)

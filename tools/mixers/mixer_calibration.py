@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mist_sim.calibration.mixers.mixer_fit import MixerFit, Score, fit_mixer, left_out, score_of
-from mist_sim.calibration.mixers.mixer_rows import Figures, MixerRows
-from mist_sim.calibration.mixers.mixer_sources import Tables
+from tools.mixers.mixer_fit import MixerFit, Score, fit_mixer, left_out, score_of
+from tools.mixers.mixer_rows import Figures, MixerRows
+from tools.mixers.mixer_sources import Tables
 
 _ATTENTION = ("floor", "mfu", "mbu")
 _STATE = {True: ("floor", "serial", "mfu", "mbu"), False: ("floor", "mbu")}

@@ -1,4 +1,4 @@
-"""Figures of kernels from tables of measured ones: `mist calibrate kernels`, and the catalog's."""
+"""Figures of kernels from tables of measured ones: `python -m tools.kernels`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mist_sim.calibration.kernels.aiconfigurator import read_system
-from mist_sim.calibration.kernels.kernel_fit import KernelFit, fit_kernel
-from mist_sim.calibration.kernels.kernel_rows import KernelRows, joined
-from mist_sim.calibration.kernels.kernel_tables import gpu_text
-from mist_sim.calibration.kernels.layer_tables import read_layers
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware import GpuSpec, load_gpu
+from mist_sim.hardware import GpuSpec
 from mist_sim.hardware.devices.kernels import Kernel, kernel_of
-from mist_sim.models import ModelSpec, load_model
-
-_LAYERS = "layer-profiles/v0/{}/meta-llama/Llama-3.1-8B/tp1/layers.csv.gz"
-_BY_LAYERS = {"rtx-a6000": "A6000", "rtx-3090": "RTX3090"}  # cards that no other table has
+from mist_sim.models import ModelSpec
+from tools.kernels.aiconfigurator import read_system
+from tools.kernels.kernel_fit import KernelFit, fit_kernel
+from tools.kernels.kernel_rows import KernelRows, joined
+from tools.kernels.kernel_tables import gpu_text
+from tools.kernels.layer_tables import read_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +66,3 @@ def _small(gpu: GpuSpec) -> Kernel:
 def _kinds(rows: Sequence[KernelRows]) -> Iterator[KernelRows]:
     for kind in dict.fromkeys(part.kind for part in rows):
         yield joined([part for part in rows if part.kind == kind])
-
-
-def catalog_figures(measurements: Path) -> dict[str, dict[str, float]]:
-    """Return the catalog's figures of cards with only layer measurements (LLMServingSim).
-
-    measurements: the folder with all files.
-    """
-    model = load_model("llama-3.1-8b")
-    found = {}
-    for name, folder in _BY_LAYERS.items():
-        gpu = load_gpu(name)
-        rows = read_layers(measurements / _LAYERS.format(folder), gpu, model)
-        fit = fit_kernel(joined(rows))
-        if fit:
-            found[name] = {
-                f"{phase}.{share}": fit.values[share]
-                for phase in ("prefill", "decode")
-                for share in ("mfu", "mbu")
-            } | {"kernels.bf16.floor": fit.values["floor"]}
-    return found

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from mist_sim.bounds import NUMBER
-from mist_sim.calibration.mixers.mixer_rows import MixerRows, joined
-from mist_sim.calibration.mixers.modules import read_modules
-from mist_sim.calibration.mixers.recurrences import StateKind, read_states
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec, load_gpu
 from mist_sim.inputs.parquet import read_parquet
 from mist_sim.inputs.tables import of_a_form
+from tools.mixers.mixer_rows import MixerRows, joined
+from tools.mixers.modules import read_modules
+from tools.mixers.recurrences import StateKind, read_states
 
 if TYPE_CHECKING:
     import pandas as pd

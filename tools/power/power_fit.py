@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from mist_sim.calibration.power.power_runs import Kernels, PowerRun
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.power import Array, Demand, Load, PowerDraw, step_watts
+from tools.power.power_runs import Kernels, PowerRun
 
 FIGURES: Mapping[str, tuple[float, float, float]] = {
     "active": (0.1, 0.0, 1.0),

@@ -10,10 +10,10 @@ import csv
 
 import pytest
 
-from mist_sim.calibration.kv_transfers import fit_connector
 from mist_sim.environment import Environment
 from mist_sim.models import load_model
 from mist_sim.network import Connector, Fabric, Message, MooncakeConnector, Seat, Tenant
+from tools.kv_transfers import fit_connector
 
 NICS = 200e9
 MODEL = load_model("qwen3-8b")
@@ -33,8 +33,10 @@ def rows(shared) -> list[tuple[int, float]]:
 def test_a_line_through_transfers_is_found_again():
     """5 ms, and a quarter of the bandwidth; what is slower than the way cannot be faster."""
     sizes = [1e6, 1e8, 3e9]
-    found = fit_connector(sizes, [5e-3 + size / 50e9 for size in sizes], NICS)
+    times, given = [5e-3 + size / 50e9 for size in sizes], MooncakeConnector(per_descriptor=1e-6)
+    found = fit_connector(sizes, times, NICS, given)
     assert (found.start, found.efficiency) == pytest.approx((5e-3, 0.25))
+    assert found.per_descriptor == 1e-6
     faster = fit_connector(sizes, [-1e-3 + size / 50e9 for size in sizes], NICS)
     assert faster.start == 0.0
     with pytest.raises(ValueError, match="must have two different sizes or more, got"):

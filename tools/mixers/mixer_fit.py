@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from mist_sim.calibration.mixers.mixer_rows import Array, Figures, MixerRows
 from mist_sim.errors import ScenarioError
+from tools.mixers.mixer_rows import Array, Figures, MixerRows
 
 _FEWEST_ROWS = 20
 _RANGES: Mapping[str, tuple[float, float, float]] = {

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from mist_sim.calibration.kernels.kernel_rows import KernelRows
+from tools.kernels.kernel_rows import KernelRows
 
 Array = NDArray[np.float64]
 

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mist_sim.calibration.power.power_runs import PowerRun
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.power import step_watts
 from mist_sim.hardware.predictors import EngineOverhead, RooflinePredictor
 from mist_sim.hardware.predictors.base import sustained_rates
 from mist_sim.hardware.sampling import Sampling, SamplingTimes
+from tools.power.power_runs import PowerRun
 
 ASKED = Sampling(temperature=0.8, top_p=0.95)
 """What ML.ENERGY's client asks for (ml-energy/benchmark)."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mist_sim.calibration.kernels.kernel_reading import columns, table_of
-from mist_sim.calibration.kernels.kernel_rows import KernelRows, kernel_rows, shapes_of
 from mist_sim.hardware import GpuSpec
 from mist_sim.hardware.predictors.analytic.tower_attention import computed_head
 from mist_sim.inputs.tables import of_a_form
+from tools.kernels.kernel_reading import columns, table_of
+from tools.kernels.kernel_rows import KernelRows, kernel_rows, shapes_of
 
 if TYPE_CHECKING:
     import pandas as pd

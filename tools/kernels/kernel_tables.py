@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mist_sim.calibration.kernels.kernel_fit import KernelFit
 from mist_sim.errors import printable
 from mist_sim.spec_files import toml_string
+from tools.kernels.kernel_fit import KernelFit
 
 _SECONDS = ("floor", "serial", "per_input")
 _PHASES = ("prefill", "decode")
@@ -27,7 +27,7 @@ def architecture_text(head: str, fits: Sequence[KernelFit], sources: Mapping[str
 
 def gpu_text(base: str, fits: Sequence[KernelFit], sources: Mapping[str, str]) -> str:
     """Return a GPU spec file with fitted kernels, based on an entry of the catalog."""
-    lines = ["# Fitted by mist calibrate kernels"]
+    lines = ["# Fitted by tools.kernels"]
     lines += [f"# {fit.kind}: {_residual(fit)}" for fit in fits]
     lines += [f"based_on = {toml_string(base)}", 'confidence = "fitted"']
     plain = next((fit for fit in fits if fit.kind == "bf16"), None)
@@ -78,4 +78,4 @@ def _residual(fit: KernelFit) -> str:
 
 
 def _source(fit: KernelFit, sources: Mapping[str, str]) -> str:
-    return toml_string(f"mist calibrate kernels: {sources[fit.kind]}; {_residual(fit)}")
+    return toml_string(f"tools.kernels: {sources[fit.kind]}; {_residual(fit)}")

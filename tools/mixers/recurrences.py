@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from mist_sim.calibration.mixers.mixer_rows import Array, MixerRows, Part, joined
 from mist_sim.hardware import GpuSpec
 from mist_sim.models import load_model
 from mist_sim.models.layers import LayerSpec
 from mist_sim.models.mixers import LinearMixer
 from mist_sim.models.operators import StateWork, states
+from tools.mixers.mixer_rows import Array, MixerRows, Part, joined
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,16 +13,8 @@ import pandas as pd
 import pytest
 
 from mist_sim import Cluster, RooflinePredictor, ScenarioError, load_gpu, load_model
-from mist_sim.calibration import catalog_figures, read_splitwise
+from mist_sim.calibration import read_splitwise
 from mist_sim.calibration.fitted_figures import with_figures
-from mist_sim.calibration.power.power_fit import fit_draw, left_out_errors, of_kernels, of_runs
-from mist_sim.calibration.power.power_runs import (
-    argonne_runs,
-    kernel_power,
-    mlenergy_runs,
-    splitwise_runs,
-)
-from mist_sim.calibration.power.token_energy import modelled_step, token_energy
 from mist_sim.calibration.splitwise_fit import FIGURES, calibrate_splitwise
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.power import PowerDraw
@@ -31,6 +23,15 @@ from mist_sim.validation.closed_loop import measured_points
 from mist_sim.validation.open_loop import _bench_requests, vllm_019
 from tests.reference import measured, published
 from tests.reference.published import ANSWER, BATCHES, SIZES, splitwise_rows, write_rows
+from tools.catalog import catalog_figures
+from tools.power.power_fit import fit_draw, left_out_errors, of_kernels, of_runs
+from tools.power.power_runs import (
+    argonne_runs,
+    kernel_power,
+    mlenergy_runs,
+    splitwise_runs,
+)
+from tools.power.token_energy import modelled_step, token_energy
 
 H100 = load_gpu("h100-sxm")
 OURS = {"llama2-70b": "llama-2-70b", "bloom-176b": "bloom-176b"}
