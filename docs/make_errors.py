@@ -30,9 +30,9 @@ from mist_sim.metrics.load import (
     LOW_LOAD,
     OTHER_LOAD,
 )
-from mist_sim.validation.error_bars import LEAST, SHARE, SOURCES, Point, bars, is_inside
-from mist_sim.validation.held_out import Cell, cells, left_out
-from mist_sim.validation.measured_points import page_points
+from tools.validation.error_bars import LEAST, SHARE, SOURCES, Point, bars, is_inside
+from tools.validation.held_out import Cell, cells, left_out
+from tools.validation.measured_points import page_points
 
 HERE = Path(__file__).parent
 PAGE = HERE / "validation.md"

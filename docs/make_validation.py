@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mist_sim.validation import MeasuredRun, known_runs
+from mist_sim.validation import MeasuredRun
 from mist_sim.validation.comparing import Row
+from tools.validation.known import known_runs
 
 PAGE = Path(__file__).parent / "validation.md"
 _TITLES = ("", "measured", "simulated", "error", "mean \\|error\\|", "median \\|error\\|")

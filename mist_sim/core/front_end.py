@@ -80,7 +80,7 @@ MEASURED = FrontEnd(
 
 response and output_token: engine traces of vLLM 0.15.1 on H100, 2026 (inference-sim/training,
 output/fit/coefficients.json). request: fitted on medians of TTFT of six of the twelve runs in
-the same repository (`mist_sim/validation/shared_prefixes.py`). stream_token: with it, a process
+the same repository (`tools/validation/shared_prefixes.py`). stream_token: with it, a process
 is full at 76.5 requests a second with 198 tokens each, which is what one served in vLLM pull
 request 17546 (2 x A100, Llama-3.2-1B, --data-parallel-size 2, before the change).
 prompt_token: prompts of 570 to 790 tokens show none.

@@ -1,7 +1,7 @@
 """Expected errors of TTFT and TPOT, against real engines: `expected_errors.csv`.
 
 A row of that file is a setting that has measurements like it, under a kind of load. `python
-docs/make_errors.py` writes it (`mist_sim.validation.error_bars` says how the ranges are found).
+docs/make_errors.py` writes it (`tools.validation.error_bars` says how the ranges are found).
 """
 
 from __future__ import annotations

@@ -175,12 +175,6 @@ def _summary_rows(simulated: Mapping[str, Any], measured: Mapping[str, float]) -
     yield from rows
 
 
-def points_row(metric: str, errors: NDArray[np.float64]) -> Row:
-    """Return one row for many points, from their relative errors."""
-    row = Row(metric, "", None, None, float(np.median(errors)))
-    return _with_errors(row, errors)
-
-
 def _with_errors(row: Row, errors: NDArray[np.float64]) -> Row:
     sizes = np.abs(errors)
     return replace(row, spread=float(sizes.mean()), middle=float(np.median(sizes)))

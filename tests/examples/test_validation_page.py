@@ -4,8 +4,8 @@ import importlib.util
 
 import pytest
 
-from mist_sim.validation import known
 from tests.conftest import ROOT
+from tools.validation import known
 
 
 @pytest.fixture(scope="module")

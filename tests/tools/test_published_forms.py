@@ -18,9 +18,6 @@ from mist_sim.calibration.fitted_figures import with_figures
 from mist_sim.calibration.splitwise_fit import FIGURES, calibrate_splitwise
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.power import PowerDraw
-from mist_sim.validation import known
-from mist_sim.validation.closed_loop import measured_points
-from mist_sim.validation.open_loop import _bench_requests, vllm_019
 from tests.reference import measured, published
 from tests.reference.published import ANSWER, BATCHES, SIZES, splitwise_rows, write_rows
 from tools.catalog import catalog_figures
@@ -32,6 +29,9 @@ from tools.power.power_runs import (
     splitwise_runs,
 )
 from tools.power.token_energy import modelled_step, token_energy
+from tools.validation import known
+from tools.validation.closed_loop import measured_points
+from tools.validation.open_loop import _bench_requests, vllm_019
 
 H100 = load_gpu("h100-sxm")
 OURS = {"llama2-70b": "llama-2-70b", "bloom-176b": "bloom-176b"}
@@ -272,7 +272,7 @@ def test_times_of_requests_are_from_the_stamps_of_the_core(folder):
 
 
 def test_a_run_of_vllm_is_simulated_as_it_ran_and_with_parts_left_out(folder, monkeypatch):
-    monkeypatch.setattr("mist_sim.validation.open_loop._FIT_ON", 3)
+    monkeypatch.setattr("tools.validation.open_loop._FIT_ON", 3)
     runs = {run.name.partition("requests: ")[2]: list(run.rows()) for run in vllm_019(folder)}
     assert list(runs) == [
         "layer profile",

@@ -153,8 +153,8 @@ def test_validation_says_how_many_runs_it_left(monkeypatch):
         MeasuredRun(name=str(n), engine="vLLM", provenance="MIT", rows=stops if n == 2 else list)
         for n in range(5)
     ]
-    monkeypatch.setattr(validation, "known_runs", lambda folder: runs)
-    result = CliRunner().invoke(app, ["validate"])
+    monkeypatch.setattr(validation, "read_run", lambda folder, **_: runs[int(folder.name)])
+    result = CliRunner().invoke(app, ["validate", *map(str, range(5))])
     assert result.exit_code == 143
     assert "vLLM; MIT" in result.stdout
     assert "stopped after 2 runs: 3 runs missing\nterminated; nothing is" in result.stderr

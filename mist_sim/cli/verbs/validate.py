@@ -15,15 +15,10 @@ if TYPE_CHECKING:
     from mist_sim.validation import MeasuredRun
     from mist_sim.validation.comparing import Row
 
-_MEASUREMENTS = Path("../shared/measurements")
-
 
 def validate(
     folders: list[Path] = typer.Argument(
-        None, metavar="RUN_FOLDER", help="Folders with a run.yaml; by default the published runs."
-    ),
-    measurements: Path = typer.Option(
-        _MEASUREMENTS, metavar="DIR", help="Where the published measurements lie."
+        None, metavar="RUN_FOLDER", help="Folders with a run.yaml, as mist observe writes it."
     ),
     margin: float | None = typer.Option(
         None,
@@ -35,14 +30,27 @@ def validate(
     allow_programs: AllowPrograms = False,
 ) -> None:
     """Simulate measured runs, and print both with the errors."""
-    from mist_sim.cli.progress import Progress
-    from mist_sim.errors import ScenarioError, in_words
-    from mist_sim.validation import known_runs, read_run
+    from mist_sim.errors import ScenarioError
+    from mist_sim.validation import read_run
 
+    if not folders:
+        raise ScenarioError(
+            "name the folder of a run with a run.yaml, as mist observe writes it; published runs: "
+            "python -m tools.validation in a checkout of mist-sim"
+        )
     if margin is not None and not 0 < margin < 100:
         raise ScenarioError(f"--margin must be percent above 0 and below 100, got {margin:g}")
-    runs = [read_run(folder, allow_programs=allow_programs) for folder in folders or ()]
-    runs = runs or known_runs(measurements)
+    show_runs([read_run(folder, allow_programs=allow_programs) for folder in folders], margin)
+
+
+def show_runs(runs: Sequence[MeasuredRun], margin: float | None = None) -> None:
+    """Simulate runs, and print each beside its measurements.
+
+    margin: percent, within which latencies of single requests count as equivalent; None: not asked.
+    """
+    from mist_sim.cli.progress import Progress
+    from mist_sim.errors import in_words
+
     for number, run in enumerate(runs):
         try:
             with Progress(len(runs), unit="runs", patience=0.0) as progress:

@@ -35,7 +35,7 @@ import numpy as np
 from mist_sim.hardware.setting import Setting
 from mist_sim.metrics.expected_errors import ANY_LOAD, ErrorBar
 from mist_sim.metrics.load import LOADS
-from mist_sim.validation.words import ARCHITECTURES, words
+from tools.validation.words import ARCHITECTURES, words
 
 # Size of a group. With 4 to 6 series the bars of docs/validation.md do equally well; 2 and 3 are
 # too few for single tokens of 2023, whose errors hardly differ within a series.

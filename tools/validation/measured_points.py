@@ -12,22 +12,22 @@ from mist_sim.hardware.setting import Setting, setting_of
 from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.metrics.load import load_of
 from mist_sim.models import load_model
-from mist_sim.validation.closed_loop import (
+from tools.validation.closed_loop import (
     PROMPT_TOKEN,
     PROMPT_TOKEN_ROOFLINE,
     measured_points,
     predictors,
     simulated,
 )
-from mist_sim.validation.error_bars import SOURCES, Point
-from mist_sim.validation.known import (
+from tools.validation.error_bars import SOURCES, Point
+from tools.validation.known import (
     CLOSED_LOOP,
     SPLITWISE,
     SPLITWISE_GPUS,
     VLLM_019,
     splitwise_steps,
 )
-from mist_sim.validation.open_loop import vllm_019, vllm_019_means
+from tools.validation.open_loop import vllm_019, vllm_019_means
 
 _ROOFLINE, _KERNELS = SOURCES
 _SPLITWISE_TOKENS = 128  # of the answers that `splitwise_steps` reads

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mist_sim.metrics.expected_errors import ErrorBar, end_to_end
 from mist_sim.metrics.load import LOADS
-from mist_sim.validation.error_bars import (
+from tools.validation.error_bars import (
     Group,
     Point,
     bar_of,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mist_sim.hardware.setting import Setting
-from mist_sim.validation.error_bars import (
+from tools.validation.error_bars import (
     LEAST,
     Group,
     Point,

@@ -17,7 +17,9 @@ from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.tables.reading import read_columns
 from mist_sim.models import load_model
-from mist_sim.validation.closed_loop import (
+from mist_sim.validation.comparing import Row
+from mist_sim.validation.runs import MeasuredRun
+from tools.validation.closed_loop import (
     GPUS,
     PROMPT_TOKEN_ROOFLINE,
     measured_points,
@@ -25,10 +27,9 @@ from mist_sim.validation.closed_loop import (
     queued,
     simulated,
 )
-from mist_sim.validation.comparing import Row, points_row
-from mist_sim.validation.open_loop import vllm_019
-from mist_sim.validation.runs import MeasuredRun
-from mist_sim.validation.shared_prefixes import SHARED_PREFIXES, shared_prefixes
+from tools.validation.open_loop import vllm_019
+from tools.validation.points import points_row
+from tools.validation.shared_prefixes import SHARED_PREFIXES, shared_prefixes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +67,7 @@ def known_runs(folder: Path) -> list[MeasuredRun]:
     if not runs:
         raise ScenarioError(
             f"{folder}: holds none of {VLLM_019}, {CLOSED_LOOP}, {SHARED_PREFIXES}, {SPLITWISE}; "
-            "name a folder of measurements with --measurements, or the folder of a run of your own"
+            "name the folder of measurements with --measurements"
         )
     return runs
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from mist_sim.metrics.expected_errors import Range, end_to_end
 from mist_sim.metrics.load import DECODE_HEAVY, LOADS, LONG_PROMPTS, LOW_LOAD, OTHER_LOAD
-from mist_sim.validation.error_bars import LEAST, error_bar
-from mist_sim.validation.held_out import cells
 from tests.conftest import ROOT
 from tests.effort import examples
-from tests.unit.bar_points import ADA, FP8, HOPPER, NARROW, TWO_GPUS, WIDE, points
+from tests.tools.bar_points import ADA, FP8, HOPPER, NARROW, TWO_GPUS, WIDE, points
+from tools.validation.error_bars import LEAST, error_bar
+from tools.validation.held_out import cells
 
 MOST = 0.97  # of nine in ten, as chance leaves
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from mist_sim.hardware.setting import Setting
 from mist_sim.metrics.load import LOW_LOAD
-from mist_sim.validation.error_bars import Point
+from tools.validation.error_bars import Point
 
 HOPPER = Setting("roofline", "hopper", "dense", "bf16", "one")
 
