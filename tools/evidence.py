@@ -27,7 +27,7 @@ from mist_sim.metrics.expected_errors import expected_ranges
 from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario, simulate
 from mist_sim.scenario.from_vllm.commands import from_vllm
-from mist_sim.validation.shared_prefixes import MODELS, measured_stages, simulated_stages
+from tools.validation.shared_prefixes import MODELS, measured_stages, simulated_stages
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
@@ -79,6 +79,7 @@ def _drawn(number: int, prompts: int, answers: int) -> tuple[tuple[int, int], ..
 
 def _gpustack() -> Iterator[Measured]:
     runs = pd.read_csv(SHARED / "measurements/gpustack-lab/vllm_runs.csv")
+    run: Any  # its fields are the columns
     for run in runs.itertuples():
         number = int(run.n)
         fixed = isinstance(run.label, str) and run.label.startswith("random")
@@ -104,6 +105,7 @@ def _gpustack() -> Iterator[Measured]:
 
 def _bursts() -> Iterator[Measured]:
     runs = pd.read_csv(SHARED / "measurements/vllm-0.10-a100-bursts/runs.csv")
+    run: Any  # its fields are the columns
     for run in runs.itertuples():
         gib = float(run.test.split()[-1].removesuffix("GiB"))
         blocks = int(gib * 2**30 / _QWEN2_BLOCK)
