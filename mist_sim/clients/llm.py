@@ -160,7 +160,7 @@ class LlmClient(LaidOutClient):
         """The option for which the engine core does not take its steps; empty where it does.
 
         Nor does it in a run in which clients leave KV entries to others, after a change of layout,
-        and for a `lane_type` of a subclass's own; nor, by itself, where clients may fail.
+        and for a `lane_type` of a subclass's own.
         """
         return self.needs_general_loop or option_beside_steps(self.config)
 
@@ -270,7 +270,7 @@ class LlmClient(LaidOutClient):
     def _takes_steps(self) -> bool:
         """Whether the engine core takes its steps in the present layout."""
         loop = self.config.step_loop
-        by_itself = self.entries_stay and self.lane_type is Lane and not self.may_fail
+        by_itself = self.entries_stay and self.lane_type is Lane
         may = loop == "step" or (loop == "auto" and by_itself)
         return may and not self._layout_number and not self.needs_other_loop
 

@@ -74,6 +74,7 @@ class Outages:
         self.predictor = predictor
         self.fates = [Fate() for _ in jobs]
         self.lives: list[Life] = []
+        self.lost: list[int] = []  # in order
         coming = list(enumerate(jobs))
         to_spare: Coming = []
         for outage in [*outages, Outage(inf, inf)]:
@@ -111,6 +112,7 @@ class Outages:
                 fate.status, fate.finished_at = outcome.status, outcome.finished_at
                 continue
             fate.num_lost += 1
+            self.lost.append(number)
             fate.num_lost_early += not fate.token_times
             rest = replace(
                 job,

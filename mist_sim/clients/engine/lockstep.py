@@ -121,7 +121,3 @@ class LockstepEngine(Engine):
     ) -> bool:
         """Tell the same; any sequence could join at a lane that takes no part in the run."""
         return not run.has(lane) or super()._could_join(run, lane, sequence, num_steps)
-
-    def _is_ahead(self, lane: Lane) -> PlanAhead | None:
-        ahead = super()._is_ahead(lane)
-        return None if ahead is None or ahead.latest is None else ahead

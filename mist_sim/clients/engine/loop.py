@@ -357,9 +357,9 @@ class Engine:
         return lane.would_admit(sequence, num_steps)
 
     def _is_ahead(self, lane: Lane) -> PlanAhead | None:
-        """Return the lane's `PlanAhead`; None while nothing of the lane is computed or planned."""
+        """Return the lane's `PlanAhead`; None while it computes nothing, so that plans know all."""
         ahead = lane.ahead
-        return None if ahead is None or self._idle else ahead
+        return None if ahead is None or ahead.latest is None else ahead
 
     def _cut_ahead(self, lane: Lane, *, always: bool = False) -> None:
         """End a run after the next step to start; the plan after it can know of this event.
