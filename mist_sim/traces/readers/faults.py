@@ -124,15 +124,19 @@ class Faults:
 
     def _remedy(self, found: Iterable[_Kind]) -> str:
         """Return which rows `skip` would leave out of a file with these faults."""
-        number = sum(each.number for each in found)
+        number = self.num_left_out
         if not self.num_kept:
             return "no row of the file can be read: has it another form?"
-        rows = f"{number:,} of {in_words(self.num_kept + self.num_left_out, 'row')}"
-        without = sum(each.number for each in found if isinstance(each.first, UnansweredError))
+        rows = f"{number:,} of {in_words(self.num_kept + number, 'row')}"
+        unanswered = [e for e in self._kinds.values() if isinstance(e.first, UnansweredError)]
+        without = sum(each.number for each in unanswered)
         if without == number:
             return f"skip: cancelled leaves out {rows}, which have no answer"
-        some = f"; skip: cancelled the {without:,} without an answer" if without else ""
-        return f"skip: bad leaves out {rows}{some}"
+        if not without:
+            return f"skip: bad leaves out {rows}"
+        if any(each in found for each in unanswered):
+            return f"skip: bad leaves out {rows}; skip: cancelled the {without:,} without an answer"
+        return f"skip: bad leaves out {rows}, the {without:,} without an answer among them"
 
 
 def _leaves_out(skip: Skip, error: TraceError) -> bool:
