@@ -27,6 +27,7 @@ from mist_sim.environment import Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError, brief
 from mist_sim.garbage import rare_collections
 from mist_sim.hand_over_rules import Members, check_lengths
+from mist_sim.hardware.gpu_group import without_watts
 from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.lifecycle import Lifecycle, Manager
 from mist_sim.load_generation import (
@@ -271,13 +272,20 @@ class Simulation:
         return self.cost is not None or self.power is not None
 
     def _no_energy(self) -> Iterator[ResultWarning]:
-        """Yield a warning where power or cost was set and an engine has no known GPUs."""
+        """Yield a warning where power or cost was set, and GPUs or their power are not known."""
         unknown = [c.name for c in self.clients if c.traits.times and c.traits.machine is None]
         if unknown and self.asks_for_spending:
             yield ResultWarning(
                 kinds.NO_ENERGY,
                 f"Neither energy nor cost is known, since the GPUs of {', '.join(unknown)} are "
                 "not: name them (gpu).",
+            )
+        gpus = without_watts(client.traits.machine for client in self.clients)
+        if gpus and self.asks_for_spending:
+            yield ResultWarning(
+                kinds.NO_ENERGY,
+                f"No joules are known, since the power of {', '.join(gpus)} is not: say it with "
+                "the GPU's figures (power).",
             )
 
     @property

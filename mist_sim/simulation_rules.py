@@ -14,6 +14,7 @@ from mist_sim.core.request import Stage
 from mist_sim.core.result_warnings import NO_PRICE, ResultWarning
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hand_over_rules import check_hand_overs
+from mist_sim.hardware.gpu_group import without_watts
 from mist_sim.lifecycle import Lifecycle
 from mist_sim.metrics import CostOptions, Slo
 from mist_sim.metrics.spending.cost import gpu_prices
@@ -154,7 +155,7 @@ def named_router(option: str, said: object) -> Router:
 def without_price(clients: Sequence[Client], cost: CostOptions) -> tuple[ResultWarning, ...]:
     """Return a warning where a cost is asked for and a GPU has no price; empty if all have one.
 
-    Raises ScenarioError where the GPUs of a client are not known.
+    Raises ScenarioError where the GPUs of a client, or watts to pay for, are not known.
     """
     for client in clients:
         if client.traits.machine is None and client.traits.times is not None:
@@ -163,8 +164,14 @@ def without_price(clients: Sequence[Client], cost: CostOptions) -> tuple[ResultW
                 "or name them: gpu of a bundle, llm_client for an engine, machine in the traits of "
                 "a client of one's own"
             )
+    machines = [client.traits.machine for client in clients]
+    if cost.electricity and (gpus := without_watts(machines)):
+        raise ScenarioError(
+            f"cost.electricity must be 0 $/kWh, since the power of {', '.join(gpus)} is not known; "
+            "say it with the GPU's figures"
+        )
     try:
-        gpu_prices([client.traits.machine for client in clients], cost)
+        gpu_prices(machines, cost)
     except ScenarioError as error:
         return (ResultWarning(NO_PRICE, f"No dollars: {error}."),)
     return ()

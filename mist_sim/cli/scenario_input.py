@@ -104,32 +104,39 @@ def require_scenario(name: str | None, commands: list[str]) -> None:
         )
 
 
-def _require_both(overrides: Collection[str]) -> None:
-    """Raise ScenarioError where vLLM's commands say the server alone, or the load alone."""
+def _require_all(overrides: Collection[str], kind: type[Scenario]) -> None:
+    """Raise ScenarioError where vLLM's commands lack the server, or the load of a scenario."""
     from mist_sim.errors import ScenarioError
 
     said = {key.partition(".")[0] for key in overrides}
     for part, command in (("clients", "vllm serve"), ("workload", "vllm bench serve")):
-        if part not in said:
+        if part not in said and kind.model_fields[part].is_required():
             raise ScenarioError(
                 f'{part} is required: add --from-vllm "{command} ...", or name a scenario that has '
                 "them, such as the preset demo, before --from-vllm"
             )
 
 
-def load(name: str | None, overrides: dict[str, Any], *, allow_programs: bool) -> Scenario:
+def load(
+    name: str | None,
+    overrides: dict[str, Any],
+    *,
+    allow_programs: bool,
+    kind: type[Scenario] | None = None,
+) -> Scenario:
     """Return a scenario. name: None: the overrides contain all of it.
 
-    allow_programs: whether programs named in its file may run.
+    allow_programs: whether programs named in its file may run. kind: what it is read as.
     Raises ScenarioError for errors in it.
     """
     from mist_sim.scenario import Scenario
 
+    kind = kind or Scenario
     if name is None:
-        _require_both(overrides)
-        return Scenario.from_dict({}, overrides)
+        _require_all(overrides, kind)
+        return kind.from_dict({}, overrides)
     if name != STDIN:
-        return Scenario.load(name, overrides, allow_programs=allow_programs)
+        return kind.load(name, overrides, allow_programs=allow_programs)
     from mist_sim.bounds import SCENARIO_BYTES
     from mist_sim.scenario.format.yaml_text import decoded
 
@@ -137,7 +144,7 @@ def load(name: str | None, overrides: dict[str, Any], *, allow_programs: bool) -
     if sys.stdin.isatty():
         note("Reading the scenario from the terminal; end it with Ctrl-D.")
     text = decoded(sys.stdin.buffer.read(SCENARIO_BYTES + 1), source)
-    return Scenario.from_yaml(text, overrides, source=source, allow_programs=allow_programs)
+    return kind.from_yaml(text, overrides, source=source, allow_programs=allow_programs)
 
 
 def of_vllm(commands: list[str], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isclose
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.core.batch import StepBatch, StepGrowth
-from mist_sim.core.result_warnings import EXTRAPOLATED, ResultWarning
+from mist_sim.core.result_warnings import (
+    EXTRAPOLATED,
+    FRONT_END,
+    LEFT_OUT,
+    NO_PREFIXES,
+    START_UP,
+    ResultWarning,
+)
 from mist_sim.errors import ScenarioError
 from mist_sim.explain.hand_batch import HandBatch
 from mist_sim.explain.moment import step_at
@@ -16,6 +24,7 @@ from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.hardware.predictors.base import traits_of
 from mist_sim.hardware.predictors.explained import OperatorTime, explained, merged
 from mist_sim.hardware.work import peak
+from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import STEP
@@ -34,6 +43,8 @@ class StepExplained(Findings):
     GPUs, whose data sheet has the peaks; None: the client names none.
     kv_entries: how the client stores keys and values, such as "in 8 bits (fp8)".
     moment: (seconds when the step begins, requests that wait meanwhile); None for a batch by hand.
+    expected_error: of TTFT (with prompts) or TPOT in runs of such a client, as `expected_errors` of
+        a run's summary has it; None: nothing comparable was measured.
     notes: for the reader. warnings: of the scenario's clients.
     """
 
@@ -46,6 +57,7 @@ class StepExplained(Findings):
     estimate: str
     gpu: GpuSpec | None
     kv_entries: str = ""
+    expected_error: Mapping[str, Any] | None = None
     moment: tuple[float, int] | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[ResultWarning, ...] = ()
@@ -107,6 +119,20 @@ class StepExplained(Findings):
         return None
 
     @property
+    def of_peak(self) -> dict[str, float] | None:
+        """Shares of the data sheet's FLOP/s and bandwidth that the whole step reaches.
+
+        FLOPs count at the rate of the type that they are computed in. None without a GPU, or for
+        a step that is not taken apart.
+        """
+        gpu, flops = self.gpu, sum(each.flops for each in self.operators)
+        if gpu is None or not flops or not self.seconds:
+            return None
+        compute = sum(each.flops / peak(gpu, each.dtype) for each in self.operators)
+        memory = sum(each.num_bytes for each in self.operators) / gpu.memory_bandwidth
+        return {"flops": compute / self.seconds, "bandwidth": memory / self.seconds}
+
+    @property
     def peak_flops(self) -> dict[str, float] | None:
         """The data sheet's FLOP/s of the types in which the step computes; None without a GPU."""
         if self.gpu is None:
@@ -130,6 +156,8 @@ class StepExplained(Findings):
             "starts_at_s": self.moment[0] if self.moment else None,
             "num_waiting": self.moment[1] if self.moment else None,
             "estimate": self.estimate,
+            "expected_error": self.expected_error,
+            "of_peak": self.of_peak,
             "peak_flops": self.peak_flops,
             "memory_bandwidth": None if self.gpu is None else self.gpu.memory_bandwidth,
             "shares": self.shares,
@@ -208,6 +236,19 @@ _ON_THE_SPOT = (
 )
 
 
+_OF_RUNS = (FRONT_END, NO_PREFIXES, START_UP, LEFT_OUT)
+"""Warnings about what is outside a step."""
+
+
+def _expected(client: Any, batch: StepBatch) -> dict[str, Any] | None:
+    """Return the expected error of the latency that steps such as a batch make up."""
+    times = client.traits.times
+    bars = expected_errors({client.name: times.settings})[client.name] if times else {}
+    metric = "ttft" if batch.chunks else "tpot"
+    found = bars.get(metric)
+    return found and {"metric": metric, **found}
+
+
 def _engine(built: Built, name: str | None) -> Any:
     """Return a client with an engine. Raises ScenarioError if none has that name."""
     engines = {
@@ -238,7 +279,7 @@ def _explained(
 ) -> StepExplained:
     machine, traits = client.traits.machine, traits_of(client.predictor)
     gpu = machine.groups[0].gpu if machine is not None else None
-    warnings = list(built.warnings)
+    warnings = [each for each in built.warnings if each.kind not in _OF_RUNS]
     if traits.steps_inside and not traits.steps_inside(batch, StepGrowth(batch.num_decodes)):
         warnings.append(ResultWarning(EXTRAPOLATED, _OUTSIDE))
     return StepExplained(
@@ -249,6 +290,7 @@ def _explained(
         estimate=traits.estimate,
         gpu=gpu,
         kv_entries=client.kv_entries,
+        expected_error=_expected(client, batch),
         moment=moment,
         notes=notes,
         warnings=tuple(warnings),

@@ -6,7 +6,7 @@ of a bundle two: its attention workers and its FFN workers (`afd/machine.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from mist_sim.hardware.devices.specs import GpuSpec
@@ -85,3 +85,9 @@ class MachineByTrack(GpuMachine, Protocol):
 def num_gpus(machine: GpuMachine | None) -> int:
     """Return the number of GPUs of a machine; 0 for a client without one."""
     return sum(group.num_gpus for group in machine.groups) if machine is not None else 0
+
+
+def without_watts(machines: Iterable[GpuMachine | None]) -> list[str]:
+    """Return the names of GPUs whose power is not known."""
+    groups = (group for machine in machines if machine is not None for group in machine.groups)
+    return list(dict.fromkeys(group.gpu.name for group in groups if group.gpu.power is None))

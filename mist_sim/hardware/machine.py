@@ -64,7 +64,7 @@ class Machine:
     @property
     def watts_origin(self) -> DrawConfidence:
         """Where watts come from; those under a cap are assumed."""
-        is_capped = self.power_limit is not None and self.power_limit < self.gpu.power
+        is_capped = self.power_limit is not None and self.power_limit < self.gpu.watts
         return "assumed" if is_capped else self.gpu.draw.confidence
 
     @property
@@ -76,7 +76,7 @@ class Machine:
     def idle_watts(self) -> float:
         """Watts of one idle GPU."""
         gpu = self.cluster.gpu
-        return gpu.draw.idle * gpu.power
+        return gpu.draw.idle * gpu.watts
 
     @property
     def load(self) -> Load:
@@ -93,7 +93,7 @@ class Machine:
         gpu, limit = self.cluster.gpu, self.power_limit
         return step_watts(
             gpu.draw,
-            gpu.power,
+            gpu.watts,
             self._demand(counts.shared_out(self.cluster.prefill_context_parallel_size)),
             busy,
             self.load,

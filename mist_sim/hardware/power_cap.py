@@ -40,6 +40,10 @@ def with_power_limit(gpu: GpuSpec, limit: float | None) -> GpuSpec:
     """
     if limit is None or limit == gpu.power:
         return gpu
+    if gpu.power is None:
+        raise ScenarioError(
+            f"power_limit must be null with {gpu.name}, whose power is not known, got {limit:g} W"
+        )
     if limit > gpu.power:
         raise ScenarioError(
             f"power_limit must be <= {gpu.power:g} W, the design power of {gpu.name}, got "
@@ -58,7 +62,7 @@ def with_power_limit(gpu: GpuSpec, limit: float | None) -> GpuSpec:
 
 def cap_warnings(gpu: GpuSpec, limit: float | None) -> Iterator[ResultWarning]:
     """Yield what is not known of steps under a cap. gpu: as capped."""
-    if limit is None or limit >= gpu.power:
+    if limit is None or limit >= gpu.watts:
         return
     yield ResultWarning(
         POWER_CAP,
@@ -81,4 +85,4 @@ def check_follows_clock(predictor: PipelinePredictor) -> None:
 def _prompt_watts(gpu: GpuSpec) -> float:
     """Return the watts of a prompt that reaches the rate of its phase."""
     demand = Demand(np.array([gpu.prefill.mfu]), np.zeros(1))
-    return float(step_watts(gpu.draw, gpu.power, demand, np.ones(1), Load())[0])
+    return float(step_watts(gpu.draw, gpu.watts, demand, np.ones(1), Load())[0])

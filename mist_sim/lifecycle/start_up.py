@@ -143,7 +143,7 @@ class StartUp:
                 f"start_up must have a time, since the GPUs and weights of {name} are unknown"
             )
         load = max(
-            self.load_seconds(group.weight_bytes, group.gpus_an_engine, group.gpu.host_bandwidth)
+            self.load_seconds(group.weight_bytes, group.gpus_an_engine, group.gpu.from_host)
             for group in machine.groups
         )
         return sum(self._engine_times, load)

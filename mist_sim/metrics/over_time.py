@@ -51,7 +51,7 @@ def over_time_columns(
         seconds = np.diff(edges)
         rates = {key: np.diff(sum_) / seconds for key, sum_ in sums.items()}
         rates["utilisation"] = rates["busy"] / [number or math.nan for number in tracks]
-        if any(ledger.machines):
+        if any(ledger.machines) and not ledger.watts_unknown:
             rates["power"] = np.diff(_energy(ledger, client_id, edges)) / seconds
         names = np.full(len(seconds), name, dtype=object)
         parts.append({"client": names, "start": edges[:-1], "end": edges[1:]} | rates)

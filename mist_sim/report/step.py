@@ -10,6 +10,7 @@ from rich.text import Text
 
 from mist_sim.report.elements.cells import count, number, percent, section
 from mist_sim.report.elements.widths import Fitting, columns
+from mist_sim.report.run.expected import told
 
 _BOUNDS = {
     "compute": "compute",
@@ -25,7 +26,8 @@ _TYPES = {"bf16": "16 bits", "fp8": "FP8", "int8": "INT8", "fp4": "FP4"}
 
 def step_table(summary: Mapping[str, Any]) -> RenderableType:
     """Return the tables of a step. summary: `StepExplained.summary`."""
-    lines = [Text(line) for line in (_batch(summary), _verdict(summary), *summary["notes"])]
+    told = _batch(summary), _verdict(summary), *_of_peak(summary), _error(summary)
+    lines = [Text(line) for line in (*told, *summary["notes"])]
     return Group(
         *section("Step", Group(*lines)),
         *section("Operators, in all their layers, on one GPU", _operators(summary)),
@@ -58,6 +60,23 @@ def _several(how_many: int, what: str) -> str:
 def _verdict(summary: Mapping[str, Any]) -> str:
     shares = [f"{percent(share)} {_BOUNDS[bound]}" for bound, share in summary["shares"].items()]
     return f"{summary['step_ms']:.4g} ms ({summary['estimate']}): {', '.join(shares)}."
+
+
+def _of_peak(summary: Mapping[str, Any]) -> Iterator[str]:
+    if (shares := summary["of_peak"]) is not None:
+        yield (
+            f"The whole step reaches {percent(shares['flops'])} of the data sheet's FLOP/s and "
+            f"{percent(shares['bandwidth'])} of its bandwidth."
+        )
+
+
+def _error(summary: Mapping[str, Any]) -> str:
+    """Return the error of the latency of runs that such steps make up."""
+    bar = summary["expected_error"]
+    shown, like = told(bar)
+    if bar is None or bar["low"] is None:
+        return f"Expected error: {like}."
+    return f"Expected error, nine in ten: {shown}, as of {bar['metric'].upper()} in runs ({like})."
 
 
 def _operators(summary: Mapping[str, Any]) -> RenderableType:

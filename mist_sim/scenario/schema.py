@@ -351,5 +351,23 @@ class Scenario(Strict):
                 )
 
 
+_ONE_TOKEN = {"type": "fixed", "tokens": 1}
+_ONE_REQUEST = {
+    "lengths": {
+        "type": "synthetic",
+        "prompt": _ONE_TOKEN,
+        "output": _ONE_TOKEN,
+        "num_requests": 1,
+    },
+    "arrivals": {"type": "all_at_once"},
+}
+
+
+class Engines(Scenario):
+    """A scenario of which single steps are asked for: without a workload, one request."""
+
+    workload: WorkloadSpec = Field(_ONE_REQUEST, validate_default=True)
+
+
 def _type(router: Part) -> str:
     return str(router.model_dump(by_alias=True)["type"])

@@ -20,6 +20,7 @@ from mist_sim.explain import HandBatch, explain_batch, explain_moment
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.predictors.explained import explained, merged
 from mist_sim.report.step import step_table
+from mist_sim.scenario import build
 from mist_sim.studies.built import Built
 from tests.effort import examples
 from tests.reference.predictors import ConstantPredictor
@@ -299,3 +300,75 @@ def test_files_and_words(tmp_path):
     assert table.share.sum() == pytest.approx(1)
     sources = table.set_index("operator").source
     assert sources["qkv_proj"].startswith("tools.kernels")
+
+
+def test_a_step_by_hand_needs_no_workload(tmp_path):
+    file = tmp_path / "engine.yaml"
+    file.write_text("clients: [{name: a, model: llama-3.1-8b, gpu: h100-sxm}]")
+    words = ["explain", str(file), "--decodes", "8", "--context", "500", "--json"]
+    alone = json.loads(CliRunner().invoke(app, words).stdout)
+    whole = explain_batch(scenario(**CLIENTS["dense"]), HandBatch(decodes=8, context=500))
+    assert alone["step_ms"] == whole.data["step_ms"]
+    words = ["explain", str(file), "--at", "1 s"]
+    assert "workload: is required" in CliRunner().invoke(app, words).stderr
+    words = ["explain", "--from-vllm", "vllm serve meta-llama/Llama-3.1-8B", "--prompts", "100"]
+    assert CliRunner().invoke(app, [*words, "--set", "clients.0.gpu=h100-sxm"]).exit_code == 0
+
+
+def test_a_whole_step_by_its_operators():
+    """All bound by memory: the mean of their shares, weighted by their time."""
+    step = explain_batch(scenario(**CLIENTS["dense"]), HandBatch(decodes=60, context=4000))
+    gpu, table = load_gpu("h100-sxm"), step.table
+    assert step.of_peak["bandwidth"] == pytest.approx(
+        table["bytes"].sum() / gpu.memory_bandwidth / step.seconds
+    )
+    assert step.of_peak["flops"] == pytest.approx(
+        table["flops"].sum() / gpu.flops["bf16"] / step.seconds
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch", "metric"), [(HandBatch(decodes=8, context=9), "tpot"), (HandBatch(((9, 0),)), "ttft")]
+)
+def test_a_step_has_the_bar_of_its_latency(batch, metric):
+    found = explain_batch(scenario(**CLIENTS["dense"]), batch).expected_error
+    assert (found["metric"], found["low"] < found["high"]) == (metric, True)
+
+
+CHIP = """
+memory = "100 GB"
+memory_bandwidth = "3 TB/s"
+flops.bf16 = "500 TFLOP/s"
+interconnect = {kind = "nvlink", bandwidth = "400 GB/s"}
+"""
+
+
+def test_a_chip_needs_no_watts_and_no_host(tmp_path):
+    (tmp_path / "chip.toml").write_text(CHIP)
+    chip = {"model": "llama-3.1-8b", "gpu": str(tmp_path / "chip.toml")}
+    step = explain_batch(scenario(**chip), HandBatch(decodes=8, context=500))
+    assert step.expected_error["like"].startswith("not known: chip is a GPU of your own")
+    data = {"workload": WORKLOAD, "power": {}, "clients": [{"name": "a", **chip}]}
+    result = simulate(Scenario.from_dict(data))
+    assert "energy_j" not in result.summary
+    assert "energy" not in result.clients
+    assert "power" not in result.over_time()
+    assert "the power of chip is not" in str([e for e in result.warnings if "joules" in e.text])
+
+
+@pytest.mark.parametrize(
+    ("more", "needs"),
+    [
+        ({"clients.0.power_limit": "300 W"}, "power_limit: must be null with chip, whose power"),
+        ({"clients.0.scheduler.preemption": "swap"}, "host_bandwidth of chip is not known"),
+        (
+            {"clients.0.gpu_price": "3 $/h", "cost.electricity": "1 $/kWh"},
+            "cost.electricity must be 0 .*, since the power of chip is not known",
+        ),
+    ],
+)
+def test_what_a_chip_lacks_is_said_where_it_is_needed(tmp_path, more, needs):
+    (tmp_path / "chip.toml").write_text(CHIP)
+    data = {"workload": WORKLOAD, "clients": [{"name": "a", "model": "llama-3.1-8b"}]}
+    with pytest.raises(ScenarioError, match=needs):
+        build(Scenario.from_dict(data, {"clients.0.gpu": str(tmp_path / "chip.toml"), **more}))

@@ -318,7 +318,7 @@ def test_based_on_merges_tables_but_replaces_an_interconnect_of_another_kind(spe
     [
         ("memory =", "memmory =", "unknown key 'memmory'; did you mean 'memory'"),
         ("memory =", 'aliases = ["x"]\nmemory =', "unknown key 'aliases'"),
-        ('power = "700 W"', "", "missing power"),
+        ('memory = "80 GB"', "", "missing memory"),
         ("memory =", "price = 5.0\nmemory =", "price must not stand here.* gpu_price: 5 [$]/h"),
         ('"80 GB"', "80", "memory: a size needs a number and a unit, such as '1 B', got 80"),
         ('"80 GB"', '"80"', "memory: a size needs a number and a unit"),

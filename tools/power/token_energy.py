@@ -37,7 +37,7 @@ def token_energy(run: PowerRun) -> TokenEnergy:
     seconds = modelled_step(run)
     measured = float(run.seconds[0])
     gpu = run.cluster.gpu
-    watts = float(step_watts(gpu.draw, gpu.power, run.demand, np.array([seconds]), run.load)[0])
+    watts = float(step_watts(gpu.draw, gpu.watts, run.demand, np.array([seconds]), run.load)[0])
     joules = watts * seconds / (run.watts * measured)
     return TokenEnergy(seconds / measured - 1, watts / run.watts - 1, joules - 1)
 

@@ -46,10 +46,12 @@ def explain(
 ) -> None:
     """Take one step apart: what each operator takes, and what binds it.
 
-    Either the step that runs --at a time, or one by hand: --prompts, --decodes and --context.
+    Either the step that runs --at a time, or one by hand: --prompts, --decodes and --context, for
+    which the scenario needs no workload.
     """
     from mist_sim.errors import ScenarioError
     from mist_sim.explain import HandBatch, explain_batch, explain_moment
+    from mist_sim.scenario.schema import Engines, Scenario
     from mist_sim.units import DURATION
 
     require_scenario(scenario, commands)
@@ -62,7 +64,8 @@ def explain(
         )
     batch = HandBatch.read(prompts, decodes, context) if by_hand else None
     overrides = keys_of(commands, with_nearest(settings, approximate))
-    loaded = load(scenario, overrides, allow_programs=allow_programs)
+    kind = Scenario if batch is None else Engines
+    loaded = load(scenario, overrides, allow_programs=allow_programs, kind=kind)
     if batch is not None:
         found = session.search(lambda how: explain_batch(loaded, batch, client))
     else:

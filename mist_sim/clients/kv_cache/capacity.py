@@ -141,15 +141,15 @@ def cache_tiers(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) -> li
     Raises ScenarioError for a tier without room for a block.
     """
     ranks, block_bytes = cluster.tensor_parallel_size, kv_block_bytes(config, model, cluster)
-    host_bandwidth = cluster.gpu.host_bandwidth * ranks * cluster.pipeline_parallel_size
-    tiers = []
+    num_gpus, tiers = ranks * cluster.pipeline_parallel_size, []
     for tier in config.tiers:
         if tier.capacity < block_bytes:
             raise ScenarioError(
                 f"tier {tier.name} has {tier.capacity:,.0f} bytes, less than a block of "
                 f"{block_bytes:,.0f} bytes; raise its capacity"
             )
-        seconds = tier.read_time(block_bytes, host_bandwidth) - tier.latency
+        bandwidth = tier.read_bandwidth or cluster.gpu.from_host * num_gpus
+        seconds = tier.read_time(block_bytes, bandwidth) - tier.latency
         blocks = int(tier.capacity // block_bytes)
         writes_back = tier.write_policy == "write_back"
         more = tier.at or "host", tier.read_bandwidth, tier.shared, bool(tier.loads_in_step)
@@ -171,7 +171,7 @@ def swap_space(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) -> Swa
             f"swap_space has {num_bytes:,.0f} bytes on {num_gpus} GPUs, less than a block of "
             f"{block_bytes:,.0f} bytes; raise it"
         )
-    seconds = block_bytes / (cluster.gpu.host_bandwidth * num_gpus)
+    seconds = block_bytes / (cluster.gpu.from_host * num_gpus)
     return SwapSpace(int(num_bytes // block_bytes), seconds)
 
 

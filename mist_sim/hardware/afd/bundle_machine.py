@@ -90,13 +90,13 @@ class Workers:
     @property
     def idle_watts(self) -> float:
         """Watts of one idle GPU."""
-        return self.gpu.draw.idle * self.gpu.power
+        return self.gpu.draw.idle * self.gpu.watts
 
     def _watts(self, demand: Demand, seconds: Array, *, has_experts: bool = False) -> Array:
         """Return the mean watts of a GPU in runs that took a worker so many seconds."""
         load = Load(has_experts=has_experts, has_peers=self.gpus_an_engine > 1)
         seconds = np.where(seconds > 0, seconds, 1.0)
-        return step_watts(self.gpu.draw, self.gpu.power, demand, seconds, load)
+        return step_watts(self.gpu.draw, self.gpu.watts, demand, seconds, load)
 
 
 class AttentionGpus(Workers):

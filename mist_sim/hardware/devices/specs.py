@@ -223,8 +223,8 @@ class GpuSpec:
     memory_bandwidth: bytes/s of the device memory.
     flops: dense FLOP/s (without sparsity) by data type; "bf16" is required.
     interconnect: links to the other accelerators of a node.
-    host_bandwidth: bytes/s between device and host memory, one direction.
-    power: thermal design power, watts.
+    host_bandwidth: bytes/s between device and host memory, one direction; None: not known, which
+        no step needs. power: thermal design power, watts; None: not known, and joules neither.
     draw: the components of its power, as shares of `power`.
     prefill, decode: efficiencies of the two phases.
     dispatch: seconds of host time to launch a module ("rmsnorm", "attention", "mlp"); empty
@@ -254,8 +254,8 @@ class GpuSpec:
     memory_bandwidth: BytesPerSecond
     flops: Mapping[str, FlopPerSecond] = field(hash=False)
     interconnect: Interconnect
-    host_bandwidth: BytesPerSecond
-    power: Watts
+    host_bandwidth: BytesPerSecond | None = None
+    power: Watts | None = None
     prefill: Efficiency = TYPICAL_PREFILL
     decode: Efficiency = TYPICAL_DECODE
     draw: PowerDraw = TYPICAL_DRAW
@@ -274,7 +274,8 @@ class GpuSpec:
 
     def __post_init__(self) -> None:
         for name in ("memory", "memory_bandwidth", "host_bandwidth", "power"):
-            _check_positive(name, getattr(self, name))
+            if (value := getattr(self, name)) is not None:
+                _check_positive(name, value)
         _check_fraction("clock", self.clock)
         if "bf16" not in self.flops:
             raise ValueError("flops.bf16 is missing")
@@ -297,6 +298,21 @@ class GpuSpec:
             _check_choice("kernels", kind, KERNELS)
             check_figures(kind, kernel)
         _check_choice("confidence", self.confidence, get_args(Confidence))
+
+    @property
+    def watts(self) -> float:
+        """Its thermal design power; NaN: not known."""
+        return math.nan if self.power is None else self.power
+
+    @property
+    def from_host(self) -> float:
+        """Its `host_bandwidth`. Raises ScenarioError where that is not known."""
+        if self.host_bandwidth is None:
+            raise ScenarioError(
+                f"host_bandwidth of {self.name} is not known, by which weights, adapters or KV "
+                "entries come from the host here; say it with the GPU's figures"
+            )
+        return self.host_bandwidth
 
     @property
     def splits_every_context(self) -> bool:

@@ -70,7 +70,7 @@ def device_of(
     Raises ScenarioError for bandwidths that are not > 0, and a share outside (0, 1].
     """
     link = gpu.interconnect
-    host = gpu.host_bandwidth if host_bandwidth is None else host_bandwidth
+    host = gpu.from_host if host_bandwidth is None else host_bandwidth
     wire = link.bandwidth if link_bandwidth is None else link_bandwidth
     for name, value in (("link_bandwidth", wire), ("host_bandwidth", host)):
         if not value > 0:

@@ -42,12 +42,14 @@ def spending_summary(
     requests = request_columns(recorder)
     num_tokens = summary["output_throughput"] * summary["duration"]
     num_good = _good_tokens(requests, slo, warmup) if slo.judges_requests else None
-    found = _energy(ledger, warmup, num_tokens, num_good)
-    found["power_estimates"] = {
-        name: machine.watts_origin
-        for name, machine in zip(client_names, ledger.machines, strict=True)
-        if machine is not None
-    }
+    found: dict[str, Any] = {}
+    if not ledger.watts_unknown:
+        found = _energy(ledger, warmup, num_tokens, num_good)
+        found["power_estimates"] = {
+            name: machine.watts_origin
+            for name, machine in zip(client_names, ledger.machines, strict=True)
+            if machine is not None
+        }
     if bill is None:
         return found
     found |= _cost(bill, requests, warmup, num_tokens, num_good)
@@ -130,7 +132,8 @@ def spent_on_requests(recorder: ColumnRecorder, ledger: Ledger, bill: Bill | Non
     nothing = np.zeros(len(requests["request_id"]))
     columns: dict[str, Any] = {}
     if any(ledger.machines):
-        columns["energy"] = sum((ledger.energy(k).by_request for k in clients), nothing)
+        if not ledger.watts_unknown:
+            columns["energy"] = sum((ledger.energy(k).by_request for k in clients), nothing)
         spent = (of_group for k in clients for of_group in ledger.gpu_seconds(k))
         columns["gpu_seconds"] = sum((of_group.by_request for of_group in spent), nothing)
     if bill is not None:
@@ -152,14 +155,15 @@ def spent_by_clients(
     clients = range(len(ledger.machines))
     if not any(ledger.machines):
         return {}
-    energy = [ledger.energy(k) for k in clients]
-    columns: dict[str, Any] = {
-        "num_gpus": [num_gpus(machine) for machine in ledger.machines],
-        "energy": [spent.total for spent in energy],
-        "idle_energy": [spent.idle for spent in energy],
-        "average_power": [share(spent.total, ledger.end) for spent in energy],
-        "power_estimate": [m.watts_origin if m else "-" for m in ledger.machines],
-    }
+    columns: dict[str, Any] = {"num_gpus": [num_gpus(machine) for machine in ledger.machines]}
+    if not ledger.watts_unknown:
+        energy = [ledger.energy(k) for k in clients]
+        columns |= {
+            "energy": [spent.total for spent in energy],
+            "idle_energy": [spent.idle for spent in energy],
+            "average_power": [share(spent.total, ledger.end) for spent in energy],
+            "power_estimate": [m.watts_origin if m else "-" for m in ledger.machines],
+        }
     if bill is not None:
         costs = [bill.cost(k) for k in clients]
         columns["gpu_price"] = [bill.mean_price(k) for k in clients]

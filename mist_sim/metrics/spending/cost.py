@@ -118,6 +118,8 @@ class Bill:
             if self._pays_idle:
                 paid = self._paid_after(0.0, client_id, group)
                 idle += max(paid - ledger.busy_after(0.0, client_id, group), 0.0) * rent
+        if not power:
+            return Spent.of(by_request, idle)
         if self._pays_idle:
             idle += energy.idle * power
         return Spent.of(by_request + energy.by_request * power, idle)
@@ -144,6 +146,8 @@ class Bill:
         return sum(self._joules_paid(each, begin) for each in ids) * self._per_joule
 
     def _joules_paid(self, client_id: int, begin: float) -> float:
+        if not self._per_joule:
+            return 0.0
         in_steps, idle = self._ledger.energy_of(client_id, begin)
         return in_steps + idle if self._pays_idle else in_steps
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from mist_sim.core.states import State
-from mist_sim.hardware.gpu_group import GpuGroup, GpuMachine, MachineByTrack
+from mist_sim.hardware.gpu_group import GpuGroup, GpuMachine, MachineByTrack, without_watts
 from mist_sim.hardware.work import StepCounts
 from mist_sim.metrics.clients.lives import POWERED, RESERVED, Lives
 from mist_sim.metrics.latency import Array
@@ -107,6 +107,11 @@ class Ledger:
         self._known: dict[int, tuple[Spent, tuple[Spent, ...]]] = {}
         self._latest: tuple[int, dict[int, list[Runs]]] = -1, {}  # of which tracks alike
         self._known_after: dict[tuple[int, float], tuple[float, list[float]]] = {}
+
+    @cached_property
+    def watts_unknown(self) -> list[str]:
+        """GPUs of which there are no watts, since their power is not known."""
+        return without_watts(self.machines)
 
     @cached_property
     def end(self) -> float:

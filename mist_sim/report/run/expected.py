@@ -65,11 +65,11 @@ def _widest(expected: Bars) -> Iterator[tuple[str, tuple[str, str]]]:
             name, bar = max(of_clients.items(), key=lambda each: _width(each[1]))
             is_only = all(other == bar for other in of_clients.values())
             whose = "" if is_only else f"widest, of {name}: "
-            shown, like = _told(bar)
+            shown, like = told(bar)
             yield metric, (shown, f"{whose}{like}")
 
 
-def _told(bar: Mapping[str, Any] | None) -> tuple[str, str]:
+def told(bar: Mapping[str, Any] | None) -> tuple[str, str]:
     """Return a range, and its basis."""
     if bar is None:
         return "-", _UNKNOWN

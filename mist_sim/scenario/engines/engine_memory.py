@@ -93,7 +93,7 @@ def with_loads(config: EngineConfig) -> EngineConfig:
 def _adapter_moves(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> AdapterMoves:
     if config.lora is None:
         return AT_ONCE
-    bandwidth = cluster.gpu.host_bandwidth
+    bandwidth = cluster.gpu.from_host
     return adapter_moves(model, config.lora, cluster.tensor_parallel_size, bandwidth)
 
 

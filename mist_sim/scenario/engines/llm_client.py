@@ -221,7 +221,7 @@ def _settings(
     source = None if config.speculative_config else predictor.traits.compared_as
     setting = comparable(source, model, cluster) if source else None
     limit = config.power_limit
-    if setting is not None and limit is not None and limit < cluster.gpu.power:
+    if setting is not None and limit is not None and limit < cluster.gpu.watts:
         setting = CAPPED
     if setting is not None and config.lora is not None:
         setting = ADAPTED

@@ -58,7 +58,7 @@ def resharding(
         block_bytes=block_bytes,
         gpus=tensor * pipeline,
         host_memory=(options.host_memory or HOST_MEMORY) * cluster.num_gpus,
-        host_bandwidth=options.host_bandwidth or cluster.gpu.host_bandwidth,
+        host_bandwidth=options.host_bandwidth or cluster.gpu.from_host,
     )
     if options.buffers:
         _check_buffer(sizes, config, prefill.memory.num_tokens)

@@ -66,7 +66,7 @@ def _node(gpu: GpuSpec, num_gpus: int) -> tuple[dict[str, Any], int]:
     device = device_of(gpu)
     if device.name in _NODES and device.interconnect == gpu.interconnect:
         return {"topology": _NODES[device.name]}, device.interconnect.domain or _SLOTS
-    link, host = gpu.interconnect, _rate(gpu.host_bandwidth)
+    link, host = gpu.interconnect, _rate(gpu.from_host)
     if link.domain is None or link.domain < _SLOTS:
         pcie = _rate(link.bandwidth) if link.kind == "pcie" else host
         return {"topology": _PLAIN, "pcie": pcie}, _SLOTS

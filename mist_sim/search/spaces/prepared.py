@@ -129,7 +129,7 @@ class Preparation:
         return {
             "num_gpus": nan if gpus is None else float(gpus),
             "usd_per_hour": dollars,
-            "watts": float(sum(group.gpu.power * group.num_gpus for group in groups)),
+            "watts": float(sum(group.gpu.watts * group.num_gpus for group in groups)),
         }
 
     def _prove(self, found: Prepared, built: Built) -> None:
