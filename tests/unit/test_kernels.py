@@ -89,9 +89,13 @@ def test_every_expert_that_is_reached_computes_padding():
     term = Term(fixed=1.0, per_token=0.5, work=2.0, weights=3.0, traffic=0.25)
     reached = 4 * (1 - 0.75**8)
     expected = 1 + 8 * 0.5 + math.hypot((8 + 10 * reached) * 2.0, 3 * reached + 8 * 0.25)
-    assert Experts(moe, (term,), (10.0,), (0.0,)).time(8) == pytest.approx(expected, rel=1e-12)
+    all_of_it = Experts(moe, (term,), (10.0,), (0.0,), (0.0,))
+    assert all_of_it.time(8) == pytest.approx(expected, rel=1e-12)
+    half_of_it = Experts(moe, (term,), (20.0,), (8 / reached,), (0.0,))
+    assert half_of_it.time(8) == pytest.approx(expected, rel=1e-12)
     expected = 1 + 8 * 0.5 + math.hypot((8 + 40) * 2.0, 3 * reached + 8 * 0.25)
-    assert Experts(moe, (term,), (0.0,), (40.0,)).time(8) == pytest.approx(expected, rel=1e-12)
+    filled = Experts(moe, (term,), (0.0,), (0.0,), (40.0,))
+    assert filled.time(8) == pytest.approx(expected, rel=1e-12)
 
 
 # ------------------------------------------------------------------ attention

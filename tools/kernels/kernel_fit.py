@@ -28,17 +28,24 @@ _RANGES: Mapping[str, tuple[float, float, float]] = {
     "serial": (1e-6, 1e-9, 1e-4),
     "per_input": (3e-6, 1e-9, 1e-4),
     "padding": (30.0, 0.01, 500.0),
+    "padding_from": (10.0, 0.01, 500.0),
     "per_pair": (100.0, 0.1, 5000.0),
 }
 # A search of towers begins at 100 keys of padding and may go further: fits reach 808 keys.
 _OF_TOWERS = {**_RANGES, "padding": (100.0, 0.01, 5000.0)}
 
 
-_ON_TOP = ("serial", "per_input", "padding", "per_pair")  # may be empty
+_ON_TOP = ("serial", "per_input", "padding", "padding_from", "per_pair")  # may be empty
+
+# Their kernels choose tiles by the rows of a mean expert: Marlin's of 8 to 64 (`fused_marlin_moe`),
+# Triton's of 16 to 128.
+_TILES_BY_ROWS = ("experts_int4", "experts_mxfp4")
 
 
 def figures_of(kind: str) -> tuple[str, ...]:
     """Return the figures that a kind of kernels has."""
+    if kind in _TILES_BY_ROWS:
+        return "floor", "mfu", "mbu", "padding", "padding_from", "per_input"
     if kind.startswith("experts_"):
         return "floor", "mfu", "mbu", "padding", "per_input"
     if kind == "tower_attention":
@@ -127,6 +134,8 @@ def _fitted(rows: KernelRows, names: Sequence[str], given: Mapping[str, float]) 
     for name, end in zip(names, best.x - low < _AT_BOUND, strict=True):
         if end and name in _ON_TOP:
             values[name] = 0.0
+    if values.get("padding") == 0:
+        values.pop("padding_from", None)
     errors = np.abs(rows.times({**given, **values}) / rows.seconds - 1)
     return KernelFit(
         kind=rows.kind,
@@ -134,5 +143,7 @@ def _fitted(rows: KernelRows, names: Sequence[str], given: Mapping[str, float]) 
         num_rows=len(rows),
         median=float(np.median(errors)),
         ninth=float(np.quantile(errors, 0.9)),
-        at_bound=tuple(name for name, end in zip(names, ends, strict=True) if end and values[name]),
+        at_bound=tuple(
+            name for name, end in zip(names, ends, strict=True) if end and values.get(name)
+        ),
     )

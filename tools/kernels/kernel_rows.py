@@ -62,6 +62,8 @@ class KernelRows:
         """Return the time of each row with the given figures of `Kernel`, in seconds."""
         per_pair = figures.get("per_pair", 0.0)
         extra = figures.get("padding", 0.0) * (self.padded + per_pair * self.padded_softmax)
+        if half := figures.get("padding_from", 0.0):  # compute: of the rows that experts have
+            extra = extra * self.compute / (self.compute + half * self.padded)
         extra = extra + per_pair * self.softmax
         compute = (self.compute + extra) / figures.get("mfu", 1.0)
         memory = self.memory / figures.get("mbu", 1.0)

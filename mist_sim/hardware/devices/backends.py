@@ -45,7 +45,7 @@ def with_backend(gpu: GpuSpec, kinds: Iterable[str], backend: str) -> GpuSpec:
         for kind in listed:
             kernel = gpu.kernels.get(kind)
             if kernel and not has_figures(gpu.architecture, kind, backend):
-                found[kind] = replace(kernel, padding=0.0, filled=filled - 1.0)
+                found[kind] = replace(kernel, padding=0.0, padding_from=0.0, filled=filled - 1.0)
     return replace(gpu, kernels={**gpu.kernels, **found}) if found else gpu
 
 

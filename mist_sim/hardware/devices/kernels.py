@@ -102,6 +102,8 @@ class Kernel:
         first (activations of FP8 products).
     padding: rows more that a product computes for every expert that it reaches, and keys more
         that each token of a prompt attends to: kernels work in tiles.
+    padding_from: rows of an expert with which it has half of that padding, where a kernel takes
+        larger tiles for more rows; 0: any number of rows has all of it.
     filled: rows more that a product computes for every expert on the GPU, reached or not.
     per_pair: FLOPs per (query, key) pair and head beyond its two products (exponentials).
     beside_prompts: how many times as long decodes take in a step with prompts (>= 1), where one
@@ -114,6 +116,7 @@ class Kernel:
     serial: Seconds = 0.0
     per_input: Seconds = 0.0
     padding: float = 0.0
+    padding_from: float = 0.0
     filled: float = 0.0
     per_pair: float = 0.0
     beside_prompts: float = 1.0
@@ -123,7 +126,15 @@ class Kernel:
             share = getattr(self, name)
             if share is not None and not 0 < share <= 1:
                 raise ValueError(f"{name} must be in (0, 1], got {share}")
-        for name in ("floor", "serial", "per_input", "padding", "filled", "per_pair"):
+        for name in (
+            "floor",
+            "serial",
+            "per_input",
+            "padding",
+            "padding_from",
+            "filled",
+            "per_pair",
+        ):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be >= 0 and finite, got {value}")
@@ -160,6 +171,7 @@ _ONLY_OF = {
     ),
     "per_input": (*PRODUCTS, *_EXPERTS),
     "padding": (*_EXPERTS, *_PROMPTS),
+    "padding_from": _EXPERTS,
     "filled": _EXPERTS,
     "per_pair": _PROMPTS,
     "beside_prompts": _DECODES,

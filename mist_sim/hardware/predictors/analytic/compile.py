@@ -113,8 +113,9 @@ def _experts(model: ModelSpec, cluster: Cluster, phase: Phase) -> Experts | None
     kernels = [phase.rates(each.kernel, each.dtype)[0] for each in one]
     pairs = [*zip(kernels, rows, strict=True)]
     padding = tuple(float(kernel.padding / each) for kernel, each in pairs)
+    half = tuple(float(kernel.padding_from / each) for kernel, each in pairs)
     filled = tuple(float(kernel.filled / each) * moe.num_experts / ranks for kernel, each in pairs)
-    return Experts(moe, terms, padding, filled, ranks)
+    return Experts(moe, terms, padding, half, filled, ranks)
 
 
 def _communication(model: ModelSpec, cluster: Cluster) -> Communication | None:

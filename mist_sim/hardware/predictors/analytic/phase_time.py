@@ -69,7 +69,8 @@ class Experts:
     """The products of routed experts, on the busiest rank.
 
     terms: their weights are those of one expert.
-    padding: tokens that each activated expert computes in vain, by term.
+    padding: tokens that each activated expert computes in vain, by term; half of them where it
+        has `padding_from` tokens of its own.
     filled: tokens that all experts of a rank compute in vain, reached or not, by term.
     num_ranks: ranks that the experts are spread over.
     """
@@ -77,6 +78,7 @@ class Experts:
     moe: MoeSpec
     terms: tuple[Term, ...]
     padding: tuple[float, ...]
+    padding_from: tuple[float, ...]
     filled: tuple[float, ...]
     num_ranks: int = 1
 
@@ -90,8 +92,12 @@ class Experts:
     def times(self, routed: int) -> Iterator[ProductTime]:
         """Yield the seconds of each product in all layers, for the tokens of all replicas."""
         touched = self.moe.distinct_experts(routed) / self.num_ranks
-        for term, padding, filled in zip(self.terms, self.padding, self.filled, strict=True):
-            compute = (routed + filled + touched * padding) * term.work
+        by_term = zip(self.terms, self.padding, self.padding_from, self.filled, strict=True)
+        for term, padding, half, filled in by_term:
+            in_vain = touched * padding
+            if half and routed:
+                in_vain *= routed / (routed + touched * half)
+            compute = (routed + filled + in_vain) * term.work
             memory = touched * term.weights + routed * term.traffic
             overlapped = sqrt(compute * compute + memory * memory)
             seconds = term.fixed + routed * term.per_token + overlapped
