@@ -63,7 +63,7 @@ class Verbs(TyperGroup):
             note(f"error: {error}\n\n{_REPORT}")
             raise typer.Exit(BUG) from error
         except MistError as error:
-            note(_message(error))
+            note("\n".join([_message(error), *getattr(error, "__notes__", ())]))
             raise typer.Exit(BAD_INPUT) from error
         except BrokenPipeError:  # the reader has seen enough; Typer ends quietly
             raise

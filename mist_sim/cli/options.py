@@ -72,6 +72,7 @@ GoodputTolerance = Annotated[
     float | None,
     typer.Option(help="Stop when a goodput is known to within this share; by default 0.02."),
 ]
+Seed = Annotated[int | None, typer.Option(help="Set the seed.", show_default=False)]
 Replications = Annotated[
     int | None,
     typer.Option(

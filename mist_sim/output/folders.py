@@ -173,8 +173,9 @@ def _require_no_journal(path: Path, room: Path, *, replace: bool, resume: bool) 
         return
     if not replace:
         raise ScenarioError(
-            f"output folder {path}: a study that was stopped has left its results so far; the same "
-            "command with --resume goes on with them, --force begins anew"
+            f"output folder {path}: a study that was stopped has left its results so far in "
+            f"{room.name} beside it; the same command with --resume goes on with them, --force "
+            "begins anew"
         )
     (room / journals.NAME).unlink()
 

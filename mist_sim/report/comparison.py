@@ -85,6 +85,7 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
     plane = summary.get("slo_plane")
     is_long = len(names) > _SIDE_BY_SIDE
     title, table = _below_one_another(summary) if is_long else _side_by_side(summary)
+    title += ", stopped before its end" if summary.get("is_stopped") else ""
     below = [_STAR, _RATES, *([_COARSE] if _coarse(summary) else [])]
     if any(case["failed"] > 0 for case in summary["scenarios"].values()):
         below.append(_FINISHED)
@@ -103,7 +104,8 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
 def _split(found: Mapping[str, Any] | None) -> Iterator[RenderableType]:
     """Yield whether to split, and what would turn the answer; empty without both forms."""
     if found is not None:
-        answer = f"{found['answer'].capitalize()}: {found['sentence']}"
+        answer, said = found["answer"].capitalize(), found["sentence"]
+        answer = said if said.startswith(answer) else f"{answer}: {said}"
         turns = [f"It would turn with {line}." for line in found["turns"]]
         not_even = found["does_not_turn"]
         less = [f"Not even {not_even} would turn it."] if not_even else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,13 @@ from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.break_even import COST, COST_AT_GOODPUT, break_even
 from mist_sim.search.compared_case import AT_GOODPUT, FIGURES, Case, form_of
-from mist_sim.search.goodput import GoodputOptions, search_goodputs, so_far, with_binding
+from mist_sim.search.goodput import (
+    GoodputOptions,
+    goodputs_so_far,
+    search_goodputs,
+    so_far,
+    with_binding,
+)
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Beside, Better, Ranked, rivals, sentence, starred
 from mist_sim.search.same_workload import workloads_differ
@@ -49,6 +55,7 @@ class Comparison(Findings):
         scenarios.
     uneven: kinds of designs whose step times have another origin. differ: where they serve other
     requests or limits; "" if nowhere. explains: whether the losers are explained (`losers`).
+    is_stopped: the comparison was stopped, and has what the runs until then tell.
     """
 
     presenter = COMPARISON
@@ -60,6 +67,7 @@ class Comparison(Findings):
     uneven: tuple[str, ...] = ()
     differ: str = ""
     explains: bool = False
+    is_stopped: bool = False
 
     @property
     def table(self) -> pd.DataFrame:
@@ -113,7 +121,8 @@ class Comparison(Findings):
 
         Empty if no comparison was requested.
         """
-        told = [sentence(self._ranked)]
+        is_open = all(case.goodput is None or case.goodput.is_stopped for case in self.cases)
+        told = [sentence(self._ranked, is_stopped=self.is_stopped and is_open)]
         if self.differ:
             told = [f"None is best, since their workloads or limits differ: {self.differ}."]
         bound = [case for case in self.cases if case.binding]
@@ -128,9 +137,9 @@ class Comparison(Findings):
     def split(self) -> Split | None:
         """Whether to compute prompts and answers apart; None unless both are compared.
 
-        None, too, where they serve other requests.
+        None, too, where they serve other requests, and if the comparison was stopped.
         """
-        return None if self.differ else split_of(self.cases, self.plane)
+        return None if self.differ or self.is_stopped else split_of(self.cases, self.plane)
 
     @property
     def losers(self) -> dict[str, str]:
@@ -191,6 +200,7 @@ class Comparison(Findings):
             "scenarios": {case.name: case.figures for case in self.cases},
             "limits": list(self._limits),
             "best": self.best,
+            **({"is_stopped": True} if self.is_stopped else {}),
             "verdict": self.verdict,
             "goodput": {case.name: case.goodput.summary for case in self.cases if case.goodput},
             "expected_errors": {case.name: dict(case.expected_errors) for case in self.cases},
@@ -293,7 +303,11 @@ def compare(
             told = left_out or {}, assumed or {}, tuple(uneven), differ
             return Comparison(ordered, found, *told, explains=why)
 
-        driver.partial = lambda: known() if any(each.has_run for each in cases.values()) else None
+        def partial() -> Comparison | None:
+            has_run = any(each.has_run for each in cases.values())
+            return replace(known(), is_stopped=True) if has_run else None
+
+        driver.partial = partial
         _run_once(cases, driver)
         if goodput is not None:
             _search(cases, goodput, driver, race=race)
@@ -391,7 +405,16 @@ def _search(
     working, tried = [*named.values()], dict[tuple[int, int], list[Trial]]()
     driver.so_far = lambda: so_far(tried, [*named])
     builts = [case.built for case in working]
+    without = driver.partial
+
+    def partial() -> Findings | None:
+        for case, each in zip(working, goodputs_so_far(builts, options, tried), strict=True):
+            case.goodput = each
+        return without()
+
+    driver.partial = partial
     found = search_goodputs(builts, options, driver, keep_errors=True, race=race, tried=tried)
+    driver.partial = without
     for case, each in zip(working, found, strict=True):
         if isinstance(each, Row):
             case.failed = each

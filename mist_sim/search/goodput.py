@@ -25,7 +25,7 @@ from mist_sim.search.driving import SearchKey, drive
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
 from mist_sim.search.lone_requests import LoneRequests
 from mist_sim.search.race import COARSE, SHORT, Race
-from mist_sim.search.sure_search import Asked, SureSearch, until_sure
+from mist_sim.search.sure_search import Asked, SureSearch, seeming, until_sure
 from mist_sim.search.verdicts.percentiles import Percentile
 from mist_sim.search.verdicts.request_times import Target, target_of
 from mist_sim.search.verdicts.trials import Trial, told, trial_data
@@ -294,24 +294,63 @@ def search_goodputs(
     alone = {int(row.key[0]): LoneRequests.of(row.result) for row in rows if not row.failure}
     return [
         failed.get(k)
-        or Goodput(
-            searches=tuple(found[k, seed] for seed in all_seeds[k]),
-            target=targets[k],
-            tolerance=options.tolerance,
-            num_requests=all_rates[k].num_requests,
-            num_gpus=built.num_gpus,
-            scenario=built.scenario.resolved(),
-            title=built.scenario.headline,
-            expected_errors=built.expected_errors,
-            assumed_host=built.assumed_host,
-            rent=built.rent,
-            known_warnings=built.warnings,
-            settings=_settings(all_rates[k], [found[k, seed] for seed in all_seeds[k]]),
+        or _goodput_of(
+            built,
+            all_rates[k],
+            targets[k],
+            options,
+            [found[k, seed] for seed in all_seeds[k]],
             is_coarse=any((k, seed) in out for seed in all_seeds[k]),
             lone_requests=alone.get(k),
         )
         for k, built in enumerate(builts)
     ]
+
+
+def _goodput_of(
+    built: Built,
+    rates: Rates,
+    target: Target,
+    options: GoodputOptions,
+    searches: Sequence[SeedGoodput],
+    **more: Any,
+) -> Goodput:
+    return Goodput(
+        searches=tuple(searches),
+        target=target,
+        tolerance=options.tolerance,
+        num_requests=rates.num_requests,
+        num_gpus=built.num_gpus,
+        scenario=built.scenario.resolved(),
+        title=built.scenario.headline,
+        expected_errors=built.expected_errors,
+        assumed_host=built.assumed_host,
+        rent=built.rent,
+        known_warnings=built.warnings,
+        settings=_settings(rates, searches),
+        **more,
+    )
+
+
+def goodputs_so_far(
+    builts: Sequence[Built],
+    options: GoodputOptions,
+    tried: Mapping[SearchKey, Sequence[Trial]],
+) -> list[Goodput | None]:
+    """Return what a stopped search knows of each scenario; None before its first run.
+
+    tried: as in `search_goodputs`.
+    """
+    found: list[Goodput | None] = []
+    for k, built in enumerate(builts):
+        known = {seed: trials for (number, seed), trials in tried.items() if number == k and trials}
+        searches = [SeedGoodput.of(seed, seeming(each), each) for seed, each in known.items()]
+        rates, target = Rates(built.scenario, built), options.target(built.scenario)
+        more = {"is_stopped": True}
+        found.append(
+            _goodput_of(built, rates, target, options, searches, **more) if known else None
+        )
+    return found
 
 
 def so_far(tried: Mapping[SearchKey, Sequence[Trial]], names: Sequence[str]) -> str:

@@ -110,6 +110,7 @@ class Goodput(Findings):
     known_warnings: warnings known before its runs.
     binding: what binds at that rate; None: not requested, or no goodput. is_coarse: the search
         ended before it was within the tolerance, since another design surely serves more.
+    is_stopped: the search was stopped; what is known are its `bounds`.
     lone_requests: latencies of requests that run alone, if no rate is attained; else None.
     spending: of a run at that rate (`at_goodput.spending_at`); empty without goodput, or if the
         scenario says nothing of power and cost.
@@ -131,12 +132,18 @@ class Goodput(Findings):
     known_warnings: tuple[ResultWarning, ...] = ()
     binding: Binding | None = None
     is_coarse: bool = False
+    is_stopped: bool = False
     lone_requests: LoneRequests | None = None
     spending: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
-        """Return "found" if every seed's search found it, else the status of one that did not."""
+        """Return "found" if every seed's search found it, else the status of one that did not.
+
+        "stopped" if the search was stopped.
+        """
+        if self.is_stopped:
+            return "stopped"
         return next((s.status for s in self.searches if s.status != "found"), "found")
 
     @property
@@ -224,7 +231,8 @@ class Goodput(Findings):
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:
         """Warnings of the searches, of the runs that decide, and those known before the runs."""
-        found = [each for search in self.searches for each in _warnings(search, self)]
+        searches = () if self.is_stopped else self.searches
+        found = [each for search in searches for each in _warnings(search, self)]
         if self.lone_requests:
             found.append(ResultWarning(kinds.LONE_REQUESTS, self.lone_requests.sentence))
         of_runs = over_runs([_of_deciding_runs(search) for search in self.searches])

@@ -203,23 +203,29 @@ def lowest(case: Ranked, figure: str) -> float:
     return _scaled(case, figure)[0]
 
 
-def sentence(cases: Sequence[Ranked]) -> str:
-    """Return the winner, with margin and certainty, or why there is none; empty: no limits."""
+def sentence(cases: Sequence[Ranked], *, is_stopped: bool = False) -> str:
+    """Return the winner, with margin and certainty, or why there is none; empty: no limits.
+
+    is_stopped: the comparison was stopped; goodputs are only bounded.
+    """
     searched = [case for case in cases if case.interval is not None]
     judged = searched or [case for case in cases if case.keeps is not None]
+    if is_stopped and searched:
+        return f"Stopped before the goodputs were known: {', '.join(map(_with_interval, judged))}."
     if not judged:
         return ""
-    told = _of_goodput(judged) if searched else _of_kept(judged)
+    told = _of_goodput(judged) if searched else _of_kept(judged, is_stopped=is_stopped)
     failed = [case.name for case in cases if case not in judged]
     return f"{told} Not judged: {listed(failed)}." if failed else told
 
 
-def _of_kept(cases: Sequence[Ranked]) -> str:
+def _of_kept(cases: Sequence[Ranked], *, is_stopped: bool) -> str:
     kept = [
         Kept(case.name, case.figures[GOOD], bool(case.keeps), case.is_sure, case.doubts)
         for case in cases
     ]
     otherwise = _WHO if any(case.lasts for case in kept) else _RATES
+    otherwise = "" if is_stopped else otherwise
     return sentence_of_kept(kept, where=" at this rate", otherwise=otherwise)
 
 
@@ -282,8 +288,8 @@ def _of_second(best: Ranked, second: Ranked) -> str:
             f"at most {most} more (95 %), by runs of the same requests; {_ERRORS}"
         )
     return (
-        f"{_with_interval(best)} serves most, {gain} more than {_with_interval(second)}: sure, "
-        f"since these 95 % intervals of the runs {_intervals_apart(best, second)}; {_ERRORS}"
+        f"{_with_interval(best)} serves most, {gain} more than {_with_interval(second)}: "
+        f"{_sure_by_intervals(best, second)}; {_ERRORS}"
     )
 
 
@@ -304,9 +310,14 @@ def _of_equals(best: Ranked, equals: Sequence[Ranked], others: Sequence[Ranked])
     )
 
 
-def _intervals_apart(best: Ranked, second: Ranked) -> str:
+def _sure_by_intervals(best: Ranked, second: Ranked) -> str:
     ends = best.interval or (0.0, 0.0), second.interval or (0.0, 0.0)
-    return "do not meet" if ends[0][0] >= ends[1][1] else f"meet by less than {100 * NEAR:.0f} %"
+    if ends[0][0] >= ends[1][1]:
+        return "sure, since these 95 % intervals of the runs do not overlap"
+    return (
+        f"sure to within {100 * NEAR:.0f} %, since even at the ends of these 95 % intervals of the "
+        "runs the second serves no more than that above the first"
+    )
 
 
 def _with_interval(case: Ranked) -> str:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from os.path import pardir, relpath
 from pathlib import Path
 from typing import Any
 
@@ -156,11 +157,24 @@ def studying(
         try:
             yield driver
         except KeyboardInterrupt as stop:
-            if num := len(found):
-                kept = f"finished runs are kept ({num}): --resume (resume=True in Python) goes on "
-                stop.add_note(f"{kept}after them")
+            if len(found):
+                stop.add_note(_kept(found))
             _tell(stop, driver, "no results were written")
             raise
+        except Exception as error:
+            if len(found):
+                error.add_note(_kept(found))
+            raise
+
+
+def _kept(journal: Journal) -> str:
+    """Return where the finished runs of a study are that did not come to its end."""
+    place = relpath(journal.path)
+    place = str(journal.path) if place.startswith(pardir) else place
+    return (
+        f"finished runs are kept ({len(journal)}) in {place}: --resume (resume=True in Python) "
+        "goes on after them"
+    )
 
 
 def _tell(stop: KeyboardInterrupt, driver: Driver, otherwise: str) -> None:

@@ -170,11 +170,23 @@ def interrupted() -> None:
             raise KeyboardInterrupt
 
 
+def failing() -> None:
+    with studying("squares", {}, jobs=1, journal="j.jsonl") as driver:
+        driver.run(tasks(1, 2))
+        raise ScenarioError("no answer")
+
+
+def test_an_error_says_what_is_kept():
+    with pytest.raises(ScenarioError) as error:
+        failing()
+    (told,) = error.value.__notes__
+    assert told.startswith("finished runs are kept (2) in j.jsonl: --resume")
+
+
 def test_an_interruption_says_what_is_kept():
     with pytest.raises(KeyboardInterrupt) as stop:
         interrupted()
-    assert stop.value.__notes__ == [
-        "finished runs are kept (1): --resume (resume=True in Python) goes on after them",
-        "stopped after 1 run: too early to tell anything",
-    ]
+    kept, so_far = stop.value.__notes__
+    assert kept.startswith("finished runs are kept (1) in j.jsonl: --resume")
+    assert so_far == "stopped after 1 run: too early to tell anything"
     assert computed() == [1]

@@ -31,8 +31,8 @@ def test_intervals_that_do_not_meet_are_sure():
     assert starred("goodput_per_gpu", "more", [APART, TOGETHER]) == ["apart"]
     assert sentence([APART, TOGETHER]) == (
         "apart (90 /s, 88 to 92) serves most, 29 % more than together (70 /s, 68 to 73): sure, "
-        "since these 95 % intervals of the runs do not meet; errors of the step times, which may "
-        "differ between GPUs and models, are not in them; TPOT is the first to miss beyond."
+        "since these 95 % intervals of the runs do not overlap; errors of the step times, which "
+        "may differ between GPUs and models, are not in them; TPOT is the first to miss beyond."
     )
 
 

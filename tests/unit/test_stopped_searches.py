@@ -165,7 +165,7 @@ def test_a_journal_stays_the_first_thing_said(tmp_path):
         return find_goodput(SCENARIO, SHORT, journal=tmp_path / "runs.jsonl", **how)
 
     where, so_far = notes_of(work, 9)
-    assert where.startswith("finished runs are kept (9): --resume")
+    assert re.match(r"finished runs are kept \(9\) in \S*runs.jsonl: --resume", where)
     assert so_far.startswith("stopped after 9 runs: ")
 
 
@@ -176,6 +176,21 @@ def test_a_comparison_names_the_best_first():
     }
     _, so_far = notes_of(lambda **how: compare(cases, goodput=SHORT, **how), 19)
     assert re.search(r"runs: (one|two): 8 rates tried, .*; (one|two): 8 rates tried", so_far)
+
+
+def test_a_stopped_comparison_has_bounds_of_goodputs():
+    cases = {"one": SCENARIO, "two": Scenario.from_dict(DATA, {"clients.0.count": 2})}
+    with pytest.raises(KeyboardInterrupt) as stop:
+        compare(cases, goodput=SHORT, progress=stop_at(19), jobs=1)
+    found = stop.value.found
+    whole = compare(cases, goodput=SHORT, jobs=1)
+    for case, other in zip(found.cases, whole.cases, strict=True):
+        low, high = case.goodput.bounds
+        assert 0 < low <= other.goodput.rate <= high
+        assert case.goodput.status == "stopped"
+    assert found.verdict.startswith("Stopped before the goodputs were known: one (")
+    assert found.summary["is_stopped"]
+    assert not found.best["goodput"]
 
 
 def test_a_search_names_the_front():

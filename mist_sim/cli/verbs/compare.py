@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mist_sim.cli.options import AsIs, Attainment, GoodputTolerance, Jobs, MostRequests
+from mist_sim.cli.options import AsIs, Attainment, GoodputTolerance, Jobs, MostRequests, Seed
 from mist_sim.cli.scenario_input import (
     STDIN,
     AllowPrograms,
@@ -101,6 +101,7 @@ def compare(
     any_workload: bool = typer.Option(
         False, "--any-workload", help="Allow scenarios with different workloads or limits."
     ),
+    seed: Seed = None,
     jobs: Jobs = None,
     approximate: Approximate = False,
     allow_programs: AllowPrograms = False,
@@ -120,7 +121,7 @@ def compare(
     how_searched = goodput_options(**shared, **own) if with_goodput else None
     limits = {"--ttft": ttft, "--tpot": tpot}
     plane_options = _plane_options(shared, limits, points, num_rates) if plane else None
-    settings = with_nearest(settings, approximate)
+    settings = with_nearest([*settings, *([] if seed is None else [f"seed={seed}"])], approximate)
     loaded = _loaded(scenarios, commands, settings, allow_programs=allow_programs)
     compared = _varied(loaded, cases_of(cases), vary_of(vary, overrides_of(settings)))
     beside: dict[str, Any] = {}

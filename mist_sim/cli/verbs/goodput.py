@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from mist_sim.cli.options import AsIs, Attainment, Jobs, MostRequests, Replications, Tolerance
+from mist_sim.cli.options import AsIs, Attainment, Jobs, MostRequests, Replications, Seed, Tolerance
 from mist_sim.cli.scenario_input import (
     AllowPrograms,
     Approximate,
@@ -54,6 +54,7 @@ def goodput(
         "--why",
         help="Name the binding resource: the one that, relaxed by a tenth, moves goodput most.",
     ),
+    seed: Seed = None,
     replications: Replications = None,
     jobs: Jobs = None,
     approximate: Approximate = False,
@@ -68,6 +69,8 @@ def goodput(
 
     require_scenario(scenario, commands)
     overrides = keys_of(commands, with_nearest(settings, approximate))
+    if seed is not None:
+        overrides["seed"] = seed
     if replications is not None:
         overrides["replications"] = replications
     options = goodput_options(

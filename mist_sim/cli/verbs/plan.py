@@ -15,6 +15,7 @@ from mist_sim.cli.options import (
     Jobs,
     MostRequests,
     OutputLen,
+    Seed,
     TpotMs,
     TtftMs,
 )
@@ -110,6 +111,7 @@ def plan(
     ),
     most_requests: MostRequests = None,
     as_is: AsIs = False,
+    seed: Seed = None,
     write: Path | None = typer.Option(
         None,
         metavar="FILE",
@@ -135,6 +137,7 @@ def plan(
     said |= _workload(lengths, form, rate) | own  # options of a trace may be set, too
     limits = {"ttft": ttft_ms, "tpot": tpot_ms, "e2el": e2el_ms, "itl": itl_ms}
     said |= {f"slo.{name}": f"{ms!r} ms" for name, ms in limits.items() if ms is not None}
+    said |= {} if seed is None else {"seed": seed}
     if model is not None:
         said["model"] = model
     asked = words(gpus, "--gpus") if gpus is not None else ()

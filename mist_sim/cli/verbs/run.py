@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mist_sim.cli.options import Force, Out, Quiet, Resume, require_out
+from mist_sim.cli.options import Force, Out, Quiet, Resume, Seed, require_out
 from mist_sim.cli.scenario_input import (
     AllowPrograms,
     Approximate,
@@ -34,7 +34,7 @@ def run(
     settings: Settings = [],  # noqa: B006 - typer makes a new list
     commands: FromVllm = [],  # noqa: B006
     vary: Vary = [],  # noqa: B006
-    seed: int | None = typer.Option(None, help="Set the seed.", show_default=False),
+    seed: Seed = None,
     metric: str = typer.Option(
         "",
         metavar="NAME,...",

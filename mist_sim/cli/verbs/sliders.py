@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from mist_sim.cli.options import AsIs, Attainment, Jobs, MostRequests, Tolerance
+from mist_sim.cli.options import AsIs, Attainment, Jobs, MostRequests, Seed, Tolerance
 from mist_sim.cli.scenario_input import (
     AllowPrograms,
     ScenarioName,
@@ -34,6 +34,7 @@ def sliders(
     tolerance: Tolerance = 0.02,
     most_requests: MostRequests = None,
     as_is: AsIs = False,
+    seed: Seed = None,
     jobs: Jobs = None,
     allow_programs: AllowPrograms = False,
 ) -> None:
@@ -51,7 +52,8 @@ def sliders(
         attainment=attainment, tolerance=tolerance, most_requests=most_requests, as_is=as_is
     )
     require_scenario(scenario, [])
-    loaded = load(scenario, keys_of([], settings), allow_programs=allow_programs)
+    own = {} if seed is None else {"seed": seed}
+    loaded = load(scenario, keys_of([], settings) | own, allow_programs=allow_programs)
     options.target(loaded)  # errors in it show before the first run
     sizes = list(whole_numbers(chunks, "--chunks"))
     marks = _watermarks(watermarks)

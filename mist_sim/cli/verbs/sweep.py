@@ -13,6 +13,7 @@ from mist_sim.cli.options import (
     GoodputTolerance,
     Jobs,
     MostRequests,
+    Seed,
     executor_of,
 )
 from mist_sim.cli.scenario_input import AllowPrograms, Settings, load, presets
@@ -51,6 +52,7 @@ def sweep(
     tolerance: GoodputTolerance = None,
     most_requests: MostRequests = None,
     as_is: AsIs = False,
+    seed: Seed = None,
     jobs: Jobs = None,
     cluster: Cluster = None,
     allow_programs: AllowPrograms = False,
@@ -74,8 +76,9 @@ def sweep(
         raise ScenarioError("--metric has no effect with --goodput; leave one out")
     if metric is not None:
         check_number("--metric", metric)
-    loaded = load(scenario, _overrides(settings), allow_programs=allow_programs)
-    vary = axes_of(axes, _overrides(settings))
+    overrides = _overrides(settings) | ({} if seed is None else {"seed": seed})
+    loaded = load(scenario, overrides, allow_programs=allow_programs)
+    vary = axes_of(axes, overrides)
     executor = executor_of(cluster, jobs)
     if with_goodput:
         options = SearchOptions(
