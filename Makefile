@@ -87,7 +87,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
-	$(PIP_INSTALL) -e ".[dev]"
+	$(PIP_INSTALL) -e ".[dev]" -e plugins/silicon
 	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-docs: pyproject.toml constraints.txt | $(BIN)/pip

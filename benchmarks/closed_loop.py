@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
 
-from mist_sim.hardware.predictors import SiliconPredictor
+from mist_sim_silicon import SiliconPredictor
 from tools.validation.closed_loop import measured_points, predictors, queued, simulated
 
 POINTS = Path(__file__).parents[2] / "shared/measurements/vllm-0.12-h100-qwen3-32b-closed-loop.csv"

@@ -74,7 +74,9 @@ def measured() -> pd.DataFrame:
 def _tables(pattern: str) -> pd.DataFrame:
     package = find_spec("aiconfigurator_core")
     if package is None or package.origin is None:
-        raise SystemExit("error: aiconfigurator-core is not installed (extra silicon)")
+        raise SystemExit(
+            "error: aiconfigurator-core is not installed: pip install ./plugins/silicon"
+        )
     folder = Path(package.origin).parent / "systems/data"
     parts = []
     for path in sorted(folder.glob(pattern)):

@@ -3,7 +3,7 @@
     python -m benchmarks.kernel_grid            # the score, with the catalog's figures
     python -m benchmarks.kernel_grid --left-out # fitted without the shapes of the scored model
 
-Measured kernels are those of aiconfigurator-core for vLLM (`pip install 'mist-sim[silicon]'`); its
+Measured kernels are those of aiconfigurator-core for vLLM (`pip install ./plugins/silicon`); its
 norms and activations are estimates. Asking it takes minutes; `--grid FILE` keeps the answers.
 """
 
@@ -28,8 +28,9 @@ from mist_sim.hardware import Cluster, GpuSpec, load_gpu
 from mist_sim.hardware.devices.kernels import Kernel
 from mist_sim.hardware.devices.specs import Efficiency
 from mist_sim.hardware.predictors import RooflinePredictor
-from mist_sim.hardware.predictors.external.silicon import Package, Silicon
 from mist_sim.models import ModelSpec, load_model
+from mist_sim_silicon import Silicon
+from mist_sim_silicon.names import Package
 from tools.kernels.aiconfigurator import read_latent, read_products, read_system
 from tools.kernels.kernel_fit import KernelFit, fit_kernel
 from tools.kernels.kernel_rows import KernelRows, joined

@@ -24,11 +24,10 @@ from mist_sim.core.batch import StepGrowth, grown
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.execution.layer_profiling import ProfileRange
 from mist_sim.hardware.predictors import (
+    PREDICTORS,
     BestServePredictor,
-    GenzPredictor,
     ProgramPredictor,
     RegressionPredictor,
-    SiliconPredictor,
 )
 from mist_sim.hardware.predictors.measured.sampled import SampledSteps
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
@@ -100,9 +99,10 @@ def _others(folder: Path) -> dict[str, Predictor]:
             _MadeTimes(), ProfileRange().points, TimingStore(None)
         ),
     }
-    for name, outside in (("silicon", SiliconPredictor), ("genz", GenzPredictor)):
-        with suppress(ScenarioError):  # its package is not installed
-            found[name] = outside(model, cluster)
+    PREDICTORS.find_entry_points()
+    for name in ("silicon", "genz"):
+        with suppress(ScenarioError):  # the plugin is not installed
+            found[name] = PREDICTORS[name](model, cluster)
     return found
 
 

@@ -3,7 +3,7 @@
     python docs/make_errors.py
 
 Makes mist_sim/metrics/expected_errors.csv, and the tables of docs/background/error_bars.md and of
-docs/validation.md. Takes two minutes. Needs the extra `silicon`, and the public measurements beside
+docs/validation.md. Takes two minutes. Needs `plugins/silicon`, and the public measurements beside
 the repository.
 """
 

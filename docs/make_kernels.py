@@ -2,7 +2,7 @@
 
     python docs/make_kernels.py --grid grid.parquet
 
-Takes minutes. Needs matplotlib and the extra `silicon`, and the public measurements beside the
+Takes minutes. Needs matplotlib and `plugins/silicon`, and the public measurements beside the
 repository. `kernels_before.json` holds the score of the roofline as it was before kernels had
 figures of their own (version 26541b5), on the same grid.
 """

@@ -27,6 +27,7 @@ from mist_sim.metrics.goodput import ClassLimits
 from mist_sim.models import SpeculativeConfig
 from mist_sim.network import Fabric, Link
 from mist_sim.reconfiguration import Reconfigure
+from mist_sim.registry import comes_with_package
 from mist_sim.scenario.format.docstrings import documented_with_bases
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.json_schema import json_schema
@@ -241,6 +242,12 @@ def plugin(
     yield from table({**schema, "properties": shown}, meanings, title, above)
 
 
+def is_of_others(name: str) -> bool:
+    """Tell whether a plugin of this name is from another package that is installed here."""
+    there = (family.registry for family in FAMILIES.values() if name in family.registry)
+    return not all(comes_with_package(registry[name]) for registry in there)
+
+
 def choices(schema: Any, properties: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     """Return the schemas of a family's plugins by name, wherever the properties lie."""
     found: dict[str, dict[str, Any]] = {}
@@ -249,8 +256,9 @@ def choices(schema: Any, properties: tuple[str, ...]) -> dict[str, dict[str, Any
             if name in properties:
                 options = inner.get("items", inner)
                 for option in options.get("anyOf", ()):
-                    if "const" in option.get("properties", {}).get("type", {}):
-                        found[option["properties"]["type"]["const"]] = option
+                    kind = option.get("properties", {}).get("type", {}).get("const")
+                    if kind is not None and not is_of_others(kind):
+                        found[kind] = option
         for inner in schema.values():
             found = choices(inner, properties) | found
     elif isinstance(schema, list):
@@ -367,7 +375,7 @@ def families(schema: dict[str, Any]) -> Iterator[str]:
         yield ""
         plugins, above = choices(schema, properties), Above()
         for name, cls in FAMILIES[family].registry.items():
-            if cls.__module__.startswith("mist_sim."):
+            if comes_with_package(cls):
                 yield f"### {name}"
                 yield from plugin(cls, plugins[name], name, above)
 

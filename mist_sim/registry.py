@@ -6,7 +6,7 @@ A package's plugin is imported when a scenario names it, so a broken plugin stop
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from functools import cache
 from importlib import import_module
@@ -25,9 +25,18 @@ class Registry(Mapping[str, type[Any]]):
     `type: NAME` and set the fields; Python code creates the object.
     """
 
-    def __init__(self, family: str, later: Mapping[str, str] | None = None) -> None:
-        """later: classes by name, "module:class", imported when the name is first asked for."""
+    def __init__(
+        self,
+        family: str,
+        later: Mapping[str, str] | None = None,
+        plugins: Collection[str] = (),
+    ) -> None:
+        """later: classes by name, "module:class", imported when the name is first asked for.
+
+        plugins: names that packages in `plugins/` of a checkout offer, if installed.
+        """
         self.family = family
+        self._plugins = plugins
         self._later = dict(later or {})
         self._classes: dict[str, type[Any]] = {}
         self._offers: dict[str, list[EntryPoint]] | None = None
@@ -37,6 +46,12 @@ class Registry(Mapping[str, type[Any]]):
         """A word for one of the family, in messages."""
         name = self.family.replace("_", " ")
         return f"{name[:-3]}y" if name.endswith("ies") else name.removesuffix("s")
+
+    def hint(self, name: str, known: Iterable[str]) -> str:
+        """Return what to do about a name that is not known, to put behind it in a message."""
+        if name in self._plugins:
+            return f" without its plugin: pip install ./plugins/{name} in a checkout of mist-sim."
+        return did_you_mean(name, known)
 
     def register(self, name: str) -> Callable[[T], T]:
         """Class decorator that gives the class a name and returns it unchanged.
@@ -113,7 +128,7 @@ class Registry(Mapping[str, type[Any]]):
             return self._classes[name]
         except KeyError:
             raise UnknownPluginError(
-                f"no {self.member} named {brief(name)}{did_you_mean(name, self)} "
+                f"no {self.member} named {brief(name)}{self.hint(name, self)} "
                 f"Known: {', '.join(self)}."
             ) from None
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -136,15 +135,8 @@ PREDICTORS_TO_CHECK["execution"] = []  # with a source that needs no torch, in t
 
 _PROGRAM = f"{sys.executable} {ROOT / 'examples/step_times.py'}"
 PREDICTORS_TO_CHECK |= {
-    "genz": [parts("llama-3.1-8b", "h100-sxm", 1), parts("llama-2-70b", "l40s", 8)],
     "program": [parts("llama-3.1-8b", "h100-sxm", 1) | {"command": _PROGRAM}],
-    "silicon": [
-        parts("qwen3-32b", "h100-sxm", 2),
-        parts("gpt-oss-120b", "h200", 2),
-        parts("llama-2-7b", "a100-80gb-sxm", 1) | {"engine": "trtllm"},
-    ],
 }
-PACKAGES = {"genz": "GenZ", "silicon": "aiconfigurator_core"}  # that a plugin needs
 
 STAGES_TO_CHECK: Configurations = {name: [{}] for name in STAGES}
 
@@ -490,13 +482,6 @@ FAMILIES: list[tuple[Registry, Configurations]] = [
 ]
 
 
-def needed(name: str) -> Any:
-    """Skip the test of a plugin whose package is not installed."""
-    package = PACKAGES.get(name)
-    missing = package is not None and find_spec(package) is None
-    return pytest.mark.skipif(missing, reason=f"needs {package}, which is not installed")
-
-
 def each(registry: Registry, configurations: Configurations, most: int = 99) -> list[Any]:
     """Return a factory of every configuration of every registered plugin.
 
@@ -506,7 +491,7 @@ def each(registry: Registry, configurations: Configurations, most: int = 99) -> 
         pytest.param(
             partial(registry[name], **parameters),
             id=f"{name}-{position}",
-            marks=[needed(name), *([pytest.mark.deep] if position >= most else [])],
+            marks=[pytest.mark.deep] if position >= most else [],
         )
         for name in registry
         for position, parameters in enumerate(configurations.get(name, []))

@@ -13,7 +13,7 @@ from mist_sim import compiled
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "mist_sim"
-TREES = ("benchmarks", "docs", "examples", "mist_sim", "tests", "tools")
+TREES = ("benchmarks", "docs", "examples", "mist_sim", "plugins", "tests", "tools")
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 OF_OTHERS = {  # files of vLLM, aiconfigurator-core and openai-python that pages name, by page
     "design_changes.md": {"stages/base.py", "core/records.py"},  # in the design, not in the code

@@ -21,7 +21,7 @@ def make_validation():
 @pytest.mark.page
 def test_the_tables_are_current(shared, make_validation):
     measurements = shared("measurements")
-    pytest.importorskip("aiconfigurator_core")  # the page has its step times too
+    pytest.importorskip("mist_sim_silicon")  # the page has its step times too
     assert make_validation.page(measurements) == (ROOT / "docs/validation.md").read_text("utf-8")
 
 
@@ -29,5 +29,5 @@ def test_no_page_is_made_without_all_runs(tmp_path, monkeypatch, make_validation
     (tmp_path / known.CLOSED_LOOP).touch()
     monkeypatch.setattr(known, "find_spec", lambda name: None)
     monkeypatch.setattr(known, "_roofline_rows", lambda *options: iter(()))
-    with pytest.raises(SystemExit, match=r"measured kernels, fitted: needs mist-sim\[silicon\]"):
+    with pytest.raises(SystemExit, match=r"measured kernels, fitted: needs plugins/silicon"):
         make_validation.page(tmp_path)

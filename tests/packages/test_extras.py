@@ -36,15 +36,31 @@ def plain(packages, tmp_path_factory):
 
 
 @pytest.fixture
-def install(plain, tmp_path):
-    """Return a function that installs an extra into a copy of the plain environment."""
+def user(plain, tmp_path):
+    """A copy of the plain environment."""
+    shutil.copytree(plain.path, tmp_path / "venv", symlinks=True)
+    (tmp_path / "work").mkdir()
+    return Environment(tmp_path / "venv", tmp_path / "work")
+
+
+@pytest.fixture
+def install(user):
+    """Return a function that installs an extra."""
 
     def installed(extra: str) -> Environment:
-        shutil.copytree(plain.path, tmp_path / "venv", symlinks=True)
-        (tmp_path / "work").mkdir()
-        copy = Environment(tmp_path / "venv", tmp_path / "work")
-        copy.install(*EXTRAS[extra])
-        return copy
+        user.install(*EXTRAS[extra])
+        return user
+
+    return installed
+
+
+@pytest.fixture
+def plugin(user):
+    """Return a function that installs a package of `plugins/`."""
+
+    def installed(name: str) -> Environment:
+        user.install(str(ROOT / "plugins" / name))
+        return user
 
     return installed
 
@@ -117,8 +133,8 @@ def test_rag(install):
     assert re.match(r"\d+\.", user.run("python", "-c", MEASURE_A_SEARCH))
 
 
-def test_genz(install):
-    user = install("genz")
+def test_genz(plugin):
+    user = plugin("genz")
     assert '"completed": 20' in mist(
         user, "run", "demo", "--set", "clients.0.predictor=genz", *FEW, "--json"
     )
@@ -127,8 +143,8 @@ def test_genz(install):
 @pytest.mark.skipif(
     sys.platform != "linux", reason="aiconfigurator-core has wheels for Linux alone"
 )
-def test_silicon(install):
-    user = install("silicon")
+def test_silicon(plugin):
+    user = plugin("silicon")
     chosen = "clients.0.predictor={type: silicon, engine: vllm}"
     assert '"completed": 20' in mist(user, "run", "demo", "--set", chosen, *FEW, "--json")
 

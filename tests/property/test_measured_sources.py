@@ -29,12 +29,12 @@ from mist_sim.hardware.predictors import (
     RooflinePredictor,
     TablePredictor,
 )
-from mist_sim.hardware.predictors.external.silicon import SiliconPredictor
 from mist_sim.hardware.predictors.measured.regression import RegressionPredictor
 from mist_sim.hardware.predictors.measured.sampled import SampledSteps, SamplePoints, powers
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.models import load_model
 from mist_sim.rng import Streams
+from mist_sim_silicon import SiliconPredictor
 from tests.effort import examples
 from tests.reference import measured
 from tests.reference.regression_files import regression_content, written

@@ -49,7 +49,7 @@ def test_runs_whose_package_is_missing_are_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(known, "find_spec", lambda name: None)
     main(["--measurements", str(tmp_path)])
     shown = capsys.readouterr().out
-    assert shown.count("skipped: needs mist-sim[silicon]") == 2
+    assert shown.count("skipped: needs plugins/silicon") == 2
     assert "TPOT, mean of a point" in shown
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.predictors import EngineOverhead, Predictor, SiliconPredictor
+from mist_sim.hardware.predictors import EngineOverhead, Predictor
 from mist_sim.hardware.sampling import Sampling
 from mist_sim.hardware.tables.reading import read_columns
 from mist_sim.models import load_model
@@ -25,6 +25,8 @@ from mist_sim.traces import ClosedLoop, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from mist_sim_silicon import SiliconPredictor
 
 # How the project that measured them starts engines and loads them, as far as that is public:
 # batch size (128 where none is chosen) + prompt + 1,500 tokens in a step (aiconfigurator,
@@ -59,7 +61,9 @@ def measured_points(file: Path) -> pd.DataFrame:
 
 
 def predictors() -> dict[int, SiliconPredictor]:
-    """Return the predictors, by the number of GPUs."""
+    """Return the predictors of measured kernels (`plugins/silicon`), by the number of GPUs."""
+    from mist_sim_silicon import SiliconPredictor
+
     model, gpu = load_model("qwen3-32b"), load_gpu("h100-sxm")
     return {ranks: SiliconPredictor(model, Cluster(gpu, ranks)) for ranks in GPUS}
 

@@ -50,6 +50,7 @@ _LESS_KNOWN: dict[str, dict[str, Any]] = {  # the roofline with less of the prot
         "max_num_batched_tokens": lambda prompt: 8192,
     },
 }
+_OF_SILICON = ("mist_sim_silicon", "aiconfigurator_core")
 _POINTS_FROM = "aiconfigurator-core, Apache-2.0"
 
 
@@ -76,7 +77,7 @@ def known_runs(folder: Path) -> list[MeasuredRun]:
 
 
 def _closed_loop(file: Path) -> Iterator[MeasuredRun]:
-    missing = "" if find_spec("aiconfigurator_core") else "mist-sim[silicon]"
+    missing = "" if all(map(find_spec, _OF_SILICON)) else "plugins/silicon"
     for half, fitted in _HALVES.items():
         known = {"prompt_token": PROMPT_TOKEN_ROOFLINE}
         yield _loop(f"roofline, {half}", fitted, partial(_roofline_rows, file, half, known))

@@ -12,9 +12,7 @@ from mist_sim.hardware.predictors.ranks import PipelinePredictor, pipeline_predi
 from mist_sim.on_demand import on_demand
 
 if TYPE_CHECKING:
-    from mist_sim.hardware.predictors.external.genz import GenzPredictor
     from mist_sim.hardware.predictors.external.program import ProgramPredictor
-    from mist_sim.hardware.predictors.external.silicon import SiliconPredictor
     from mist_sim.hardware.predictors.measured.regression import RegressionPredictor
     from mist_sim.hardware.predictors.measured.table import TablePredictor
 
@@ -22,7 +20,6 @@ __all__ = [
     "PREDICTORS",
     "BestServePredictor",
     "EngineOverhead",
-    "GenzPredictor",
     "LinearPredictor",
     "PipelinePredictor",
     "Predictor",
@@ -30,7 +27,6 @@ __all__ = [
     "ProgramPredictor",
     "RegressionPredictor",
     "RooflinePredictor",
-    "SiliconPredictor",
     "TablePredictor",
     "pipeline_predictor",
     "ranks_of",
@@ -41,9 +37,7 @@ __all__ = [
 __getattr__ = on_demand(
     __name__,
     {
-        "GenzPredictor": "external.genz",
         "ProgramPredictor": "external.program",
-        "SiliconPredictor": "external.silicon",
         "RegressionPredictor": "measured.regression",
         "TablePredictor": "measured.table",
     },

@@ -20,13 +20,12 @@ PREDICTORS = Registry(
     "predictors",
     later={
         "execution": "mist_sim.hardware.execution.predictor:ExecutionPredictor",
-        "genz": f"{_HERE}.external.genz:GenzPredictor",
         "program": f"{_HERE}.external.program:ProgramPredictor",
         "seesaw": "mist_sim.hardware.resharding.resharded_times:SeesawPredictor",
         "regression": f"{_HERE}.measured.regression:RegressionPredictor",
-        "silicon": f"{_HERE}.external.silicon:SiliconPredictor",
         "table": f"{_HERE}.measured.table:TablePredictor",
     },
+    plugins=("genz", "silicon"),
 )
 
 

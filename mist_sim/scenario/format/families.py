@@ -23,7 +23,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from mist_sim.clients.scheduling import SCHEDULERS
 from mist_sim.durations import DURATIONS, SecondsOrLaw
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import PREDICTORS
 from mist_sim.lifecycle import AUTOSCALERS
 from mist_sim.network import CONNECTORS
@@ -127,7 +127,7 @@ class Family(Marker):
 
     def _unknown(self, name: object) -> str:
         names = self._names()
-        hint = instead(str(name), names) or did_you_mean(str(name), names)
+        hint = instead(str(name), names) or self.registry.hint(str(name), names)
         known = ", ".join(self._names())
         return f"no {self.registry.member} named {shown(name)}{hint} Known: {known}"
 

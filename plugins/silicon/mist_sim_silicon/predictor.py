@@ -17,19 +17,6 @@ from mist_sim.errors import ScenarioError, listed
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.predictors.external.installed import installed_version
-from mist_sim.hardware.predictors.external.silicon_experts import (
-    NO_TABLE,
-    OwnExperts,
-    Row,
-    split_rows,
-)
-from mist_sim.hardware.predictors.external.silicon_names import (
-    Package,
-    dtypes,
-    files_of,
-    split,
-    system,
-)
 from mist_sim.hardware.predictors.measured.sampled import (
     SampledSteps,
     SamplePoints,
@@ -39,13 +26,29 @@ from mist_sim.hardware.predictors.measured.sampled import (
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.models.quantization import LAYER_PARTS
 from mist_sim.models.spec import ModelSpec
+from mist_sim_silicon.experts import (
+    NO_TABLE,
+    OwnExperts,
+    Row,
+    split_rows,
+)
+from mist_sim_silicon.names import (
+    Package,
+    dtypes,
+    files_of,
+    split,
+    system,
+)
 
 _SDK: Mapping[Package, str] = {
     "aiconfigurator-core": "aiconfigurator_core.sdk",
     "aisimulate": "aisimulate_core.sdk.engine",
 }
 
-_INSTALL: Mapping[Package, str] = {"aisimulate": "pip install --pre aisimulate"}
+_INSTALL: Mapping[Package, str] = {
+    "aiconfigurator-core": "pip install aiconfigurator-core, which is for Linux on x86-64 alone",
+    "aisimulate": "pip install --pre aisimulate",
+}
 
 # Products were measured at these numbers of tokens and at one more than each. One more may cost
 # half as much again (FP8: a whole further tile), and less again up to the next of these, so a
@@ -74,11 +77,11 @@ class SiliconPredictor(SampledSteps):
     """Sums of kernels that were measured on the GPU at the sizes of the model.
 
     Products, attention, experts and collectives were timed one by one on real systems; sizes
-    between are interpolated, norms and activations estimated. Needs the extra `silicon`.
+    between are interpolated, norms and activations estimated.
 
     model, cluster: what is timed; raises ScenarioError if there are no measurements for it.
     engine: the serving engine whose kernels were measured.
-    package: what has the tables: the extra's, or aisimulate's newer ones where it is installed.
+    package: what has the tables; aisimulate, where it is installed, has newer ones.
     """
 
     model: ModelSpec
@@ -210,7 +213,7 @@ class Silicon:
         engine: str,
         package: Package = "aiconfigurator-core",
     ) -> None:
-        version = installed_version(package, "silicon", _INSTALL.get(package, ""))
+        version = installed_version(package, "silicon", _INSTALL[package])
         check_whole_model(cluster, "silicon")
         if cluster.expert_load_imbalance != 1:
             raise ScenarioError(

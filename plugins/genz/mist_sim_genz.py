@@ -31,8 +31,8 @@ _LINK_LATENCY = 1.0  # microseconds; what GenZ takes for its own systems
 class GenzPredictor(SampledSteps):
     """GenZ's times for the model's operators on a system with the GPU's figures.
 
-    Prompts run at the efficiencies of the GPU's prefill, decodes at those of its decode. Needs the
-    extra `genz`. The first use with a model and GPUs takes seconds; the times are kept on disk.
+    Prompts run at the efficiencies of the GPU's prefill, decodes at those of its decode. The first
+    use with a model and GPUs takes seconds; the times are kept on disk.
 
     model, cluster: what is timed; raises ScenarioError for what GenZ cannot time right.
     """
@@ -55,7 +55,7 @@ class _Genz:
     """GenZ's estimate of one step, as a source."""
 
     def __init__(self, model: ModelSpec, cluster: Cluster) -> None:
-        version = installed_version(_PACKAGE, "genz")
+        version = installed_version(_PACKAGE, "genz", f"pip install {_PACKAGE}")
         check_whole_model(cluster, "genz")
         _check(model)
         self._ranks = cluster.tensor_parallel_size
