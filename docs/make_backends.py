@@ -68,6 +68,11 @@ USUAL: Mapping[str, Mapping[str, str]] = {
         **_BY_FLASH_2,
     },
 }
+# FlashAttention 2 has no sinks; vLLM's Triton kernel takes 16 rows of queries at a time
+# (`BLOCK_M` in vllm/attention/ops/triton_unified_attention.py), so the chip's cache bounds it: 16
+# FLOPs for a byte read from there, for heads of any size.
+WITHOUT_SINKS = ("ampere", "ada", "blackwell-rtx")
+OF_16_ROWS = 0.122
 
 
 def others(folder: Path, architecture: str) -> Iterator[tuple[str, str, KernelFit]]:
@@ -92,13 +97,35 @@ def text(architecture: str, fits: Sequence[tuple[str, str, KernelFit]]) -> str:
         lines += ["", f"[{backend}.{fit.kind}]", *_entries(fit)]
         source = _source(fit, f"moe tables of vLLM {version} on {cards_of(architecture)}")
         sources.append(f'"{backend}.{fit.kind}" = "{source}"')
+    if architecture in WITHOUT_SINKS:
+        for kind, values, source in _with_sinks(architecture):
+            lines += ["", f"[TRITON_ATTN.{kind}]", *_lines(values)]
+            sources.append(f'"TRITON_ATTN.{kind}" = "{source}"')
     return "\n".join([*lines, "", "[sources]", *sources]) + "\n"
 
 
+def _with_sinks(architecture: str) -> Iterator[tuple[str, dict[str, float], str]]:
+    """Yield the attention of models with sinks, which no table has: whole runs do."""
+    usual = load_gpu(next(iter(SYSTEMS[architecture]))).kernels
+    prompts, decodes = (usual[kind] for kind in _DENSE)
+    values = {"floor": prompts.floor, "mfu": OF_16_ROWS, "serial": prompts.serial}
+    fitted = "mfu: prompts of 32,000 tokens of gpt-oss-20b and 120b on A100 (gpustack-lab)"
+    if architecture != "ampere":
+        fitted += ", assumed here"
+    yield "prefill_attention", values, f"{fitted}; others: those of FlashAttention"
+    names = ("floor", "mbu", "serial", "beside_prompts")
+    values = {name: getattr(decodes, name) for name in names if getattr(decodes, name)}
+    yield "decode_attention", values, "assumed: those of FlashAttention"
+
+
 def _entries(fit: KernelFit) -> list[str]:
+    return _lines(fit.values)
+
+
+def _lines(values: Mapping[str, float]) -> list[str]:
     return [
         f'{name} = "{value}"' if " " in value else f"{name} = {value}"
-        for name, value in written(fit.values).items()
+        for name, value in written(values).items()
     ]
 
 

@@ -31,6 +31,9 @@ _ONLY_ON: dict[AttentionBackend, tuple[str, ...]] = {
     "CUTLASS_MLA": _B200,
 }
 
+_WITH_SINKS = frozenset({"gpt_oss"})
+"""Families (`model_type`) whose layers are alike and have a sink for each head."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionChoices:
@@ -53,12 +56,15 @@ class AttentionChoices:
             return on_hopper if architecture == "hopper" else "TRITON_MLA"
         if architecture in _B200 or (narrow and architecture != "hopper"):
             return "FLASHINFER"  # FlashAttention 2 has no caches of 8 bits
+        if model.architecture in _WITH_SINKS and architecture != "hopper":
+            return "TRITON_ATTN"  # nor sinks
         return "FLASH_ATTN"
 
     def __str__(self) -> str:
         return (
             f"FLASH_ATTN; FLASHINFER on {', '.join(_B200)}, and for caches of 8 bits where "
-            f"FlashAttention is 2; latent: {self.latent_on_blackwell} on {', '.join(_B200)}, "
+            "FlashAttention is 2; TRITON_ATTN there for attention with sinks; latent: "
+            f"{self.latent_on_blackwell} on {', '.join(_B200)}, "
             "FLASH_ATTN_MLA or FLASHMLA on hopper, else TRITON_MLA"
         )
 

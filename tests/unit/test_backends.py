@@ -80,6 +80,8 @@ def test_attention_is_chosen_by_gpu_model_and_cache():
     assert chosen("llama-3.1-8b", "hopper", kv_cache="fp8") == "FLASH_ATTN"
     assert chosen("llama-3.1-8b", "ada", kv_cache="fp8") == "FLASHINFER"
     assert chosen("llama-3.1-8b", "blackwell") == "FLASHINFER"
+    assert chosen("gpt-oss-20b", "hopper") == "FLASH_ATTN"
+    assert chosen("gpt-oss-20b", "ampere") == chosen("gpt-oss-20b", "ada") == "TRITON_ATTN"
     assert chosen("deepseek-v3", "hopper") == "FLASH_ATTN_MLA"
     assert chosen("deepseek-v3", "blackwell") == "FLASHINFER_MLA"
     assert chosen("deepseek-v3", "blackwell", "vllm-0.14") == "CUTLASS_MLA"
