@@ -12,6 +12,7 @@ from rich.text import Text
 
 from mist_sim.report.elements.cells import number, percent, section
 from mist_sim.report.elements.widths import listed
+from mist_sim.report.run.expected import expected_of_each
 
 _MOST_ROWS = 12  # of the candidates tried; all are in the files
 
@@ -23,6 +24,7 @@ def plan_table(summary: Mapping[str, Any]) -> RenderableType:
         *section("Runner-up", Text(summary["runner_up"] or "nothing else was tried")),
         *_what_binds(summary["binding"]),
         *section(_tried_title(summary), _tried(summary)),
+        *expected_of_each({"": summary["expected_errors"]}),
         *_left_out(summary),
         *_deploy(summary),
     )

@@ -12,6 +12,7 @@ from rich.text import Text
 from mist_sim.report.elements.cells import count, section
 from mist_sim.report.elements.widths import columns
 from mist_sim.report.goodput import asked
+from mist_sim.report.run.expected import expected_of_each
 
 
 def sliders_table(summary: Mapping[str, Any]) -> RenderableType:
@@ -24,6 +25,7 @@ def sliders_table(summary: Mapping[str, Any]) -> RenderableType:
         *section(f"Best of each design{limits}", _best(best)) if best else (),
         *section(f"Sliders tried ({runs})", _positions(summary["positions"])),
         *section("Verdict", Text(summary["verdict"])) if summary["verdict"] else (),
+        *expected_of_each({name: each["search"]["expected_errors"] for name, each in best.items()}),
     )
 
 

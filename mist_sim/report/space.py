@@ -13,6 +13,7 @@ from mist_sim.report.elements.cells import count, in_ms, number, percent, sectio
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.elements.warned import with_warnings
 from mist_sim.report.elements.widths import columns, listed
+from mist_sim.report.run.expected import expected_of_each
 
 _MOST_ROWS = 15  # of a table; all are in the files
 _FEW_ROWS = 6  # all of which are shown, also equal ones
@@ -49,6 +50,7 @@ def space_table(summary: Mapping[str, Any]) -> RenderableType:
         *(section("Attain all rates tried", _rows(unknown, summary)) if unknown else ()),
         *(section("Others that keep everything", _rows(kept, summary)) if kept else ()),
         *section(_title(summary), _statuses(summary)),
+        *expected_of_each({row["name"]: row["expected_errors"] for row in best}),
     )
 
 

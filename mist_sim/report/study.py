@@ -14,6 +14,7 @@ from mist_sim.errors import listed as listed_names
 from mist_sim.report.elements.cells import section
 from mist_sim.report.elements.metric_cells import metric_cell, metric_title
 from mist_sim.report.elements.widths import Fitting, Folded, columns, listed
+from mist_sim.report.run.expected import expected_of_each
 
 _TITLES = {
     "steady_request_throughput": ("requests", "/s"),
@@ -43,6 +44,7 @@ def study_table(summary: Mapping[str, Any]) -> RenderableType:
         *section(_title(summary), table),
         *(Padding(Text(note, style="dim"), (0, 0, 1, 0)) for note in _legend(summary)),
         *section("Verdict", Text(summary["verdict"])) if summary["verdict"] else (),
+        *expected_of_each({point["name"]: point["expected_errors"] for point in points}),
     )
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from mist_sim.report.elements.cells import section
 from mist_sim.report.elements.metric_cells import metric_cell
 from mist_sim.report.elements.widths import columns
+from mist_sim.report.run.expected import expected_of_each
 
 _LONGEST = 30  # cells of a bar
 
@@ -23,6 +24,7 @@ def sweep_table(summary: Mapping[str, Any]) -> RenderableType:
     parts = [body, *([Text(summary["sentence"])] if summary["sentence"] else [])]
     return Group(
         *section(f"{summary['metric'].replace('_', ' ')} over {over}", Group(*parts)),
+        *expected_of_each(summary["expected_errors"]),
     )
 
 

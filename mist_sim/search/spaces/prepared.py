@@ -35,7 +35,7 @@ class Prepared:
     known: figures that need no run: "num_gpus", "usd_per_hour", "watts"; NaN if unknown.
     bound: a proved upper bound of its rate (requests per second); infinite: no bound.
     excluded: constraints that it breaks, each with the reason. failure: why it is impossible.
-    assumed_host: as in `Goodput`. warnings: what results of its runs warn of.
+    expected_errors, assumed_host: as in `Goodput`. warnings: what results of its runs warn of.
     """
 
     configuration: Configuration
@@ -43,6 +43,7 @@ class Prepared:
     bound: float = inf
     excluded: dict[str, str] = field(default_factory=dict)
     failure: Failure | None = None
+    expected_errors: Mapping[str, Any] = field(default_factory=dict)
     assumed_host: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[ResultWarning, ...] = ()
 
@@ -110,6 +111,7 @@ class Preparation:
         built = Built(configuration.scenario)
         try:
             found.known = self._known(built)
+            found.expected_errors = built.expected_errors
             found.assumed_host, found.warnings = built.assumed_host, built.warnings
             found.excluded = self._constraints.broken_before(found.known)
             if self._judged:

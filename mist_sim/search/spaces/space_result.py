@@ -184,6 +184,7 @@ def _row(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
         "figures": {name: value for name, value in figures.items() if not isnan(value)},
         "at_least": at_least(prepared, outcome),
         "interval": list(outcome.goodput.interval) if outcome.goodput else None,
+        "expected_errors": dict(prepared.expected_errors),
         "assumed_host": dict(prepared.assumed_host),
         "warnings": [each.data for each in warnings],
         "bound": prepared.bound if prepared.bound < float("inf") else None,

@@ -28,6 +28,8 @@ from mist_sim.studies.study import plan_study
 from mist_sim.studies.subjects import check_scenarios
 
 _MOST_KEYS = 2
+_OF_STEP_TIMES = ("expected_errors", "assumed_host")
+"""What summaries say of their step times."""
 
 
 def sweep(
@@ -62,11 +64,7 @@ def sweep(
         share=share,
         title=scenario.headline_without(vary),
         warnings=study.warnings,
-        assumed_host={
-            each.point.name: found
-            for each in study.points
-            if each.summaries and (found := each.summaries[0].get("assumed_host"))
-        },
+        **{key: _of_points(study, key) for key in _OF_STEP_TIMES},
     )
 
 
@@ -103,9 +101,20 @@ def goodput_sweep(
         for row, at in zip(found.rows, points, strict=True)
     }
     told = of_points({row["name"]: (*failed[row["name"]], *of_data(row)) for row in found.rows})
-    hosts = {row["name"]: row["assumed_host"] for row in found.rows if row["assumed_host"]}
+    origins = {
+        key: {row["name"]: row[key] for row in found.rows if row[key]} for key in _OF_STEP_TIMES
+    }
     title = scenario.headline_without(vary)
-    return Sweep(tuple(vary), tuple(points), "goodput", "more", share, title, told, hosts)
+    return Sweep(tuple(vary), tuple(points), "goodput", "more", share, title, told, **origins)
+
+
+def _of_points(study: Study, key: str) -> dict[str, Any]:
+    """Return what the first summary of each point holds under a key, where it has that."""
+    return {
+        each.point.name: found
+        for each in study.points
+        if each.summaries and (found := each.summaries[0].get(key))
+    }
 
 
 def _check(vary: Mapping[str, Sequence[Any]], attainment: float) -> None:

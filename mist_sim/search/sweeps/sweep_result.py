@@ -45,7 +45,8 @@ class Sweep(Findings):
 
     metric: its name in a run's summary, or "goodput". better: which way it is better, if anybody
     knows. share: of good requests that is asked for. points: in order; the last key changes
-    fastest. warnings: of the runs. assumed_host: as in a run's summary, by the name of the point.
+    fastest. warnings: of the runs. expected_errors, assumed_host: as in a run's summary, by the
+    name of the point.
     """
 
     presenter = SWEEP
@@ -57,6 +58,7 @@ class Sweep(Findings):
     share: float
     title: str
     warnings: tuple[ResultWarning, ...] = ()
+    expected_errors: Mapping[str, Any] = field(default_factory=dict)
     assumed_host: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -164,6 +166,7 @@ class Sweep(Findings):
                 }
                 for at in self.points
             ],
+            "expected_errors": dict(self.expected_errors),
             **({"assumed_host": dict(self.assumed_host)} if self.assumed_host else {}),
         }
 
