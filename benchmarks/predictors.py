@@ -22,13 +22,13 @@ from mist_sim import (
 )
 from mist_sim.core.batch import StepGrowth, grown
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.execution.layer_profiling import ProfileRange
 from mist_sim.hardware.predictors import (
     PREDICTORS,
     BestServePredictor,
     ProgramPredictor,
     RegressionPredictor,
 )
+from mist_sim.hardware.predictors.measured.profiling import ProfileRange
 from mist_sim.hardware.predictors.measured.sampled import SampledSteps
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from tests.reference import measured

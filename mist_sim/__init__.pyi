@@ -52,7 +52,6 @@ from mist_sim.errors import UnknownPluginError as UnknownPluginError
 from mist_sim.hardware import Cluster as Cluster
 from mist_sim.hardware import GpuSpec as GpuSpec
 from mist_sim.hardware import load_gpu as load_gpu
-from mist_sim.hardware.execution import ExecutionPredictor as ExecutionPredictor
 from mist_sim.hardware.machine import Machine as Machine
 from mist_sim.hardware.predictors import PREDICTORS as PREDICTORS
 from mist_sim.hardware.predictors import BestServePredictor as BestServePredictor

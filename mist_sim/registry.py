@@ -6,7 +6,7 @@ A package's plugin is imported when a scenario names it, so a broken plugin stop
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from functools import cache
 from importlib import import_module
@@ -29,14 +29,14 @@ class Registry(Mapping[str, type[Any]]):
         self,
         family: str,
         later: Mapping[str, str] | None = None,
-        plugins: Collection[str] = (),
+        plugins: Mapping[str, str] | None = None,
     ) -> None:
         """later: classes by name, "module:class", imported when the name is first asked for.
 
-        plugins: names that packages in `plugins/` of a checkout offer, if installed.
+        plugins: names that packages in `plugins/` of a checkout offer, with their folders.
         """
         self.family = family
-        self._plugins = plugins
+        self._plugins = plugins or {}
         self._later = dict(later or {})
         self._classes: dict[str, type[Any]] = {}
         self._offers: dict[str, list[EntryPoint]] | None = None
@@ -50,7 +50,7 @@ class Registry(Mapping[str, type[Any]]):
     def hint(self, name: str, known: Iterable[str]) -> str:
         """Return what to do about a name that is not known, to put behind it in a message."""
         if name in self._plugins:
-            return f" without its plugin: pip install ./plugins/{name} in a checkout of mist-sim."
+            return f" without its plugin: {installing(self._plugins[name])}."
         return did_you_mean(name, known)
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -144,6 +144,11 @@ class Registry(Mapping[str, type[Any]]):
     @property
     def _names(self) -> set[str]:
         return {*self._classes, *self._later, *(self._offers or ())}
+
+
+def installing(folder: str) -> str:
+    """Return how to install a package of `plugins/`."""
+    return f"pip install ./plugins/{folder} in a checkout of mist-sim"
 
 
 def offered(group: str) -> EntryPoints:

@@ -131,7 +131,6 @@ _FILES = TemporaryDirectory()  # of predictors that read one
 PREDICTORS_TO_CHECK["regression"] = [
     parts("llama-3.1-8b", "h100-sxm", 1) | {"path": written(Path(_FILES.name) / "regression.json")}
 ]
-PREDICTORS_TO_CHECK["execution"] = []  # with a source that needs no torch, in test_execution.py
 
 _PROGRAM = f"{sys.executable} {ROOT / 'examples/step_times.py'}"
 PREDICTORS_TO_CHECK |= {

@@ -149,8 +149,8 @@ def test_silicon(plugin):
     assert '"completed": 20' in mist(user, "run", "demo", "--set", chosen, *FEW, "--json")
 
 
-def test_torch(install):
-    user = install("torch")
+def test_torch(plugin):
+    user = plugin("torch")
     mist(user, "profile", *PROFILE, *SMALL)
     assert (user.folder / "steps.csv").read_text("utf-8").count("\n") > 3
 

@@ -32,7 +32,6 @@ OURS_UNUSED = {
     "mist_sim.calibration",
     "mist_sim.clients.afd",
     "mist_sim.hardware.afd",
-    "mist_sim.hardware.execution",
     "mist_sim.hardware.predictors.external",
     "mist_sim.hardware.predictors.measured",
     "mist_sim.hardware.tables",

@@ -12,7 +12,7 @@ from mist_sim.calibration.text import timed_texts as measure
 from mist_sim.clients.workers.growing import num_until_growth
 from mist_sim.clients.workers.text.times import LONG, TaskTime, load_times
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.execution.timing import Timing
+from mist_sim.hardware.predictors.measured.timing import Timing
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.stages import Augment, Postprocess, Preprocess
 from tests.reference.scenarios import synthetic

@@ -12,7 +12,7 @@ from mist_sim.cli.session import note
 
 if TYPE_CHECKING:
     from mist_sim.core.batch import StepBatch
-    from mist_sim.hardware.execution.torch_source import TorchSource
+    from mist_sim.hardware.predictors.measured.profiling import Profiler
     from mist_sim.output.files import OutputFile
 
 
@@ -51,15 +51,15 @@ def profile(
     from mist_sim.cli.signals import Saved
     from mist_sim.errors import ScenarioError
     from mist_sim.hardware import Cluster, load_gpu
-    from mist_sim.hardware.predictors.external.installed import installed_version
+    from mist_sim.hardware.predictors.measured.profiling import ProfileRange
+    from mist_sim.hardware.predictors.measured.timing import Timing
     from mist_sim.models import load_generating
     from mist_sim.output import output_file
+    from mist_sim.registry import installing, offered
 
-    installed_version("torch", extra="torch")
-    from mist_sim.hardware.execution.layer_profiling import ProfileRange
-    from mist_sim.hardware.execution.timing import Timing
-    from mist_sim.hardware.execution.torch_source import TorchSource
-
+    points = list(offered("mist_sim.profilers"))
+    if not points:
+        raise ScenarioError(f"mist profile needs a plugin: {installing('torch')}")
     with Saved() as saved, output_file(out, replace=force) as file:
         saved.output = file
         try:
@@ -68,7 +68,7 @@ def profile(
                 max_num_seqs=max_num_seqs,
                 max_context=max_context,
             )
-            source = TorchSource(
+            source: Profiler = points[0].load()(
                 model=load_generating(model),
                 cluster=Cluster(load_gpu(gpu), tensor_parallel_size),
                 device=device,
@@ -84,10 +84,10 @@ def profile(
             _write_steps(source, limits.batches, file)
 
 
-def _write_steps(source: TorchSource, batches: list[StepBatch], out: OutputFile) -> None:
+def _write_steps(source: Profiler, batches: list[StepBatch], out: OutputFile) -> None:
     """Write a table of measured steps; steps in the store are not measured again."""
     from mist_sim.cli.progress import Progress
-    from mist_sim.hardware.execution.layer_profiling import measure, table_text
+    from mist_sim.hardware.predictors.measured.profiling import measure, table_text
     from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 
     with Progress(len(batches), unit="steps measured") as progress:
@@ -96,12 +96,11 @@ def _write_steps(source: TorchSource, batches: list[StepBatch], out: OutputFile)
     note(f"Written to {out.path}: {len(steps)} steps on {source.device_name}")
 
 
-def _write_dispatch(source: TorchSource, gpu: str, out: OutputFile) -> None:
+def _write_dispatch(source: Profiler, gpu: str, out: OutputFile) -> None:
     """Write a GPU spec with the host times of a family's modules."""
-    from mist_sim.hardware.execution.launches import dispatch_times
     from mist_sim.spec_files import toml_string
 
-    times = dispatch_times(source)
+    times = source.dispatch_times()
     told = f"mist profile --dispatch: {source.model.name} on {source.device_name}"
     lines = [f"based_on = {toml_string(gpu)}", "", "[dispatch]"]
     lines += [f'{module} = "{seconds * 1e6:.3g} us"' for module, seconds in times.items()]

@@ -19,13 +19,12 @@ _HERE = "mist_sim.hardware.predictors"
 PREDICTORS = Registry(
     "predictors",
     later={
-        "execution": "mist_sim.hardware.execution.predictor:ExecutionPredictor",
         "program": f"{_HERE}.external.program:ProgramPredictor",
         "seesaw": "mist_sim.hardware.resharding.resharded_times:SeesawPredictor",
         "regression": f"{_HERE}.measured.regression:RegressionPredictor",
         "table": f"{_HERE}.measured.table:TablePredictor",
     },
-    plugins=("genz", "silicon"),
+    plugins={"execution": "torch", "genz": "genz", "silicon": "silicon"},
 )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from mist_sim.core.request import Stage
-from mist_sim.hardware.execution.timing import Timing, timed_call
+from mist_sim.hardware.predictors.measured.timing import Timing, timed_call
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 
 Input = TypeVar("Input")

@@ -13,23 +13,24 @@ from time import perf_counter
 import torch
 
 from mist_sim.core.batch import StepBatch
-from mist_sim.hardware.execution.cuda_timing import current
-from mist_sim.hardware.execution.pointwise import normed
-from mist_sim.hardware.execution.timing import Call, Timing, seconds_of
-from mist_sim.hardware.execution.torch_layers import Cache, Layers
-from mist_sim.hardware.execution.torch_source import TorchSource
+from mist_sim.hardware.predictors.measured.timing import Call, Timing, seconds_of
+from mist_sim.models.spec import ModelSpec
+from mist_sim_torch.cuda_timing import current
+from mist_sim_torch.layers import Cache, Layers
+from mist_sim_torch.pointwise import normed
 
 _MANY = Timing(warmup=20, repeats=101)  # single launches take microseconds
 
 
-def dispatch_times(source: TorchSource) -> dict[str, float]:
+def launch_seconds(
+    model: ModelSpec, ranks: int, device: torch.device, seed: int
+) -> dict[str, float]:
     """Return seconds of host time by module ("rmsnorm", "attention", "mlp") of a layer.
 
     One decode with a context of 16 tokens runs, so that the device is never the slower one.
     """
-    device, model = source.torch_device, source.model
     with torch.inference_mode(), current(device):
-        layers = Layers(model, source.cluster.tensor_parallel_size, 1, device, source.seed)
+        layers = Layers(model, ranks, 1, device, seed)
         weights, cache = layers.layers[0], Cache(layers, StepBatch((), 1, 16))
         x = layers.drawn(1, model.hidden_size)
         rotary = layers.rotary(1)

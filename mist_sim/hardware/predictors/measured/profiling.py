@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from io import StringIO
 from itertools import product
 from pathlib import Path
+from typing import Protocol
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.measured.sampled import SamplePoints, StepSource, powers
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.hardware.tables.steps import COLUMNS
+from mist_sim.models.spec import ModelSpec
 from mist_sim.output import write_whole
 
 
@@ -90,6 +92,27 @@ def measure(
 
     seconds = store.timed(source.identity, works, seconds_of, at_once=1)
     return list(zip(works.values(), seconds, strict=True))
+
+
+class Profiler(StepSource, Protocol):
+    """A source that runs layers of a model on this machine; `mist_sim.profilers` offers it.
+
+    Made with model, cluster, device, num_timed_layers, timing and seed. notes: what a table says of
+    its measurements.
+    """
+
+    model: ModelSpec
+
+    @property
+    def device_name(self) -> str:
+        """The device's own name."""
+
+    @property
+    def notes(self) -> Mapping[str, object]:
+        """Description of the measurements in their table."""
+
+    def dispatch_times(self) -> dict[str, float]:
+        """Return seconds of host time to launch each module of a layer."""
 
 
 def _name(batch: StepBatch) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.execution.layer_profiling import ProfileRange
-from mist_sim.hardware.execution.timing import Timing
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
-from mist_sim.hardware.predictors.external.installed import installed_version
+from mist_sim.hardware.predictors.measured.profiling import ProfileRange
 from mist_sim.hardware.predictors.measured.sampled import SampledSteps, StepSource
+from mist_sim.hardware.predictors.measured.timing import Timing
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.models.spec import ModelSpec
 
@@ -52,8 +51,7 @@ class ExecutionPredictor(SampledSteps):
         return replace(super().traits, estimate="measured", kernels_only=True, sums_over_links=True)
 
     def _source(self) -> StepSource:
-        installed_version("torch", extra="torch")
-        from mist_sim.hardware.execution.torch_source import TorchSource
+        from mist_sim_torch.source import TorchSource
 
         return TorchSource(
             model=self.model,

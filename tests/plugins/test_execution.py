@@ -3,24 +3,24 @@
 import sys
 import zlib
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import EntryPoint
 from itertools import count
 from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
-from mist_sim import TablePredictor, testing
+from mist_sim import TablePredictor, registry, testing
 from mist_sim.calibration import read_steps
 from mist_sim.cli.app import app
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.execution import Timing, seconds_of, timed_call
-from mist_sim.hardware.execution.layer_profiling import ProfileRange, measure, write_table
-from mist_sim.hardware.execution.predictor import ExecutionPredictor
+from mist_sim.hardware.predictors.measured.profiling import ProfileRange, measure, write_table
+from mist_sim.hardware.predictors.measured.timing import Timing, seconds_of, timed_call
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.models import load_model
+from mist_sim_torch.predictor import ExecutionPredictor
 from tests.reference.sources import source_of
 
 TINY = replace(
@@ -72,7 +72,9 @@ def test_the_median_of_the_repeats_counts_and_warm_up_does_not():
 
 def test_runs_go_on_until_the_device_is_warm(monkeypatch):
     ticks = count(step=0.1)
-    monkeypatch.setattr("mist_sim.hardware.execution.timing.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(
+        "mist_sim.hardware.predictors.measured.timing.perf_counter", lambda: next(ticks)
+    )
     timed = []
     timing = Timing(warmup=0, repeats=1, warm_seconds=0.35)
     seconds_of(lambda: None, timing, lambda call: timed.append(call) or 1.0)
@@ -167,11 +169,8 @@ class FakeTorch(FakeSource):
 )
 def test_every_option_changes_what_is_measured(changed, monkeypatch, tmp_path):
     monkeypatch.setenv("MIST_SIM_CACHE", str(tmp_path))
-    place = "mist_sim.hardware.execution.torch_source"
+    place = "mist_sim_torch.source"
     monkeypatch.setitem(sys.modules, place, SimpleNamespace(TorchSource=FakeTorch))
-    monkeypatch.setattr(
-        "mist_sim.hardware.execution.predictor.installed_version", lambda *_, **__: "1"
-    )
     batch = StepBatch(((1500, 2500),), 30, 30 * 2000)
     plain = ExecutionPredictor(TINY, Cluster(GPU)).step_time(batch)
     assert ExecutionPredictor(TINY, Cluster(GPU), **changed).step_time(batch) != plain
@@ -183,13 +182,13 @@ def test_ranges_that_make_no_sense(field):
         ExecutionPredictor(TINY, Cluster(GPU), **{field: 0})
 
 
-def test_without_torch_the_extra_is_named(monkeypatch):
-    def missing(package):
-        raise PackageNotFoundError(package)
-
-    monkeypatch.setattr("mist_sim.hardware.predictors.external.installed.version", missing)
-    with pytest.raises(ScenarioError, match=r"pip install 'mist-sim\[torch\]'"):
-        ExecutionPredictor(TINY, Cluster(GPU))
+def test_a_profile_without_the_plugin_says_how_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "offered", lambda group: [])
+    out = tmp_path / "t.csv"
+    done = CliRunner().invoke(app, ["profile", "--model", "llama-3.1-8b", "--out", str(out)])
+    assert done.exit_code == 2
+    assert "pip install ./plugins/torch" in done.output
+    assert not out.exists()
 
 
 # --- with torch, on the CPU -------------------------------------------------------------------
@@ -197,14 +196,14 @@ def test_without_torch_the_extra_is_named(monkeypatch):
 
 @pytest.fixture
 def torch():
-    module = pytest.importorskip("torch", reason="needs the extra torch")
+    module = pytest.importorskip("torch", reason="needs torch")
     module.set_num_threads(1)
     return module
 
 
 @pytest.fixture
 def make(torch):
-    from mist_sim.hardware.execution.torch_source import TorchSource
+    from mist_sim_torch.source import TorchSource
 
     def source(model=TINY, ranks=1, **options):
         timing = Timing(warmup=1, repeats=3)
@@ -240,7 +239,7 @@ def test_every_token_comes_out(make, torch, batch):
 
 def test_a_prompt_in_pieces_reads_what_the_whole_prompt_reads(torch):
     """Attention of a second piece, over the cache of the first, is that of one long prompt."""
-    from mist_sim.hardware.execution.torch_layers import Cache, Layers
+    from mist_sim_torch.layers import Cache, Layers
 
     layers = Layers(TINY, 1, 1, torch.device("cpu"), 0)
     draws = torch.Generator().manual_seed(3)
@@ -281,7 +280,7 @@ def test_models_that_are_not_written_here(make, model, message):
 
 
 def test_devices_that_are_not_there(make, torch):
-    from mist_sim.hardware.execution.torch_source import TorchSource
+    from mist_sim_torch.source import TorchSource
 
     for device, message in (("gpu9", "no device 'gpu9'"), ("meta", "must be cpu, cuda or auto")):
         with pytest.raises(ScenarioError, match=message):
@@ -300,6 +299,8 @@ CONFIG = """{"model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
 
 @pytest.mark.usefixtures("torch")
 def test_mist_profile_writes_a_table_and_a_spec(tmp_path, monkeypatch):
+    offers = [EntryPoint("torch", "mist_sim_torch.source:TorchSource", "mist_sim.profilers")]
+    monkeypatch.setattr(registry, "offered", lambda group: offers)
     monkeypatch.setenv("MIST_SIM_CACHE", str(tmp_path / "cache"))
     (tmp_path / "tiny.json").write_text(CONFIG)
     call = ["profile", "--model", str(tmp_path / "tiny.json"), "--device", "cpu"]

@@ -18,16 +18,17 @@ import torch
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.execution.cuda_timing import (
+from mist_sim.hardware.predictors.measured.timing import Call, Timing, seconds_of
+from mist_sim.models.spec import ModelSpec
+from mist_sim_torch.cuda_timing import (
     WARM_SECONDS,
     captured,
     current,
     seconds_on_device,
 )
-from mist_sim.hardware.execution.pointwise import Pointwise, fuses
-from mist_sim.hardware.execution.timing import Call, Timing, seconds_of
-from mist_sim.hardware.execution.torch_layers import Layers
-from mist_sim.models.spec import ModelSpec
+from mist_sim_torch.launches import launch_seconds
+from mist_sim_torch.layers import Layers
+from mist_sim_torch.pointwise import Pointwise, fuses
 
 _METHOD = "execution 2"  # raised when the timed code, or the way of timing, changes
 
@@ -96,6 +97,11 @@ class TorchSource:
             "pointwise": "fused by torch.compile" if self._fuses else "a kernel an operation",
             "repeats": f"{self.timing.repeats}, median",
         }
+
+    def dispatch_times(self) -> dict[str, float]:
+        """Return seconds of host time to launch each module of a layer."""
+        ranks = self.cluster.tensor_parallel_size
+        return launch_seconds(self.model, ranks, self.torch_device, self.seed)
 
     def seconds(self, batches: Sequence[StepBatch]) -> list[float]:
         """Return the duration of each batch in seconds."""

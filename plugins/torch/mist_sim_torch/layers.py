@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 from mist_sim.core.batch import StepBatch
-from mist_sim.hardware.execution.pointwise import Pointwise, normed
 from mist_sim.models.spec import ModelSpec
+from mist_sim_torch.pointwise import Pointwise, normed
 
 
 class Layers:

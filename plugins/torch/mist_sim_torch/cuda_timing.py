@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mist_sim.hardware.execution.timing import Call
+from mist_sim.hardware.predictors.measured.timing import Call
 
 WARM_SECONDS = 0.05  # until the clock is that of a busy card
 

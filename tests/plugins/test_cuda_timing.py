@@ -4,16 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-pytest.importorskip("torch", reason="needs the extra torch")
+pytest.importorskip("torch", reason="needs torch")
 
-import torch  # the extra brings it
+import torch  # the plugin brings it
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.execution import Timing, cuda_timing, pointwise, torch_source
-from mist_sim.hardware.execution.pointwise import Pointwise, fuses
-from mist_sim.hardware.execution.torch_layers import Cache, Layers
+from mist_sim.hardware.predictors.measured.timing import Timing
 from mist_sim.models import load_model
+from mist_sim_torch import cuda_timing, pointwise
+from mist_sim_torch import source as torch_source
+from mist_sim_torch.layers import Cache, Layers
+from mist_sim_torch.pointwise import Pointwise, fuses
 
 TINY = replace(
     load_model("llama-3.1-8b"),
