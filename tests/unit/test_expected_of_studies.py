@@ -28,7 +28,7 @@ RATES = "workload.arrivals.rate='4 /s','8 /s'"
         ["run", "-", "--vary", RATES],
         ["run", "-", "--replications", "2"],
         ["sweep", "-", "clients.0.count=1,2"],
-        ["sweep", "-", "clients.0.count=1,2", "--goodput", "--as-is"],
+        ["sweep", "-", "clients.0.count=1,2", "--goodput", "--most-requests", "1000"],
         ["compare", "-", "--vary", "clients.0.count=1,2"],
     ],
 )
