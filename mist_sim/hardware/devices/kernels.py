@@ -28,6 +28,7 @@ _CHOSEN = ("sparse", "compressed", "blocks", "index", "block_index")
 
 KERNELS = (
     *PRODUCTS,
+    "fp8_widened",
     *(f"experts_{name}" for name in PRODUCTS),
     "vector",
     "prefill_attention",
@@ -40,7 +41,8 @@ KERNELS = (
     *(f"{kind}_{phase}_attention" for kind in _CHOSEN for phase in ("prefill", "decode")),
     *(f"{kind}_{phase}" for kind in STATES for phase in ("prefill", "decode")),
 )
-"""Kinds of kernels. `experts_*`: grouped products of experts; `vector`: norms, activations,
+"""Kinds of kernels. `fp8_widened`: products of FP8 weights where the GPU multiplies no FP8;
+`experts_*`: grouped products of experts; `vector`: norms, activations,
 embeddings, rotary embeddings; `*_attention_fp8`: with cache entries of 8 bits; `tower_attention`:
 of the patches of an image to one another; `sparse_*`: attention to entries that were chosen;
 `compressed_*`: to a window and to entries of several tokens; `blocks_*`: to blocks of keys;
@@ -60,6 +62,7 @@ _INSTEAD = {
     "fp8": "bf16",
     "int4": "bf16",
     "mxfp4": "int4",
+    "fp8_widened": "int4",
     "prefill_attention_fp8": "prefill_attention",
     "decode_attention_fp8": "decode_attention",
     "latent_prefill_attention": "prefill_attention",

@@ -63,7 +63,9 @@ class Phase:
 
 def _widened(name: str) -> str:
     """Return the kernels that widen weights, for a type that a GPU cannot multiply."""
-    return "experts_int4" if name.startswith("experts_") else "int4"
+    if name.startswith("experts_"):
+        return "experts_int4"
+    return "fp8_widened" if name.startswith("fp8") else "int4"
 
 
 def phase_time(model: ModelSpec, cluster: Cluster, prefill: bool) -> PhaseTime:
