@@ -32,22 +32,16 @@ def found() -> Found:
         simulation = build(said)
         engines = [each for each in simulation.clients if isinstance(each, LlmClient)]
         if engines:
-            stay = simulation.entries_stay
-            loops[name] = {loop_of(client, entries_stay=stay) for client in engines}
+            loops[name] = {loop_of(client) for client in engines}
     return loops
 
 
-def loop_of(client: LlmClient, *, entries_stay: bool) -> tuple[str, str]:
-    """Return the loop that `auto` takes, and the option that prevents a faster one.
-
-    entries_stay: whether no client of the run leaves KV entries to others.
-    """
+def loop_of(client: LlmClient) -> tuple[str, str]:
+    """Return the loop that `auto` takes, and the option that prevents a faster one."""
     if reason := client.needs_general_loop:
         return "general", reason
     if reason := client.needs_other_loop:
         return "plain", reason
-    if not entries_stay:
-        return "plain", "KV entries that clients leave to others"
     return "core", "nothing prevents it"
 
 

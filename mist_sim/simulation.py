@@ -53,7 +53,7 @@ from mist_sim.simulation_rules import (
     named_router,
     without_price,
 )
-from mist_sim.stages import KvRetrieval, Prefill
+from mist_sim.stages import Prefill
 from mist_sim.traces import DailyArrivals, ScheduledArrivals, Workload
 from mist_sim.traces.pipeline_templates import completion_pipeline
 
@@ -354,13 +354,12 @@ class Simulation:
         roster.pools = self._pools
         if self.lifecycle is not None:
             let_stay_alone(self.clients, roster)
-        parts, entries_stay = SharedParts(), self.entries_stay
+        parts = SharedParts()
         for client in self.clients:
             client.streams = self.streams
             client.network = self.network
             client.shared_parts = parts
             client.may_fail = self.lifecycle is not None
-            client.entries_stay = entries_stay
             client.start(env, roster.next_id(), recorder)
             roster.join(client)
         recorder.all_started()
@@ -428,15 +427,6 @@ class Simulation:
             return load
         users = SessionUsers if loop.sessions else Users
         return users(env, coordinator, recorder, retries, rng, loop)
-
-    @property
-    def entries_stay(self) -> bool:
-        """Whether no client leaves KV entries to others."""
-        return self.hand_over.policy is None and not any(
-            KvRetrieval.kind in client.traits.serves
-            or (client.traits.sends_entries and not client.serves_whole)
-            for client in self.clients
-        )
 
     @property
     def _walks_are_plain(self) -> bool:

@@ -79,7 +79,6 @@ _SET_BY_RUNS = (
         "has_taker",
         "layouts",
         "may_fail",
-        "entries_stay",
     ),
 )
 

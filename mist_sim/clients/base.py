@@ -53,8 +53,7 @@ class Client(ABC):
     flow: rule by which answers leave it for another client (TaiChi); set by the hand-over policy.
     has_taker: returns whether a client that would take these answers is up; None: one always is.
     layouts: the layouts of its model on the GPUs, in order; empty if the layout never changed.
-    may_fail: whether clients may fail in this run. entries_stay: whether none of them leaves KV
-        entries to others.
+    may_fail: whether clients may fail in this run.
     """
 
     streams: Streams = Streams(0)
@@ -72,7 +71,6 @@ class Client(ABC):
     _first_engine: int = 0  # its number in the network
     _streams_in_steps: bool = False  # whether its steps count its tokens, and not its visits
     may_fail: bool = False
-    entries_stay: bool = False
 
     name: str
     traits: ClientTraits

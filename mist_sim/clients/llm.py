@@ -159,8 +159,7 @@ class LlmClient(LaidOutClient):
     def needs_other_loop(self) -> str:
         """The option for which the engine core does not take its steps; empty where it does.
 
-        Nor does it in a run in which clients leave KV entries to others, after a change of layout,
-        and for a `lane_type` of a subclass's own.
+        Nor does it after a change of layout, and for a `lane_type` of a subclass's own.
         """
         return self.needs_general_loop or option_beside_steps(self.config)
 
@@ -261,6 +260,9 @@ class LlmClient(LaidOutClient):
                 view=view,
                 leave=self._leave,
                 gate=self._gate,
+                stores=self._stores(self._first_engine + number),
+                engine=self._first_engine + number,
+                block_bytes=self.kv_block_bytes or nan,
             )
             for number, share in enumerate(self._shares)
         ]
@@ -270,7 +272,7 @@ class LlmClient(LaidOutClient):
     def _takes_steps(self) -> bool:
         """Whether the engine core takes its steps in the present layout."""
         loop = self.config.step_loop
-        by_itself = self.entries_stay and self.lane_type is Lane
+        by_itself = self.lane_type is Lane
         may = loop == "step" or (loop == "auto" and by_itself)
         return may and not self._layout_number and not self.needs_other_loop
 
@@ -449,6 +451,8 @@ class LlmClient(LaidOutClient):
         if sequence.has_rest and visit.outcome is None:
             if not sequence.num_coming:
                 sequence.forget_brought()
+                if isinstance(sequence.lane, SteppedLane):
+                    sequence.lane.forget_brought(sequence)
         else:
             super().lose_entries(visit, reason)
 

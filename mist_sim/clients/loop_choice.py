@@ -47,7 +47,7 @@ def option_beside_steps(config: EngineConfig) -> str:
     Empty if there is none.
     """
     for option, is_set in (
-        ("role", config.role is not None),
+        (f"role {config.role}", config.role in ("p_heavy", "d_heavy")),
         ("scheduler.preemption swap", config.scheduler is not None and config.scheduler.swaps),
     ):
         if is_set:

@@ -8,7 +8,7 @@ from unittest.mock import PropertyMock, patch
 
 import numpy as np
 import pytest
-from hypothesis import event, example, given, reject
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from mist_sim import Scenario, simulate
@@ -339,33 +339,10 @@ def stepped_plainly(draw: st.DrawFn, case: ClusterCase) -> ClusterCase:
     return replace(case, clients=tuple(clients))
 
 
-@pytest.mark.exact
-@examples(300)
-@given(case=roles(), predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]))
-def test_loops_give_the_same_bits_apart(case, predictor):
-    expected = assert_loops_are_the_same(case, predictor)
-    for feature in features(expected):
-        event(feature)
-
-
 @st.composite
 def flows(draw: st.DrawFn) -> ClusterCase:
     """Clients between which answers flow, each stepped by the plain loop."""
     return stepped_plainly(draw, draw(flowing() | crowds()))
-
-
-@pytest.mark.exact
-@examples(300)
-@given(case=flows(), predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]))
-def test_loops_give_the_same_bits_where_answers_flow(case, predictor):
-    try:
-        with general_loops():
-            expected = case.simulate(predictor)
-    except ScenarioError:  # answers wait for one another's memory
-        reject()
-    assert_same(all_bits(case.simulate(predictor)), all_bits(expected))
-    for feature in features(expected):
-        event(feature)
 
 
 @pytest.mark.exact
@@ -423,16 +400,18 @@ def test_an_answer_preempted_as_it_joins_comes_back_when_all_its_blocks_are_free
 
 def assert_loops_are_the_same(case: ClusterCase, predictor: Predictor) -> Result:
     """Compare a case in both loops; return its result in the general one."""
-    with general_loops():
-        expected = case.simulate(predictor)
-    assert_same(all_bits(case.simulate(predictor)), all_bits(expected))
+    expected = in_loop(case, predictor, "general")
+    assert_same(all_bits(in_loop(case, predictor, "plain")), all_bits(expected))
     return expected
 
 
-def general_loops() -> Any:
-    return patch.object(
-        LlmClient, "_takes_plain_loop", new_callable=PropertyMock, return_value=False
-    )
+def in_loop(case: ClusterCase, predictor: Predictor, loop: Any) -> Result:
+    """Run a case whose clients all take one loop."""
+    simulation = case.simulation(predictor)
+    for made in simulation.clients:
+        assert isinstance(made, LlmClient)
+        made.config = replace(made.config, step_loop=loop)
+    return simulation.run()
 
 
 # --- the walk ---------------------------------------------------------------------------------
@@ -503,20 +482,22 @@ def test_prompts_that_begin_from_kept_entries_take_the_general_loop_where_answer
             "arrivals": {"type": "poisson", "rate": "4 /s"},
             "pipeline": ["kv_retrieval", "prefill", "decode"],
         },
-        "clients": [
-            *(
-                engine
-                | {"name": role, "role": role}
-                | {"scheduler": {"type": "chunked", "max_num_batched_tokens": tokens[role]}}
-                for role in tokens
-            ),
-            {"name": "kv", "type": "kv_retrieval", "hits": "stored", "levels": [level]},
-        ],
         "hand_over": {"first_token": "decode", "policy": {"type": "flowing", "tpot": "9 ms"}},
     }
-    chosen = simulate(Scenario.from_dict(said))
-    with general_loops():
-        general = simulate(Scenario.from_dict(said))
+    store = {"name": "kv", "type": "kv_retrieval", "hits": "stored", "levels": [level]}
+
+    def in_loop_of(loop: str) -> list[dict[str, Any]]:
+        return [
+            engine
+            | {"name": role, "role": role, "step_loop": loop}
+            | {"scheduler": {"type": "chunked", "max_num_batched_tokens": tokens[role]}}
+            for role in tokens
+        ]
+
+    chosen, general = (
+        simulate(Scenario.from_dict(said | {"clients": [*in_loop_of(loop), store]}))
+        for loop in ("plain", "general")
+    )
     assert_same(all_bits(chosen), all_bits(general))
 
 

@@ -30,7 +30,9 @@ from tests.property.test_plain_loop import (
     engines,
     features,
     general_walks,
+    in_loop,
     plain_workload,
+    roles,
     run_case,
 )
 from tests.reference.comparison import Case, EngineOptions, assert_exact
@@ -48,7 +50,7 @@ from tests.reference.predictors import (
 from tests.reference.scenarios import scenario
 from tests.reference.stepwise import Job
 
-TABLES = ("requests", "visits", "gaps", "tokens", "drafts", "moves", "states", "losses")
+TABLES = ("requests", "visits", "tokens", "drafts", "moves", "states", "losses")
 BUSY = FrontEnd(
     request=2.0**-9, prompt_token=0.0, stream_token=2.0**-10, response=2.0**-9, output_token=0.0
 )
@@ -62,13 +64,18 @@ def served(case: Case) -> Case:
 
 
 def step_by_step(result: Result) -> dict[str, Any]:
-    """All that a run has recorded, however its steps were put together into rows."""
+    """All that a run has recorded, however its steps were put together into rows.
+
+    Gaps in the order of time: other loops write those of a row when it ends.
+    """
     recorder = result.recorder
     found: dict[str, Any] = {
         f"{name}.{column}": np.asarray(values).tobytes()
         for name in TABLES
         for column, values in getattr(recorder, name).columns().items()
     }
+    gaps = recorder.gaps.columns()
+    found["gaps"] = sorted(zip(*(gaps[name].tolist() for name in sorted(gaps)), strict=True))
     for track, table in enumerate(recorder.steps):
         rows = table.columns()
         number = rows["num_steps"].astype(int)
@@ -117,12 +124,14 @@ def assert_same_steps(found: Result, expected: Result) -> None:
     both = mine_at.keys() & theirs_at.keys()
     assert {k: (mine_at[k], theirs_at[k]) for k in both if mine_at[k] != theirs_at[k]} == {}
     assert summary(found) == summary(expected)
+    same = pytest.approx(expected.summary["std_itl_ms"], rel=1e-12, nan_ok=True)
+    assert found.summary["std_itl_ms"] == same  # its sum has the order of the gaps
 
 
 def summary(result: Result) -> dict[str, str]:
     """All figures but sums over rows, and the room, which counts a row by its last step."""
     figures = result.summary
-    sums = ("room", "room_limit", "utilisation")
+    sums = ("room", "room_limit", "utilisation", "std_itl_ms")
     return {key: repr(figures[key]) for key in figures if key not in sums}
 
 
@@ -156,6 +165,19 @@ def test_crowds_take_the_same_steps_in_the_core(number):
     assert_same_steps(run_case(case, DYADIC, "step"), expected)
     with without_fast_forward():
         assert_same_steps(run_case(case, DYADIC, "step"), expected)
+    for feature in features(expected):
+        event(feature)
+
+
+@pytest.mark.exact
+@examples(300)
+@given(case=roles(), predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]))
+def test_the_core_takes_the_steps_of_prefill_and_decode_apart(case, predictor):
+    expected = in_loop(case, predictor, "general")
+    assert_same_steps(in_loop(case, predictor, "step"), expected)
+    assert_same_steps(in_loop(case, predictor, "plain"), expected)
+    with without_fast_forward():
+        assert_same_steps(in_loop(case, predictor, "step"), expected)
     for feature in features(expected):
         event(feature)
 

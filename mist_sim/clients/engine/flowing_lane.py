@@ -134,7 +134,7 @@ class FlowingLane(Lane):
         visit.num_output_tokens = sequence.num_new_tokens
         visit.last_token_at = sequence.last_token_at
         visit.outcome = Moved(_num_asked(visit) - sequence.num_new_tokens)
-        visit.held_kv = self.held.hold(sequence)
+        visit.held_kv = self.held.hold(sequence, *self.state.held[sequence])
         visit.held_kv.compute_time = 0.0  # there is nothing that copying could overlap with
         visit.held_kv.pace = self._flow.pace(sequence, visit.last_token_at)
         self.leave(visit, None)

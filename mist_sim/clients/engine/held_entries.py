@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import isnan, nan
 
-from mist_sim.clients.scheduling import LaneState
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.views import ClientState
 from mist_sim.core.visit import HeldKv
@@ -14,32 +13,30 @@ from mist_sim.core.visit import HeldKv
 class HeldEntries:
     """The entries of sequences that have left a lane and continue at another client.
 
-    state: of the lane. load: of its client. free: frees the blocks of a sequence when no step reads
+    load: of their client. free: frees the blocks of a sequence when no step reads
     them. engine_number: of the lane's engine in its client. block_bytes: of a block; NaN: unknown.
     kept: what other clients may ask for, by sequence.
     """
 
     def __init__(
         self,
-        state: LaneState,
         load: ClientState,
         free: Callable[[SequenceState], None],
         engine_number: int,
         block_bytes: float,
     ) -> None:
-        self._state = state
         self._load = load
         self._free = free
         self._engine_number = engine_number
         self._block_bytes = block_bytes
         self.kept: dict[SequenceState, HeldKv] = {}
 
-    def hold(self, sequence: SequenceState) -> HeldKv:
+    def hold(self, sequence: SequenceState, num_blocks: int, num_tokens: int) -> HeldKv:
         """Return the entries of a finished sequence that are kept for the client that continues it.
 
-        If that client emits the first token, it computes the last token of the prompt again.
+        num_blocks, num_tokens: that it holds, and whose entries are computed. If that client emits
+        the first token, it computes the last token of the prompt again.
         """
-        _, num_tokens = self._state.held[sequence]
         visit = sequence.visit
         is_silent = visit.is_silent
         self.kept[sequence] = kv = HeldKv(
@@ -51,18 +48,17 @@ class HeldEntries:
             last_token_at=nan if is_silent else visit.last_token_at,
             engine=self._engine_number,
             compute_time=visit.last_token_at - visit.started_at,
-            num_bytes=self._num_bytes(sequence),
+            num_bytes=self._num_bytes(num_blocks),
         )
         return kv
 
-    def take_over(self, sequence: SequenceState, kv: HeldKv) -> None:
+    def take_over(self, sequence: SequenceState, kv: HeldKv, num_blocks: int) -> None:
         """Keep entries for another client that another lane has kept so far."""
         self.kept[sequence] = kv
-        num_bytes = self._num_bytes(sequence)
+        num_bytes = self._num_bytes(num_blocks)
         kv.change_hands(lambda: self._release(sequence), self._engine_number, num_bytes)
 
-    def _num_bytes(self, sequence: SequenceState) -> float:
-        num_blocks, _ = self._state.held[sequence]
+    def _num_bytes(self, num_blocks: int) -> float:
         return 0.0 if isnan(self._block_bytes) else num_blocks * self._block_bytes
 
     def _release(self, sequence: SequenceState) -> None:

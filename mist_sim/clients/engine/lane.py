@@ -108,7 +108,7 @@ class Lane:
         self.run_length = RunLength()
         self.given_up: list[SequenceState] = []  # to be let go at the end of the run in flight
         self.released: list[SequenceState] = []  # whose held blocks are free then
-        self.held = HeldEntries(state, load, self._release_held, engine_number, block_bytes)
+        self.held = HeldEntries(load, self._release_held, engine_number, block_bytes)
         self.engine: LaneEngine  # which steps the lane
         self.ahead: PlanAhead | None = None  # where steps are planned ahead
         self._plans_single_steps = scheduler.plans_single_steps
@@ -326,7 +326,7 @@ class Lane:
         visit.num_output_tokens = sequence.num_new_tokens
         visit.last_token_at = end
         if sequence in self.state.held:
-            visit.held_kv = self.held.hold(sequence)
+            visit.held_kv = self.held.hold(sequence, *self.state.held[sequence])
         if visit.is_silent:
             visit.num_output_tokens, visit.last_token_at = 0, nan
             visit.num_computed_tokens = sequence.num_prompt_tokens

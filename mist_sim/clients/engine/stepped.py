@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Callable
+from functools import partial
+from math import inf, nan
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from mist_sim.clients.engine.core.blocks import Blocks
 from mist_sim.clients.engine.core.core import Core
 from mist_sim.clients.engine.core.counts import Counts
 from mist_sim.clients.engine.core.lane import (
+    A_PREFIX,
+    AN_ANSWER,
+    COMES,
+    ENTRIES,
+    ENTRIES_SILENTLY,
     FINISHED,
     GIVEN_UP_WAITING,
+    HAS_ALL,
+    LOST,
+    NONE,
+    NOTHING,
     OUTGROWN,
     STOPPED,
     Lane,
@@ -20,16 +32,20 @@ from mist_sim.clients.engine.core.lane import (
 from mist_sim.clients.engine.core.quiet import FastForward
 from mist_sim.clients.engine.core.rows import Rows
 from mist_sim.clients.engine.core.times import Times
+from mist_sim.clients.engine.held_entries import HeldEntries
 from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.prefill_estimate import PrefillEstimate, Prompts
+from mist_sim.clients.kv_cache.moves.kv_move import GPU, Kind, KvMove
 from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.clients.step_track import write_move
+from mist_sim.clients.stores.mover import Mover
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.views import RUNNING, WAITING, ClientState, ContentWatcher
 from mist_sim.environment import Environment
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import InvariantError
 from mist_sim.hardware.predictors.base import Predictor, traits_of
 
 if TYPE_CHECKING:
@@ -41,10 +57,11 @@ if TYPE_CHECKING:
     from mist_sim.clients.kv_cache.lane_memory import LaneMemory
     from mist_sim.clients.overload import Gate
     from mist_sim.clients.scheduling import LaneState
+    from mist_sim.clients.stores.base import Stores
     from mist_sim.core.answers import AnswerLengths
     from mist_sim.core.recorder import Recorder, StepRow
     from mist_sim.core.request import Request
-    from mist_sim.core.visit import HeldKv, Visit
+    from mist_sim.core.visit import Visit
 
 Leave = Callable[["Visit", str | None], None]
 """Takes a visit that is over, and why it was rejected (None: it was served)."""
@@ -74,6 +91,7 @@ class Stepper:
         """Let others see the latest step; set the clock to its time."""
         core = self.core
         self.env.now, self.env.phase = core.now, core.phase
+        self.env.note_plan(core.phase)
         self.lanes[core.lane.number].tell()
 
     def flush(self) -> None:
@@ -152,20 +170,12 @@ class SteppedView(ClientState):
                 lane.core.is_watched = True
 
 
-class _NothingHeld(NamedTuple):
-    """Stands for `HeldEntries`: no lane of the core keeps entries for other clients."""
-
-    kept: dict[SequenceState, HeldKv]
-
-
-_NOTHING_HELD = _NothingHeld({})
-
-
 class SteppedLane:
     """A lane of the core as its client and its requests know it.
 
     state: says how a request outgrows memory, and shows who is inside once the lane has stopped.
     leave: takes visits that end. gate: hears of prompts that are computed; None: need not.
+    stores, engine, block_bytes: as of `Lane` in the general loop.
     """
 
     def __init__(
@@ -186,14 +196,20 @@ class SteppedLane:
         view: SteppedView,
         leave: Leave,
         gate: Gate | None,
+        stores: Stores,
+        engine: int,
+        block_bytes: float,
     ) -> None:
         self._stepper, self._view, self._leave, self.state = stepper, view, leave, state
         self._gate = gate
-        self.held = _NOTHING_HELD
+        self.held = HeldEntries(view, self._release_held, engine, block_bytes)
         self._look: Callable[[], None] | None = None  # called when it has stopped
         self.is_still = False
         self._recorder, self._track = recorder, recorder.add_track(client_id, layout)
+        record = partial(write_move, recorder, self._track)
+        self._mover = Mover(stepper.env, stores, record, self._end_move)
         self._inside: dict[int, SequenceState] = {}  # by slot
+        self._coming: dict[SequenceState, None] = {}  # whose entries are on their way
         self.scheduler = scheduler
         self.caches_prefixes = caches = memory.caches_prefixes
         traits = traits_of(predictor)
@@ -243,22 +259,23 @@ class SteppedLane:
         """Queue a sequence that comes now."""
         lane, visit = self.core, sequence.visit
         content = visit.request.content
-        if visit.kv is not None or visit.is_followed:
-            raise ScenarioError(
-                f"{self._view.name}: step_loop must be general where requests bring KV entries or "
-                f"leave some to other clients, as request {visit.request.request_id} does; no "
-                "client's traits say so"
-            )
         chain = lane.blocks.chain(content) if content and self.caches_prefixes else None
         now = self._stepper.env.now
-        num_tokens = sequence.num_tokens
+        brings, leaves = NOTHING, NONE
+        if sequence.is_brought:
+            brings = A_PREFIX if sequence.has_rest else AN_ANSWER
+        if visit.is_followed:
+            leaves = ENTRIES_SILENTLY if visit.is_silent else ENTRIES
         slot = lane.add(
             now,
             sequence.num_prompt_tokens,
-            num_tokens,
+            sequence.num_tokens,
             sequence.num_final_tokens,
             sequence.last_token_at,
             chain,
+            brings,
+            sequence.num_brought,
+            leaves,
         )
         sequence.lane, sequence.slot = self, slot
         self._inside[slot] = sequence
@@ -269,11 +286,59 @@ class SteppedLane:
         """Let a sequence go as soon as no step in flight computes it."""
         slot, lane = sequence.slot, self.core
         waits = lane.is_waiting(slot)
-        is_gone = lane.give_up(self._stepper.env.now, slot)
-        if lane.place >= 0:
-            self._stepper.core.wake(lane)
-        if is_gone:
+        if lane.give_up(self._stepper.env.now, slot):
             self._hand_back(slot, GIVEN_UP_WAITING if waits else -1)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Take the lane's place among the others, which may have changed."""
+        if self._lane.time < inf:
+            self._stepper.core.wake(self._lane)
+        elif self.is_still and self._look is not None:
+            self._look()
+
+    # --- entries of others --------------------------------------------------------------------
+
+    def _bring(self, sequence: SequenceState) -> None:
+        """Let entries come, for which there are blocks."""
+        kv, slot, lane = sequence.incoming, sequence.slot, self._lane
+        if kv is None:
+            raise InvariantError(f"nobody keeps the entries of {sequence.visit.request}")
+        num_blocks, size = lane.num_to_come(slot), lane.blocks.size
+        number = -(sequence.num_brought // -size)
+        num_tokens = sequence.num_brought - (number - num_blocks) * size
+        kind: Kind = "fetch" if sequence.has_rest else "hand_over"
+        sequence.num_coming += 1
+        self._coming[sequence] = None
+        self._mover.begin(
+            KvMove(kind, sequence, kv.source, GPU, num_blocks, num_tokens, sequence.has_rest)
+        )
+
+    def _end_move(self, move: KvMove) -> None:
+        """Note that entries have come, or never will."""
+        sequence = move.sequence
+        kv, last = sequence.incoming, sequence.last_token_at
+        sequence.num_coming -= 1
+        del self._coming[sequence]
+        is_lost = kv is None or kv.is_lost
+        if move.kind == "hand_over":
+            last = nan if kv is None else kv.last_token_at
+        elif not is_lost:
+            sequence.visit.num_fetched_tokens = move.num_tokens
+        is_lost = is_lost and sequence.has_rest
+        self.core.entries_come(self._stepper.env.now, sequence.slot, last, is_lost)
+        left, self._lane.left = self._lane.left, []
+        for slot, how in left:
+            self._tell(slot, how)
+        self._go_on()
+
+    def _release_held(self, sequence: SequenceState) -> None:
+        self.core.release_held(self._stepper.env.now, sequence.slot)
+        self._go_on()
+
+    def forget_brought(self, sequence: SequenceState) -> None:
+        """Let a prompt in the queue be computed from its start, as its entries are lost."""
+        self.core.forget_brought(sequence.slot)
 
     # --- what others see comes out ------------------------------------------------------------
 
@@ -282,13 +347,23 @@ class SteppedLane:
         lane = self._lane
         left, lane.left = lane.left, []
         for slot, how in left:
-            if how == STOPPED:
-                self._be_still()
-            else:
-                self._hand_back(slot, how)
+            self._tell(slot, how)
         if lane.is_watched:
             for watcher in self._view.phase_watchers:
                 watcher(self._view)
+
+    def _tell(self, slot: int, how: int) -> None:
+        """Let the others see what became of a request."""
+        if how == STOPPED:
+            self._be_still()
+        elif how == COMES:
+            self._bring(self._inside[slot])
+        elif how == HAS_ALL:
+            self._inside[slot].have_brought()
+        elif how == LOST:
+            self._inside[slot].forget_brought()
+        else:
+            self._hand_back(slot, how)
 
     def _hand_back(self, slot: int, how: int) -> None:
         """Let a sequence go that has left the core."""
@@ -296,9 +371,11 @@ class SteppedLane:
         visit = self.settle(sequence)
         sequence.lane = None
         sequence.phase = WAITING if how == GIVEN_UP_WAITING else RUNNING
-        sequence.num_queued_tokens = sequence.num_tokens
+        sequence.num_queued_tokens = self._lane.queued_tokens(slot)
         if how == FINISHED:
             visit.last_token_at = sequence.last_token_at
+            if visit.is_followed:
+                self._hold(sequence)
             self._leave(visit, None)
         elif how == OUTGROWN:
             self._leave(visit, self.state.needs.outgrown(sequence) or "dropped")
@@ -309,6 +386,17 @@ class SteppedLane:
             if visit.num_output_tokens:
                 visit.last_token_at = sequence.last_token_at
             self._leave(visit, None)
+
+    def _hold(self, sequence: SequenceState) -> None:
+        """Keep the entries of one that is done, unless it gave up before."""
+        visit = sequence.visit
+        if visit.outcome is None:
+            num_tokens = sequence.num_tokens - 1
+            number = -(num_tokens // -self._lane.blocks.size)
+            visit.held_kv = self.held.hold(sequence, number, num_tokens)
+        if visit.is_silent:
+            visit.num_output_tokens, visit.last_token_at = 0, nan
+            visit.num_computed_tokens = sequence.num_prompt_tokens
 
     def settle(self, sequence: SequenceState) -> Visit:
         """Write a visit's progress so far into its record."""
@@ -323,11 +411,11 @@ class SteppedLane:
             visit.num_preemptions,
             visit.num_beside,
         ) = self.core.story(sequence.slot)
-        visit.num_output_tokens = sequence.num_tokens - sequence.num_prompt_tokens
+        visit.num_output_tokens = sequence.num_new_tokens
         sequence.phase = WAITING if self.core.is_waiting(sequence.slot) else RUNNING
-        if self.caches_prefixes and visit.started_at == visit.started_at:
+        if self.caches_prefixes and num_cached >= 0:
             visit.num_queried_tokens = sequence.num_prompt_tokens
-            visit.num_cached_tokens = num_cached
+            visit.num_cached_tokens = num_cached - visit.num_fetched_tokens
         return visit
 
     def gap(self, time: float, gap: float) -> None:
@@ -339,10 +427,10 @@ class SteppedLane:
         if self._gate is not None:
             self._gate.prompt_is_done(self._inside[slot])
 
-    def stay(self, slot: int, first: int, last: int) -> None:
+    def stay(self, slot: int, first: int, last: int, resumed: bool) -> None:
         """A request that ends or is preempted has decoded in these steps."""
         request_id = self._inside[slot].visit.request.request_id
-        self._recorder.record_tokens(self._track, request_id, first, last)
+        self._recorder.record_tokens(self._track, request_id, first, last, resumed=resumed)
 
     # --- failures, and changes of layout ------------------------------------------------------
 
@@ -369,18 +457,28 @@ class SteppedLane:
             self._look()
 
     def put_down(self) -> None:
-        """Show in the state who is inside: all is known, and no step follows."""
-        for slot in self.core.running:
-            sequence = self._inside[slot]
+        """Show in the state who is inside, and whose entries are: no step follows."""
+        state, core, coming = self.state, self.core, self.state.coming
+        state.running.clear()
+        state.prefilling.clear()
+        for sequence in list(state.waiting):
+            state.waiting.remove(sequence)
+        for slot, sequence in self._inside.items():
             self.settle(sequence)
-            self.state.running[sequence] = None
-            if not self.core.is_decoding(slot):
-                self.state.prefilling.append(sequence)
-        for slot in self.core.queue:
+            sequence.num_queued_tokens = core.queued_tokens(slot)
+        for slot in core.running:
             sequence = self._inside[slot]
-            self.settle(sequence)
-            sequence.num_queued_tokens = sequence.num_tokens
-            self.state.waiting.add(sequence)
+            state.running[sequence] = None
+            if not core.is_decoding(slot):
+                state.prefilling.append(sequence)
+        for slot in core.queue:
+            state.waiting.add(self._inside[slot])
+        coming.moved = deque([self._inside[slot] for slot in core.moved])
+        coming.loaded = deque([self._inside[slot] for slot in core.loaded])
+        coming.loading = dict(self._coming)
+        size = core.blocks.size
+        held = {each: each.num_tokens - 1 for each in self.held.kept}
+        state.held = {each: (-(number // -size), number) for each, number in held.items()}
 
     def take_off(self, sequence: SequenceState) -> int:
         """Remove a running sequence; return how many of its tokens have KV entries."""
@@ -486,6 +584,7 @@ class SteppedKvState(EngineKvState):
             num_new, lane = 0, sequence.lane
             if isinstance(lane, SteppedLane):
                 num_new = lane.core.tokens(sequence.slot) - sequence.num_prompt_tokens
+                num_new -= sequence.num_before
             expected = means.get(visit.request.num_prompt_tokens.bit_length(), overall)
             left += max(1, expected - num_new)
         return left

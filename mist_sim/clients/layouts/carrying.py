@@ -110,7 +110,7 @@ def _carry_held(lane: Lane, lanes: Sequence[Lane]) -> None:
         _, num_tokens = lane.state.held[sequence]
         place = max(lanes, key=lambda each: each.state.pool.num_free)
         carry_held(place.state, sequence, num_tokens)
-        place.held.take_over(sequence, kv)
+        place.held.take_over(sequence, kv, place.state.held[sequence][0])
     lane.held.kept.clear()
 
 

@@ -42,9 +42,6 @@ class Core:
             lane = heap[0]
             if not lane.is_due_before(time, phase):
                 break
-            if lane.lags() and self.quiet is not None and self.quiet.skip(lane, time):
-                self.put(lane)
-                continue
             until, until_phase = time, phase
             if not self.runs_ahead and len(heap) > 1:
                 second = heap[1]
@@ -53,6 +50,9 @@ class Core:
                     second = other
                 if second.is_due_before(time, phase):
                     until, until_phase = second.due, second.due_phase
+            if lane.lags() and self.quiet is not None and self.quiet.skip(lane, until):
+                self.put(lane)
+                continue
             is_seen = self.step(lane, until, until_phase)
             if lane.time == inf:
                 self.drop()

@@ -9,7 +9,10 @@ from mist_sim.clients.prefixes.shared_prefixes cimport SharedPrefixes
 
 cdef double inf, nan
 cdef long long _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING
+cdef long long _COMING, _CAME, _ABANDONED, _HELD, _COPIED
 cdef long long _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED, _NO_STEP, _NEVER
+cdef long long _COMES, _HAS_ALL, _LOST, _NOTHING, _AN_ANSWER, _A_PREFIX
+cdef long long _NONE, _ENTRIES, _ENTRIES_SILENTLY
 
 cdef object longer(object column, str code, Py_ssize_t size)
 
@@ -28,18 +31,20 @@ cdef class Lane:
     cdef public long long phase, place, seen_at, num_steps
     cdef public list left
     cdef public bint is_watched, tells_prompts
-    cdef readonly bint stops
+    cdef readonly bint stops, is_halted
     cdef readonly bint is_planning
     cdef public double start, ended, known_until
     cdef public bint was_ahead, has_changed, is_alone, is_blocked
-    cdef readonly long long num_new, num_prefills, num_decodes
+    cdef readonly long long num_new, num_decodes
     cdef public long long num_given, num_beside
     cdef public long long context_sum, num_writers, num_read_again
     cdef readonly long long decode_need, next_last
     cdef long long[::1] turns
-    cdef readonly list running, leaving
+    cdef readonly list running, prefilling, leaving
     cdef readonly object queue
     cdef public list given_up
+    cdef readonly list moved, loaded, came, joined, forgotten, copied
+    cdef readonly long long num_coming, num_abandoned, num_held, num_promised
     cdef public long long num_quiet, lag, num_ahead, next_ahead
     cdef double[::1] ahead
     cdef readonly long long num_slots
@@ -48,11 +53,14 @@ cdef class Lane:
     cdef double[::1] queued_at, started_at, first_token_at, last_token_at
     cdef long long[::1] num_prompt, num_tokens, num_final, num_computed, num_piece, num_blocks
     cdef long long[::1] num_cached, num_queued, num_preempted, num_ahead_of, first_step
-    cdef long long[::1] last_step, state
+    cdef long long[::1] last_step, state, num_brought, brings, leaves, resumed
 
     @cython.locals(slot=cython.longlong)
     cpdef long long add(self, double now, long long num_prompt, long long num_tokens,
-                        long long num_final, double last_token_at, chain) except -1
+                        long long num_final, double last_token_at, chain, long long brings=*,
+                        long long num_brought=*, long long leaves=*) except -1
+    @cython.locals(may=cython.bint)
+    cdef wake(self, double now)
     @cython.locals(state=cython.longlong, is_known=cython.bint)
     cpdef bint give_up(self, double now, long long slot) except -1
     cpdef halt(self)
@@ -61,7 +69,7 @@ cdef class Lane:
     cpdef bint stop_at_end(self) except -1
     @cython.locals(num_computed=cython.longlong)
     cpdef long long take_off(self, long long slot) except -1
-    @cython.locals(num_known=cython.longlong)
+    @cython.locals(num_known=cython.longlong, state=cython.longlong)
     cdef let_go(self, long long slot)
     @cython.locals(num_known=cython.longlong, state=cython.longlong)
     cdef long long stop(self, long long slot) except -1
@@ -77,45 +85,75 @@ cdef class Lane:
     cdef release(self, long long slot)
     @cython.locals(slot=cython.longlong)
     cdef free_leaving(self)
+    cdef let_seat_go(self, long long slot, long long num_computed)
+    cdef long long need_to_join(self, long long slot) except -1
+    cpdef long long num_to_come(self, long long slot) except -1
+    @cython.locals(number=cython.longlong, num_found=cython.longlong)
+    cdef bring(self, long long slot, found)
+    cpdef entries_come(self, double now, long long slot, double last_token_at, bint is_lost)
+    cdef take_in(self, long long slot, bint is_lost)
+    cdef forget(self, long long slot)
+    @cython.locals(number=cython.longlong)
+    cdef free_forgotten(self)
+    cpdef release_held(self, double now, long long slot)
+    @cython.locals(slot=cython.longlong)
+    cdef free_copied(self)
+    @cython.locals(need=cython.longlong, slot=cython.longlong, room=cython.longlong,
+                   more=cython.longlong)
+    cdef join(self)
+    @cython.locals(slot=cython.longlong, number=cython.longlong)
+    cdef long long num_stalled(self) except -1
+    @cython.locals(slot=cython.longlong, last=cython.double)
+    cdef end_first(self)
     @cython.locals(has_changed=cython.bint)
     cdef plan(self)
-    @cython.locals(slot=cython.longlong)
+    @cython.locals(slot=cython.longlong, state=cython.longlong, is_lost=cython.bint)
     cdef learn(self)
     cdef rest(self)
-    @cython.locals(num_before=cython.longlong, need=cython.longlong, slot=cython.longlong)
+    cdef bint has_work(self) except -1
+    @cython.locals(num_before=cython.longlong, need=cython.longlong, slot=cython.longlong,
+                   has_preempted=cython.bint)
     cdef bint schedule(self) except -1
     cdef bint is_short(self) except -1
-    @cython.locals(position=cython.Py_ssize_t, need=cython.longlong, budget=cython.longlong,
-                   slot=cython.longlong, new=cython.longlong)
+    @cython.locals(need=cython.longlong, budget=cython.longlong, slot=cython.longlong,
+                   new=cython.longlong, lacking=cython.longlong)
     cdef long long cut_pieces(self) except -1
     @cython.locals(slot=cython.longlong, num_known=cython.longlong)
     cdef long long preempt_last(self) except -2
+    cdef wait_first(self, long long slot)
     @cython.locals(num_unknown=cython.longlong, slot=cython.longlong)
     cdef enter_answers(self)
     cdef enter_answer(self, chain, long long num_tokens)
-    @cython.locals(position=cython.Py_ssize_t, slot=cython.longlong, end=cython.longlong,
+    @cython.locals(slot=cython.longlong, end=cython.longlong,
                    number=cython.longlong)
     cdef give_pieces_blocks(self)
     @cython.locals(blocks=Blocks, slot=cython.longlong, num_tokens=cython.longlong,
                    num_computed=cython.longlong, num_shared=cython.longlong, new=cython.longlong,
-                   need=cython.longlong, room=cython.longlong)
+                   need=cython.longlong, room=cython.longlong, whole=cython.bint)
     cdef admit(self, long long budget)
-    @cython.locals(start=cython.double, is_ahead=cython.bint, on_the_spot=cython.bint,
+    @cython.locals(blocks=Blocks, num_here=cython.longlong, new=cython.longlong,
+                   number=cython.longlong)
+    cdef long long go_on(self, long long slot, long long budget) except -1
+    cdef long long begin_prompt(self, long long slot, long long num_computed, long long new) except -1
+    @cython.locals(num_gaps=cython.longlong, start=cython.double, is_ahead=cython.bint, on_the_spot=cython.bint,
                    seconds=cython.double, chunks=tuple)
     cdef begin(self)
-    @cython.locals(position=cython.Py_ssize_t, slot=cython.longlong)
+    @cython.locals(slot=cython.longlong)
     cdef tuple chunks(self)
     @cython.locals(times=Times, num_keys=cython.longlong)
     cdef double seconds(self, tuple chunks, bint on_the_spot) except? -1
     @cython.locals(longest=cython.longlong, slot=cython.longlong)
     cdef long long longest_context(self) except -1
-    @cython.locals(position=cython.Py_ssize_t, slot=cython.longlong, num_tokens=cython.longlong)
+    @cython.locals(slot=cython.longlong, num_tokens=cython.longlong)
     cdef find_seen(self)
     @cython.locals(lag=cython.longlong, size=cython.longlong, step=cython.longlong,
                    number=cython.longlong, more=cython.longlong)
     cpdef settle(self)
-    @cython.locals(position=cython.Py_ssize_t, end=cython.double, slot=cython.longlong)
+    @cython.locals(end=cython.double)
     cdef end(self)
+    @cython.locals(slot=cython.longlong, has_emitted=cython.bint, each=cython.longlong)
+    cdef end_pieces(self)
+    cdef take_back(self)
     @cython.locals(slot=cython.longlong)
     cdef enter_last(self)
     @cython.locals(slot=cython.longlong, first=cython.longlong, last=cython.longlong,
@@ -123,6 +161,7 @@ cdef class Lane:
     cdef finish_decodes(self)
     cdef emit(self, long long slot)
     cdef finish(self, long long slot)
+    cdef bint gives_up(self, long long slot) except -1
     @cython.locals(slot=cython.longlong)
     cdef end_given_up(self)
     cdef note_left(self, long long slot, long long how)
@@ -132,12 +171,17 @@ cdef class Lane:
     cdef bint is_seen(self) except -1
     cpdef tuple story(self, long long slot)
     cpdef bint is_decoding(self, long long slot) except -1
+    @cython.locals(state=cython.longlong)
     cpdef bint is_waiting(self, long long slot) except -1
-    @cython.locals(position=cython.Py_ssize_t, number=cython.longlong, slot=cython.longlong)
+    cpdef long long queued_tokens(self, long long slot) except -1
+    cpdef forget_brought(self, long long slot)
+    cdef have_brought(self, long long slot)
+    @cython.locals(number=cython.longlong, slot=cython.longlong)
     cpdef long long num_entries(self) except -1
     cpdef long long num_in_use(self) except -1
-    @cython.locals(position=cython.Py_ssize_t, slot=cython.longlong, num_computed=cython.longlong)
+    @cython.locals(slot=cython.longlong, num_computed=cython.longlong)
     cpdef list prompts(self)
+    @cython.locals(num_waiting=cython.longlong)
     cpdef long long score(self) except -1
     @cython.locals(before=cython.longlong)
     cdef make_room(self)

@@ -31,15 +31,29 @@ if TYPE_CHECKING:
 
 inf, nan = float("inf"), float("nan")
 
-# states of a slot: LEAVING has all its tokens, and the next plan does not know it
+# states of a slot: LEAVING has all its tokens, and the next plan does not know it; COMING has
+# blocks and no seat, and its entries are on their way; CAME: they are there; ABANDONED gave up
+# meanwhile; HELD has ended, and its blocks stay until others have copied them; COPIED: they have,
+# and the next plan does not know it
 STATES = FREE, WAITING, PREFILL, DECODE, LEAVING = 0, 1, 2, 3, 4
-# how a request leaves: OUTGROWN has more tokens than the whole memory holds; STOPPED: the lane
-# itself has ended its last step
+COMING, CAME, ABANDONED, HELD, COPIED = 5, 6, 7, 8, 9
+# what the client is told of a request: OUTGROWN has more tokens than the whole memory holds;
+# STOPPED: the lane itself has ended its last step; COMES: its entries may come, there are blocks;
+# HAS_ALL: none need to come, the cache has as many; LOST: its entries did not come, and it waits
 WAYS = FINISHED, OUTGROWN, GIVEN_UP, GIVEN_UP_WAITING, STOPPED = 0, 1, 2, 3, 4
+COMES, HAS_ALL, LOST = 5, 6, 7
+# what a request brings: the entries of an answer so far, or of the first tokens of a prompt
+BRINGS = NOTHING, AN_ANSWER, A_PREFIX = 0, 1, 2
+# what it leaves to others as it ends: its entries, and its token, too, which is not given here
+LEAVES = NONE, ENTRIES, ENTRIES_SILENTLY = 0, 1, 2
 
 # a compiled module reads its own numbers fast
 _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING = STATES
+_COMING, _CAME, _ABANDONED, _HELD, _COPIED = COMING, CAME, ABANDONED, HELD, COPIED
 _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED = WAYS
+_COMES, _HAS_ALL, _LOST = COMES, HAS_ALL, LOST
+_NOTHING, _AN_ANSWER, _A_PREFIX = BRINGS
+_NONE, _ENTRIES, _ENTRIES_SILENTLY = LEAVES
 
 _NO_STEP = -1
 _NEVER = 1 << 62
@@ -51,8 +65,11 @@ class Notes(Protocol):
     def gap(self, time: float, gap: float, /) -> None:
         """An answer that was computed again goes on, `gap` seconds after the token before."""
 
-    def stay(self, slot: int, first: int, last: int, /) -> None:
-        """A request that ends or gives way has decoded in the steps from `first` up to `last`."""
+    def stay(self, slot: int, first: int, last: int, resumed: bool, /) -> None:
+        """A request that ends or gives way has decoded in the steps from `first` up to `last`.
+
+        resumed: whether it had entries of another client, and no prompt computed before.
+        """
 
     def emit(self, slot: int, /) -> None:
         """A prompt, or a preempted answer, is computed."""
@@ -71,7 +88,8 @@ class Lane:
     left: (slot, how) of those that leave with the latest plan or end of a step; their columns can
         be read until another request comes. is_watched: whether others hear when one begins to run
         or gives way. tells_prompts: whether they hear of each prompt that is computed.
-    stops: whether the step in flight is its last.
+    stops: whether the step in flight is its last. is_halted: whether it rests until another request
+        comes, whoever waits.
     """
 
     def __init__(
@@ -100,7 +118,7 @@ class Lane:
         self.due, self.due_phase = inf, 0  # by which it stands among the others, see `Core`
         self.is_planning = False
         self.left: list[tuple[int, int]] = []
-        self.is_watched = self.tells_prompts = self.stops = False
+        self.is_watched = self.tells_prompts = self.stops = self.is_halted = False
         self.seen_at = _NEVER  # number of the next step whose end others see
         # the step in flight, or the latest one
         self.start = self.ended = 0.0  # when it began, and when the latest one ended
@@ -112,10 +130,10 @@ class Lane:
         self.has_changed = True  # whether its members are others than of the step before
         self.is_alone = False  # whether it has a row of its own in the records
         # who runs, in order of admission
-        # the last `num_prefills` of them compute prompts, as the first in order get tokens first
         self.running: list[int] = []
+        self.prefilling: list[int] = []  # those of them that compute prompts
         self.leaving: list[int] = []  # those of them that have all their tokens
-        self.num_prefills = self.num_decodes = 0
+        self.num_decodes = 0
         self.context_sum = 0  # of the decodes
         self.next_last = _NEVER  # no decode has its last token in a step before
         self.turns = array("q", bytes(8 * blocks.size))  # decodes by `turn_of`
@@ -126,6 +144,17 @@ class Lane:
         self.queue: OrderedDict[int, None] = OrderedDict()
         self.given_up: list[tuple[float, int]] = []
         self.is_blocked = False  # whether nobody can be admitted before somebody leaves
+        # entries of others: those that have come wait for a seat and blocks of their next step,
+        # answers before prompts, and all of them before the queue
+        self.moved: list[int] = []
+        self.loaded: list[int] = []
+        self.came: list[tuple[float, int, bool]] = []  # when; the next plan may not know it
+        self.num_coming = self.num_abandoned = self.num_held = 0  # slots that are so
+        self.num_promised = 0  # blocks that these need beside those they have
+        self.joined: list[int] = []  # decodes that take their first step here
+        # whose blocks come back at the end of the step in flight: they gave up, or were copied
+        self.forgotten: list[tuple[Chain | None, int]] = []
+        self.copied: list[int] = []
         # steps that `quiet` took at once: how many more it may take, -1 if it has not looked;
         # how many have not taken their blocks yet; the seconds of some more
         self.num_quiet, self.lag = 0, 0
@@ -140,6 +169,7 @@ class Lane:
         self.num_piece = self.num_blocks = self.num_cached = self.num_queued = array("q")
         self.num_preempted = self.num_ahead_of = self.first_step = array("q")
         self.last_step = self.state = array("q")
+        self.num_brought = self.brings = self.leaves = self.resumed = array("q")
         self.make_room()
 
     # --- who comes and goes -------------------------------------------------------------------
@@ -152,11 +182,15 @@ class Lane:
         num_final: int,
         last_token_at: float,
         chain: Chain | None,
+        brings: int = NOTHING,
+        num_brought: int = 0,
+        leaves: int = NONE,
     ) -> int:
         """Queue a request that comes now; return its slot. All steps before now are taken.
 
         num_tokens: known ones, num_final: with the whole answer. last_token_at: of an answer that
-        another client began, NaN without one. chain: of its blocks, or None.
+        another client began, NaN without one. chain: of its blocks, or None. brings: entries from
+        elsewhere, of `num_brought` tokens. leaves: what it leaves to others.
         """
         if not self.unused:
             self.make_room()
@@ -166,18 +200,29 @@ class Lane:
         self.last_token_at[slot] = last_token_at
         self.num_prompt[slot], self.num_tokens[slot] = num_prompt, num_tokens
         self.num_final[slot], self.num_queued[slot] = num_final, num_tokens
+        self.brings[slot], self.num_brought[slot] = brings, num_brought
+        if brings:
+            self.num_queued[slot] = 0 if brings == _AN_ANSWER else num_tokens - num_brought
+        self.leaves[slot], self.resumed[slot] = leaves, 0
         self.num_computed[slot] = self.num_piece[slot] = self.num_blocks[slot] = 0
-        self.num_cached[slot] = self.num_preempted[slot] = self.num_ahead_of[slot] = 0
+        self.num_preempted[slot] = self.num_ahead_of[slot] = 0
+        self.num_cached[slot] = -1
         self.first_step[slot], self.last_step[slot] = _NO_STEP, _NEVER
         self.state[slot] = _WAITING
         self.chains[slot] = chain
         self.queue[slot] = None
         if not self.is_blocked:
             self.num_quiet = 0
-        if self.time == inf and not self.stops:
+        self.is_halted = False
+        self.wake(now)
+        return slot
+
+    def wake(self, now: float) -> None:
+        """Plan now, if it rests and somebody waits."""
+        may = not (self.stops or self.is_halted)
+        if self.time == inf and may and (self.queue or self.moved or self.loaded):
             self.is_planning = True
             self.time, self.phase = now, self.plan_phase
-        return slot
 
     def give_up(self, now: float, slot: int) -> bool:
         """Let a request go whose sender gives up now; return whether it leaves at once.
@@ -186,20 +231,21 @@ class Lane:
         leaves when a plan knows of it, also if it waits.
         """
         state = self.state[slot]
-        if self.plans_ahead:
-            is_known = self.queued_at[slot] <= self.known_until < inf
-            if self.time < inf and (state != _WAITING or is_known):
+        if state != _COMING:
+            if self.plans_ahead:
+                is_known = self.queued_at[slot] <= self.known_until < inf
+                if self.time < inf and (state != _WAITING or is_known):
+                    self.given_up.append((now, slot))
+                    self.num_quiet = 0
+                    return False
+            elif state not in (_WAITING, _CAME) and not self.is_planning:
                 self.given_up.append((now, slot))
+                self.seen_at = self.num_steps + 1
                 self.num_quiet = 0
                 return False
-        elif state != _WAITING and not self.is_planning:
-            self.given_up.append((now, slot))
-            self.seen_at = self.num_steps + 1
-            self.num_quiet = 0
-            return False
         self.settle()
         self.let_go(slot)
-        self.release(slot)
+        self.wake(now)
         return True
 
     def halt(self) -> None:
@@ -209,13 +255,16 @@ class Lane:
             self.decode_need = self.turns[self.num_steps % self.blocks.size]
             self.blocks.free(None, self.decode_need, 0)
         self.time, self.known_until = inf, inf
-        self.is_planning = self.has_changed = True
+        self.is_planning = self.has_changed = self.is_halted = True
         self.num_quiet = 0
+        self.joined = []
+        self.free_forgotten()
+        if not self.plans_ahead and self.given_up:
+            self.end_given_up()
+        self.free_copied()
         self.free_leaving()
         if self.plans_ahead:
             self.learn()
-        elif self.given_up:
-            self.end_given_up()
 
     def write(self) -> None:
         """Write the steps that have ended."""
@@ -243,17 +292,32 @@ class Lane:
         return num_computed
 
     def let_go(self, slot: int) -> None:
-        """Take a request out that is given up, and free its blocks."""
+        """Take a request out that is given up, and free its blocks.
+
+        While entries come into them, they stay taken.
+        """
         self.is_blocked = False
         self.num_quiet = 0
-        if self.state[slot] == _WAITING:
+        state = self.state[slot]
+        if state == _WAITING:
             del self.queue[slot]
-            return
-        num_known = self.stop(slot)
-        if self.state[slot] != _LEAVING:
-            self.end_stay(slot)
-        self.running.remove(slot)
-        self.free(slot, num_known)
+            self.release(slot)
+        elif state in (_COMING, _CAME):
+            self.num_promised -= self.need_to_join(slot)
+            if state == _COMING:
+                self.num_coming -= 1
+                self.num_abandoned += 1
+                self.state[slot] = _ABANDONED
+                return
+            (self.moved if self.brings[slot] == _AN_ANSWER else self.loaded).remove(slot)
+            self.forget(slot)
+            self.release(slot)
+        else:
+            num_known = self.stop(slot)
+            if state != _LEAVING:
+                self.end_stay(slot)
+            self.running.remove(slot)
+            self.let_seat_go(slot, num_known)
 
     def stop(self, slot: int) -> int:
         """Take a request that runs out of the batch; return its computed tokens that are known.
@@ -263,12 +327,13 @@ class Lane:
         self.has_changed = True
         num_known, state = self.num_computed[slot], self.state[slot]
         if state == _PREFILL:
-            self.num_prefills -= 1
+            self.prefilling.remove(slot)
             self.num_piece[slot] = 0
         else:
             if state == _DECODE:
                 self.leave_decodes(slot)
-                self.last_token_at[slot] = self.ended
+                if self.first_step[slot] < self.num_steps:
+                    self.last_token_at[slot] = self.ended
             num_known = self.num_tokens[slot] - 1
             if self.known_until < inf and self.was_ahead and self.first_step[slot] < self.num_steps:
                 num_known -= 1
@@ -277,7 +342,8 @@ class Lane:
     def end_stay(self, slot: int) -> None:
         """Record the steps that gave a request its tokens since its prompt was computed."""
         if self.first_step[slot] != _NO_STEP:
-            self.notes.stay(slot, self.first_step[slot], self.num_steps)
+            self.notes.stay(slot, self.first_step[slot], self.num_steps, self.resumed[slot] > 0)
+            self.resumed[slot] = 0
 
     def join_decodes(self, slot: int) -> None:
         """Let a request decode that has its first token."""
@@ -342,18 +408,174 @@ class Lane:
         """Take back seats and blocks of those that have ended: the next plan knows it."""
         if self.leaving:
             for slot in self.leaving:
-                self.running.remove(slot)
-                self.free(slot, self.num_tokens[slot] - 1)
-                self.release(slot)
+                if self.state[slot] == _LEAVING:
+                    self.running.remove(slot)
+                self.let_seat_go(slot, self.num_tokens[slot] - 1)
             self.leaving = []
             self.is_blocked = False
+
+    def let_seat_go(self, slot: int, num_computed: int) -> None:
+        """Take back the blocks of one that has ended, unless others are still to copy them."""
+        if self.leaves[slot] and self.state[slot] == _LEAVING:
+            self.state[slot] = _HELD
+            self.num_held += 1
+        else:
+            self.free(slot, num_computed)
+            self.release(slot)
+
+    # --- entries that others have, or ask for ---------------------------------------------------
+
+    def need_to_join(self, slot: int) -> int:
+        """Return the blocks that one whose entries come lacks for its next step, or its prompt."""
+        return self.blocks.count(self.num_tokens[slot]) - self.blocks.count(self.num_brought[slot])
+
+    def num_to_come(self, slot: int) -> int:
+        """Return the blocks whose entries have to come, as the cache had the others."""
+        chain = self.chains[slot]
+        return self.num_blocks[slot] - (0 if chain is None else chain.num_held)
+
+    def bring(self, slot: int, found: Found | None) -> None:
+        """Take blocks for entries that come from elsewhere, but for those that the cache has."""
+        number, num_found = self.blocks.count(self.num_brought[slot]), 0
+        chain = self.chains[slot]
+        if chain is not None and found is not None:
+            num_found = min(found.num_found, self.num_brought[slot] // self.blocks.size)
+            self.blocks.hold(chain, num_found)
+        self.blocks.grow(number - num_found)
+        self.num_blocks[slot] = number
+        self.num_promised += self.need_to_join(slot)
+        self.state[slot] = _COMING
+        self.num_coming += 1
+        self.started_at[slot] = self.time
+        self.note_left(slot, _COMES)
+
+    def entries_come(self, now: float, slot: int, last_token_at: float, is_lost: bool) -> None:
+        """Note that the entries of a request are there, or will never come.
+
+        last_token_at: when the latest token of its answer was given. is_lost: whether a prompt has
+        to be computed from its start.
+        """
+        self.settle()
+        self.last_token_at[slot] = last_token_at
+        self.num_quiet = 0
+        if self.plans_ahead and self.time < inf:
+            self.came.append((now, slot, is_lost))
+        else:
+            self.take_in(slot, is_lost)
+            self.wake(now)
+
+    def take_in(self, slot: int, is_lost: bool) -> None:
+        """Let one go on whose entries have come, as soon as there is room."""
+        if self.state[slot] == _ABANDONED:
+            self.num_abandoned -= 1
+            self.forget(slot)
+            self.release(slot)
+            return
+        self.num_coming -= 1
+        if is_lost:
+            self.num_promised -= self.need_to_join(slot)
+            self.note_left(slot, _LOST)
+            self.forget(slot)
+            self.forget_brought(slot)
+            self.wait_first(slot)
+            return
+        self.state[slot] = _CAME
+        (self.moved if self.brings[slot] == _AN_ANSWER else self.loaded).append(slot)
+
+    def forget(self, slot: int) -> None:
+        """Take back blocks that were not used, behind the step in flight."""
+        self.forgotten.append((self.chains[slot], self.num_blocks[slot]))
+        self.num_blocks[slot] = 0
+        if self.time == inf or self.is_planning or self.plans_ahead:
+            self.free_forgotten()
+
+    def free_forgotten(self) -> None:
+        """Take back blocks that were not used."""
+        forgotten, self.forgotten = self.forgotten, []
+        for chain, number in forgotten:
+            self.blocks.free(chain, number, 0)
+            if chain is not None:
+                chain.start_over()
+            self.is_blocked = False
+
+    def release_held(self, now: float, slot: int) -> None:
+        """Note that others have copied the blocks of one that has ended, or never will."""
+        self.num_quiet = 0
+        self.copied.append(slot)
+        if self.time == inf or self.is_planning:
+            self.settle()
+            self.free_copied()
+            if self.time == inf or not self.has_work():
+                self.free_leaving()
+            self.wake(now)
+
+    def free_copied(self) -> None:
+        """Take back blocks that others have copied: at once, or behind the next plan."""
+        for slot in self.copied:
+            self.leaves[slot] = _NONE
+            if self.state[slot] == _HELD:
+                self.num_held -= 1
+                self.state[slot] = _COPIED
+                self.leaving.append(slot)
+        if self.copied:
+            self.copied = []
+            if not self.plans_ahead:
+                self.free_leaving()
+
+    def join(self) -> None:
+        """Let those decode whose entries have come, in order, while seats and blocks last."""
+        need = self.decode_need + self.cut_pieces()
+        while self.moved and len(self.running) < self.max_num_seqs:
+            slot = self.moved[0]
+            room = self.blocks.num_free
+            if self.running:
+                room -= self.blocks.num_reserved
+            more = self.need_to_join(slot)
+            if need + more > room:
+                break
+            del self.moved[0]
+            need += more
+            self.num_promised -= more
+            self.decode_need += more
+            self.have_brought(slot)
+            self.resumed[slot] = 1
+            chain = self.chains[slot]
+            if chain is not None:
+                self.blocks.enter(chain, self.num_tokens[slot] - 1)
+            self.running.append(slot)
+            self.joined.append(slot)
+            self.first_step[slot] = self.num_steps
+            self.join_decodes(slot)
+            self.has_changed = True
+            self.counts.begin(self.num_queued[slot])
+        self.cut_pieces()
+
+    def num_stalled(self) -> int:
+        """Return how many of those that joined had their latest token before this step."""
+        number = 0
+        for slot in self.joined:
+            number += self.last_token_at[slot] != self.time
+        return number
+
+    def end_first(self) -> None:
+        """Give those that joined their first token here."""
+        for slot in self.joined:
+            if self.first_token_at[slot] != self.first_token_at[slot]:
+                self.first_token_at[slot] = self.ended
+                self.num_ahead_of[slot] = self.num_decodes - 1
+            last = self.last_token_at[slot]
+            if last == last and last != self.start:
+                self.notes.gap(self.ended, self.ended - last)
+        self.joined = []
 
     # --- a plan -------------------------------------------------------------------------------
 
     def plan(self) -> None:
         """Plan the next step and begin it; rest if there is nothing to compute."""
         self.is_planning = False
-        if self.given_up:
+        if self.leaving and self.known_until == inf:
+            self.free_leaving()
+        if self.given_up or self.came:
             self.learn()
         while True:
             has_changed = self.schedule()
@@ -371,24 +593,39 @@ class Lane:
                 return
 
     def learn(self) -> None:
-        """Let those go that gave up before the plan was made."""
+        """Take in what happened before the plan was made: entries came, and some gave up."""
+        while self.came and self.came[0][0] <= self.known_until:
+            _, slot, is_lost = self.came.pop(0)
+            self.take_in(slot, is_lost)
         while self.given_up and self.given_up[0][0] <= self.known_until:
             slot = self.given_up.pop(0)[1]
-            if self.state[slot] == _LEAVING:
+            state = self.state[slot]
+            if state == _LEAVING:
                 self.leaving.remove(slot)
-            elif self.state[slot] == _WAITING:
+            elif state in (_WAITING, _COMING, _CAME):
                 self.note_left(slot, _GIVEN_UP_WAITING)
             else:
                 self.note_left(slot, _GIVEN_UP)
             self.let_go(slot)
-            self.release(slot)
 
     def rest(self) -> None:
         """Do nothing until a request comes."""
         self.rows.flush()
         self.time, self.known_until, self.has_changed = inf, inf, True
-        if self.queue:
-            raise InvariantError(f"an engine sleeps with {len(self.queue)} requests waiting")
+        num_waiting = len(self.queue) + len(self.moved) + len(self.loaded)
+        if num_waiting and not (self.num_coming or self.num_abandoned or self.num_held):
+            raise InvariantError(f"an engine sleeps with {num_waiting} requests waiting")
+
+    def has_work(self) -> bool:
+        """Tell whether requests run and go on, or wait."""
+        return bool(
+            self.num_decodes
+            or self.prefilling
+            or self.queue
+            or self.moved
+            or self.loaded
+            or self.num_coming
+        )
 
     def schedule(self) -> bool:
         """Give those who run the blocks of the next step, and admit others.
@@ -409,6 +646,9 @@ class Lane:
                 self.end_stay(slot)
                 self.note_left(slot, _OUTGROWN)
                 self.release(slot)
+        has_preempted = len(self.running) < num_before
+        if self.moved and not has_preempted:
+            self.join()
         if self.decode_need:
             self.blocks.grow(self.decode_need)
             self.decode_need = 0
@@ -416,9 +656,11 @@ class Lane:
             self.enter_answers()
         if self.num_new:
             self.give_pieces_blocks()
-        if len(self.running) < num_before:
+        if has_preempted:
             return True
-        if self.queue:
+        if self.moved:
+            self.is_blocked = True
+        elif self.queue or self.loaded:
             self.admit(self.max_tokens - self.num_decodes - self.num_new)
         return len(self.running) > num_before
 
@@ -429,19 +671,19 @@ class Lane:
     def cut_pieces(self) -> int:
         """Cut the next pieces of prompts that run; return the blocks that they take."""
         self.num_new = 0
-        if not self.num_prefills:
+        if not self.prefilling:
             return 0
         need, budget = 0, self.max_tokens - self.num_decodes
-        for position in range(len(self.running) - self.num_prefills, len(self.running)):
-            slot = self.running[position]
+        for slot in self.prefilling:
             new = self.num_tokens[slot] - self.num_computed[slot]
             new = min(new, budget)
             self.num_piece[slot] = new
             if new:
                 budget -= new
                 self.num_new += new
-                need += self.blocks.count(self.num_computed[slot] + new)
-                need -= self.num_blocks[slot]
+                lacking = self.blocks.count(self.num_computed[slot] + new) - self.num_blocks[slot]
+                if lacking > 0:
+                    need += lacking
         return need
 
     def preempt_last(self) -> int:
@@ -453,8 +695,7 @@ class Lane:
         num_known = self.stop(slot)
         if self.state[slot] == _LEAVING:
             self.leaving.remove(slot)
-            self.free(slot, num_known)
-            self.release(slot)
+            self.let_seat_go(slot, num_known)
             return -1
         self.chains[slot] = self.blocks.preempt(self.chains[slot], self.num_blocks[slot], num_known)
         self.num_blocks[slot] = self.num_computed[slot] = 0
@@ -464,11 +705,15 @@ class Lane:
         self.first_step[slot] = _NO_STEP
         self.num_preempted[slot] += 1
         self.num_queued[slot] = self.num_tokens[slot]
+        self.wait_first(slot)
+        self.counts.go_back(self.num_tokens[slot])
+        return -1
+
+    def wait_first(self, slot: int) -> None:
+        """Queue a request before all others."""
         self.state[slot] = _WAITING
         self.queue[slot] = None
         self.queue.move_to_end(slot, last=False)
-        self.counts.go_back(self.num_tokens[slot])
-        return -1
 
     def enter_answers(self) -> None:
         """Let others find the blocks that decodes fill in the step that is planned.
@@ -492,12 +737,11 @@ class Lane:
 
     def give_pieces_blocks(self) -> None:
         """Give the pieces of prompts their blocks."""
-        for position in range(len(self.running) - self.num_prefills, len(self.running)):
-            slot = self.running[position]
+        for slot in self.prefilling:
             if self.num_piece[slot]:
                 end = self.num_computed[slot] + self.num_piece[slot]
                 number = self.blocks.count(end) - self.num_blocks[slot]
-                if number:
+                if number > 0:
                     self.blocks.grow(number)
                     self.num_blocks[slot] += number
                 chain = self.chains[slot]
@@ -505,14 +749,26 @@ class Lane:
                     self.blocks.enter(chain, end)
 
     def admit(self, budget: int) -> None:
-        """Admit requests in order of arrival while seats, memory and tokens last."""
+        """Admit requests in order of arrival while seats, memory and tokens last.
+
+        Prompts that have come with entries go first; who brings some gets blocks, and no seat yet.
+        """
         blocks = self.blocks
         found: Found | None
-        while budget and self.queue:
-            slot = next(iter(self.queue))
+        while budget and (self.loaded or self.queue):
             if len(self.running) == self.max_num_seqs:
                 self.is_blocked = True
                 return
+            room = blocks.num_free - self.num_promised
+            if self.running:
+                room -= blocks.num_reserved
+            if self.loaded:
+                if room < 0:
+                    self.is_blocked = True
+                    return
+                budget -= self.go_on(self.loaded.pop(0), budget)
+                continue
+            slot = next(iter(self.queue))
             if self.queued_at[slot] > self.known_until:
                 return
             num_tokens, num_computed, num_shared = self.num_tokens[slot], 0, 0
@@ -522,30 +778,54 @@ class Lane:
                 num_computed, num_shared = found.num_found * blocks.size, found.num_held
             new = num_tokens - num_computed
             new = min(new, budget)
-            need = blocks.count(num_tokens if self.whole_must_fit else num_computed + new)
-            room = blocks.num_free
-            if self.running:
-                room -= blocks.num_reserved
+            whole = self.whole_must_fit or self.brings[slot] != _NOTHING
+            need = blocks.count(num_tokens if whole else num_computed + new)
             if need - num_shared > room:
-                self.is_blocked = found is None or not blocks.may_gain(found, self.whole_must_fit)
+                self.is_blocked = found is None or not blocks.may_gain(found, whole)
                 return
+            if self.brings[slot]:
+                if self.brings[slot] == _AN_ANSWER or num_computed < self.num_brought[slot]:
+                    del self.queue[slot]
+                    self.bring(slot, found)
+                    continue
+                self.have_brought(slot)
+                self.note_left(slot, _HAS_ALL)
             del self.queue[slot]
             if chain is not None and found is not None and num_computed:
                 blocks.hold(chain, found.num_found)
             self.num_blocks[slot] = blocks.count(num_computed + new)
             blocks.grow(self.num_blocks[slot] - num_computed // blocks.size)
-            if chain is not None:
-                blocks.enter(chain, num_computed + new)
-            self.running.append(slot)
-            self.num_prefills += 1
-            self.state[slot] = _PREFILL
-            self.num_computed[slot], self.num_piece[slot] = num_computed, new
-            self.num_new += new
-            budget -= new
-            self.has_changed = True
-            self.counts.begin(self.num_queued[slot])
-            if not self.num_preempted[slot]:
-                self.started_at[slot], self.num_cached[slot] = self.time, num_computed
+            budget -= self.begin_prompt(slot, num_computed, new)
+
+    def go_on(self, slot: int, budget: int) -> int:
+        """Admit a prompt behind entries that have come; return the tokens that it gets."""
+        num_here, blocks, chain = self.num_brought[slot], self.blocks, self.chains[slot]
+        self.num_promised -= self.need_to_join(slot)
+        self.have_brought(slot)
+        if chain is not None:
+            blocks.enter(chain, num_here)
+        new = self.num_tokens[slot] - num_here
+        new = min(new, budget)
+        number = blocks.count(num_here + new)
+        blocks.grow(number - self.num_blocks[slot])
+        self.num_blocks[slot] = number
+        return self.begin_prompt(slot, num_here, new)
+
+    def begin_prompt(self, slot: int, num_computed: int, new: int) -> int:
+        """Let a prompt run that has blocks for its first piece; return the tokens of that."""
+        chain = self.chains[slot]
+        if chain is not None:
+            self.blocks.enter(chain, num_computed + new)
+        self.running.append(slot)
+        self.prefilling.append(slot)
+        self.state[slot] = _PREFILL
+        self.num_computed[slot], self.num_piece[slot] = num_computed, new
+        self.num_new += new
+        self.has_changed = True
+        self.counts.begin(self.num_queued[slot])
+        if not self.num_preempted[slot]:
+            self.started_at[slot], self.num_cached[slot] = self.time, num_computed
+        return new
 
     # --- a step -------------------------------------------------------------------------------
 
@@ -556,7 +836,10 @@ class Lane:
         chunks = self.chunks() if self.num_new else ()
         seconds = self.seconds(chunks, on_the_spot)
         if self.has_changed or on_the_spot or self.is_alone or not self.rows.go_on(chunks):
-            self.rows.begin(start, chunks, self.num_decodes, self.context_sum)
+            num_gaps = self.num_decodes
+            if self.joined:
+                num_gaps -= self.num_stalled()
+            self.rows.begin(start, chunks, self.num_decodes, self.context_sum, num_gaps)
         self.seen_at = self.next_last
         if self.num_new:
             self.find_seen()
@@ -569,11 +852,11 @@ class Lane:
 
     def chunks(self) -> Chunks:
         """Return the (new, computed) tokens of each prompt in the step."""
-        found = []
-        for position in range(len(self.running) - self.num_prefills, len(self.running)):
-            slot = self.running[position]
-            if self.num_piece[slot]:
-                found.append((self.num_piece[slot], self.num_computed[slot]))
+        found = [
+            (self.num_piece[slot], self.num_computed[slot])
+            for slot in self.prefilling
+            if self.num_piece[slot]
+        ]
         return tuple(found)
 
     def seconds(self, chunks: Chunks, on_the_spot: bool) -> float:
@@ -601,8 +884,7 @@ class Lane:
 
     def find_seen(self) -> None:
         """Find out whether the prompts of this step end an answer, or a gap in one."""
-        for position in range(len(self.running) - self.num_prefills, len(self.running)):
-            slot = self.running[position]
+        for slot in self.prefilling:
             num_tokens = self.num_tokens[slot]
             if num_tokens - self.num_computed[slot] == self.num_piece[slot] and (
                 self.tells_prompts
@@ -626,6 +908,8 @@ class Lane:
         """End the step in flight: give its tokens, and let those go that are done."""
         if self.lag:
             self.settle()
+        if self.forgotten:
+            self.free_forgotten()
         end = self.time
         self.rows.note_end(
             end, self.counts.num_waiting, self.blocks.num_blocks - self.blocks.num_free
@@ -635,28 +919,43 @@ class Lane:
         self.num_beside = self.num_decodes
         self.ended = end
         self.context_sum += self.num_decodes
+        if self.joined:
+            self.end_first()
         if self.num_writers and self.blocks.size == 1:
             self.enter_last()
         if self.num_steps >= self.next_last:
             self.finish_decodes()
         if self.num_new:
-            for position in range(len(self.running) - self.num_prefills, len(self.running)):
-                slot = self.running[position]
-                self.num_computed[slot] += self.num_piece[slot]
-                self.num_piece[slot] = 0
-                if self.num_computed[slot] == self.num_tokens[slot]:
-                    self.emit(slot)
+            self.end_pieces()
         self.decode_need = self.turns[self.num_steps % self.blocks.size]
         self.is_planning, self.phase = True, self.plan_phase
+        self.take_back()
+        if self.stops:
+            self.halt()
+            self.note_left(-1, _STOPPED)
+
+    def end_pieces(self) -> None:
+        """Count the tokens of prompts that the step has computed."""
+        has_emitted = False
+        for slot in self.prefilling:
+            self.num_computed[slot] += self.num_piece[slot]
+            self.num_piece[slot] = 0
+            if self.num_computed[slot] == self.num_tokens[slot]:
+                self.emit(slot)
+                has_emitted = True
+        if has_emitted:
+            self.prefilling = [each for each in self.prefilling if self.state[each] == _PREFILL]
+
+    def take_back(self) -> None:
+        """Take back seats and blocks as a step ends, of those that the next plan knows."""
         if not self.plans_ahead:
             self.free_leaving()
             if self.given_up:
                 self.end_given_up()
-        elif len(self.leaving) == len(self.running) and not self.queue:
+        if self.copied:
+            self.free_copied()
+        if self.leaving and not self.has_work():
             self.free_leaving()  # nothing is left to plan
-        if self.stops:
-            self.halt()
-            self.note_left(-1, _STOPPED)
 
     def enter_last(self) -> None:
         """Let others find the blocks of one token that decodes have filled."""
@@ -680,18 +979,18 @@ class Lane:
     def emit(self, slot: int) -> None:
         """Give the token that a whole prompt, or a preempted answer, emits."""
         self.has_changed = True
-        self.num_prefills -= 1
         self.num_tokens[slot] += 1
-        if self.first_token_at[slot] != self.first_token_at[slot]:
-            self.first_token_at[slot], self.num_ahead_of[slot] = self.ended, self.num_beside
-        if self.last_token_at[slot] == self.last_token_at[slot]:
-            self.notes.gap(self.ended, self.ended - self.last_token_at[slot])
         if self.tells_prompts:
             self.notes.emit(slot)
-        self.num_given += 1
-        self.num_beside += 1
-        self.last_token_at[slot] = self.ended
-        self.first_step[slot] = self.num_steps
+        if self.leaves[slot] != _ENTRIES_SILENTLY:
+            if self.first_token_at[slot] != self.first_token_at[slot]:
+                self.first_token_at[slot], self.num_ahead_of[slot] = self.ended, self.num_beside
+            if self.last_token_at[slot] == self.last_token_at[slot]:
+                self.notes.gap(self.ended, self.ended - self.last_token_at[slot])
+            self.num_given += 1
+            self.num_beside += 1
+            self.last_token_at[slot] = self.ended
+            self.first_step[slot] = self.num_steps
         if self.num_tokens[slot] == self.num_final[slot]:
             self.finish(slot)
             return
@@ -704,7 +1003,13 @@ class Lane:
         self.leaving.append(slot)
         self.last_token_at[slot] = self.ended
         self.end_stay(slot)
+        if self.leaves[slot] and self.gives_up(slot):
+            self.leaves[slot] = _NONE
         self.note_left(slot, _FINISHED)
+
+    def gives_up(self, slot: int) -> bool:
+        """Tell whether a request gives up that still runs."""
+        return slot in [each for _, each in self.given_up]
 
     def end_given_up(self) -> None:
         """Let those go that gave up during the step, unless they are done."""
@@ -712,7 +1017,6 @@ class Lane:
         for _, slot in given_up:
             self.note_left(slot, _GIVEN_UP)
             self.let_go(slot)
-            self.release(slot)
 
     def note_left(self, slot: int, how: int) -> None:
         """Note that a request leaves with what happens now."""
@@ -763,14 +1067,27 @@ class Lane:
         return self.state[slot] == _DECODE
 
     def is_waiting(self, slot: int) -> bool:
-        """Tell whether a request waits."""
-        return self.state[slot] == _WAITING
+        """Tell whether a request waits, in the queue or for entries."""
+        state = self.state[slot]
+        return state in (_WAITING, _COMING, _CAME, _ABANDONED)
+
+    def queued_tokens(self, slot: int) -> int:
+        """Return the tokens that a request is counted with while it waits."""
+        return self.num_queued[slot]
+
+    def forget_brought(self, slot: int) -> None:
+        """Let a prompt in the queue be computed from its start, as its entries are lost."""
+        self.have_brought(slot)
+        self.num_queued[slot] = self.num_tokens[slot]
+
+    def have_brought(self, slot: int) -> None:
+        """Note that no entries of a request are elsewhere any more."""
+        self.brings[slot], self.num_brought[slot] = _NOTHING, 0
 
     def num_entries(self) -> int:
         """Return the tokens of running requests that have KV entries."""
         number = self.context_sum
-        for position in range(len(self.running) - self.num_prefills, len(self.running)):
-            slot = self.running[position]
+        for slot in self.prefilling:
             number += self.num_computed[slot]
         return number
 
@@ -781,16 +1098,20 @@ class Lane:
 
     def prompts(self) -> list[tuple[int, int]]:
         """Return (tokens to compute, tokens before them) of each prompt that waits or runs."""
-        found = [(self.num_tokens[slot], 0) for slot in self.queue]
-        for position in range(len(self.running) - self.num_prefills, len(self.running)):
-            slot = self.running[position]
+        found = [
+            (self.num_tokens[slot] - self.num_brought[slot], self.num_brought[slot])
+            for slot in self.queue
+            if self.brings[slot] != _AN_ANSWER
+        ]
+        for slot in self.prefilling:
             num_computed = self.num_computed[slot]
             found.append((self.num_tokens[slot] - num_computed, num_computed))
         return found
 
     def score(self) -> int:
         """Return how busy it is, see `least_loaded`."""
-        return 4 * len(self.queue) + len(self.running) - len(self.leaving)
+        num_waiting = len(self.queue) + len(self.moved) + len(self.loaded) + self.num_coming
+        return 4 * num_waiting + self.num_decodes + len(self.prefilling)
 
     def make_room(self) -> None:
         """Double the slots."""
@@ -813,6 +1134,10 @@ class Lane:
         self.first_step = longer(self.first_step, "q", self.num_slots)
         self.last_step = longer(self.last_step, "q", self.num_slots)
         self.state = longer(self.state, "q", self.num_slots)
+        self.num_brought = longer(self.num_brought, "q", self.num_slots)
+        self.brings = longer(self.brings, "q", self.num_slots)
+        self.leaves = longer(self.leaves, "q", self.num_slots)
+        self.resumed = longer(self.resumed, "q", self.num_slots)
         self.chains.extend([None] * (self.num_slots - before))
         self.unused.extend(range(self.num_slots - 1, before - 1, -1))
 

@@ -48,9 +48,11 @@ class FastForward:
 
     def find_quiet(self, lane: Lane) -> int:
         """Return how many steps end with the same members and memory, the one in flight first."""
-        if lane.num_prefills or lane.given_up or lane.num_writers or lane.is_alone:
+        if lane.prefilling or lane.given_up or lane.num_writers or lane.is_alone:
             return 0
-        if lane.queue and not lane.is_blocked:
+        if (lane.queue or lane.moved or lane.loaded) and not lane.is_blocked:
+            return 0
+        if lane.joined or lane.came or lane.copied or lane.forgotten:
             return 0
         number, size = lane.seen_at - lane.num_steps - 1, lane.blocks.size
         if (number // size + 1) * lane.num_decodes <= lane.blocks.num_free:

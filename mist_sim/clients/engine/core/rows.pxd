@@ -8,11 +8,12 @@ cdef class Rows:
     cdef public long long num_steps
     cdef public double start, end
     cdef public tuple chunks
-    cdef public long long num_decodes, context_sum, num_waiting, num_used
+    cdef public long long num_decodes, context_sum, num_waiting, num_used, num_gaps
     cdef double[::1] latest
     cdef public long long num_latest
 
-    cdef begin(self, double start, tuple chunks, long long num_decodes, long long context_sum)
+    cdef begin(self, double start, tuple chunks, long long num_decodes, long long context_sum,
+               long long num_gaps)
     @cython.locals(position=cython.Py_ssize_t)
     cdef bint go_on(self, tuple chunks) except -1
     cdef note_end(self, double end, long long num_waiting, long long num_used)

@@ -27,11 +27,18 @@ class Rows:
         self.start = self.end = 0.0
         self.chunks: Chunks = ()
         self.num_decodes = self.context_sum = self.num_waiting = self.num_used = 0
+        self.num_gaps = 0
         self.latest, self.num_latest = array("d", bytes(8 * _MOST_ENDS)), 0
 
-    def begin(self, start: float, chunks: Chunks, num_decodes: int, context_sum: int) -> None:
-        """Begin a row with the step that starts now, and write the one before."""
+    def begin(
+        self, start: float, chunks: Chunks, num_decodes: int, context_sum: int, num_gaps: int
+    ) -> None:
+        """Begin a row with the step that starts now, and write the one before.
+
+        num_gaps: of its decodes, those that had a token when it starts.
+        """
         self.flush()
+        self.num_gaps = num_gaps
         self.start, self.chunks = start, chunks
         self.num_decodes, self.context_sum = num_decodes, context_sum
 
@@ -94,7 +101,7 @@ class Rows:
                 self.end - self.start,
                 self.num_waiting,
                 self.num_used,
-                self.num_decodes,
+                self.num_gaps,
                 0,
             )
         )
