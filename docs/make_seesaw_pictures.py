@@ -21,10 +21,10 @@ import matplotlib.pyplot as plt
 from make_seesaw import breakdown, lengths, policies, resharded, table_1
 
 from mist_sim.hardware.resharding import Layout, decode_layer, prefill_layer
-from mist_sim.hardware.resharding.paper import A10
 from mist_sim.models import load_model
 from mist_sim.rng import Streams
 from mist_sim.search.resharding import Lengths, PairOptions, rank_pairs
+from tools.seesaw_gpus import A10
 
 IMAGES = Path(__file__).parent / "images"
 GIB = 2**30

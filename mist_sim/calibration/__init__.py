@@ -1,12 +1,10 @@
 """From measurements to step times: regressions of steps, and efficiencies of GPUs."""
 
 from mist_sim.calibration.afd_latency import AfdFit, fit_afd_coefficients
-from mist_sim.calibration.closed_loop_fit import calibrate_closed_loop
+from mist_sim.calibration.closed_loop_fit import LoopProtocol, calibrate_closed_loop
 from mist_sim.calibration.fitted_figures import Calibration, write_spec
-from mist_sim.calibration.loop_protocol import LoopProtocol
-from mist_sim.calibration.regression.fitting import Regression, Setting, fit_regression
+from mist_sim.calibration.regression.fitting import Regression, Setting, fit_file, fit_regression
 from mist_sim.calibration.regression.measured_steps import MeasuredSteps, read_splitwise, read_steps
-from mist_sim.calibration.regression.regression_files import fit_file
 from mist_sim.calibration.splitwise_fit import calibrate_splitwise
 
 __all__ = [

@@ -12,8 +12,7 @@ import pandas as pd
 
 from mist_sim import Scenario, load_gpu, load_model
 from mist_sim.calibration import fit_afd_coefficients
-from mist_sim.calibration.closed_loop_fit import closed_loop_observations
-from mist_sim.calibration.loop_protocol import LoopProtocol
+from mist_sim.calibration.closed_loop_fit import LoopProtocol, closed_loop_observations
 from mist_sim.calibration.regression.measured_steps import read_splitwise, read_steps
 from mist_sim.inputs.tables import of_a_form
 from mist_sim.metrics.tables.run_folder import RunFolder

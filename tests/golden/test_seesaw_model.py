@@ -1,7 +1,7 @@
 """Seesaw's appendix A: its figures 1, 13 and 14, section 3.2, and the speed-ups, by equation 1.
 
 The paper prints neither efficiencies nor what an all-reduce costs, so its bars are a matter of
-order; `mist_sim/hardware/resharding/paper.py` says what is assumed. Lengths: 300/300 tokens for
+order; `mist_sim/tools/seesaw_gpus.py` says what is assumed. Lengths: 300/300 tokens for
 ShareGPT, 6,000/200 for arXiv (3,500/200 for the 70B model, whose context ends at 4,096).
 """
 
@@ -22,11 +22,11 @@ from mist_sim.hardware.resharding import (
     stage_time,
     time_per_request,
 )
-from mist_sim.hardware.resharding.paper import A10, A100_NVLINK, A100_PCIE, L4
 from mist_sim.hardware.resharding.throughput import kv_bytes, weight_bytes
 from mist_sim.models import load_model
 from mist_sim.search.resharding import Lengths, PairOptions, rank_pairs
 from mist_sim.search.resharding.pair_times import PairModel
+from tools.seesaw_gpus import A10, A100_NVLINK, A100_PCIE, L4
 
 SMALL, MIDDLE, LARGE = (load_model(n) for n in ("llama-3-15b", "codellama-34b", "llama-2-70b"))
 NUM_GPUS = {SMALL: 4, MIDDLE: 8, LARGE: 8}

@@ -17,7 +17,7 @@ from mist_sim.hardware.vector_search import load_coefficients
 from mist_sim.hardware.vector_search.coefficients import DEFAULT, Rates
 from tests.conftest import ROOT
 
-RUNS = ROOT / "mist_sim/hardware/vector_search/machines" / f"{DEFAULT}.csv"
+RUNS = ROOT / "tools/data" / f"{DEFAULT}.csv"
 BIGANN = "measurements/vector-search/bigann_neurips21_t1_t2_results_T1_neurips21_t1.csv"
 DATABASES = "measurements/vector-search/vectordbbench.csv"
 

@@ -27,7 +27,7 @@ def test_the_wheel_is_built_from_the_sdist_and_holds_every_file(packages):
     with tarfile.open(sdist) as files:
         in_sdist = {name.partition("/")[2] for name in files.getnames()}
     with zipfile.ZipFile(wheel) as files:
-        in_wheel = {name for name in files.namelist() if name.startswith("mist_sim/")}
+        in_wheel = {name for name in files.namelist() if ".dist-info/" not in name}
         (metadata,) = (name for name in files.namelist() if name.endswith("/METADATA"))
         said = message_from_bytes(files.read(metadata))
     core = {name for name in in_wheel if compiled.FOLDER in name}

@@ -16,8 +16,8 @@ import pandas as pd
 import pytest
 
 import mist_sim
+from docs.make_catalog_dates import CATALOGS, DATES, digest_of, held
 from mist_sim import compiled
-from mist_sim.cli.listings.catalog_dates import CATALOGS, DATES, digest_of, held
 from mist_sim.errors import InvariantError
 from mist_sim.metrics import Result
 

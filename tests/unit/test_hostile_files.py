@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 from mist_sim import Cluster, Scenario, ScenarioError, TraceError, load_gpu, load_model
 from mist_sim.bounds import LINE_LENGTH, TABLE_BYTES
 from mist_sim.calibration import fit_afd_coefficients
-from mist_sim.calibration.closed_loop_fit import closed_loop_observations
-from mist_sim.calibration.loop_protocol import LoopProtocol
+from mist_sim.calibration.closed_loop_fit import LoopProtocol, closed_loop_observations
 from mist_sim.durations import DURATIONS
 from mist_sim.errors import printable
 from mist_sim.hardware import load_host

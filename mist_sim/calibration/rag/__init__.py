@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mist_sim.calibration.rag.search_files import coefficients_text
-from mist_sim.calibration.rag.search_fit import SearchFit, fit_searches
+from mist_sim.calibration.rag.search_fit import SearchFit, coefficients_text, fit_searches
 from mist_sim.calibration.rag.searches import TimedSearch, read_searches, searches_text
 from mist_sim.errors import ScenarioError
 

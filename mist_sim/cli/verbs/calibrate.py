@@ -12,8 +12,8 @@ from mist_sim.cli.options import ReplaceFile
 from mist_sim.cli.session import note
 
 if TYPE_CHECKING:
+    from mist_sim.calibration.closed_loop_fit import LoopProtocol
     from mist_sim.calibration.fitted_figures import Calibration
-    from mist_sim.calibration.loop_protocol import LoopProtocol
     from mist_sim.hardware import GpuSpec
 
 # the options that each kind of measurements takes

@@ -1,6 +1,6 @@
 """Length profiles: small quantile tables of real traces, for sampling without the trace.
 
-A profile is a JSON file in this folder. `python -m mist_sim.traces.profiles TRACE.csv`
+A profile is a JSON file in this folder. `python -m tools.length_profile TRACE.csv`
 computes one from a trace.
 """
 

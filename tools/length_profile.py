@@ -1,4 +1,4 @@
-"""Print the length profile of a trace: python -m mist_sim.traces.profiles FILE [SOURCE].
+"""Print the length profile of a trace: python -m tools.length_profile FILE [SOURCE].
 
 FILE is in Azure's form; SOURCE says where it comes from.
 """
@@ -33,5 +33,5 @@ def main(path: str, source: str = SOURCE) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) not in (2, 3):
-        sys.exit("usage: python -m mist_sim.traces.profiles TRACE.csv [SOURCE] > PROFILE.json")
+        sys.exit("usage: python -m tools.length_profile TRACE.csv [SOURCE] > PROFILE.json")
     main(*sys.argv[1:])
