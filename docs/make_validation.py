@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mist_sim.validation import MeasuredRun
 from mist_sim.validation.comparing import Row
-from tools.validation.known import known_runs
+from tools.validation.known import known_runs, missing
 
 PAGE = Path(__file__).parent / "validation.md"
 _TITLES = ("", "measured", "simulated", "error", "mean \\|error\\|", "median \\|error\\|")
@@ -77,8 +77,8 @@ def simulated(measurements: Path) -> list[tuple[MeasuredRun, list[Row]]]:
     """Return all runs with their rows. Raises SystemExit when one cannot be simulated here."""
     found = []
     for run in known_runs(measurements):
-        if run.missing:
-            raise SystemExit(f"{run.name}: needs {run.missing}; the page is as it was")
+        if needed := missing(run):
+            raise SystemExit(f"{run.name}: needs {needed}; the page is as it was")
         found.append((run, list(run.rows())))
     return found
 

@@ -35,7 +35,6 @@ class MeasuredRun:
     engine: its name and version. provenance: origin and licence of the measurements.
     fitted: parameters fitted on these rows, which they do not test; empty: none.
     rows: simulates and compares.
-    missing: packages to install before `rows` can be called; empty: none.
     scenario: the simulated scenario; None for a run of several.
     requests: measured seconds by request id. summary: measured figures. None: not measured.
     """
@@ -45,7 +44,6 @@ class MeasuredRun:
     provenance: str
     fitted: str = ""
     rows: Callable[[], Iterator[Row]]
-    missing: str = ""
     scenario: Scenario | None = None
     requests: pd.DataFrame | None = None
     summary: Mapping[str, float] | None = None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mist_sim.cli.verbs.validate import show_runs
 from tools.command import run
-from tools.validation.known import known_runs
+from tools.validation.known import known_runs, missing
 
 MEASUREMENTS = Path("../shared/measurements")
 
@@ -22,7 +22,10 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--measurements", type=Path, default=MEASUREMENTS, help=f"by default {MEASUREMENTS}"
     )
-    show_runs(known_runs(parser.parse_args(words).measurements))
+    runs = known_runs(parser.parse_args(words).measurements)
+    show_runs([each for each in runs if not missing(each)])
+    for each in filter(missing, runs):
+        print(f"{each.name}\n  skipped: needs {missing(each)}")
 
 
 if __name__ == "__main__":

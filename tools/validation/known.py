@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,6 +55,13 @@ _OF_SILICON = ("mist_sim_silicon", "aiconfigurator_core")
 _POINTS_FROM = "aiconfigurator-core, Apache-2.0"
 
 
+@dataclass(frozen=True, kw_only=True)
+class PublishedRun(MeasuredRun):
+    """A run whose measurements are published. missing: what to install before; empty: nothing."""
+
+    missing: str = ""
+
+
 def known_runs(folder: Path) -> list[MeasuredRun]:
     """Return the runs with files in a folder. Raises ScenarioError without any."""
     runs: list[MeasuredRun] = []
@@ -92,7 +100,7 @@ def _closed_loop(file: Path) -> Iterator[MeasuredRun]:
 def _loop(
     name: str, fitted: str, rows: Callable[[], Iterator[Row]], missing: str = ""
 ) -> MeasuredRun:
-    return MeasuredRun(
+    return PublishedRun(
         name=f"Qwen3-32B, H100 x TP 2 and 8, closed loop, 30 points: {name}",
         engine="vLLM 0.12.0",
         provenance=_POINTS_FROM,
@@ -173,3 +181,8 @@ def splitwise_steps(file: Path, gpu: str, hardware: str) -> pd.DataFrame:
     return found.assign(
         prompt_error=[prompt for prompt, _ in errors], token_error=[token for _, token in errors]
     )
+
+
+def missing(run: MeasuredRun) -> str:
+    """Return what to install before a run can be simulated; empty: nothing."""
+    return run.missing if isinstance(run, PublishedRun) else ""

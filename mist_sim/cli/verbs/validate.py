@@ -55,7 +55,7 @@ def show_runs(runs: Sequence[MeasuredRun], margin: float | None = None) -> None:
         try:
             with Progress(len(runs), unit="runs", patience=0.0) as progress:
                 progress(number)
-                found = [] if run.missing else list(run.rows())
+                found = list(run.rows())
         except KeyboardInterrupt as stop:
             stop.add_note("nothing is written to files")
             if number:
@@ -74,10 +74,6 @@ def _show(run: MeasuredRun, found: Sequence[Row], margin: float | None) -> None:
     from mist_sim.report.elements.widths import listed
 
     out = Terminal()
-    if run.missing:
-        out.print(run.name, style="bold")
-        out.print(f"  skipped: needs {run.missing}\n")
-        return
     titles = ("", "measured", "simulated", "error", "mean |error|", "median")
     rows = [
         (
