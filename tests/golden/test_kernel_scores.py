@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("aiconfigurator_core", reason="needs the extra silicon")
+pytest.importorskip("aiconfigurator_core", reason="needs plugins/silicon")
 
-from benchmarks import kernel_grid  # imports what the extra brings
+from benchmarks import kernel_grid  # imports what the plugin brings
 from mist_sim.hardware import load_gpu
 
 CARDS, MODELS = ["h100-sxm", "l40s"], ["llama-3.1-8b", "gpt-oss-120b"]
