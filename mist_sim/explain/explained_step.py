@@ -178,7 +178,10 @@ class StepExplained(Findings):
         write_text(folder / "step.csv", text)
         if self.peak_flops:
             write_png(
-                lambda: roofline_picture(self.summary), folder / "roofline.png", self.warnings
+                lambda: roofline_picture(self.summary),
+                folder / "roofline.png",
+                self.warnings,
+                self.title,
             )
 
 

@@ -62,10 +62,12 @@ class Tables:
         return with_warnings(found.summary, self.make(found))
 
     def _page(self, found: Any) -> Page:
+        from mist_sim.report.elements.key_labels import headline_line
         from mist_sim.report.pages.page import Verdict
         from mist_sim.report.pages.printed_page import printed_page
 
-        title = found.title.splitlines()[0] if getattr(found, "title", "") else repr(found)
+        headline = getattr(found, "title", "") or found.summary.get("title", "")
+        title = headline_line(headline) or repr(found)
         if self.page is not None:
             page = self.page(found, title)
         else:

@@ -14,6 +14,7 @@ from mist_sim.errors import ScenarioError, brief, did_you_mean, in_words
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
+from mist_sim.report.elements.key_labels import headline_line
 from mist_sim.report.presenters import COMPARISON
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
@@ -45,6 +46,8 @@ from mist_sim.studies.task import Failure, Key, Row, Task
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_TITLED = 4  # cases that the title describes
 
 
 @dataclass(frozen=True, repr=False)
@@ -197,6 +200,7 @@ class Comparison(Findings):
     def data(self) -> dict[str, Any]:
         """Everything but the warnings as plain data."""
         return {
+            "title": self._title,
             "scenarios": {case.name: case.figures for case in self.cases},
             "limits": list(self._limits),
             "best": self.best,
@@ -216,6 +220,13 @@ class Comparison(Findings):
             **({"slo_plane": self.plane.summary} if self.plane else {}),
         }
 
+    @property
+    def _title(self) -> str:
+        """What is compared, of the first cases."""
+        shown = [f"{case.name}: {headline_line(case.title)}" for case in self.cases[:_TITLED]]
+        left = len(self.cases) - len(shown)
+        return "; ".join([*shown, *([f"and {left} more"] if left else [])])
+
     def __repr__(self) -> str:
         return f"<Comparison: {', '.join(case.name for case in self.cases)}>"
 
@@ -224,7 +235,7 @@ class Comparison(Findings):
         write_text(folder / "comparison.json", json_text(self.summary))
         write_text(folder / "comparison.csv", self.table.to_csv(lineterminator="\n"))
         if self.plane is not None:
-            self.plane.write_files(folder, self.warnings)
+            self.plane.write_files(folder, self.warnings, self._title)
 
 
 def compare(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -246,10 +246,13 @@ class SloPlane:
             "goodput": {name: reading.value.tolist() for name, reading in self.goodput.items()},
         }
 
-    def write_files(self, folder: Path, warnings: Sequence[ResultWarning] = ()) -> None:
+    def write_files(
+        self, folder: Path, warnings: Sequence[ResultWarning] = (), headline: str = ""
+    ) -> None:
         """Write slo_plane.json, slo_plane.csv, request_times.parquet, and the picture if possible.
 
-        The picture, slo_plane.png, needs Matplotlib, and names the warnings of the runs.
+        The picture, slo_plane.png, needs Matplotlib, and names the warnings of the runs. headline:
+        what was compared.
         """
         from mist_sim.report.pictures.findings.plane_picture import plane_picture
         from mist_sim.report.pictures.picture import write_png
@@ -257,7 +260,8 @@ class SloPlane:
         write_text(folder / "slo_plane.json", json_text(self.summary))
         write_text(folder / "slo_plane.csv", self.table.to_csv(index=False, lineterminator="\n"))
         self.request_times.to_parquet(folder / "request_times.parquet", index=False)
-        write_png(lambda: plane_picture(self.summary), folder / "slo_plane.png", warnings)
+        picture = partial(plane_picture, self.summary)
+        write_png(picture, folder / "slo_plane.png", warnings, headline)
 
 
 def slo_plane(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from math import inf, nan
 
@@ -363,7 +364,9 @@ def test_the_answer_runs_again_as_it_was(found, tmp_path):
 
 def test_a_report_names_the_answer_and_shows_each_candidate(found, tmp_path):
     pytest.importorskip("matplotlib", reason="needs the extra report")
-    marks = [len(mark.x) for mark in found.plot("tried").panels[0].marks]
+    (panel,) = found.plot("tried").panels
+    marks = [len(mark.x) for mark in panel.marks]
+    assert f"buy: {found.name}; {found.usd_per_hour:.2f} $/h" in panel.rows
     assert sum(marks) == len([row for row in found.tried if row.attainment >= 0])
     told = f"Buy {found.name}."
     assert told in found.report(tmp_path / "own.html").read_text(encoding="utf-8")
@@ -372,6 +375,9 @@ def test_a_report_names_the_answer_and_shows_each_candidate(found, tmp_path):
     assert told in page.html()
     sheet = page.sheet()
     assert told in sheet
+    assert re.search(r"<h1>What serves \S+ at \S+ /s within its limits", sheet)
+    others = [each for each in page.told if each.of and not page.brief.concerns(each)]
+    assert all(each.text not in sheet for each in others)
     assert f"{HOURS_A_MONTH * found.usd_per_hour:,.0f} <small>$ a month" in sheet
 
 

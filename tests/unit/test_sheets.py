@@ -37,7 +37,7 @@ def test_the_sheet_says_question_answer_and_three_tiles(saved, tmp_path):
     summary = json.loads((saved / "summary.json").read_text())
     mist("report", saved, "--brief", "--out", tmp_path / "sheet.html")
     html = (tmp_path / "sheet.html").read_text(encoding="utf-8")
-    assert re.search(r"<h1>Do 2 x llm .* with p99 TTFT &lt;= 200 ms and p99 TPOT", html)
+    assert re.search(r"<h1>Can 2 x llm .* with p99 TTFT &lt;= 200 ms and p99 TPOT", html)
     assert "How sure: " in html
     assert re.findall(r"<dt>(\w+)</dt>", html) == ["limits", "cost", "room"]
     kept = sum(each["verdict"] == "pass" for each in summary["slo"].values())
@@ -73,14 +73,14 @@ def test_the_sheet_asks_for_the_load_and_doubts_runs(changes, load, sure, tmp_pa
     result.save(tmp_path / "run")
     for run_data in (OfResult(result), RunFolder(tmp_path / "run")):
         brief = run_page(run_data, "a run").brief
-        assert re.match(f"Do a run serve {load} with p99", brief.question)
+        assert re.match(f"Can a run serve {load} with p99", brief.question)
         assert brief.sure.startswith(f"How sure: {sure}")
 
 
 def test_a_run_without_a_scenario_has_its_own_load():
     simulation = build(Scenario.load("demo", SHORT | {"slo.ttft": "1 s"}))
     brief = run_page(OfResult(simulation.run()), "a run").brief
-    assert re.match(r"Do a run serve \d\S+ requests a second on average with", brief.question)
+    assert re.match(r"Can a run serve \d\S+ requests a second on average with", brief.question)
 
 
 @needs_browser

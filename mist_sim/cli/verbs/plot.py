@@ -67,7 +67,7 @@ def plot(
         else:
             is_one = len(page.figures) == 1
             drawn = [
-                ("" if is_one else each.title, each.figure.warned(page.told))
+                ("" if is_one else each.title, each.figure.warned(page.told).headed(page.title))
                 for each in page.figures
             ]
             file.write(bytes_of(drawn, form))

@@ -1,4 +1,4 @@
-"""Short texts of keys and values that are varied."""
+"""Short texts of scenarios, and of keys and values that are varied."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from mist_sim.errors import brief
 _LONGEST = 40  # characters of a value
 _PLAIN = re.compile(r"[A-Za-z_/][\w./$%+-]*|\d[\d.]* [A-Za-z/$%]+")  # names, and quantities
 _WORDS = ("true", "false", "null", "True", "False", "Null", "TRUE", "FALSE", "NULL")
+
+
+def headline_line(headline: str) -> str:
+    """Return the line of a scenario's headline that names its clients, or the only one."""
+    lines = headline.splitlines() or [""]
+    return next((line for line in lines if " on " in line), lines[0])
 
 
 def labels_of(keys: Sequence[str]) -> dict[str, str]:

@@ -94,7 +94,10 @@ def folder_page(folder: Path, title: str) -> Page:
 
 
 def _page(kind: Kind, file: Path, title: str) -> Page:
+    from mist_sim.report.elements.key_labels import headline_line
+
     summary = object_in(file, MOST_BYTES)
+    title = headline_line(summary.get("title") or title)
     with of_a_form(file, "results that mist wrote"):
         return kind.make(kind.restore(summary), title).warned(summary)
 

@@ -34,7 +34,8 @@ def goodput_page(summary: Mapping[str, Any], title: str) -> Page:
 
 
 def _brief(summary: Mapping[str, Any], title: str) -> Brief:
-    question = f"How much do {title.split(';', maxsplit=1)[0]} serve within their limits?"
+    what = title.split(";", maxsplit=1)[0]
+    question = f"How many requests a second can {what} serve within the limits?"
     low, high = summary["interval"]
     is_known = not isnan(summary["goodput"])
     how = f"between {low:.4g} and {high:.4g} requests a second" if is_known else summary["status"]

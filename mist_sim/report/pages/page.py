@@ -107,13 +107,21 @@ class Brief:
     """What a page of one sheet has beside the verdict, the first picture and the warnings.
 
     question: that the verdict answers. sure: how sure that is. tiles: limits, dollars, room.
-    assumed: what the answer rests on and the scenario does not say.
+    assumed: what the answer rests on and the scenario does not say. answer: of several candidates
+        the one whose warnings count; empty: those of all do. figure: in place of the page's first.
     """
 
     question: str
     sure: str
     tiles: Sequence[Card]
     assumed: Sequence[str] = ()
+    answer: str = ""
+    figure: Drawing | None = None
+
+    def concerns(self, warning: ResultWarning) -> bool:
+        """Whether a warning is of all that was simulated, or of the answer or its engine."""
+        whose = f" {self.answer},"
+        return not (self.answer and warning.of) or any(f" {of}," in whose for of in warning.of)
 
 
 @dataclass(frozen=True)
@@ -147,17 +155,25 @@ class Page:
 
         Raises ScenarioError for a page that has none, and without Jinja2 or Matplotlib.
         """
+        from mist_sim.report.elements.warned import warning_lines
+
         if self.brief is None:
             raise ScenarioError(
                 "one sheet is of a run, a goodput, a plan or a comparison; leave out --brief"
             )
-        warnings, left = _that_fit(self.warnings, _SHEET_WARNINGS)
-        assumed, others = _that_fit(self.brief.assumed, _SHEET_ASSUMED)
+        lines = self.warnings
+        if others := [each for each in self.told if not self.brief.concerns(each)]:
+            mine = [each.data for each in self.told if each not in others]
+            lines = warning_lines({"warnings": mine})
+        warnings, left = _that_fit(lines, _SHEET_WARNINGS)
+        left += len(others)
+        assumed, more = _that_fit(self.brief.assumed, _SHEET_ASSUMED)
+        figures = [self.brief.figure] if self.brief.figure else self.figures[:1]
         shown = replace(
             self,
             warnings=[*warnings, *_more(left)],
-            brief=replace(self.brief, assumed=[*assumed, *_more(others)]),
-            figures=[each.on_a_sheet for each in self.figures[:1]],
+            brief=replace(self.brief, assumed=[*assumed, *_more(more)]),
+            figures=[each.on_a_sheet for each in figures],
         )
         return _rendered(shown, "brief.html.j2")
 

@@ -10,22 +10,19 @@ from mist_sim.metrics.spending.cost import HOURS_A_MONTH
 from mist_sim.report.pages.page import Brief, Card, Detail, Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
 from mist_sim.report.pages.sheets import how_sure, monthly
-from mist_sim.report.pictures.marks import Points
+from mist_sim.report.pictures.marks import Bars
 from mist_sim.report.pictures.picture import Panel, Picture
 from mist_sim.report.pictures.style import COLOURS, LIMIT_COLOUR, WAIT_COLOUR
 from mist_sim.report.plan import plan_table
 
 _LEVELS = {"sure": "good", "likely": "unsure", "unsure": "bad"}
-_MARKS = {
-    "attained": (COLOURS[2], "o"),
-    "missed": (LIMIT_COLOUR, "x"),
-    "undecided": (WAIT_COLOUR, "D"),
-}
+_COLOURS = {"attained": COLOURS[2], "missed": LIMIT_COLOUR, "undecided": WAIT_COLOUR}
+_ROW = 0.27  # inches
+_ON_A_SHEET = 8  # candidates
 
 
 def plan_page(summary: Mapping[str, Any], title: str) -> Page:
-    """Return the report of a plan. summary: `Plan.summary`; title: where it has none."""
-    title = (summary.get("title") or title).splitlines()[0]
+    """Return the report of a plan. summary: `Plan.summary`; title: the question."""
     commands = "\n".join([*summary["vllm"], *summary["proxy"]])
     return printed_page(
         title,
@@ -52,7 +49,14 @@ def _brief(summary: Mapping[str, Any], title: str) -> Brief:
         ),
     ]
     told = f"{level} that the limits are kept" if level else ""
-    return Brief(title, how_sure(told, summary), tiles)
+    question = f"What serves {title.partition(';')[0]} within its limits for the least money?"
+    return Brief(
+        question,
+        how_sure(told, summary),
+        tiles,
+        answer=summary["name"],
+        figure=next(_drawings(summary, _ON_A_SHEET), None),
+    )
 
 
 def _level(summary: Mapping[str, Any]) -> str:
@@ -82,17 +86,31 @@ def _verdict(summary: Mapping[str, Any]) -> Verdict:
     return Verdict(_LEVELS.get(level, "plain"), f"Buy {summary['name']}.", sentence + told)
 
 
-def _drawings(summary: Mapping[str, Any]) -> Iterator[Drawing]:
+def _drawings(summary: Mapping[str, Any], most: int | None = None) -> Iterator[Drawing]:
+    """Yield the picture of the candidates, by price. most: those nearest to the answer's."""
     rows = [row for row in summary["tried"] if not isnan(row["attainment"])]
-    if rows:
-        yield Drawing("tried", "Good requests of each candidate over its price", _tried(rows))
+    name, price = summary["name"], summary["usd_per_hour"]
+    nearest = sorted(rows, key=lambda row: (row["name"] != name, abs(row["usd_per_hour"] - price)))[
+        :most
+    ]
+    shown = sorted(nearest, key=lambda row: row["usd_per_hour"])
+    if shown:
+        few = (
+            "" if len(shown) == len(rows) else f"; the {len(shown)} of {len(rows)} nearest in price"
+        )
+        yield Drawing("tried", f"Good requests of each candidate{few}", _tried(shown, name))
 
 
-def _tried(rows: list[Mapping[str, Any]]) -> Picture:
-    """Draw the share of good requests over dollars an hour; a mark a candidate."""
+def _tried(rows: list[Mapping[str, Any]], answer: str) -> Picture:
+    """Draw the share of good requests, a bar a candidate, with its price."""
     marks = []
-    for verdict, (colour, symbol) in _MARKS.items():
-        if found := [row for row in rows if row["verdict"] == verdict]:
-            at = [row["usd_per_hour"] for row in found], [100 * row["attainment"] for row in found]
-            marks.append(Points(*at, verdict, colour, symbol, [row["name"] for row in found]))
-    return Picture([Panel("good requests, %", marks, "$/h", height=3.0)])
+    for verdict, colour in _COLOURS.items():
+        if found := [place for place, row in enumerate(rows) if row["verdict"] == verdict]:
+            shares = [100 * rows[place]["attainment"] for place in found]
+            texts = [f"{share:.1f} %" for share in shares]
+            marks.append(Bars(found, shares, verdict, colour, texts=texts))
+    names = [
+        f"{'buy: ' * (row['name'] == answer)}{row['name']}; {row['usd_per_hour']:.2f} $/h"
+        for row in rows
+    ]
+    return Picture([Panel("", marks, height=_ROW * len(rows), rows=names)])

@@ -87,7 +87,7 @@ def _brief(run: RunData, title: str) -> Brief:
     slo = summary.get("slo", {})
     limits = " and ".join(f"{_words(name)} <= {each['limit']:g} ms" for name, each in slo.items())
     question = (
-        f"Do {what} serve {offered_load(run)} with {limits}?" if slo else f"What do {what} serve?"
+        f"Can {what} serve {offered_load(run)} with {limits}?" if slo else f"What can {what} serve?"
     )
     return Brief(question, _sure(summary), [_kept(summary), monthly(summary), _room(summary)],
                  list(_assumed(summary)))  # fmt: skip

@@ -18,6 +18,7 @@ import numpy as np
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.output import output_file
+from mist_sim.report.elements.cells import who
 from mist_sim.report.pictures.marks import Bars, Cells, Limit, Line, Mark, Span, text_of
 from mist_sim.report.pictures.style import (
     COLOURS,
@@ -142,9 +143,18 @@ class Picture:
     caption: Sequence[str] = ()
 
     def warned(self, warnings: Sequence[ResultWarning]) -> Picture:
-        """Return it below the names of warnings; as it is without any."""
-        names = ", ".join(dict.fromkeys(each.kind.name for each in warnings))
-        return replace(self, caption=wrap(f"Warnings: {names}", _CAPTION)) if names else self
+        """Return it below the names of warnings, and of the points they are of."""
+        points: dict[str, dict[str, None]] = {}
+        for each in warnings:
+            points.setdefault(each.kind.name, {}).update(dict.fromkeys(each.of))
+        names = [f"{name} (of {who(list(of))})" if of else name for name, of in points.items()]
+        told = wrap(f"Warnings: {', '.join(names)}", _CAPTION) if names else ()
+        return replace(self, caption=[*self.caption, *told])
+
+    def headed(self, headline: str) -> Picture:
+        """Return it below what was simulated. headline: of a scenario, in lines."""
+        lines = [part for line in headline.splitlines() for part in wrap(line, _CAPTION)]
+        return replace(self, caption=[*lines, *self.caption])
 
     def panel(self, wanted: str) -> Picture:
         """Return a picture of one panel. wanted: the begin of its title, or part of it.
@@ -312,10 +322,15 @@ def bytes_of(pictures: Sequence[tuple[str, Picture]], form: str) -> bytes:
     return file.getvalue()
 
 
-def write_png(make: Callable[[], Picture], path: Path, warnings: Sequence[ResultWarning]) -> None:
-    """Write a PNG of what is made, with its warnings' names; nothing without Matplotlib."""
+def write_png(
+    make: Callable[[], Picture], path: Path, warnings: Sequence[ResultWarning], headline: str = ""
+) -> None:
+    """Write a PNG of what is made, below what was simulated and its warnings' names.
+
+    Nothing is written without Matplotlib.
+    """
     if can_draw():
-        path.write_bytes(make().warned(warnings).as_bytes("png"))
+        path.write_bytes(make().warned(warnings).headed(headline).as_bytes("png"))
 
 
 def beside(pictures: Mapping[str, Picture]) -> Picture:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -119,6 +119,7 @@ class SpaceSearch(Findings):
         """Everything but the warnings as plain data."""
         statuses = Counter(row["status"] for row in self.rows)
         return {
+            "title": self.title,
             "sentence": self.sentence,
             "objectives": list(self.objectives),
             "labels": labels_of(list(dict.fromkeys(key for r in self.rows for key in r["values"]))),
@@ -153,7 +154,8 @@ class SpaceSearch(Findings):
         for row in self.front[1:]:
             write_text(folder / f"front-{row['number']}.yaml", self.best[row["number"]])
         if self.best and len(self.objectives) > 1:
-            write_png(lambda: front_picture(self.summary), folder / "front.png", self.warnings)
+            picture = partial(front_picture, self.summary)
+            write_png(picture, folder / "front.png", self.warnings, self.title)
 
 
 def row_of(rows: Sequence[Mapping[str, Any]], named: str) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from math import isnan
 from pathlib import Path
@@ -152,6 +153,7 @@ class Sweep(Findings):
         """Everything as plain data."""
         labels = labels_of(self.keys)
         return {
+            "title": self.title,
             "sentence": self.sentence,
             "metric": self.metric,
             "keys": list(self.keys),
@@ -177,7 +179,8 @@ class Sweep(Findings):
         """Write sweep.json, sweep.csv, and sweep.png where Matplotlib is installed."""
         write_text(folder / "sweep.json", json_text(self.summary))
         write_text(folder / "sweep.csv", self.table.to_csv(index=False, lineterminator="\n"))
-        write_png(lambda: sweep_picture(self.summary), folder / "sweep.png", self.warnings)
+        picture = partial(sweep_picture, self.summary)
+        write_png(picture, folder / "sweep.png", self.warnings, self.title)
 
 
 def _plain(value: Any) -> Any:
