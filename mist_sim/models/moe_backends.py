@@ -222,6 +222,12 @@ OF_0_12: Mapping[str, Choices] = {
 }
 """By format, in 0.12; mxfp4_afp8 as 0.24 has it (`select_deepseek_v4_mxfp4_moe_backend`)."""
 
+OF_0_11: Mapping[str, Choices] = {
+    **OF_0_12,
+    "mxfp4": _first(Choice("flashinfer_trtllm", _B200), Choice("marlin")),
+}
+"""Without the package triton_kernels, which is not in the wheel yet, nor required by it."""
+
 OF_0_14: Mapping[str, Choices] = {
     **OF_0_12,
     "fp8_block": _first(

@@ -48,6 +48,8 @@ CHOSEN = [
     ("vllm-0.19", "nvfp4", Deployment("blackwell-rtx"), "flashinfer_cutlass"),
     ("vllm-0.33", "nvfp4", Deployment("hopper"), "marlin"),
     ("vllm-0.33", "mxfp4", Deployment("ada"), "marlin"),
+    ("vllm-0.11", "mxfp4", Deployment("hopper"), "marlin"),
+    ("vllm-0.12", "mxfp4", Deployment("hopper"), "triton"),
     ("vllm-0.33", "mxfp4_afp8", Deployment("blackwell"), "flashinfer_trtllm_afp8"),
     ("vllm-0.33", "mxfp4_afp8", Deployment("hopper"), "marlin"),
     ("vllm-0.33", "bf16", Deployment(""), None),

@@ -218,7 +218,7 @@ def test_the_command_writes_a_scenario_that_runs(capsys, tmp_path):
     [
         ((f"{SERVE}",), "--gpu is required"),
         ((BENCH, "--gpu", "l4"), "--gpu has no effect without vllm serve"),
-        ((SERVE, BENCH, "--gpu", "l40s", "--engine", "vllm-0.1"), "write vllm-0.12"),
+        ((SERVE, BENCH, "--gpu", "l40s", "--engine", "vllm-0.1"), "write vllm-0.11"),
         ((f"{SERVE} --max-num-seqs 0", BENCH, "--gpu", "l40s"), "max_num_seqs: must be >= 1"),
         (
             (f"{SERVE} --kv-offloading-size 8 --no-enable-prefix-caching", BENCH, "--gpu", "l40s"),

@@ -25,9 +25,13 @@ from mist_sim.clients.scheduling import Scheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster
 from mist_sim.hardware.drafter import Drafter, shared_groups
+from mist_sim.hardware.kernel_choice import deployment_of
 from mist_sim.models import ModelSpec
 from mist_sim.models.adapters import AT_ONCE, AdapterMoves, adapter_moves
+from mist_sim.models.expert_padding import is_padded
 from mist_sim.models.kv_groups import KvGroups
+from mist_sim.models.moe_backends import MoeBackend, expert_format
+from mist_sim.scenario.engines.engine_version import EXPERTS
 from mist_sim.scenario.engines.state_caching import MODE, state_caching
 from mist_sim.scenario.engines.step_times import StepTimes
 from mist_sim.scenario.engines.version_names import version_of
@@ -56,7 +60,7 @@ def engine_memory(
     needs = Needs(
         profile=version_of(config.engine).profile,
         num_graphs=num_graphs(times.graphs, decodes),
-        moe_backend=config.moe_backend,
+        moe_backend=config.moe_backend or _experts_of(config, model, cluster),
         lora=config.lora,
         images=config.images,
     )
@@ -71,6 +75,15 @@ def engine_memory(
         adapter_moves=_adapter_moves(config, model, cluster),
         kv_entries=model.kv_entries,
     )
+
+
+def _experts_of(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> MoeBackend | None:
+    """Return the version's kernel of experts that a kernel pads; None for others."""
+    if not is_padded(model):
+        return None
+    choices = version_of(config.engine).default(f"{EXPERTS}{expert_format(model)}")
+    chosen: MoeBackend | None = choices.of(deployment_of(model, cluster))
+    return chosen
 
 
 LOADS = "kv_cache.tiers.loads_in_step"

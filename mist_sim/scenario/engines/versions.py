@@ -211,6 +211,18 @@ V0_12 = EngineVersion(
     },
 )
 
+V0_11 = after(
+    V0_12,
+    "vllm-0.11",
+    _experts(
+        moe_backends.OF_0_11,
+        "get_mxfp4_backend in vllm/model_executor/layers/quantization/mxfp4.py: "
+        "has_triton_kernels, a package that 0.11.0 neither has nor requires",
+        "mxfp4",
+    ),
+)
+"""What was looked up in 0.11.0; all else as in 0.12."""
+
 V0_14 = after(
     V0_12,
     "vllm-0.14",
@@ -343,7 +355,7 @@ V0_33 = after(
 )
 
 VERSIONS: Mapping[str, EngineVersion] = {
-    version.name: version for version in (V0_12, V0_14, V0_19, V0_24, V0_33)
+    version.name: version for version in (V0_11, V0_12, V0_14, V0_19, V0_24, V0_33)
 }
 """By name, the oldest first."""
 
