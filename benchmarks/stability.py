@@ -25,7 +25,7 @@ PAGE = Path(__file__).parents[1] / "docs/background/stability.md"
 BEGIN, END = "<!-- made by benchmarks/stability.py -->", "<!-- end -->"
 LOADS = (0.5, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.3)
 NUM_REQUESTS = (300, 1000, 3000)
-OVERLOAD = 1.2  # from here on "stable" is a miss
+OVERLOAD = 1.1  # from here on "stable" is a miss
 
 Array = NDArray[np.float64]
 

@@ -35,10 +35,6 @@ _UNSTABLE = (
 # an hour; limits as far above the times as a unit of milliseconds would be, more or less.
 _LONG_S = {"ttft": 60.0, "tpot": 2.0, "itl": 2.0, "e2el": 3600.0}
 _FAR = 10
-_TOO_SHORT = (
-    "Too short to tell whether the clients keep up with the arrivals: the run has too few "
-    "requests, or they take too large a part of it. More requests would tell."
-)
 
 
 def run_warnings(
@@ -54,7 +50,7 @@ def run_warnings(
     for line in recovery_lines(summary):
         yield ResultWarning(kinds.FAILURES, line)
     if summary["completed"] and summary.get("stability") == "too short to tell":
-        yield ResultWarning(kinds.TOO_SHORT, _TOO_SHORT)
+        yield ResultWarning(kinds.TOO_SHORT, f"Too short to tell whether {may_overload(summary)}")
     yield from record_warnings(recorder, warmup)
     yield from _in_milliseconds(summary)
 
@@ -115,6 +111,27 @@ def nothing_finished(summary: Mapping[str, Any]) -> str:
     counts = ((summary.get(f"num_{way.replace(' ', '_')}", 0), way) for way in ways)
     failed = ", ".join(f"{times:,} {way}" for times, way in counts if times)
     return f"No request finished: {failed}. There are no latencies."
+
+
+def may_overload(summary: Mapping[str, Any]) -> str:
+    """Return what is open of a run that is too short to tell whether the clients keep up."""
+    needs = summary.get("stability_needs", 0)
+    more = f"run {_rounded_up(needs):,} requests to know" if needs else "run more requests"
+    if not (grown := summary.get("stability_growth")):
+        return (
+            f"the clients keep up with the arrivals: the load may be more than they carry; {more}."
+        )
+    filled, last = grown
+    return (
+        f"the clients keep up with the arrivals: the requests in the system grow, from {filled:,} "
+        f"when batches had filled to {last:,} at the last arrival; {more}."
+    )
+
+
+def _rounded_up(number: int) -> int:
+    """Return a number with its first digit, rounded up, alone."""
+    unit = int(10 ** (len(str(number)) - 1))
+    return -(-number // unit) * unit
 
 
 def overload_line(summary: Mapping[str, Any]) -> str:

@@ -8,11 +8,17 @@ each in units of their number. It is measured in windows longer than a request's
 and batches add no noise of their own.
 Source: Whitt, Stochastic-Process Limits (2002), chapters 9 and 10: queues in heavy traffic are
     reflected Brownian motions, and V = c_a^2 + c_s^2. Results: docs/background/stability.md.
+
+Whether clients keep up shows long before that noise is averaged out, if the number of requests in
+the system comes back to its mean: a random walk does not, and one that an overload drives even
+less. That is the test of Dickey and Fuller for a unit root.
+Source: Fuller, Introduction to Statistical Time Series (1976), table 8.5.2: with a constant and 100
+    values, 5 % of the random walks have a statistic below -2.89.
 """
 
 from __future__ import annotations
 
-from math import sqrt
+from math import ceil, sqrt
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -31,8 +37,10 @@ FILLING = 3.0
 
 _WINDOWS = 20
 _FEWEST_WINDOWS = 5  # of which a variance says anything
-_MISSED = 1.645  # 5 % of the runs with an overload of 20 % or more: 1 - Phi(z) = 0.05
-_OVERLOAD_LEAVES = 1 / 6  # of the arrivals, if these exceed capacity by 20 %
+_MISSED = 1.645  # 5 % of the runs with the overload that is ruled out: 1 - Phi(z) = 0.05
+_OVERLOAD_LEAVES = 0.07 / 1.07  # of the arrivals, if these exceed capacity by 7 %
+_LOOKS = 100  # at the number of requests in the system, of which it tells whether they return
+_RETURNS = -2.89  # their statistic, of 5 % of the random walks
 _NARROW = 0.42  # of the standard deviation: a walk at the limit stays below in 0.1 % of the runs
 
 
@@ -48,7 +56,26 @@ class Stays(NamedTuple):
         return here
 
 
+class Judged(NamedTuple):
+    """Whether clients keep up.
+
+    needs: of a run that is too short to tell, requests of one that would rule out an overload of
+    7 %, about, and no fewer than twice its own; None: no request finished. in_system: requests in
+    the system when clients had filled up, and at the last arrival, where these grew by more than
+    chance explains.
+    """
+
+    verdict: Stability
+    needs: int | None = None
+    in_system: tuple[int, int] | None = None
+
+
 def stability(in_system: Stays, in_queue: Stays, request_times: Array) -> Stability:
+    """Return the verdict of `judged`."""
+    return judged(in_system, in_queue, request_times).verdict
+
+
+def judged(in_system: Stays, in_queue: Stays, request_times: Array) -> Judged:
     """Tell whether the clients of an open-loop run keep up with the arrivals.
 
     in_system: of every request, from its arrival to its end. in_queue: of every visit, until the
@@ -57,24 +84,43 @@ def stability(in_system: Stays, in_queue: Stays, request_times: Array) -> Stabil
     "unstable": more requests wait at the last arrival than chance leaves at the limit, except in
     1 % of such runs, and clients take longer to begin with them than a request takes. "stable":
     once clients have filled up, the requests in the system grow no more than chance lets them, and
-    either so little that an overload of 20 % would have shown in 95 % of the runs, or they are
-    always so few as chance leaves them in 0.1 % of the runs at the limit. "too short to tell":
+    they are always so few as chance leaves them in 0.1 % of the runs at the limit; or, in as long a
+    time as the filling took, they return to their mean as in 5 % of the runs at the limit, or grow
+    so little that an overload of 7 % would have shown in 95 % of the runs. "too short to tell":
     neither; more arrivals would tell.
     """
     arrival = in_system.begin
-    if len(arrival) < 2 * _WINDOWS or not len(request_times) or arrival.min() == arrival.max():
-        return "too short to tell"
+    if not len(request_times) or arrival.min() == arrival.max():
+        return Judged("too short to tell")
     first, last = float(arrival.min()), float(arrival.max())
     mean = float(request_times.mean())
     filled = first + FILLING * mean
     spread = _dispersion(arrival, first, last, _WINDOWS)
     spread += max(relative_variance(request_times), _completions(in_system, filled, last, mean))
+    num_filling = len(arrival) * (filled - first) / (last - first)
+    needs = num_filling + _arrivals_that_tell(spread, int(in_system.at(last).sum()))
+    unknown = Judged("too short to tell", max(ceil(needs), 2 * len(arrival)))
+    if len(arrival) < 2 * _WINDOWS:
+        return unknown
     waiting = in_queue.at(last)
     if np.count_nonzero(waiting) > FALSE_ALARM * sqrt(spread * len(arrival)):
         begun = stats.percentiles(in_queue.end[waiting], (90,))[0]
-        return "unstable" if begun - last >= mean else "too short to tell"
-    is_settled = filled < last and _has_settled(in_system, filled, last, spread)
-    return "stable" if is_settled else "too short to tell"
+        return Judged("unstable") if begun - last >= mean else unknown
+    if filled >= last:
+        return unknown
+    num_filled, num_last = (int(in_system.at(time).sum()) for time in (filled, last))
+    num_arrived = int((arrival > filled).sum())
+    walk = sqrt(spread * num_arrived)
+    growth = num_last - num_filled
+    if growth > _MISSED * walk:
+        return unknown._replace(in_system=(num_filled, num_last))
+    is_long = last - filled > filled - first
+    is_stable = (
+        (is_long and growth + _MISSED * walk < _OVERLOAD_LEAVES * num_arrived)
+        or (is_long and _returns(in_system, filled, last) < _RETURNS)
+        or stats.max_inside(*in_system) <= _NARROW * walk
+    )
+    return Judged("stable") if is_stable else unknown
 
 
 def surely_keeps_up(arrival: Array, in_queue: Stays, request_times: Array) -> bool:
@@ -91,17 +137,33 @@ def surely_keeps_up(arrival: Array, in_queue: Stays, request_times: Array) -> bo
     return most <= _NARROW * sqrt(spread * len(arrival))
 
 
-def _has_settled(in_system: Stays, filled: float, last: float, spread: float) -> bool:
-    """Tell whether the requests in the system stay as many, and an overload would have shown."""
-    num_filled, num_last = (int(in_system.at(time).sum()) for time in (filled, last))
-    growth = num_last - num_filled
-    num_arrived = int((in_system.begin > filled).sum())
-    walk = sqrt(spread * num_arrived)
-    if growth > _MISSED * walk:
-        return False
-    if growth + _MISSED * walk < _OVERLOAD_LEAVES * num_arrived:
-        return True
-    return stats.max_inside(*in_system) <= _NARROW * walk
+def _returns(in_system: Stays, begin: float, end: float) -> float:
+    """Return the statistic of Dickey and Fuller of the requests in the system, with a constant.
+
+    The change from one of 100 times to the next, by the number at the first: far below 0 where
+    large numbers fall and small ones rise. 0: no number changes by it.
+    """
+    times = np.linspace(begin, end, _LOOKS + 1)
+    come, gone = (np.searchsorted(np.sort(each), times, "right") for each in in_system)
+    number = (come - gone).astype(np.float64)
+    changes, before = np.diff(number), number[:-1] - number[:-1].mean()
+    square = float(before @ before)
+    if square == 0:
+        return 0.0
+    slope = float(before @ changes) / square
+    rest = changes - changes.mean() - slope * before
+    error = sqrt(float(rest @ rest) / (_LOOKS - 2) / square)
+    return slope / error if error > 0 else 0.0
+
+
+def _arrivals_that_tell(spread: float, number: int) -> float:
+    """Return the arrivals n that rule an overload out in 95 % of the runs of clients that keep up.
+
+    The overload leaves a share s of them, chance z sqrt(V n) of theirs, and z sqrt(2 N) where the N
+    requests in the system vary as those of a Poisson process: s n = z sqrt(V n) + z sqrt(2 N).
+    """
+    share, walk, stays = _OVERLOAD_LEAVES, _MISSED * sqrt(spread), _MISSED * sqrt(2 * number)
+    return ((walk + sqrt(walk**2 + 4 * share * stays)) / (2 * share)) ** 2
 
 
 def _completions(in_system: Stays, begin: float, end: float, request_time: float) -> float:

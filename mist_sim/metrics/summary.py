@@ -40,7 +40,7 @@ from mist_sim.metrics.requests.retrievals import retrievals_summary
 from mist_sim.metrics.requests.steady import steady_part
 from mist_sim.metrics.requests.window_rates import Mask, throughput
 from mist_sim.metrics.result_columns import stages_summary
-from mist_sim.metrics.stability import Stays, stability
+from mist_sim.metrics.stability import Stays, judged
 
 _MS = 1e3
 
@@ -157,10 +157,12 @@ def _stability(
     times = (c["finished_at"] - c["sent_at"] - c["queued"] - c["front_end"])[finished]
     joined = _joined_at(visits, c)
     in_queue, times = Stays(joined[asked], begun[asked]), times[~np.isnan(times)]
-    found = stability(Stays(arrival, c["finished_at"][of_users]), in_queue, times)
+    found = judged(Stays(arrival, c["finished_at"][of_users]), in_queue, times)
     return {
-        "unstable": found == "unstable",
-        "stability": found,
+        "unstable": found.verdict == "unstable",
+        "stability": found.verdict,
+        **({} if found.needs is None else {"stability_needs": found.needs}),
+        **({} if found.in_system is None else {"stability_growth": list(found.in_system)}),
         **_overloads(arrival, in_queue, times),
     }
 

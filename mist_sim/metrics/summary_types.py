@@ -266,6 +266,8 @@ class Summary(_Always, total=False):
     """
 
     stability: str
+    stability_needs: int
+    stability_growth: list[int]
     overloaded_s: float
     arrivals_s: float
     overloads: list[Overload]

@@ -39,6 +39,23 @@ def test_overloaded_queues_are_found(load, num_requests, least):
         assert load < 1.2 or found["stable"] <= 5, name
 
 
+@pytest.mark.parametrize(("load", "most"), [(1.05, 12), (1.1, 10), (1.15, 5)])
+def test_small_overloads_are_not_called_stable(load, most):
+    """At most 9 of 100 are in the whole grid at 1.05, and 8 at 1.1, with 1,000 and 2,000 requests.
+
+    Before the number of requests in the system was asked to return, it was two in three.
+    """
+    for name, queue in QUEUES.items():
+        for num_requests in (1000, 2000):
+            found = Counter(queue_verdicts(queue, load, num_requests, 100))
+            assert found["stable"] <= most, (name, num_requests)
+
+
+def test_half_a_load_is_stable_in_a_thousand_requests():
+    for name, queue in QUEUES.items():
+        assert queue_verdicts(queue, 0.5, 1000, 100).count("stable") >= 95, name
+
+
 def test_engines_keep_up_below_their_capacity_and_not_above():
     engines = ENGINES["short answers (azure-code-2023)"]
     assert "unstable" not in engine_verdicts(engines, 0.8, 1000, 4)

@@ -62,6 +62,33 @@ def test_the_same_is_stable_when_it_goes_on():
     assert simulate(Scenario.from_dict(BUSY, longer)).summary["stability"] == "stable"
 
 
+def test_the_warning_names_requests_that_tell():
+    summary = simulate(Scenario.from_dict(BUSY)).summary
+    (told,) = [each["text"] for each in summary["warnings"] if each["kind"] == "too short"]
+    assert summary["stability_needs"] >= 2000
+    assert "the load may be more than they carry; run " in told
+    longer = {"workload.lengths.num_requests": summary["stability_needs"]}
+    found = simulate(Scenario.from_dict(BUSY, longer)).summary
+    assert found["stability"] == "stable"
+    assert "stability_needs" not in found
+
+
+def test_batches_that_grow_without_a_queue_are_not_stable():
+    """A tenth more than it can do, and seats for all: nobody waits, and TPOT doubles."""
+    data = {
+        "model": "llama-3.1-8b",
+        "seed": 1,
+        "workload": of_profile(1000, "5.5 /s", name="sharegpt-300"),
+        "clients": [{"name": "llm", "gpu": "a100-sxm-80gb"}],
+    }
+    summary = simulate(Scenario.from_dict(data)).summary
+    assert summary["stability"] == "too short to tell"
+    filled, last = summary["stability_growth"]
+    assert last > 1.1 * filled
+    (told,) = [each["text"] for each in summary["warnings"] if each["kind"] == "too short"]
+    assert f"from {filled} when batches had filled to {last} at the last arrival" in told
+
+
 def test_of_a_batch_that_only_fills_nothing_is_known():
     """Answers of 4,000 tokens, all admitted at once: nobody waits, and nobody gets done."""
     times = [0.05 * k for k in range(240)]

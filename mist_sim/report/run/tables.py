@@ -59,8 +59,17 @@ def results_table(result: Result) -> RenderableType:
     )
 
 
+def _doubt(summary: Mapping[str, Any]) -> str:
+    """Return what the first line says where the clients may not keep up."""
+    if summary["unstable"]:
+        return "; overloaded"
+    if summary["completed"] and summary.get("stability") == "too short to tell":
+        return "; overload not ruled out"
+    return ""
+
+
 def _workload(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    yield "requests finished", count(summary["completed"]), result.loop
+    yield "requests finished", count(summary["completed"]), result.loop + _doubt(summary)
     yield from _failures(summary)
     yield "input tokens", count(summary["total_input_tokens"]), ""
     yield "output tokens", count(summary["total_output_tokens"]), ""
