@@ -83,11 +83,14 @@ class Tried:
 
     @property
     def rank(self) -> tuple[object, ...]:
-        """Key to order those that seem to keep: dollars, sure ones, those vLLM serves, room."""
-        price, *simpler = self.candidate.rank
+        """Key to order those that seem to keep: dollars, sure ones, simple designs, room.
+
+        Of two at one price, the simpler design assumes less, such as no network between engines.
+        """
+        price, design, *rest = self.candidate.rank
         is_slow = self.candidate.design in _SLOW
         room = -round(self.room, 6), round(self.last, 1)
-        return price, not self.attained, is_slow, *room, simpler
+        return price, not self.attained, is_slow, design, *room, rest
 
     @property
     def slack(self) -> float:
@@ -166,7 +169,8 @@ class Hunt:
     def best(self) -> Tried | None:
         """The cheapest that keeps the limits, as far as its runs tell; None: none seems to.
 
-        Ties go to a sure one, to one that vLLM serves unchanged, then to the one with most room.
+        Ties go to a sure one, to one that vLLM serves unchanged, to the simpler design, then to the
+        one with most room.
         """
         found = [each for each in self.tried.values() if each.seems_to_keep]
         return min(found, key=lambda each: each.rank, default=None)

@@ -17,6 +17,7 @@ from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.scenario.startable import told_to_start
 from mist_sim.search.binding.what_binds import search_binding
+from mist_sim.search.designs.assumed_fabric import whose_nodes
 from mist_sim.search.planning.demand import demand_of
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.engines import Shop, engines_of
@@ -115,6 +116,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         "at_goodput": at_goodput,
         "one_less": one_less,
         "is_cheapest": not hunt.left,
+        "network": _assumed_network(question, chosen, best.candidate),
     }
     tried = sorted(hunt.tried.values(), key=lambda each: each.candidate.rank)
     return Plan(
@@ -142,6 +144,14 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         ],
         of_engines={each.name: each.built.warnings for each in shop.engines},
     )
+
+
+def _assumed_network(question: Question, chosen: Scenario, candidate: Candidate) -> str:
+    """Return the network between engines that is assumed; empty for one that is said, or none."""
+    if question.network is not None or chosen.network is None:
+        return ""
+    network, engine = as_data(chosen)["network"], candidate.engine
+    return f"{network['topology']}, {whose_nodes([(engine.gpu, engine.num_gpus)])}"
 
 
 def _unasked(question: Question, at_rate: Mapping[str, Any]) -> Iterator[str]:

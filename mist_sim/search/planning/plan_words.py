@@ -18,6 +18,7 @@ _COST, _ENERGY = "cost_per_million_output_tokens_usd", "energy_per_output_token_
 _MILLION = 1e6
 _WHOLE = 9999.5  # ms, from which on four digits are fewer than a number has
 _FIRM = ("measured", "fitted")  # GPUs with known watts
+_WORK = {"one prefill less": "prompt is computed", "one decode less": "answer is computed"}
 _RANK: Sequence[Confidence] = ("sure", "likely", "unsure")
 
 
@@ -25,7 +26,7 @@ def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[
     """Return the lines of an answer.
 
     found: `goodput`, `at_rate`, `at_goodput` and `one_less`, as `Plan` has them; `is_cheapest`:
-        whether all that is cheaper is known to miss.
+        whether all that is cheaper is known to miss; `network`: which one is assumed, in words.
     """
     candidate, at_rate = best.candidate, found["at_rate"]
     in_doubt = best.trial is None or not best.attained or doubt_of(best.trial)
@@ -35,6 +36,8 @@ def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[
         Line("each engine", _engine(question, candidate)),
         Line("design", _design(candidate), ""),
     ]
+    if found["network"]:
+        lines.append(Line("network", f"assumed: {found['network']}"))
     if candidate.num_engines > 1:
         router = candidate.router or LEAST_OUTSTANDING
         if candidate.design == "hybrid":
@@ -63,7 +66,7 @@ def runner_up(best: Tried, tried: Sequence[Tried]) -> str:
             return f"{name} keeps the limits, too, and costs {100 * more:.0f} % more."
         if second.candidate.design in ("hybrid", "afd"):
             return f"{name} costs as much, but vLLM does not serve it as it is."
-        return f"{name} costs as much, with no more room{_room(best, second)}."
+        return f"{name} costs as much{_compared(best, second)}."
     missed = [each for each in others if not each.attained]
     if not missed:
         return ""
@@ -83,10 +86,15 @@ def _is_like(one: Candidate, other: Candidate) -> bool:
     return one.family[:-1] == other.family[:-1]
 
 
-def _room(best: Tried, second: Tried) -> str:
-    if best.room > second.room:
-        return f": it serves {second.room:.2g} times the rate, this one {best.room:.2g} times"
-    return ""
+def _compared(best: Tried, second: Tried) -> str:
+    """Return why one that costs as much is not the answer: its room, or its design."""
+    rooms = f"it serves {second.room:.2g} times the rate, this one {best.room:.2g} times"
+    if second.room < best.room:
+        return f", with less room: {rooms}"
+    if second.candidate.design == best.candidate.design:
+        return ", with no more room"
+    more = f" and has more room ({rooms})" if second.room > best.room else ""
+    return f"{more}, but is less simple, and rests on more assumptions"
 
 
 def _buy(candidate: Candidate) -> str:
@@ -154,13 +162,14 @@ def _headroom(goodput: Goodput, question: Question, sure: Confidence) -> Line:
 
 def _one_less(found: Mapping[str, Mapping[str, Any]]) -> list[Line]:
     return [
-        Line(name, _left(each), _one_less_confidence({name: each})) for name, each in found.items()
+        Line(name, _left(name, each), _one_less_confidence({name: each}))
+        for name, each in found.items()
     ]
 
 
-def _left(found: Mapping[str, Any]) -> str:
+def _left(name: str, found: Mapping[str, Any]) -> str:
     if found["nobody"]:
-        return "no engine is left"
+        return f"it is the only one: without it no {_WORK.get(name, 'request is served')}"
     share = f"{100 * found['good']:.1f} % are good"
     if found["attains"]:
         verb = "seems to keep" if found["undecided"] else "still keeps"
