@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from collections.abc import Sequence as Stages
 from dataclasses import replace
+from functools import partial
 from math import inf, nan
 from typing import ClassVar
 
@@ -38,7 +39,7 @@ from mist_sim.clients.loop_choice import (
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.rules.window_rules import page_rules
-from mist_sim.clients.scheduling import ChunkedScheduler, LaneState
+from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.stores.base import Stores
 from mist_sim.clients.stores.of_engines import EngineStores
@@ -190,7 +191,6 @@ class LlmClient(LaidOutClient):
         """Return new, empty engines of the present layout."""
         if isinstance(before := getattr(self, "_engines", None), SteppedEngines):
             self.streamed.number += before.num_unwritten()
-        self.lane_states: list[LaneState] = []  # engine by engine
         form = EntryForm(
             block_bytes=self.kv_block_bytes,
             block_size=self.memory.block_size,
@@ -242,7 +242,6 @@ class LlmClient(LaidOutClient):
         stepper, view, scheduler = Stepper.of(self.env), self.view, self.scheduler
         if not isinstance(view, SteppedView) or not isinstance(scheduler, ChunkedScheduler):
             raise InvariantError(f"{self.name} cannot be stepped by the core")
-        self.lane_states += [self._maker.state(share) for share in self._shares]
         lanes = [
             SteppedLane(
                 stepper,
@@ -253,7 +252,7 @@ class LlmClient(LaidOutClient):
                 predictor=self.predictor.ranks[0],
                 memory=self.memory,
                 rules=self.rules,
-                state=self.lane_states[number],
+                new_state=partial(self._maker.state, share),
                 recorder=self.recorder,
                 client_id=self.client_id,
                 layout=self._layout_number,
@@ -288,7 +287,7 @@ class LlmClient(LaidOutClient):
 
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
         number = self._first_engine + engine
-        lane = self._maker.lane(
+        return self._maker.lane(
             max_num_seqs,
             load=self.view,
             leave=self._leave,
@@ -297,8 +296,6 @@ class LlmClient(LaidOutClient):
             engine_number=number,
             block_bytes=self.kv_block_bytes or nan,
         )
-        self.lane_states.append(lane.state)
-        return lane
 
     def _stores(self, engine: int) -> Stores:
         """Return where the KV entries of an engine's lanes come from and go to."""
@@ -366,7 +363,7 @@ class LlmClient(LaidOutClient):
             self.begin(visit)
             self.finish(visit)
             return
-        reason = reason or self.scheduler.refusal(self.lane_states[0], sequence)
+        reason = reason or self.scheduler.refusal(self._engines.lanes[0].state, sequence)
         if reason is not None:
             self.reject(visit, reason)
             return
@@ -468,7 +465,7 @@ class LlmClient(LaidOutClient):
 
     def halt(self) -> None:
         """Lose the steps in flight; steps that have ended count."""
-        for state in self.lane_states:
+        for state in self.lane_states if self.memory.tiers else ():
             if state.kv_cache.tiers is not None:
                 state.kv_cache.tiers.abandon()
         for engine in self._engines.all:

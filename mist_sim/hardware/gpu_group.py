@@ -7,7 +7,7 @@ of a bundle two: its attention workers and its FFN workers (`afd/machine.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.hardware.power import Array, DrawConfidence
@@ -71,7 +71,6 @@ class GpuMachine(Protocol):
         """Where its watts come from."""
 
 
-@runtime_checkable
 class MachineByTrack(GpuMachine, Protocol):
     """A machine whose groups take turns; each has its own track of steps."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from math import inf, nan
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -173,7 +173,8 @@ class SteppedView(ClientState):
 class SteppedLane:
     """A lane of the core as its client and its requests know it.
 
-    state: says how a request outgrows memory, and shows who is inside once the lane has stopped.
+    new_state: makes its `state`, which says how a request outgrows memory, and shows who is inside
+        once the lane has stopped.
     leave: takes visits that end. gate: hears of prompts that are computed; None: need not.
     stores, engine, block_bytes: as of `Lane` in the general loop.
     """
@@ -189,7 +190,7 @@ class SteppedLane:
         predictor: Predictor,
         memory: LaneMemory,
         rules: EngineRules,
-        state: LaneState,
+        new_state: Callable[[], LaneState],
         recorder: Recorder,
         client_id: int,
         layout: int,
@@ -200,8 +201,8 @@ class SteppedLane:
         engine: int,
         block_bytes: float,
     ) -> None:
-        self._stepper, self._view, self._leave, self.state = stepper, view, leave, state
-        self._gate = gate
+        self._stepper, self._view, self._leave = stepper, view, leave
+        self._new_state, self._gate = new_state, gate
         self.held = HeldEntries(view, self._release_held, engine, block_bytes)
         self._look: Callable[[], None] | None = None  # called when it has stopped
         self.is_still = False
@@ -240,6 +241,11 @@ class SteppedLane:
         self._lane.tells_prompts = gate is not None
         stepper.lanes.append(self)
         view.lanes.append(self)
+
+    @cached_property
+    def state(self) -> LaneState:
+        """What a scheduler decides about; made when it is asked for."""
+        return self._new_state()
 
     @property
     def core(self) -> Lane:

@@ -67,7 +67,6 @@ class LaidOutClient(Client):
     scheduler: Scheduler
     admission: AdmissionControl
     stays: dict[Visit, SequenceState]  # type: ignore[assignment]
-    lane_states: list[LaneState]
     _shares: Sequence[int]
     _predictor_inside: PipelinePredictor  # for ranks on one node
     _times: TimesOrigin  # of these
@@ -75,9 +74,14 @@ class LaidOutClient(Client):
     _kv_state: EngineKvState
 
     shares_swaps: ClassVar[bool] = False  # whether all layouts have the same swap space
-    _first_layout: EngineLayout | None = None
+    _first_layout: EngineLayout | None = None  # once it has had another
     _asked: Transition | None = None
     _across: Callable[[Spans], EngineLayout] | None = None  # of the present layout; None: its own
+
+    @property
+    def lane_states(self) -> list[LaneState]:
+        """The states of its present lanes, engine by engine."""
+        return [lane.state for lane in self._engines.lanes]
 
     @abstractmethod
     def _make_engines(self) -> Engines:
@@ -90,8 +94,8 @@ class LaidOutClient(Client):
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation, in the layout that it was made with; coming back, in the latest."""
         if getattr(self, "env", None) is not env:
-            self._first_layout = self._first_layout or self.layout
-            self._lie(self._first_layout, 0)
+            if self._first_layout is not None:
+                self._lie(self._first_layout, 0)
             self.layouts = ()
         self._asked = None
         super().start(env, client_id, recorder)
@@ -272,6 +276,7 @@ class LaidOutClient(Client):
     def _enter(self, asked: Transition, ready: float) -> None:
         """Take another layout from now on; its steps begin when it is ready."""
         self._asked, layout = None, asked.layout
+        self._first_layout = self._first_layout or self.layout
         known = self.layouts or (self.layout.period(0.0, 0.0),)
         self._lie(layout, asked.first_engine)
         self.layouts = (*known, layout.period(self.env.now, ready))

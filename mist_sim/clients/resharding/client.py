@@ -121,7 +121,7 @@ class ReshardingClient(LlmClient):
     def _make_engines(self) -> Engines:
         engines = super()._make_engines()
         phases = self.phases = self.phases or self._new_phases()
-        phases.begin(self._stage, self.lane_states)
+        phases.begin(self._stage, [lane.state for lane in engines.lanes])
         return engines
 
     def _new_phases(self) -> Phases:

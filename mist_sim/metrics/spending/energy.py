@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from mist_sim.core.states import State
-from mist_sim.hardware.gpu_group import GpuGroup, GpuMachine, MachineByTrack, without_watts
+from mist_sim.hardware.gpu_group import GpuGroup, GpuMachine, without_watts
 from mist_sim.hardware.work import StepCounts
 from mist_sim.metrics.clients.lives import POWERED, RESERVED, Lives
 from mist_sim.metrics.latency import Array
@@ -232,9 +232,11 @@ class Ledger:
         client_id = self._recorder.track_clients[track]
         later = self._by_layout.get(client_id)
         found = (later and later[self._recorder.track_layouts[track]]) or machine
-        if isinstance(found, MachineByTrack):
-            return found.of_track(self._recorder.tracks_of(client_id).index(track))
-        return found
+        of_track = getattr(found, "of_track", None)  # a `MachineByTrack`, asked fast
+        if of_track is None:
+            return found
+        its: GpuMachine = of_track(self._recorder.tracks_of(client_id).index(track))
+        return its
 
     def _of_tracks(self, tracks: Sequence[int], machine: GpuMachine) -> Iterator[list[Runs]]:
         """Yield the runs of each of some tracks, one item for each group."""
