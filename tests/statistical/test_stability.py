@@ -1,8 +1,7 @@
 """How often runs are called unstable or stable: a small part of benchmarks/stability.py.
 
 docs/background/stability.md has the rates of the whole grid: of the queues below the limit 0.01 %
-are called unstable, at it 1 %; of those with an overload of 20 % and more 0.4 % are called stable,
-at most 2.4 % in a cell.
+are called unstable, at it 1 %; of those with an overload of 10 % and more 1 % are called stable.
 """
 
 from collections import Counter
@@ -39,12 +38,9 @@ def test_overloaded_queues_are_found(load, num_requests, least):
         assert load < 1.2 or found["stable"] <= 5, name
 
 
-@pytest.mark.parametrize(("load", "most"), [(1.05, 12), (1.1, 10), (1.15, 5)])
+@pytest.mark.parametrize(("load", "most"), [(1.05, 20), (1.1, 10), (1.15, 5)])
 def test_small_overloads_are_not_called_stable(load, most):
-    """At most 9 of 100 are in the whole grid at 1.05, and 8 at 1.1, with 1,000 and 2,000 requests.
-
-    Before the number of requests in the system was asked to return, it was two in three.
-    """
+    """In the hardest queue 11 % at 1.05, with 2,000 requests; `most` is three standard errors more."""
     for name, queue in QUEUES.items():
         for num_requests in (1000, 2000):
             found = Counter(queue_verdicts(queue, load, num_requests, 100))
