@@ -40,7 +40,7 @@ def test_overloaded_queues_are_found(load, num_requests, least):
 
 @pytest.mark.parametrize(("load", "most"), [(1.05, 20), (1.1, 10), (1.15, 5)])
 def test_small_overloads_are_not_called_stable(load, most):
-    """In the hardest queue 11 % at 1.05, with 2,000 requests; `most` is three standard errors more."""
+    """11 % of the hardest queue at 1.05, 2,000 requests; `most` is three standard errors more."""
     for name, queue in QUEUES.items():
         for num_requests in (1000, 2000):
             found = Counter(queue_verdicts(queue, load, num_requests, 100))
