@@ -33,7 +33,7 @@ def is_padded(model: ModelSpec) -> bool:
 def moe_backend_of(architecture: str) -> MoeBackend:
     """Return the kernel that vLLM takes for MXFP4 experts on GPUs of an architecture.
 
-    All versions agree; on architectures that are not known it is Marlin.
+    All versions from 0.12 on agree; on architectures that are not known it is Marlin.
     """
     return OF_0_24["mxfp4"].of(Deployment(architecture)) or "marlin"
 
