@@ -469,8 +469,11 @@ class SteppedLane:
         state.prefilling.clear()
         for sequence in list(state.waiting):
             state.waiting.remove(sequence)
+        running = set(core.running)
         for slot, sequence in self._inside.items():
             self.settle(sequence)
+            if slot in running or sequence.visit.num_preemptions:
+                sequence.have_brought()
             sequence.num_queued_tokens = core.queued_tokens(slot)
         for slot in core.running:
             sequence = self._inside[slot]
