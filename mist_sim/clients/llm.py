@@ -160,9 +160,10 @@ class LlmClient(LaidOutClient):
     def needs_other_loop(self) -> str:
         """The option for which the engine core does not take its steps; empty where it does.
 
-        Nor does it after a change of layout, and for a `lane_type` of a subclass's own.
+        A `lane_type` of a subclass's own is one. Nor does it after a change of layout.
         """
-        return self.needs_general_loop or option_beside_steps(self.config)
+        own = "" if self.lane_type is Lane else f"lane_type {self.lane_type.__name__}"
+        return self.needs_general_loop or option_beside_steps(self.config) or own
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: make the engines, with all blocks free and no sequence waiting."""
@@ -270,10 +271,8 @@ class LlmClient(LaidOutClient):
     @property
     def _takes_steps(self) -> bool:
         """Whether the engine core takes its steps in the present layout."""
-        loop = self.config.step_loop
-        by_itself = self.lane_type is Lane
-        may = loop == "step" or (loop == "auto" and by_itself)
-        return may and not self._layout_number and not self.needs_other_loop
+        may = self.config.step_loop in ("step", "auto") and not self._layout_number
+        return may and not self.needs_other_loop
 
     @property
     def _is_stepped(self) -> bool:

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from mist_sim import simulate
 from mist_sim.clients import LlmClient
 from mist_sim.clients.engine import stepped
+from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.kv_cache import EngineMemory
 from mist_sim.core.front_end import FrontEnd
+from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import ColumnRecorder, Result
 from mist_sim.routers import ROUTERS
@@ -288,3 +291,16 @@ def test_scenarios_give_the_same_requests_in_the_core(said):
     )
     assert found.requests.to_csv() == expected.requests.to_csv()
     assert found.clients.to_csv() == expected.clients.to_csv()
+
+
+def test_the_core_refuses_a_lane_of_ones_own():
+    class OwnLane(Lane):
+        """A lane that the core does not know."""
+
+    class OwnClient(LlmClient):
+        lane_type = OwnLane
+
+    made = client(Case(EngineOptions("chunked", 100, 8, 8, 64), ()), DYADIC, "step")
+    memory = EngineMemory(num_gpu_blocks=100)
+    with pytest.raises(ScenarioError, match="lane_type OwnLane"):
+        OwnClient("llm", made.config, predictor=made.predictor, memory=memory)
