@@ -933,7 +933,7 @@ MUTANTS = [
     Mutant(
         "a step of the core that preempted admits as well",
         f"{ENGINE}/core/lane.py",
-        "        if len(self.running) < num_before:\n            return True\n",
+        "        if has_preempted:\n            return True\n",
         "",
     ),
     Mutant(
@@ -941,6 +941,30 @@ MUTANTS = [
         f"{ENGINE}/core/lane.py",
         "return (self.first_step[slot] + 1 + size -",
         "return (self.first_step[slot] + 2 + size -",
+    ),
+    Mutant(
+        "the core swaps in who does not fit beside the decodes",
+        f"{ENGINE}/core/lane.py",
+        "room = self.blocks.num_free - self.decode_need\n",
+        "room = self.blocks.num_free\n",
+    ),
+    Mutant(
+        "a lane of the core forgets who waits on the host when its last answer ends",
+        f"{ENGINE}/core/lane.py",
+        "            or self.swapped\n",
+        "",
+    ),
+    Mutant(
+        "the core takes blocks of swapping decodes a step early in fast forward",
+        f"{ENGINE}/core/lane.py",
+        "        if not self.swaps:\n            step += 1",
+        "        if self.swaps:\n            step += 1",
+    ),
+    Mutant(
+        "answers of the core that were swapped end in order of admission",
+        f"{ENGINE}/core/lane.py",
+        "        if not self.swaps:\n            return slots\n",
+        "        if self.swaps:\n            return slots\n",
     ),
     Mutant(
         "the core passes over the next answer that ends",

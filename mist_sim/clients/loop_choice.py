@@ -46,13 +46,7 @@ def option_beside_steps(config: EngineConfig) -> str:
 
     Empty if there is none.
     """
-    for option, is_set in (
-        (f"role {config.role}", config.role in ("p_heavy", "d_heavy")),
-        ("scheduler.preemption swap", config.scheduler is not None and config.scheduler.swaps),
-    ):
-        if is_set:
-            return option
-    return ""
+    return f"role {config.role}" if config.role in ("p_heavy", "d_heavy") else ""
 
 
 def may_use_lines(config: EngineConfig, memory: LaneMemory) -> bool:

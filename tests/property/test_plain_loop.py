@@ -33,6 +33,7 @@ from tests.effort import examples, features_seen, missing
 from tests.property.strategies import (
     alike,
     cases,
+    some_swap_space,
     with_arrivals_on_boundaries,
     with_time_outs_on_boundaries,
 )
@@ -88,6 +89,7 @@ def engines(draw: st.DrawFn, longest: int = 120) -> Case:
             async_scheduling=draw(st.booleans()),
             uncached_first=draw(st.booleans()),
             caching=draw(st.booleans()),
+            swap=draw(st.none() | some_swap_space(case.options.num_blocks, 1)),
         ),
     )
 
@@ -512,7 +514,9 @@ def test_auto_takes_the_core_for_what_it_serves():
     assert takes() == [SteppedEngines, SteppedLane]
     assert takes(clients__0__step_loop="step") == [SteppedEngines, SteppedLane]
     assert takes(clients__0__step_loop="plain") == [Engines, PlainEngine]
-    assert takes(clients__0__scheduler=swapping) == [Engines, PlainSwappingEngine]
+    assert takes(clients__0__scheduler=swapping) == [SteppedEngines, SteppedLane]
+    plain = {"clients__0__step_loop": "plain", "clients__0__scheduler": swapping}
+    assert takes(**plain) == [Engines, PlainSwappingEngine]
     assert takes(clients__0__step_loop="general") == [Engines, Engine]
     assert takes(clients__0__scheduler={"type": "mixed"}) == [Engines, Engine]
 

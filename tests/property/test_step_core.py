@@ -61,11 +61,6 @@ BUSY = FrontEnd(
 PREDICTORS = [AWKWARD, DYADIC, LINES, SHARING, HOSTED, SLOWER, SCALED_LINES, SCALED_HOSTED]
 
 
-def served(case: Case) -> Case:
-    """Return a case without what the core does not have."""
-    return Case(replace(case.options, swap=None), case.jobs)
-
-
 def step_by_step(result: Result) -> dict[str, Any]:
     """All that a run has recorded, however its steps were put together into rows.
 
@@ -147,7 +142,7 @@ def without_fast_forward() -> Any:
 @given(case=engines(), predictor=st.sampled_from(PREDICTORS), data=st.data())
 def test_the_core_takes_the_steps_of_both_loops(case, predictor, data):
     """Also where arrivals meet ends of steps, and senders give up there."""
-    case = with_arrivals_on_boundaries(data, served(case), predictor)
+    case = with_arrivals_on_boundaries(data, case, predictor)
     if data.draw(st.booleans()):
         case = with_time_outs_on_boundaries(data, case, predictor)
     expected = run_case(case, predictor, "general")
@@ -163,7 +158,7 @@ def test_the_core_takes_the_steps_of_both_loops(case, predictor, data):
 @examples(500)
 @given(number=st.integers(0, 2**32))
 def test_crowds_take_the_same_steps_in_the_core(number):
-    case = served(crowd(number))
+    case = crowd(number)
     expected = run_case(case, DYADIC, "general")
     assert_same_steps(run_case(case, DYADIC, "step"), expected)
     with without_fast_forward():
@@ -189,7 +184,7 @@ def test_the_core_takes_the_steps_of_prefill_and_decode_apart(case, predictor):
 @examples(200)
 @given(case=engines(longest=60), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
 def test_the_core_equals_the_reference(case, predictor, data):
-    case = with_arrivals_on_boundaries(data, served(case), predictor)
+    case = with_arrivals_on_boundaries(data, case, predictor)
     if data.draw(st.booleans()):
         case = with_time_outs_on_boundaries(data, case, predictor)
     with patch.object(EngineOptions, "client", in_core):
@@ -206,7 +201,7 @@ def test_the_core_equals_the_reference(case, predictor, data):
 @given(data=st.data(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_failures_and_changes_of_layout_equal_the_reference(of, cases, data, predictor):
     """A client that changes its layout leaves the core with all that is inside."""
-    case = data.draw(cases(predictor, engines(longest=60).map(served)))
+    case = data.draw(cases(predictor, engines(longest=60)))
     with patch.object(EngineOptions, "client", in_core):
         found = of.assert_exact(case, predictor)
     for feature in of.features(found):
@@ -233,7 +228,6 @@ def in_core(options: EngineOptions, predictor: Predictor, name: str = "engine") 
 )
 def test_walks_to_the_core_give_the_same_steps(several, predictor, router, data):
     """On equal clients as well, whose steps end at the same instants, and beside other loops."""
-    several = [served(case) for case in several]
     if data.draw(st.booleans()):
         several = several[:1] * len(several)
     jobs = with_arrivals_on_boundaries(data, several[0], predictor)

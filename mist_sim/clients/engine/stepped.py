@@ -35,7 +35,7 @@ from mist_sim.clients.engine.core.times import Times
 from mist_sim.clients.engine.held_entries import HeldEntries
 from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.prefill_estimate import PrefillEstimate, Prompts
-from mist_sim.clients.kv_cache.moves.kv_move import GPU, Kind, KvMove
+from mist_sim.clients.kv_cache.moves.kv_move import GPU, HOST, Kind, KvMove
 from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
 from mist_sim.clients.scheduling import ChunkedScheduler
@@ -239,6 +239,9 @@ class SteppedLane:
             prefixes,
         )
         self._lane.tells_prompts = gate is not None
+        self._stores = stores
+        if (space := memory.swap_space) is not None:
+            self._lane.swap_to(space.num_blocks, space.seconds_per_block)
         stepper.lanes.append(self)
         view.lanes.append(self)
 
@@ -437,6 +440,26 @@ class SteppedLane:
         """A request that ends or is preempted has decoded in these steps."""
         request_id = self._inside[slot].visit.request.request_id
         self._recorder.record_tokens(self._track, request_id, first, last, resumed=resumed)
+
+    def copy(self, slot: int, out: bool, num_blocks: int, num_tokens: int, time: float) -> None:
+        """The entries of a request are copied to the host or back, while the next step waits."""
+        sequence = self._inside[slot]
+        move = KvMove("swap_out", sequence, GPU, HOST, num_blocks, num_tokens)
+        move = move if out else move.back()
+        store = self._stores.of(move)
+        transit = store.keep(move) if out else store.fetch(move)
+        self._recorder.record_move(
+            self._track,
+            sequence.visit.request.request_id,
+            move.kind,
+            move.source,
+            move.destination,
+            num_tokens,
+            transit.num_bytes,
+            time,
+            time + transit.after,
+            again=True,
+        )
 
     # --- failures, and changes of layout ------------------------------------------------------
 

@@ -15,6 +15,8 @@ cdef class Blocks:
     @cython.locals(number=cython.longlong)
     cdef enter(self, chain, long long num_tokens)
     cdef free(self, chain, long long number, long long num_tokens)
+    cdef swap_out(self, chain, long long number, long long num_tokens)
+    cdef swap_in(self, chain, long long number, long long num_tokens)
     cdef preempt(self, chain, long long number, long long num_tokens)
     @cython.locals(num_held=cython.longlong, num_own=cython.longlong, num_full=cython.longlong,
                    num_first=cython.longlong)

@@ -102,6 +102,18 @@ class Blocks:
         chain.start_over()
         return chain
 
+    def swap_out(self, chain: Chain | None, number: int, num_tokens: int) -> None:
+        """Take back the blocks of a request, of whose computed tokens the host has a copy."""
+        self.free(chain, number, num_tokens)
+        if chain is not None:
+            chain.start_over()
+
+    def swap_in(self, chain: Chain | None, number: int, num_tokens: int) -> None:
+        """Give a request new blocks, into which the entries of its computed tokens come."""
+        self.grow(number)
+        if chain is not None:
+            self.enter(chain, num_tokens)
+
     def release(self, chain: Chain | None, number: int, num_tokens: int) -> None:
         """Queue blocks as free, the last one first.
 

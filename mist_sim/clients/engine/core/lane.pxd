@@ -9,7 +9,7 @@ from mist_sim.clients.prefixes.shared_prefixes cimport SharedPrefixes
 
 cdef double inf, nan
 cdef long long _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING
-cdef long long _COMING, _CAME, _ABANDONED, _HELD, _COPIED
+cdef long long _COMING, _CAME, _ABANDONED, _HELD, _COPIED, _SWAPPED
 cdef long long _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED, _NO_STEP, _NEVER
 cdef long long _COMES, _HAS_ALL, _LOST, _NOTHING, _AN_ANSWER, _A_PREFIX
 cdef long long _NONE, _ENTRIES, _ENTRIES_SILENTLY
@@ -19,7 +19,7 @@ cdef object longer(object column, str code, Py_ssize_t size)
 
 cdef class Lane:
     cdef readonly long long number, end_phase, plan_phase, max_num_seqs, max_tokens
-    cdef readonly bint whole_must_fit, plans_ahead
+    cdef readonly bint whole_must_fit, plans_ahead, swaps
     cdef public Times times
     cdef readonly Blocks blocks
     cdef readonly Rows rows
@@ -43,6 +43,9 @@ cdef class Lane:
     cdef readonly list running, prefilling, leaving
     cdef readonly object queue
     cdef public list given_up
+    cdef readonly dict swapped
+    cdef long long num_host_free, num_copied
+    cdef double copy_time
     cdef readonly list moved, loaded, came, joined, forgotten, copied
     cdef readonly long long num_coming, num_abandoned, num_held, num_promised
     cdef public long long num_quiet, lag, num_ahead, next_ahead
@@ -55,6 +58,7 @@ cdef class Lane:
     cdef long long[::1] num_cached, num_queued, num_preempted, num_ahead_of, first_step
     cdef long long[::1] last_step, state, num_brought, brings, leaves, resumed
 
+    cpdef swap_to(self, long long num_blocks, double copy_time)
     @cython.locals(slot=cython.longlong)
     cpdef long long add(self, double now, long long num_prompt, long long num_tokens,
                         long long num_final, double last_token_at, chain, long long brings=*,
@@ -111,15 +115,25 @@ cdef class Lane:
     cdef learn(self)
     cdef rest(self)
     cdef bint has_work(self) except -1
-    @cython.locals(num_before=cython.longlong, need=cython.longlong, slot=cython.longlong,
-                   has_preempted=cython.bint)
+    @cython.locals(num_before=cython.longlong, has_preempted=cython.bint)
     cdef bint schedule(self) except -1
+    @cython.locals(slot=cython.longlong, outgrown=list)
+    cdef preempt(self)
     cdef bint is_short(self) except -1
     @cython.locals(need=cython.longlong, budget=cython.longlong, slot=cython.longlong,
                    new=cython.longlong, lacking=cython.longlong)
     cdef long long cut_pieces(self) except -1
-    @cython.locals(slot=cython.longlong, num_known=cython.longlong)
+    @cython.locals(slot=cython.longlong, num_known=cython.longlong, is_outgrown=cython.bint)
     cdef long long preempt_last(self) except -2
+    @cython.locals(num_kept=cython.longlong, number=cython.longlong)
+    cdef bint swap_out(self, long long slot) except -1
+    @cython.locals(slot=cython.longlong, num_kept=cython.longlong, number=cython.longlong,
+                   is_prompt=cython.bint)
+    cdef swap_in(self)
+    @cython.locals(slot=cython.longlong, room=cython.longlong, has_seat=cython.bint)
+    cdef bint fits_back(self) except -1
+    cdef long long num_kept(self, long long slot) except -1
+    cdef copy(self, long long slot, bint out, long long number, long long num_tokens)
     cdef wait_first(self, long long slot)
     @cython.locals(num_unknown=cython.longlong, slot=cython.longlong)
     cdef enter_answers(self)
@@ -157,8 +171,9 @@ cdef class Lane:
     @cython.locals(slot=cython.longlong)
     cdef enter_last(self)
     @cython.locals(slot=cython.longlong, first=cython.longlong, last=cython.longlong,
-                   last_step="long long[::1]")
+                   last_step="long long[::1]", finished=list)
     cdef finish_decodes(self)
+    cdef list in_order_of_joining(self, list slots)
     cdef emit(self, long long slot)
     cdef finish(self, long long slot)
     cdef bint gives_up(self, long long slot) except -1

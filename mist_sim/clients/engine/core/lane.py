@@ -8,6 +8,10 @@ A lane that plans ahead makes the plan of a step when the step before it begins,
 what was known then (`known_until`): it does not know who came since, nor that a request has ended
 with the step before, whose seat and blocks come back behind the plan. A plan that computes nothing
 leaves no step in flight: the next one is made on the spot, and knows everything.
+
+A lane that swaps (vLLM v0) copies the blocks of who gives way to the host, where they fit, and back
+before anybody is admitted. The next step waits for its copies. Prompts have all their blocks from
+their admission on, and decodes take theirs as a step ends.
 """
 
 from __future__ import annotations
@@ -34,9 +38,9 @@ inf, nan = float("inf"), float("nan")
 # states of a slot: LEAVING has all its tokens, and the next plan does not know it; COMING has
 # blocks and no seat, and its entries are on their way; CAME: they are there; ABANDONED gave up
 # meanwhile; HELD has ended, and its blocks stay until others have copied them; COPIED: they have,
-# and the next plan does not know it
+# and the next plan does not know it; SWAPPED waits with its entries on the host
 STATES = FREE, WAITING, PREFILL, DECODE, LEAVING = 0, 1, 2, 3, 4
-COMING, CAME, ABANDONED, HELD, COPIED = 5, 6, 7, 8, 9
+COMING, CAME, ABANDONED, HELD, COPIED, SWAPPED = 5, 6, 7, 8, 9, 10
 # what the client is told of a request: OUTGROWN has more tokens than the whole memory holds;
 # STOPPED: the lane itself has ended its last step; COMES: its entries may come, there are blocks;
 # HAS_ALL: none need to come, the cache has as many; LOST: its entries did not come, and it waits
@@ -50,6 +54,7 @@ LEAVES = NONE, ENTRIES, ENTRIES_SILENTLY = 0, 1, 2
 # a compiled module reads its own numbers fast
 _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING = STATES
 _COMING, _CAME, _ABANDONED, _HELD, _COPIED = COMING, CAME, ABANDONED, HELD, COPIED
+_SWAPPED = SWAPPED
 _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED = WAYS
 _COMES, _HAS_ALL, _LOST = COMES, HAS_ALL, LOST
 _NOTHING, _AN_ANSWER, _A_PREFIX = BRINGS
@@ -73,6 +78,9 @@ class Notes(Protocol):
 
     def emit(self, slot: int, /) -> None:
         """A prompt, or a preempted answer, is computed."""
+
+    def copy(self, slot: int, out: bool, num_blocks: int, num_tokens: int, time: float, /) -> None:
+        """Blocks with the entries of so many tokens go to the host, or come back."""
 
 
 class Lane:
@@ -155,6 +163,11 @@ class Lane:
         # whose blocks come back at the end of the step in flight: they gave up, or were copied
         self.forgotten: list[tuple[Chain | None, int]] = []
         self.copied: list[int] = []
+        # whether those who give way are swapped, and who is on the host, in order of going; its
+        # free blocks, and the seconds of a copy of one; blocks copied before the next step
+        self.swaps = False
+        self.swapped: dict[int, None] = {}
+        self.num_host_free, self.copy_time, self.num_copied = 0, 0.0, 0
         # steps that `quiet` took at once: how many more it may take, -1 if it has not looked;
         # how many have not taken their blocks yet; the seconds of some more
         self.num_quiet, self.lag = 0, 0
@@ -171,6 +184,11 @@ class Lane:
         self.last_step = self.state = array("q")
         self.num_brought = self.brings = self.leaves = self.resumed = array("q")
         self.make_room()
+
+    def swap_to(self, num_blocks: int, copy_time: float) -> None:
+        """Swap to so many blocks of the host; `copy_time`: seconds of a block, either way."""
+        self.swaps = self.whole_must_fit = True
+        self.num_host_free, self.copy_time = num_blocks, copy_time
 
     # --- who comes and goes -------------------------------------------------------------------
 
@@ -238,7 +256,7 @@ class Lane:
                     self.given_up.append((now, slot))
                     self.num_quiet = 0
                     return False
-            elif state not in (_WAITING, _CAME) and not self.is_planning:
+            elif state not in (_WAITING, _CAME, _SWAPPED) and not self.is_planning:
                 self.given_up.append((now, slot))
                 self.seen_at = self.num_steps + 1
                 self.num_quiet = 0
@@ -253,7 +271,8 @@ class Lane:
         self.write()
         if self.time < inf and not self.is_planning:
             self.decode_need = self.turns[self.num_steps % self.blocks.size]
-            self.blocks.free(None, self.decode_need, 0)
+            if not self.swaps:
+                self.blocks.free(None, self.decode_need, 0)
         self.time, self.known_until = inf, inf
         self.is_planning = self.has_changed = self.is_halted = True
         self.num_quiet = 0
@@ -270,7 +289,9 @@ class Lane:
         """Write the steps that have ended."""
         if self.lag:
             self.settle()
-            taken = self.turns[self.num_steps % self.blocks.size]  # for the step in flight
+            taken = 0  # for the step in flight
+            if not self.swaps:
+                taken = self.turns[self.num_steps % self.blocks.size]
             self.rows.end, self.rows.num_waiting = self.ended, self.counts.num_waiting
             self.rows.num_used = self.blocks.num_blocks - self.blocks.num_free - taken
         self.rows.flush()
@@ -301,6 +322,10 @@ class Lane:
         state = self.state[slot]
         if state == _WAITING:
             del self.queue[slot]
+            self.release(slot)
+        elif state == _SWAPPED:
+            del self.swapped[slot]
+            self.num_host_free += self.blocks.count(self.num_kept(slot))
             self.release(slot)
         elif state in (_COMING, _CAME):
             self.num_promised -= self.need_to_join(slot)
@@ -573,6 +598,7 @@ class Lane:
     def plan(self) -> None:
         """Plan the next step and begin it; rest if there is nothing to compute."""
         self.is_planning = False
+        self.num_copied = 0
         if self.leaving and self.known_until == inf:
             self.free_leaving()
         if self.given_up or self.came:
@@ -602,7 +628,7 @@ class Lane:
             state = self.state[slot]
             if state == _LEAVING:
                 self.leaving.remove(slot)
-            elif state in (_WAITING, _COMING, _CAME):
+            elif state in (_WAITING, _COMING, _CAME, _SWAPPED):
                 self.note_left(slot, _GIVEN_UP_WAITING)
             else:
                 self.note_left(slot, _GIVEN_UP)
@@ -612,7 +638,7 @@ class Lane:
         """Do nothing until a request comes."""
         self.rows.flush()
         self.time, self.known_until, self.has_changed = inf, inf, True
-        num_waiting = len(self.queue) + len(self.moved) + len(self.loaded)
+        num_waiting = len(self.queue) + len(self.moved) + len(self.loaded) + len(self.swapped)
         if num_waiting and not (self.num_coming or self.num_abandoned or self.num_held):
             raise InvariantError(f"an engine sleeps with {num_waiting} requests waiting")
 
@@ -622,6 +648,7 @@ class Lane:
             self.num_decodes
             or self.prefilling
             or self.queue
+            or self.swapped
             or self.moved
             or self.loaded
             or self.num_coming
@@ -630,30 +657,25 @@ class Lane:
     def schedule(self) -> bool:
         """Give those who run the blocks of the next step, and admit others.
 
-        A step that preempts admits nobody. Returns whether anybody came in or had to go.
+        A step that preempts admits nobody, nor does one while others are on the host, but for
+        prompts whose entries have come. Returns whether anybody came in or had to go.
         """
         num_before = len(self.running)
         self.is_blocked = False
-        outgrown: list[int] | None = None
-        need = self.decode_need + self.cut_pieces()
-        while need > self.blocks.num_free:
-            slot = self.preempt_last()
-            if slot >= 0:
-                outgrown = [slot] if outgrown is None else [*outgrown, slot]
-            need = self.decode_need + self.cut_pieces()
-        if outgrown is not None:
-            for slot in outgrown:
-                self.end_stay(slot)
-                self.note_left(slot, _OUTGROWN)
-                self.release(slot)
+        if self.decode_need + self.cut_pieces() > self.blocks.num_free:
+            self.preempt()
         has_preempted = len(self.running) < num_before
         if self.moved and not has_preempted:
             self.join()
-        if self.decode_need:
-            self.blocks.grow(self.decode_need)
-            self.decode_need = 0
-        if self.num_writers:
-            self.enter_answers()
+        if self.swaps:
+            if self.swapped and not has_preempted:
+                self.swap_in()
+        else:
+            if self.decode_need:
+                self.blocks.grow(self.decode_need)
+                self.decode_need = 0
+            if self.num_writers:
+                self.enter_answers()
         if self.num_new:
             self.give_pieces_blocks()
         if has_preempted:
@@ -663,6 +685,18 @@ class Lane:
         elif self.queue or self.loaded:
             self.admit(self.max_tokens - self.num_decodes - self.num_new)
         return len(self.running) > num_before
+
+    def preempt(self) -> None:
+        """Let the last ones give way until the others have the blocks of the next step."""
+        outgrown = []
+        while self.is_short():
+            slot = self.preempt_last()
+            if slot >= 0:
+                outgrown.append(slot)
+        for slot in outgrown:
+            self.end_stay(slot)
+            self.note_left(slot, _OUTGROWN)
+            self.release(slot)
 
     def is_short(self) -> bool:
         """Tell whether the next plan will preempt."""
@@ -689,7 +723,8 @@ class Lane:
     def preempt_last(self) -> int:
         """Take the blocks of the request admitted last, which waits before all others.
 
-        Returns its slot if it has outgrown the memory, and can never come back; else -1.
+        It is on the host meanwhile, or is computed again. Returns its slot if it has outgrown the
+        memory, and can never come back; else -1.
         """
         slot = self.running.pop()
         num_known = self.stop(slot)
@@ -697,9 +732,12 @@ class Lane:
             self.leaving.remove(slot)
             self.let_seat_go(slot, num_known)
             return -1
+        is_outgrown = self.blocks.count(self.num_tokens[slot]) > self.blocks.num_blocks
+        if self.swaps and not is_outgrown and self.swap_out(slot):
+            return -1
         self.chains[slot] = self.blocks.preempt(self.chains[slot], self.num_blocks[slot], num_known)
         self.num_blocks[slot] = self.num_computed[slot] = 0
-        if self.blocks.count(self.num_tokens[slot]) > self.blocks.num_blocks:
+        if is_outgrown:
             return slot
         self.end_stay(slot)
         self.first_step[slot] = _NO_STEP
@@ -714,6 +752,75 @@ class Lane:
         self.state[slot] = _WAITING
         self.queue[slot] = None
         self.queue.move_to_end(slot, last=False)
+
+    def swap_out(self, slot: int) -> bool:
+        """Copy the blocks of a request that gives way to the host; return whether they fit."""
+        num_kept = self.num_kept(slot)
+        number = self.blocks.count(num_kept)
+        if number > self.num_host_free:
+            return False
+        self.num_host_free -= number
+        self.copy(slot, True, number, num_kept)
+        self.blocks.swap_out(self.chains[slot], self.num_blocks[slot], num_kept)
+        self.num_blocks[slot] = 0
+        self.end_stay(slot)
+        self.num_preempted[slot] += 1
+        self.num_queued[slot] = 0
+        if self.first_step[slot] == _NO_STEP:
+            self.num_queued[slot] = self.num_tokens[slot] - num_kept
+        self.state[slot] = _SWAPPED
+        self.swapped[slot] = None
+        self.counts.go_back(self.num_queued[slot])
+        return True
+
+    def swap_in(self) -> None:
+        """Bring those back who are on the host, in the order in which they went, while they fit."""
+        while self.swapped and self.fits_back():
+            slot = next(iter(self.swapped))
+            del self.swapped[slot]
+            num_kept = self.num_kept(slot)
+            number = self.blocks.count(num_kept)
+            self.num_host_free += number
+            self.copy(slot, False, number, num_kept)
+            is_prompt = self.first_step[slot] == _NO_STEP
+            self.num_blocks[slot] = number
+            if is_prompt:
+                self.num_blocks[slot] = self.blocks.count(self.num_tokens[slot])
+            self.blocks.swap_in(self.chains[slot], self.num_blocks[slot], num_kept)
+            self.running.append(slot)
+            self.has_changed = True
+            self.counts.begin(self.num_queued[slot])
+            if is_prompt:
+                self.state[slot] = _PREFILL
+                self.prefilling.append(slot)
+                continue
+            self.resumed[slot] = 1
+            self.joined.append(slot)
+            self.first_step[slot] = self.num_steps
+            self.join_decodes(slot)
+            self.decode_need = self.turns[self.num_steps % self.blocks.size]
+        self.is_blocked = bool(self.swapped)
+        self.cut_pieces()
+
+    def fits_back(self) -> bool:
+        """Tell whether the first on the host has a seat and the blocks of its next step."""
+        slot = next(iter(self.swapped))
+        room = self.blocks.num_free - self.decode_need
+        if self.running:
+            room -= self.blocks.num_reserved
+        has_seat = len(self.running) < self.max_num_seqs
+        return has_seat and self.blocks.count(self.num_tokens[slot]) <= room
+
+    def num_kept(self, slot: int) -> int:
+        """Return the tokens whose entries a request that is swapped has: all computed ones."""
+        if self.first_step[slot] == _NO_STEP:
+            return self.num_computed[slot]
+        return self.num_tokens[slot] - 1
+
+    def copy(self, slot: int, out: bool, number: int, num_tokens: int) -> None:
+        """Note that so many blocks are copied before the next step, to the host or back."""
+        self.num_copied += number
+        self.notes.copy(slot, out, number, num_tokens, self.time)
 
     def enter_answers(self) -> None:
         """Let others find the blocks that decodes fill in the step that is planned.
@@ -755,11 +862,11 @@ class Lane:
         """
         blocks = self.blocks
         found: Found | None
-        while budget and (self.loaded or self.queue):
+        while budget and (self.loaded or (self.queue and not self.swapped)):
             if len(self.running) == self.max_num_seqs:
                 self.is_blocked = True
                 return
-            room = blocks.num_free - self.num_promised
+            room = blocks.num_free - self.decode_need - self.num_promised
             if self.running:
                 room -= blocks.num_reserved
             if self.loaded:
@@ -793,7 +900,7 @@ class Lane:
             del self.queue[slot]
             if chain is not None and found is not None and num_computed:
                 blocks.hold(chain, found.num_found)
-            self.num_blocks[slot] = blocks.count(num_computed + new)
+            self.num_blocks[slot] = blocks.count(num_tokens if self.swaps else num_computed + new)
             blocks.grow(self.num_blocks[slot] - num_computed // blocks.size)
             budget -= self.begin_prompt(slot, num_computed, new)
 
@@ -806,7 +913,7 @@ class Lane:
             blocks.enter(chain, num_here)
         new = self.num_tokens[slot] - num_here
         new = min(new, budget)
-        number = blocks.count(num_here + new)
+        number = blocks.count(self.num_tokens[slot] if self.swaps else num_here + new)
         blocks.grow(number - self.num_blocks[slot])
         self.num_blocks[slot] = number
         return self.begin_prompt(slot, num_here, new)
@@ -834,7 +941,7 @@ class Lane:
         start, is_ahead = self.time, self.known_until < inf
         on_the_spot = self.plans_ahead and not is_ahead
         chunks = self.chunks() if self.num_new else ()
-        seconds = self.seconds(chunks, on_the_spot)
+        seconds = self.seconds(chunks, on_the_spot) + self.num_copied * self.copy_time
         if self.has_changed or on_the_spot or self.is_alone or not self.rows.go_on(chunks):
             num_gaps = self.num_decodes
             if self.joined:
@@ -843,7 +950,9 @@ class Lane:
         self.seen_at = self.next_last
         if self.num_new:
             self.find_seen()
-        self.has_changed, self.is_alone = False, on_the_spot
+        if self.swaps and self.joined:
+            self.seen_at = self.num_steps + 1
+        self.has_changed, self.is_alone = False, on_the_spot or self.num_copied > 0
         self.start, self.time, self.phase = start, start + seconds, self.end_phase
         self.was_ahead = is_ahead
         self.known_until = start if self.plans_ahead else inf
@@ -900,9 +1009,13 @@ class Lane:
         lag, size, step = self.lag, self.blocks.size, self.num_steps - self.lag
         self.lag = 0
         number = lag // size * self.num_decodes  # each takes one in `size` steps
-        for more in range(1, lag % size + 1):
+        if not self.swaps:
+            step += 1  # the first has taken its blocks
+        for more in range(lag % size):
             number += self.turns[(step + more) % size]
         self.blocks.grow(number)
+        if self.swaps:
+            self.decode_need = self.turns[self.num_steps % size]
 
     def end(self) -> None:
         """End the step in flight: give its tokens, and let those go that are done."""
@@ -911,6 +1024,8 @@ class Lane:
         if self.forgotten:
             self.free_forgotten()
         end = self.time
+        if self.decode_need:
+            self.blocks.grow(self.decode_need)
         self.rows.note_end(
             end, self.counts.num_waiting, self.blocks.num_blocks - self.blocks.num_free
         )
@@ -921,7 +1036,7 @@ class Lane:
         self.context_sum += self.num_decodes
         if self.joined:
             self.end_first()
-        if self.num_writers and self.blocks.size == 1:
+        if self.num_writers and (self.swaps or self.blocks.size == 1):
             self.enter_last()
         if self.num_steps >= self.next_last:
             self.finish_decodes()
@@ -958,8 +1073,8 @@ class Lane:
             self.free_leaving()  # nothing is left to plan
 
     def enter_last(self) -> None:
-        """Let others find the blocks of one token that decodes have filled."""
-        for slot in self.running:
+        """Let others find the blocks that decodes have filled as the step ends."""
+        for slot in self.in_order_of_joining(self.running):
             chain = self.chains[slot]
             if self.state[slot] == _DECODE and chain is not None:
                 self.enter_answer(chain, self.tokens(slot) - 1)
@@ -967,14 +1082,26 @@ class Lane:
     def finish_decodes(self) -> None:
         """Let those go whose answer ends with this step, and find the next such step."""
         first, last_step = _NEVER, self.last_step
+        finished = []
         for slot in self.running:
             last = last_step[slot]
             if last == self.num_steps:
-                self.leave_decodes(slot)
-                self.finish(slot)
+                finished.append(slot)
             elif last < first:
                 first = last
         self.next_last = first
+        if self.swaps:
+            finished = self.in_order_of_joining(finished)
+        for slot in finished:
+            self.leave_decodes(slot)
+            self.finish(slot)
+
+    def in_order_of_joining(self, slots: list[int]) -> list[int]:
+        """Return running requests as they began to decode; they are in order of admission."""
+        if not self.swaps:
+            return slots
+        places = sorted([(self.first_step[slot], place) for place, slot in enumerate(slots)])
+        return [slots[place] for _, place in places]
 
     def emit(self, slot: int) -> None:
         """Give the token that a whole prompt, or a preempted answer, emits."""
@@ -1042,6 +1169,8 @@ class Lane:
             return self.num_steps + 1 >= self.seen_at
         if self.given_up and self.given_up[0][0] <= self.known_until:
             return True
+        if self.swapped and self.fits_back():
+            return True
         return self.is_short()
 
     def story(self, slot: int) -> Story:
@@ -1069,7 +1198,7 @@ class Lane:
     def is_waiting(self, slot: int) -> bool:
         """Tell whether a request waits, in the queue or for entries."""
         state = self.state[slot]
-        return state in (_WAITING, _COMING, _CAME, _ABANDONED)
+        return state in (_WAITING, _COMING, _CAME, _ABANDONED, _SWAPPED)
 
     def queued_tokens(self, slot: int) -> int:
         """Return the tokens that a request is counted with while it waits."""
@@ -1111,6 +1240,7 @@ class Lane:
     def score(self) -> int:
         """Return how busy it is, see `least_loaded`."""
         num_waiting = len(self.queue) + len(self.moved) + len(self.loaded) + self.num_coming
+        num_waiting += len(self.swapped)
         return 4 * num_waiting + self.num_decodes + len(self.prefilling)
 
     def make_room(self) -> None:

@@ -12,6 +12,7 @@ cdef class FastForward:
     cdef bint skip(self, Lane lane, double until) except -1
     @cython.locals(number=cython.longlong, size=cython.longlong)
     cdef double earliest(self, Lane lane) except? -1
+    @cython.locals(number=cython.longlong, size=cython.longlong, waits=cython.bint)
     cdef long long find_quiet(self, Lane lane) except -1
     @cython.locals(size=cython.longlong, num_left=cython.longlong, step=cython.longlong)
     cdef long long find_room(self, Lane lane, long long number) except -1

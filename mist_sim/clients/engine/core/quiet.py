@@ -50,7 +50,8 @@ class FastForward:
         """Return how many steps end with the same members and memory, the one in flight first."""
         if lane.prefilling or lane.given_up or lane.num_writers or lane.is_alone:
             return 0
-        if (lane.queue or lane.moved or lane.loaded) and not lane.is_blocked:
+        waits = lane.queue or lane.swapped or lane.moved or lane.loaded
+        if waits and not lane.is_blocked:
             return 0
         if lane.joined or lane.came or lane.copied or lane.forgotten:
             return 0
@@ -61,7 +62,7 @@ class FastForward:
 
     def find_room(self, lane: Lane, number: int) -> int:
         """Return how many of so many steps leave blocks for the step after them."""
-        size, num_left = lane.blocks.size, lane.blocks.num_free
+        size, num_left = lane.blocks.size, lane.blocks.num_free - lane.decode_need
         for step in range(number):
             num_left -= lane.turns[(lane.num_steps + 1 + step) % size]
             if num_left < 0:
