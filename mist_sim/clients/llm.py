@@ -33,7 +33,6 @@ from mist_sim.clients.layouts.laid_out import LaidOutClient
 from mist_sim.clients.layouts.layout import EngineLayout
 from mist_sim.clients.loop_choice import (
     may_use_lines,
-    option_beside_steps,
     option_for_general,
 )
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
@@ -163,7 +162,7 @@ class LlmClient(LaidOutClient):
         A `lane_type` of a subclass's own is one. Nor does it after a change of layout.
         """
         own = "" if self.lane_type is Lane else f"lane_type {self.lane_type.__name__}"
-        return self.needs_general_loop or option_beside_steps(self.config) or own
+        return self.needs_general_loop or own
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: make the engines, with all blocks free and no sequence waiting."""
@@ -263,6 +262,8 @@ class LlmClient(LaidOutClient):
                 stores=self._stores(self._first_engine + number),
                 engine=self._first_engine + number,
                 block_bytes=self.kv_block_bytes or nan,
+                flow=self.flow,
+                has_taker=self.has_taker,
             )
             for number, share in enumerate(self._shares)
         ]

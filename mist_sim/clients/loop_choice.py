@@ -41,14 +41,6 @@ def option_for_general(
     return "scheduler.prefill_schedule_interval" if holds_prompts else ""
 
 
-def option_beside_steps(config: EngineConfig) -> str:
-    """Return the option that the engine core does not serve yet, of those of the plain loop.
-
-    Empty if there is none.
-    """
-    return f"role {config.role}" if config.role in ("p_heavy", "d_heavy") else ""
-
-
 def may_use_lines(config: EngineConfig, memory: LaneMemory) -> bool:
     """Tell whether steps of decodes alone may be timed by a line (see `Engine.uses_lines`).
 

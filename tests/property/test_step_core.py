@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import event, given
+from hypothesis import event, given, reject
 from hypothesis import strategies as st
 
 from mist_sim import simulate
@@ -32,6 +32,7 @@ from tests.property.test_plain_loop import (
     crowd,
     engines,
     features,
+    flows,
     general_walks,
     in_loop,
     plain_workload,
@@ -174,6 +175,21 @@ def test_the_core_takes_the_steps_of_prefill_and_decode_apart(case, predictor):
     expected = in_loop(case, predictor, "general")
     assert_same_steps(in_loop(case, predictor, "step"), expected)
     assert_same_steps(in_loop(case, predictor, "plain"), expected)
+    with without_fast_forward():
+        assert_same_steps(in_loop(case, predictor, "step"), expected)
+    for feature in features(expected):
+        event(feature)
+
+
+@pytest.mark.exact
+@examples(300)
+@given(case=flows(), predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]))
+def test_the_core_takes_the_steps_of_answers_that_flow(case, predictor):
+    try:
+        expected = in_loop(case, predictor, "general")
+    except ScenarioError:  # answers wait for one another's memory
+        reject()
+    assert_same_steps(in_loop(case, predictor, "step"), expected)
     with without_fast_forward():
         assert_same_steps(in_loop(case, predictor, "step"), expected)
     for feature in features(expected):

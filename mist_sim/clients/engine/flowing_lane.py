@@ -58,7 +58,7 @@ class FlowingLane(Lane):
         if plan is None or not self.state.waiting:
             return plan
         head = self.state.head()
-        if head and head.is_brought and not (head.has_rest or plan.preempted):
+        if head and head.is_brought and not (head.has_rest or plan.is_disturbed):
             found = StepPlan()
             bring_entries(self.state, found)
             for move in found.moves:
@@ -133,7 +133,7 @@ class FlowingLane(Lane):
         visit = sequence.visit
         visit.num_output_tokens = sequence.num_new_tokens
         visit.last_token_at = sequence.last_token_at
-        visit.outcome = Moved(_num_asked(visit) - sequence.num_new_tokens)
+        visit.outcome = Moved(num_asked(visit) - sequence.num_new_tokens)
         visit.held_kv = self.held.hold(sequence, *self.state.held[sequence])
         visit.held_kv.compute_time = 0.0  # there is nothing that copying could overlap with
         visit.held_kv.pace = self._flow.pace(sequence, visit.last_token_at)
@@ -145,7 +145,7 @@ def _still_here(due: Sequence[tuple[int, SequenceState]]) -> list[SequenceState]
     return [sequence for ticket, sequence in due if sequence.ticket == ticket]
 
 
-def _num_asked(visit: Visit) -> int:
+def num_asked(visit: Visit) -> int:
     """Return the tokens of the answer that a visit was asked for, the first token included."""
     kv = visit.kv
     stages = visit.stages

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mist_sim.clients.engine.core.blocks import Blocks
 from mist_sim.clients.engine.core.core import Core
 from mist_sim.clients.engine.core.counts import Counts
+from mist_sim.clients.engine.core.flow import Flow
 from mist_sim.clients.engine.core.lane import (
     A_PREFIX,
     AN_ANSWER,
@@ -23,6 +24,7 @@ from mist_sim.clients.engine.core.lane import (
     GIVEN_UP_WAITING,
     HAS_ALL,
     LOST,
+    MOVES,
     NONE,
     NOTHING,
     OUTGROWN,
@@ -32,6 +34,7 @@ from mist_sim.clients.engine.core.lane import (
 from mist_sim.clients.engine.core.quiet import FastForward
 from mist_sim.clients.engine.core.rows import Rows
 from mist_sim.clients.engine.core.times import Times
+from mist_sim.clients.engine.flowing_lane import num_asked
 from mist_sim.clients.engine.held_entries import HeldEntries
 from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.prefill_estimate import PrefillEstimate, Prompts
@@ -39,11 +42,14 @@ from mist_sim.clients.kv_cache.moves.kv_move import GPU, HOST, Kind, KvMove
 from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
 from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.clients.scheduling.flowing_answers import flowing_of, pace_of
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.step_track import write_move
 from mist_sim.clients.stores.mover import Mover
 from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.flowing import Backflow, FlowRule
 from mist_sim.core.views import RUNNING, WAITING, ClientState, ContentWatcher
+from mist_sim.core.visit import HeldKv, Moved
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError
 from mist_sim.hardware.predictors.base import Predictor, traits_of
@@ -176,7 +182,8 @@ class SteppedLane:
     new_state: makes its `state`, which says how a request outgrows memory, and shows who is inside
         once the lane has stopped.
     leave: takes visits that end. gate: hears of prompts that are computed; None: need not.
-    stores, engine, block_bytes: as of `Lane` in the general loop.
+    stores, engine, block_bytes: as of `Lane` in the general loop. flow: by which answers leave for
+        other clients, None: they stay. has_taker: as of `FlowingLane`.
     """
 
     def __init__(
@@ -200,7 +207,10 @@ class SteppedLane:
         stores: Stores,
         engine: int,
         block_bytes: float,
+        flow: FlowRule | None,
+        has_taker: Callable[[], bool] | None,
     ) -> None:
+        self._flow, self._has_taker = flow, has_taker
         self._stepper, self._view, self._leave = stepper, view, leave
         self._new_state, self._gate = new_state, gate
         self.held = HeldEntries(view, self._release_held, engine, block_bytes)
@@ -242,6 +252,8 @@ class SteppedLane:
         self._stores = stores
         if (space := memory.swap_space) is not None:
             self._lane.swap_to(space.num_blocks, space.seconds_per_block)
+        if flow is not None:
+            self._lane.flow = flow_in_core(flow)
         stepper.lanes.append(self)
         view.lanes.append(self)
 
@@ -332,6 +344,8 @@ class SteppedLane:
         is_lost = kv is None or kv.is_lost
         if move.kind == "hand_over":
             last = nan if kv is None else kv.last_token_at
+            if kv is not None and kv.num_output_tokens:
+                self.core.pace(sequence.slot, *pace_of(sequence))
         elif not is_lost:
             sequence.visit.num_fetched_tokens = move.num_tokens
         is_lost = is_lost and sequence.has_rest
@@ -348,6 +362,32 @@ class SteppedLane:
     def forget_brought(self, sequence: SequenceState) -> None:
         """Let a prompt in the queue be computed from its start, as its entries are lost."""
         self.core.forget_brought(sequence.slot)
+
+    # --- answers that flow --------------------------------------------------------------------
+
+    def may_move(self) -> bool:
+        """Tell whether another client is up that would go on with answers."""
+        return self._has_taker is None or self._has_taker()
+
+    def turn(self, scheduler: ChunkedScheduler, flow: FlowRule | None) -> None:
+        """Plan with other chunks from now on, and let answers leave by another rule if given."""
+        self.scheduler, self._flow = scheduler, flow or self._flow
+        rule = None if flow is None else flow_in_core(flow)
+        self.core.turn(scheduler.max_num_batched_tokens, rule)
+        self._go_on()
+
+    def _move_on(self, slot: int) -> None:
+        """End the visit of an answer that another client goes on with."""
+        sequence = self._inside.pop(slot)
+        visit = self.settle(sequence)
+        sequence.lane, sequence.phase = None, RUNNING
+        visit.last_token_at = sequence.last_token_at
+        visit.outcome = Moved(num_asked(visit) - sequence.num_new_tokens)
+        visit.held_kv = kv = self._held(sequence)
+        kv.compute_time = 0.0  # there is nothing that copying could overlap with
+        if self._flow is not None:
+            kv.pace = flowing_of(self._flow).pace(sequence, visit.last_token_at)
+        self._leave(visit, None)
 
     # --- what others see comes out ------------------------------------------------------------
 
@@ -371,6 +411,8 @@ class SteppedLane:
             self._inside[slot].have_brought()
         elif how == LOST:
             self._inside[slot].forget_brought()
+        elif how == MOVES:
+            self._move_on(slot)
         else:
             self._hand_back(slot, how)
 
@@ -400,12 +442,15 @@ class SteppedLane:
         """Keep the entries of one that is done, unless it gave up before."""
         visit = sequence.visit
         if visit.outcome is None:
-            num_tokens = sequence.num_tokens - 1
-            number = -(num_tokens // -self._lane.blocks.size)
-            visit.held_kv = self.held.hold(sequence, number, num_tokens)
+            visit.held_kv = self._held(sequence)
         if visit.is_silent:
             visit.num_output_tokens, visit.last_token_at = 0, nan
             visit.num_computed_tokens = sequence.num_prompt_tokens
+
+    def _held(self, sequence: SequenceState) -> HeldKv:
+        """Return the entries of one that leaves."""
+        num_tokens = sequence.num_tokens - 1
+        return self.held.hold(sequence, -(num_tokens // -self._lane.blocks.size), num_tokens)
 
     def settle(self, sequence: SequenceState) -> Visit:
         """Write a visit's progress so far into its record."""
@@ -524,6 +569,14 @@ class SteppedLane:
         self.core.rows.hand_over_ends()
 
 
+def flow_in_core(rule: FlowRule) -> Flow:
+    """Return a rule as the core applies it."""
+    if isinstance(rule, Backflow):
+        most_times = inf if rule.most_times is None else rule.most_times
+        return Flow(rule.most_seconds, most_times, inf, False)
+    return Flow(inf, 0, rule.watermark, rule.counts_seats)
+
+
 def rows_of(recorder: Recorder, track: int, steps_inside: Any) -> Rows:
     """Return what writes the steps of a track."""
     sink = recorder.step_sink(track) if steps_inside is None else None
@@ -589,6 +642,11 @@ class SteppedEngines:
 
         for lane in self.lanes:
             lane.stop(look_if_still)
+
+    def turn(self, scheduler: ChunkedScheduler, flow: FlowRule | None) -> None:
+        """Use another scheduler, and another rule for answers that flow (see `Engines.turn`)."""
+        for lane in self.lanes:
+            lane.turn(scheduler, flow)
 
     @property
     def are_still(self) -> bool:

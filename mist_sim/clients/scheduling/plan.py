@@ -28,6 +28,7 @@ class StepPlan:
     batch: of its only step, if sequences that have ended take part; None: it follows from the other
         fields.
     num_overruns: number of such sequences.
+    is_disturbed: whether any running sequence had to give its memory up, also one that has ended.
     """
 
     num_steps: int = 1
@@ -44,6 +45,7 @@ class StepPlan:
     adapters: AdapterWork | None = None
     batch: StepBatch | None = None
     num_overruns: int = 0
+    is_disturbed: bool = False
 
     @property
     def is_empty(self) -> bool:

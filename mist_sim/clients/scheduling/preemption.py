@@ -66,6 +66,7 @@ def preempt(
 
     was_served: whether it had its turn in this plan, which caches its computed tokens.
     """
+    plan.is_disturbed = True
     if lane.has_ended(sequence):
         lane.preempt_leaving(sequence, was_served=was_served)
         return

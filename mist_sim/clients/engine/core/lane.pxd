@@ -11,7 +11,7 @@ cdef double inf, nan
 cdef long long _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING
 cdef long long _COMING, _CAME, _ABANDONED, _HELD, _COPIED, _SWAPPED
 cdef long long _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED, _NO_STEP, _NEVER
-cdef long long _COMES, _HAS_ALL, _LOST, _NOTHING, _AN_ANSWER, _A_PREFIX
+cdef long long _COMES, _HAS_ALL, _LOST, _MOVES, _NOTHING, _AN_ANSWER, _A_PREFIX
 cdef long long _NONE, _ENTRIES, _ENTRIES_SILENTLY
 
 cdef object longer(object column, str code, Py_ssize_t size)
@@ -19,6 +19,10 @@ cdef object longer(object column, str code, Py_ssize_t size)
 
 cdef class Lane:
     cdef readonly long long number, end_phase, plan_phase, max_num_seqs, max_tokens
+    cdef public object flow
+    cdef readonly list due_slots
+    cdef readonly object first
+    cdef long long num_tickets, num_done_blocks
     cdef readonly bint whole_must_fit, plans_ahead, swaps
     cdef public Times times
     cdef readonly Blocks blocks
@@ -57,6 +61,8 @@ cdef class Lane:
     cdef long long[::1] num_prompt, num_tokens, num_final, num_computed, num_piece, num_blocks
     cdef long long[::1] num_cached, num_queued, num_preempted, num_ahead_of, first_step
     cdef long long[::1] last_step, state, num_brought, brings, leaves, resumed
+    cdef long long[::1] ticket, paced_from, num_backflows
+    cdef double[::1] paced_at
 
     cpdef swap_to(self, long long num_blocks, double copy_time)
     @cython.locals(slot=cython.longlong)
@@ -135,6 +141,9 @@ cdef class Lane:
     cdef long long num_kept(self, long long slot) except -1
     cdef copy(self, long long slot, bint out, long long number, long long num_tokens)
     cdef wait_first(self, long long slot)
+    cdef leave_queue(self, long long slot)
+    @cython.locals(slot=cython.longlong)
+    cdef long long head(self) except -1
     @cython.locals(num_unknown=cython.longlong, slot=cython.longlong)
     cdef enter_answers(self)
     cdef enter_answer(self, chain, long long num_tokens)
@@ -143,11 +152,13 @@ cdef class Lane:
     cdef give_pieces_blocks(self)
     @cython.locals(blocks=Blocks, slot=cython.longlong, num_tokens=cython.longlong,
                    num_computed=cython.longlong, num_shared=cython.longlong, new=cython.longlong,
-                   need=cython.longlong, room=cython.longlong, whole=cython.bint)
+                   need=cython.longlong, room=cython.longlong, whole=cython.bint, flows=cython.bint)
     cdef admit(self, long long budget)
     @cython.locals(blocks=Blocks, num_here=cython.longlong, new=cython.longlong,
                    number=cython.longlong)
     cdef long long go_on(self, long long slot, long long budget) except -1
+    cdef long long room(self) except? -1
+    cdef long long admit_loaded(self, long long budget) except -1
     cdef long long begin_prompt(self, long long slot, long long num_computed, long long new) except -1
     @cython.locals(num_gaps=cython.longlong, start=cython.double, is_ahead=cython.bint, on_the_spot=cython.bint,
                    seconds=cython.double, chunks=tuple)
@@ -168,6 +179,11 @@ cdef class Lane:
     @cython.locals(slot=cython.longlong, has_emitted=cython.bint, each=cython.longlong)
     cdef end_pieces(self)
     cdef take_back(self)
+    @cython.locals(slot=cython.longlong, ticket=cython.longlong)
+    cdef let_flow(self, flow)
+    cdef move_out(self, long long ticket, long long slot)
+    cpdef pace(self, long long slot, double time, long long num_tokens, long long num_backflows)
+    cpdef turn(self, long long max_num_batched_tokens, flow)
     @cython.locals(slot=cython.longlong)
     cdef enter_last(self)
     @cython.locals(slot=cython.longlong, first=cython.longlong, last=cython.longlong,

@@ -43,9 +43,10 @@ STATES = FREE, WAITING, PREFILL, DECODE, LEAVING = 0, 1, 2, 3, 4
 COMING, CAME, ABANDONED, HELD, COPIED, SWAPPED = 5, 6, 7, 8, 9, 10
 # what the client is told of a request: OUTGROWN has more tokens than the whole memory holds;
 # STOPPED: the lane itself has ended its last step; COMES: its entries may come, there are blocks;
-# HAS_ALL: none need to come, the cache has as many; LOST: its entries did not come, and it waits
+# HAS_ALL: none need to come, the cache has as many; LOST: its entries did not come, and it waits;
+# MOVES: another client goes on with its answer
 WAYS = FINISHED, OUTGROWN, GIVEN_UP, GIVEN_UP_WAITING, STOPPED = 0, 1, 2, 3, 4
-COMES, HAS_ALL, LOST = 5, 6, 7
+COMES, HAS_ALL, LOST, MOVES = 5, 6, 7, 8
 # what a request brings: the entries of an answer so far, or of the first tokens of a prompt
 BRINGS = NOTHING, AN_ANSWER, A_PREFIX = 0, 1, 2
 # what it leaves to others as it ends: its entries, and its token, too, which is not given here
@@ -56,7 +57,7 @@ _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING = STATES
 _COMING, _CAME, _ABANDONED, _HELD, _COPIED = COMING, CAME, ABANDONED, HELD, COPIED
 _SWAPPED = SWAPPED
 _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED = WAYS
-_COMES, _HAS_ALL, _LOST = COMES, HAS_ALL, LOST
+_COMES, _HAS_ALL, _LOST, _MOVES = COMES, HAS_ALL, LOST, MOVES
 _NOTHING, _AN_ANSWER, _A_PREFIX = BRINGS
 _NONE, _ENTRIES, _ENTRIES_SILENTLY = LEAVES
 
@@ -81,6 +82,22 @@ class Notes(Protocol):
 
     def copy(self, slot: int, out: bool, num_blocks: int, num_tokens: int, time: float, /) -> None:
         """Blocks with the entries of so many tokens go to the host, or come back."""
+
+    def may_move(self) -> bool:
+        """Tell whether another client is up that would go on with answers."""
+
+
+class Flow(Protocol):
+    """Says which answers go on at other clients (see `flow.py`)."""
+
+    def leaving(self, lane: Lane, /) -> list[int]:
+        """Return who leaves now, in this order."""
+
+    def num_quiet(self, lane: Lane, number: int, /) -> int:
+        """Return how many of so many quiet steps end with no answer too long."""
+
+    def quiet_until(self, lane: Lane, /) -> float:
+        """Return a time before which no step ends that makes an answer too slow, in seconds."""
 
 
 class Lane:
@@ -162,6 +179,12 @@ class Lane:
         self.joined: list[int] = []  # decodes that take their first step here
         # whose blocks come back at the end of the step in flight: they gave up, or were copied
         self.forgotten: list[tuple[Chain | None, int]] = []
+        # answers that others go on with: the rule, and (ticket, slot) of those that leave behind
+        # the step that is planned; who waits before others: such answers, and preempted ones
+        self.flow: Flow | None = None
+        self.due_slots: list[tuple[int, int]] = []
+        self.first: OrderedDict[int, None] = OrderedDict()
+        self.num_tickets = self.num_done_blocks = 0
         self.copied: list[int] = []
         # whether those who give way are swapped, and who is on the host, in order of going; its
         # free blocks, and the seconds of a copy of one; blocks copied before the next step
@@ -183,6 +206,8 @@ class Lane:
         self.num_preempted = self.num_ahead_of = self.first_step = array("q")
         self.last_step = self.state = array("q")
         self.num_brought = self.brings = self.leaves = self.resumed = array("q")
+        self.ticket = self.paced_from = self.num_backflows = array("q")
+        self.paced_at = array("d")
         self.make_room()
 
     def swap_to(self, num_blocks: int, copy_time: float) -> None:
@@ -228,7 +253,12 @@ class Lane:
         self.first_step[slot], self.last_step[slot] = _NO_STEP, _NEVER
         self.state[slot] = _WAITING
         self.chains[slot] = chain
+        self.ticket[slot] = self.num_backflows[slot] = 0
+        self.paced_at[slot], self.paced_from[slot] = nan, 1
         self.queue[slot] = None
+        if self.flow is not None and brings == _AN_ANSWER:
+            self.first[slot] = None
+            self.num_quiet = 0
         if not self.is_blocked:
             self.num_quiet = 0
         self.is_halted = False
@@ -321,7 +351,7 @@ class Lane:
         self.num_quiet = 0
         state = self.state[slot]
         if state == _WAITING:
-            del self.queue[slot]
+            self.leave_queue(slot)
             self.release(slot)
         elif state == _SWAPPED:
             del self.swapped[slot]
@@ -342,6 +372,8 @@ class Lane:
             if state != _LEAVING:
                 self.end_stay(slot)
             self.running.remove(slot)
+            if state != _LEAVING:
+                self.num_done_blocks += self.num_blocks[slot]
             self.let_seat_go(slot, num_known)
 
     def stop(self, slot: int) -> int:
@@ -373,6 +405,8 @@ class Lane:
     def join_decodes(self, slot: int) -> None:
         """Let a request decode that has its first token."""
         self.state[slot] = _DECODE
+        self.num_tickets += 1
+        self.ticket[slot] = self.num_tickets
         self.num_decodes += 1
         self.context_sum += self.num_tokens[slot] - 1
         self.turns[self.turn_of(slot)] += 1
@@ -445,6 +479,7 @@ class Lane:
             self.state[slot] = _HELD
             self.num_held += 1
         else:
+            self.num_done_blocks -= self.num_blocks[slot]
             self.free(slot, num_computed)
             self.release(slot)
 
@@ -752,6 +787,22 @@ class Lane:
         self.state[slot] = _WAITING
         self.queue[slot] = None
         self.queue.move_to_end(slot, last=False)
+        if self.flow is not None:
+            self.first[slot] = None
+            self.first.move_to_end(slot, last=False)
+
+    def leave_queue(self, slot: int) -> None:
+        """Take a request out of the queue."""
+        del self.queue[slot]
+        self.first.pop(slot, None)
+
+    def head(self) -> int:
+        """Return who is admitted next: the first to arrive, but answers of others come before."""
+        for slot in self.first:
+            if self.queued_at[slot] <= self.known_until:
+                return slot
+            break
+        return next(iter(self.queue))
 
     def swap_out(self, slot: int) -> bool:
         """Copy the blocks of a request that gives way to the host; return whether they fit."""
@@ -862,21 +913,18 @@ class Lane:
         """
         blocks = self.blocks
         found: Found | None
-        while budget and (self.loaded or (self.queue and not self.swapped)):
+        flows = self.flow is not None
+        if self.loaded:
+            budget = self.admit_loaded(budget)
+        while (budget or flows) and self.queue and not (self.loaded or self.swapped):
             if len(self.running) == self.max_num_seqs:
                 self.is_blocked = True
                 return
-            room = blocks.num_free - self.decode_need - self.num_promised
-            if self.running:
-                room -= blocks.num_reserved
-            if self.loaded:
-                if room < 0:
-                    self.is_blocked = True
-                    return
-                budget -= self.go_on(self.loaded.pop(0), budget)
-                continue
-            slot = next(iter(self.queue))
+            room = self.room()
+            slot = self.head() if flows else next(iter(self.queue))
             if self.queued_at[slot] > self.known_until:
+                return
+            if not budget and self.brings[slot] != _AN_ANSWER:
                 return
             num_tokens, num_computed, num_shared = self.num_tokens[slot], 0, 0
             chain, found = self.chains[slot], None
@@ -886,23 +934,39 @@ class Lane:
             new = num_tokens - num_computed
             new = min(new, budget)
             whole = self.whole_must_fit or self.brings[slot] != _NOTHING
+            whole = whole or (flows and self.num_preempted[slot] > 0)
             need = blocks.count(num_tokens if whole else num_computed + new)
             if need - num_shared > room:
                 self.is_blocked = found is None or not blocks.may_gain(found, whole)
                 return
+            self.leave_queue(slot)
             if self.brings[slot]:
                 if self.brings[slot] == _AN_ANSWER or num_computed < self.num_brought[slot]:
-                    del self.queue[slot]
                     self.bring(slot, found)
                     continue
                 self.have_brought(slot)
                 self.note_left(slot, _HAS_ALL)
-            del self.queue[slot]
             if chain is not None and found is not None and num_computed:
                 blocks.hold(chain, found.num_found)
             self.num_blocks[slot] = blocks.count(num_tokens if self.swaps else num_computed + new)
             blocks.grow(self.num_blocks[slot] - num_computed // blocks.size)
             budget -= self.begin_prompt(slot, num_computed, new)
+
+    def room(self) -> int:
+        """Return the blocks that admissions may take, less than 0 if too many are promised."""
+        room = self.blocks.num_free - self.decode_need - self.num_promised
+        if self.running:
+            room -= self.blocks.num_reserved
+        return room
+
+    def admit_loaded(self, budget: int) -> int:
+        """Admit prompts whose entries have come; return the tokens of the budget that are left."""
+        while budget and self.loaded:
+            if len(self.running) == self.max_num_seqs or self.room() < 0:
+                self.is_blocked = True
+                break
+            budget -= self.go_on(self.loaded.pop(0), budget)
+        return budget
 
     def go_on(self, slot: int, budget: int) -> int:
         """Admit a prompt behind entries that have come; return the tokens that it gets."""
@@ -1069,8 +1133,53 @@ class Lane:
                 self.end_given_up()
         if self.copied:
             self.free_copied()
+        flow = self.flow
+        if flow is not None:
+            self.let_flow(flow)
         if self.leaving and not self.has_work():
             self.free_leaving()  # nothing is left to plan
+
+    # --- answers that others go on with -------------------------------------------------------
+
+    def let_flow(self, flow: Flow) -> None:
+        """Let answers go to other clients, behind the step that is planned already if it is."""
+        due, self.due_slots = self.due_slots, []
+        if due and not self.notes.may_move():
+            return
+        for ticket, slot in due:
+            self.move_out(ticket, slot)
+        found = [(self.ticket[slot], slot) for slot in flow.leaving(self)]
+        if not found or not (due or self.notes.may_move()):
+            return
+        if self.plans_ahead:
+            self.due_slots = found
+            return
+        for ticket, slot in found:
+            self.move_out(ticket, slot)
+        self.free_leaving()
+
+    def move_out(self, ticket: int, slot: int) -> None:
+        """Let an answer go to another client, unless it is done, away, or given up meanwhile."""
+        if self.state[slot] != _DECODE or self.ticket[slot] != ticket or self.gives_up(slot):
+            return
+        self.stop(slot)
+        self.end_stay(slot)
+        self.leaves[slot], self.state[slot] = _ENTRIES, _LEAVING
+        self.num_done_blocks += self.num_blocks[slot]
+        self.leaving.append(slot)
+        self.note_left(slot, _MOVES)
+
+    def pace(self, slot: int, time: float, num_tokens: int, num_backflows: int) -> None:
+        """Say from which token on the time per token of an answer counts."""
+        self.paced_at[slot], self.paced_from[slot] = time, num_tokens
+        self.num_backflows[slot] = num_backflows
+
+    def turn(self, max_num_batched_tokens: int, flow: Flow | None) -> None:
+        """Plan with other chunks, and let answers leave by another rule, unless that is None."""
+        self.max_tokens = max_num_batched_tokens
+        self.num_quiet = 0
+        if flow is not None:
+            self.flow, self.due_slots = flow, []
 
     def enter_last(self) -> None:
         """Let others find the blocks that decodes have filled as the step ends."""
@@ -1132,6 +1241,7 @@ class Lane:
         self.end_stay(slot)
         if self.leaves[slot] and self.gives_up(slot):
             self.leaves[slot] = _NONE
+        self.num_done_blocks += self.num_blocks[slot]
         self.note_left(slot, _FINISHED)
 
     def gives_up(self, slot: int) -> bool:
@@ -1268,6 +1378,10 @@ class Lane:
         self.brings = longer(self.brings, "q", self.num_slots)
         self.leaves = longer(self.leaves, "q", self.num_slots)
         self.resumed = longer(self.resumed, "q", self.num_slots)
+        self.ticket = longer(self.ticket, "q", self.num_slots)
+        self.paced_from = longer(self.paced_from, "q", self.num_slots)
+        self.num_backflows = longer(self.num_backflows, "q", self.num_slots)
+        self.paced_at = longer(self.paced_at, "d", self.num_slots)
         self.chains.extend([None] * (self.num_slots - before))
         self.unused.extend(range(self.num_slots - 1, before - 1, -1))
 

@@ -27,6 +27,10 @@ class FastForward:
             lane.num_quiet = self.find_quiet(lane)
         if not lane.num_quiet or lane.time >= until:
             return False
+        if lane.flow is not None:
+            until = min(until, lane.flow.quiet_until(lane))
+            if lane.time >= until:
+                return False
         if lane.times.has_line(lane.num_decodes) and not lane.times.needs_longest:
             self.skip_on_line(lane, until)
         else:
@@ -44,7 +48,10 @@ class FastForward:
             return lane.time
         if not lane.times.has_line(lane.num_decodes):
             return lane.time
-        return lane.time + lane.num_quiet * (lane.time - lane.start) * _SURELY
+        time = lane.time + lane.num_quiet * (lane.time - lane.start) * _SURELY
+        if lane.flow is not None:
+            time = max(lane.time, min(time, lane.flow.quiet_until(lane)))
+        return time
 
     def find_quiet(self, lane: Lane) -> int:
         """Return how many steps end with the same members and memory, the one in flight first."""
@@ -56,6 +63,8 @@ class FastForward:
         if lane.joined or lane.came or lane.copied or lane.forgotten:
             return 0
         number, size = lane.seen_at - lane.num_steps - 1, lane.blocks.size
+        if lane.flow is not None:
+            number = lane.flow.num_quiet(lane, number)
         if (number // size + 1) * lane.num_decodes <= lane.blocks.num_free:
             return number
         return self.find_room(lane, number)
