@@ -137,32 +137,21 @@ class LlmClient(LaidOutClient):
         self._shares = lane_shares(scheduler.max_num_seqs, config.data_parallel_size, num_lanes)
         if config.speculative_config:
             check_speculation(config)
-        option = self.needs_general_loop
-        if config.step_loop == "step":
-            option = self.needs_other_loop
-        if config.step_loop in ("plain", "step") and option:
+        if config.step_loop == "step" and (option := self.needs_general_loop):
             raise ScenarioError(
-                f"{name}: step_loop must not be {config.step_loop} with {option}; auto takes "
-                "another loop"
+                f"{name}: step_loop must not be step with {option}; auto takes another loop"
             )
 
     @property
     def needs_general_loop(self) -> str:
-        """The option for which its steps take the general loop; empty where the plain one does.
+        """The option for which its steps take the general loop; empty where the core takes them.
 
-        That one turns general with a request it does not expect (`PlainRoleEngine`) or a layout.
+        A `lane_type` of a subclass's own is one. After a change of layout the loop is general, too.
         """
+        if self.lane_type is not Lane:
+            return f"lane_type {self.lane_type.__name__}"
         num_ranks = len(self.predictor.ranks)
         return option_for_general(self.config, self.rules, self.memory, num_ranks, self.lockstep)
-
-    @property
-    def needs_other_loop(self) -> str:
-        """The option for which the engine core does not take its steps; empty where it does.
-
-        A `lane_type` of a subclass's own is one. Nor does it after a change of layout.
-        """
-        own = "" if self.lane_type is Lane else f"lane_type {self.lane_type.__name__}"
-        return self.needs_general_loop or own
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: make the engines, with all blocks free and no sequence waiting."""
@@ -170,8 +159,7 @@ class LlmClient(LaidOutClient):
         self.stays: dict[Visit, SequenceState]
         self._gate = self._make_gate()
         self._enters_later = bool(self.request_overhead or self.prompt_token_overhead)
-        is_plain = self._is_stepped or self._takes_plain_loop
-        self._enters_at_once = is_plain and not (self._enters_later or self._gate)
+        self._enters_at_once = self._is_stepped and not (self._enters_later or self._gate)
         self._turned: tuple[Role, int, FlowRule | None] | None = None
         self._engines = self._make_engines()
         kv_state = SteppedKvState if self._is_stepped else EngineKvState
@@ -231,9 +219,7 @@ class LlmClient(LaidOutClient):
             async_scheduling=self.async_scheduling,
             client_id=self.client_id,
             num_engines=self.data_parallel_size,
-            plain=self._takes_plain_loop,
             lines=may_use_lines(self.config, self.memory),
-            role=self.config.role,
             enters_later=self._enters_later,
         )
 
@@ -273,17 +259,12 @@ class LlmClient(LaidOutClient):
     def _takes_steps(self) -> bool:
         """Whether the engine core takes its steps in the present layout."""
         may = self.config.step_loop in ("step", "auto") and not self._layout_number
-        return may and not self.needs_other_loop
+        return may and not self.needs_general_loop
 
     @property
     def _is_stepped(self) -> bool:
         """Whether the core takes the steps of its present engines, as its view knows."""
         return isinstance(self.view, SteppedView) and not self._layout_number
-
-    @property
-    def _takes_plain_loop(self) -> bool:
-        is_general = self.config.step_loop == "general" or self._layout_number > 0
-        return not (is_general or self.needs_general_loop)
 
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
         number = self._first_engine + engine

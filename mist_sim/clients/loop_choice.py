@@ -1,4 +1,4 @@
-"""Chooses the loop of an engine: the core, the plain loop, or the general one."""
+"""Chooses the loop of an engine: the core, or the general one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mist_sim.clients.scheduling.cadence import interval_of
 def option_for_general(
     config: EngineConfig, rules: EngineRules, memory: LaneMemory, num_ranks: int, lockstep: bool
 ) -> str:
-    """Return the option that the plain loop does not support; empty if there is none.
+    """Return the option that the engine core does not serve; empty if there is none.
 
     rules: of the engine's version. memory: of its lanes. num_ranks: of a pipeline, and lockstep:
     whether replicas step together, both in the client's present layout.
@@ -32,8 +32,8 @@ def option_for_general(
         if is_set:
             return option
     preemptions = ("recompute",) if config.role else ("recompute", "swap")
-    for name, plain in (("order", ("fcfs",)), ("preemption", preemptions)):
-        if (value := getattr(scheduler, name)) not in plain:
+    for name, served in (("order", ("fcfs",)), ("preemption", preemptions)):
+        if (value := getattr(scheduler, name)) not in served:
             return f"scheduler.{name} {value}"
     if getattr(scheduler, "long_prefill_token_threshold", None) is not None:
         return "scheduler.long_prefill_token_threshold"

@@ -2,7 +2,7 @@
 
 Most runs have only such requests. The coordinator would run a process that waits for the visit;
 here the same work is one call at the arrival and one at the end. The order of the records and all
-times are bit-identical (`tests/property/test_plain_loop.py`).
+times are bit-identical (`tests/property/test_step_core.py`).
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors.beside import Beside
 from mist_sim.models.adapters import AdapterMoves, LoraConfig
 from tests.effort import examples, features_seen, missing
+from tests.property.loop_cases import served
 from tests.property.strategies import cases, with_arrivals_on_boundaries
-from tests.property.test_plain_loop import plain
 from tests.reference.comparison import Case, assert_exact
 from tests.reference.predictors import AffinePredictor
 
@@ -41,7 +41,7 @@ TIMED = Beside(AffinePredictor(), Linear(), "adapters", "memory")
 @st.composite
 def engines(draw: st.DrawFn, longest: int = 100) -> Case:
     """An engine with adapters, planned ahead or not, and jobs that name some."""
-    drawn = plain(draw(cases(longest=longest, policy="chunked", drafts=False)))
+    drawn = served(draw(cases(longest=longest, policy="chunked", drafts=False)))
     max_loras = draw(st.integers(1, 4))
     speed = draw(st.none() | st.just(1e9))
     most = None if speed is None else draw(st.none() | st.integers(max_loras, max_loras + 3))

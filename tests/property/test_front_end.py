@@ -14,6 +14,7 @@ from mist_sim.core.front_end import NONE, ApiServers
 from mist_sim.metrics import Result
 from mist_sim.simulation import Simulation
 from tests.effort import examples
+from tests.property.loop_cases import client, engines, general_walks, plain_workload
 from tests.property.strategies import (
     ahead,
     ahead_together,
@@ -23,14 +24,7 @@ from tests.property.strategies import (
     queued,
     with_time_outs_on_boundaries,
 )
-from tests.property.test_plain_loop import (
-    all_bits,
-    assert_same,
-    client,
-    engines,
-    general_walks,
-    plain_workload,
-)
+from tests.property.test_step_core import assert_same_steps
 from tests.reference.comparison import Case, workload
 from tests.reference.predictors import AWKWARD, DYADIC, LINES
 
@@ -81,9 +75,9 @@ def test_what_engines_have_emitted_is_counted_and_no_more(case, predictor, data)
 def test_loops_and_walks_behind_a_front_end_give_the_same_bits(case, predictor, data):
     walk = plain_workload(case)
     with general_walks():
-        expected = all_bits(run(case, predictor, "general", workload=walk))
-    assert_same(all_bits(run(case, predictor, "plain", workload=walk)), expected)
+        expected = run(case, predictor, "general", workload=walk)
+    assert_same_steps(run(case, predictor, "step", workload=walk), expected)
     if data.draw(st.booleans()):
         case = with_time_outs_on_boundaries(data, case, predictor)
-    expected = all_bits(run(case, predictor, "general"))
-    assert_same(all_bits(run(case, predictor, "plain")), expected)
+    expected = run(case, predictor, "general")
+    assert_same_steps(run(case, predictor, "step"), expected)

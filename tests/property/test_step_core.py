@@ -11,21 +11,24 @@ import pytest
 from hypothesis import event, given, reject
 from hypothesis import strategies as st
 
-from mist_sim import simulate
+from mist_sim import Scenario, simulate
 from mist_sim.clients import LlmClient
-from mist_sim.clients.engine import stepped
+from mist_sim.clients.engine import run_length, stepped
 from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.loop import Engine
+from mist_sim.clients.engine.replicas import Engines
+from mist_sim.clients.engine.stepped import SteppedEngines, SteppedLane
 from mist_sim.clients.kv_cache import EngineMemory
 from mist_sim.core.front_end import FrontEnd
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import ColumnRecorder, Result
-from mist_sim.routers import ROUTERS
+from mist_sim.routers import ROUTERS, FlowingPolicy
 from mist_sim.simulation import Simulation
-from tests.effort import examples
+from mist_sim.traces import ClosedLoop
+from tests.effort import examples, features_seen, missing
 from tests.property import test_failures, test_layouts
-from tests.property.strategies import with_arrivals_on_boundaries, with_time_outs_on_boundaries
-from tests.property.test_plain_loop import (
+from tests.property.loop_cases import (
     NAMES,
     Watched,
     client,
@@ -39,7 +42,15 @@ from tests.property.test_plain_loop import (
     roles,
     run_case,
 )
+from tests.property.strategies import (
+    cases,
+    with_arrivals_on_boundaries,
+    with_time_outs_on_boundaries,
+)
+from tests.reference.cluster import Costs
+from tests.reference.cluster_case import ClusterCase
 from tests.reference.comparison import Case, EngineOptions, assert_exact
+from tests.reference.memory import SwapSpace
 from tests.reference.predictors import (
     AWKWARD,
     DYADIC,
@@ -51,7 +62,7 @@ from tests.reference.predictors import (
     SHARING,
     SLOWER,
 )
-from tests.reference.scenarios import scenario
+from tests.reference.scenarios import PRESSED, scenario
 from tests.reference.stepwise import Job
 
 TABLES = ("requests", "visits", "tokens", "drafts", "moves", "states", "losses")
@@ -141,14 +152,13 @@ def without_fast_forward() -> Any:
 @pytest.mark.exact
 @examples(300)
 @given(case=engines(), predictor=st.sampled_from(PREDICTORS), data=st.data())
-def test_the_core_takes_the_steps_of_both_loops(case, predictor, data):
+def test_the_core_takes_the_steps_of_the_general_loop(case, predictor, data):
     """Also where arrivals meet ends of steps, and senders give up there."""
     case = with_arrivals_on_boundaries(data, case, predictor)
     if data.draw(st.booleans()):
         case = with_time_outs_on_boundaries(data, case, predictor)
     expected = run_case(case, predictor, "general")
     assert_same_steps(run_case(case, predictor, "step"), expected)
-    assert_same_steps(run_case(case, predictor, "plain"), expected)
     with without_fast_forward():
         assert_same_steps(run_case(case, predictor, "step"), expected)
     for feature in features(expected):
@@ -174,7 +184,6 @@ def test_crowds_take_the_same_steps_in_the_core(number):
 def test_the_core_takes_the_steps_of_prefill_and_decode_apart(case, predictor):
     expected = in_loop(case, predictor, "general")
     assert_same_steps(in_loop(case, predictor, "step"), expected)
-    assert_same_steps(in_loop(case, predictor, "plain"), expected)
     with without_fast_forward():
         assert_same_steps(in_loop(case, predictor, "step"), expected)
     for feature in features(expected):
@@ -248,7 +257,7 @@ def test_walks_to_the_core_give_the_same_steps(several, predictor, router, data)
         several = several[:1] * len(several)
     jobs = with_arrivals_on_boundaries(data, several[0], predictor)
     front_end = data.draw(st.sampled_from([None, BUSY]))
-    mixed = data.draw(st.lists(st.sampled_from(["step", "plain"]), min_size=4, max_size=4))
+    mixed = data.draw(st.lists(st.sampled_from(["step", "general"]), min_size=4, max_size=4))
 
     def run(*loops: str, recorder: ColumnRecorder | None = None) -> Result:
         clients = [client(case, predictor, loops[k], str(k)) for k, case in enumerate(several)]
@@ -270,7 +279,7 @@ def test_walks_to_the_core_give_the_same_steps(several, predictor, router, data)
 
 def test_clients_of_one_entry_count_their_own_tokens():
     """Else a front end waits for what the servers of others stream."""
-    one = client(Case(EngineOptions("chunked", 100, 8, 8, 64), ()), DYADIC, "plain")
+    one = client(Case(EngineOptions("chunked", 100, 8, 8, 64), ()), DYADIC, "step")
     other = one.named("other")
     jobs = Case(EngineOptions("chunked", 100, 8, 8, 64), (Job(0.0, 4, 3), Job(0.0, 4, 5)))
     Simulation(clients=[one, other], workload=plain_workload(jobs)).run()
@@ -314,3 +323,258 @@ def test_the_core_refuses_a_lane_of_ones_own():
     memory = EngineMemory(num_gpu_blocks=100)
     with pytest.raises(ScenarioError, match="lane_type OwnLane"):
         OwnClient("llm", made.config, predictor=made.predictor, memory=memory)
+
+
+@pytest.mark.exact
+@examples(200)
+@given(case=cases(longest=60), predictor=st.sampled_from([LINES, HOSTED, SCALED_LINES]))
+def test_lines_give_the_bits_of_the_predictor(case, predictor):
+    """In whatever loop an engine takes by itself, some steps of decodes alone are timed by them."""
+    expected = run_case(case, predictor, "general")
+    assert_same_steps(run_case(case, predictor, "auto"), expected)
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("ahead", [True, False])
+def test_lines_let_the_first_step_wait_for_copies(ahead):
+    """Answers of 60 tokens and more in 20 blocks of 8 tokens: some are swapped out."""
+    swap = SwapSpace(40, 0.25)
+    options = EngineOptions("continuous", 20, 8, 8, 128, async_scheduling=ahead, swap=swap)
+    case = Case(options, tuple(Job(0.0, 8, 60 + 5 * number) for number in range(4)))
+    expected = run_case(case, LINES, "general")
+    assert_same_steps(run_case(case, LINES, "auto"), expected)
+    assert expected.summary["num_preemptions"]
+
+
+@pytest.mark.exact
+def test_loops_leave_the_same_blocks_to_those_who_run():
+    """The third prompt would fit, but for the blocks that are reserved."""
+    jobs = (Job(0.0, 40, 30), Job(0.0, 36, 30), Job(0.0, 30, 10))
+    case = Case(EngineOptions("chunked", 30, 4, 8, 128, watermark=0.3), jobs)
+    expected = run_case(case, AWKWARD, "general")
+    assert_same_steps(run_case(case, AWKWARD, "step"), expected)
+    assert expected.requests["queued"].gt(0).tolist() == [False, False, True]
+
+
+@pytest.mark.exact
+def test_who_gave_way_finds_what_others_fill_in_the_same_step():
+    """All have one conversation, and a block filled by that step lets one back in after it."""
+    lengths = ((8, 27), (9, 37), (5, 21), (12, 18))
+    jobs = [Job(0.0, *each, content=((0, 60),)) for each in lengths]
+    jobs.append(Job(0.016835274803812507, 6, 12, content=((0, 60),)))
+    options = EngineOptions(
+        "chunked", 11, 4, 8, 8, caching=True, uncached_first=True, async_scheduling=True
+    )
+    case = Case(options, tuple(jobs))
+    expected = run_case(case, DYADIC, "general")
+    assert_same_steps(run_case(case, DYADIC, "step"), expected)
+    assert expected.summary["num_preemptions"]
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("swap", [None, SwapSpace(3, 2.0**-9)])
+def test_a_lone_answer_leaves_no_step_when_it_outgrows_memory(swap, ahead):
+    options = EngineOptions(
+        "chunked", 3, 4, 8, 64, caching=swap is None, swap=swap, async_scheduling=ahead
+    )
+    case = Case(options, (Job(0.0, 8, 10, content=((0, 8),)), Job(0.0, 2, 2)))
+    expected = run_case(case, DYADIC, "general")
+    assert_same_steps(run_case(case, DYADIC, "step"), expected)
+    assert expected.requests["status"].tolist() == ["rejected", "finished"]
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("ahead", [True, False])
+def test_single_steps_of_decodes_last_as_long_as_those_of_runs(ahead):
+    """Answers end one after the other, so that between two ends there is one step."""
+    options = EngineOptions("chunked", 100, 8, 8, 128, async_scheduling=ahead)
+    case = Case(options, tuple(Job(0.0, 8, length) for length in range(2, 7)))
+    expected = run_case(case, LINES, "general")
+    assert_same_steps(run_case(case, LINES, "step"), expected)
+    assert (expected.steps["num_steps"] == 1).sum() > 3
+
+
+@examples(100)
+@given(case=engines(longest=60), first=st.integers(1, 4), longest=st.integers(4, 64))
+def test_loops_give_the_same_bits_however_long_runs_are(case, first, longest):
+    with patch.multiple(run_length, _FIRST_RUN=first, _LONGEST_RUN=longest):
+        expected = run_case(case, DYADIC, "general")
+        assert_same_steps(run_case(case, DYADIC, "step"), expected)
+
+
+@pytest.mark.deep
+def test_each_hard_feature_is_reached():
+    wanted = (
+        "preempted",
+        "cached",
+        "several prompts in a step",
+        "prompts beside decodes",
+        "several steps with a prompt",
+        "status rejected",
+        "status timed_out",
+    )
+    seen = features_seen(engines(), lambda case: features(run_case(case, DYADIC, "step")), wanted)
+    assert not missing(seen, wanted), seen
+
+
+@pytest.mark.exact
+def test_a_decode_lane_shares_blocks_from_the_plan_on_that_knows_of_the_first_prefix():
+    """The last answer is preempted, and finds all but the token that its last plan lacked."""
+    prompts = EngineOptions("chunked", 32, 1, 2, 64, caching=True, role="prefill")
+    answers = EngineOptions("chunked", 84, 1, 7, 7, caching=True, async_scheduling=True)
+    jobs = Job(0.0, 1, 1), Job(0.3046875, 29, 19), Job(0.3359375, 32, 8, content=((0, 40),))
+    clients = prompts, prompts, replace(answers, role="decode")
+    case = ClusterCase(clients, jobs, "round_robin", link=(2.0**24, 0.0))
+    expected = assert_loops_are_the_same(case, DYADIC)
+    assert expected.summary["num_preemptions"] == 1
+
+
+@pytest.mark.exact
+def test_an_answer_that_is_given_up_leaves_the_same_blocks():
+    """Others find what a plan knew of one whose user gave up at a client that plans ahead."""
+    p = EngineOptions("chunked", 40, 4, 5, 64, caching=True, async_scheduling=True, role="p_heavy")
+    d = EngineOptions("chunked", 16, 4, 2, 64, caching=True, role="d_heavy")
+    one, other = ((0, 40),), ((1, 8), (2, 30))
+    jobs = (
+        Job(0.0, 8, 12, content=one, timeout=0.0234375),
+        Job(0.0, 30, 17, content=other, timeout=0.03515625),
+        Job(0.0, 4, 6, content=other, timeout=0.0234375),
+        Job(0.0, 30, 6, content=one),
+        Job(0.0, 30, 2, content=other),
+        Job(0.0, 14, 5, content=one, timeout=0.0859375),
+        Job(0.0, 30, 20, content=other),
+    )
+    step = 2.0**-8
+    case = ClusterCase(
+        (p, p, d),
+        jobs,
+        "round_robin",
+        ClosedLoop(concurrency=3),
+        link=(2.0**25, step),
+        costs=Costs(start=step, block=step / 8, block_afterwards=step / 4),
+        flows=FlowingPolicy(tpot=1.0, watermark=0.5, max_backflows=None),
+    )
+    expected = assert_loops_are_the_same(case, DYADIC)
+    assert expected.requests["num_cached_tokens"].any()
+
+
+@pytest.mark.exact
+def test_an_answer_preempted_as_it_joins_comes_back_when_all_its_blocks_are_free():
+    """Its first piece would fit beside the other answer, as that of a new prompt may."""
+    p = EngineOptions("chunked", 17, 4, 5, 32, role="p_heavy")
+    d = EngineOptions("chunked", 20, 4, 5, 32, role="d_heavy", whole_must_fit=False)
+    jobs = Job(0.0, 35, 3), Job(0.140625, 3, 40)
+    flows = FlowingPolicy(tpot=2.0**-9)
+    case = ClusterCase((p, d), jobs, "round_robin", link=(2.0**17, 0.0), flows=flows)
+    expected = assert_loops_are_the_same(case, DYADIC)
+    assert expected.requests["num_preemptions"].tolist() == [1, 0]
+
+
+def assert_loops_are_the_same(case: ClusterCase, predictor: Predictor) -> Result:
+    """Compare a case in both loops; return its result in the general one."""
+    expected = in_loop(case, predictor, "general")
+    assert_same_steps(in_loop(case, predictor, "step"), expected)
+    return expected
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("workload", [{}, PRESSED], ids=["at ease", "pressed"])
+def test_scenarios_give_the_same_bits(workload, ahead):
+    given_ = workload | {"clients__0__async_scheduling": ahead, "clients__0__count": 2}
+    found, expected = (
+        simulate(scenario(**given_, clients__0__step_loop=loop)) for loop in ("auto", "general")
+    )
+    assert_same_steps(found, expected)
+    assert found.requests.to_csv() == expected.requests.to_csv()
+    assert found.requests["energy"].gt(0).all()
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("ahead", [True, False])
+def test_prompts_that_begin_from_kept_entries_are_the_same_where_answers_flow(ahead):
+    engine = {"gpu": "h100-sxm", "async_scheduling": ahead}
+    engine["kv_cache"] = {"enable_prefix_caching": False, "num_gpu_blocks_override": 2600}
+    tokens = {"p_heavy": 2048, "d_heavy": 512}
+    level = {"name": "dram", "capacity": "40 GB", "read_bandwidth": "25 GB/s", "latency": "80 ns"}
+    lengths = {"type": "prefix_repetition", "num_requests": 60, "num_prefixes": 4}
+    lengths |= {"prefix_len": 6000, "suffix": {"type": "fixed", "tokens": 400}}
+    said = {
+        "model": "llama-3.1-8b",
+        "network": {"topology": "hgx-h100", "nodes": 2},
+        "workload": {
+            "lengths": lengths | {"output": {"type": "lognormal", "mean": 200, "std": 100}},
+            "arrivals": {"type": "poisson", "rate": "4 /s"},
+            "pipeline": ["kv_retrieval", "prefill", "decode"],
+        },
+        "hand_over": {"first_token": "decode", "policy": {"type": "flowing", "tpot": "9 ms"}},
+    }
+    store = {"name": "kv", "type": "kv_retrieval", "hits": "stored", "levels": [level]}
+
+    def in_loop_of(loop: str) -> list[dict[str, Any]]:
+        return [
+            engine
+            | {"name": role, "role": role, "step_loop": loop}
+            | {"scheduler": {"type": "chunked", "max_num_batched_tokens": tokens[role]}}
+            for role in tokens
+        ]
+
+    chosen, general = (
+        simulate(Scenario.from_dict(said | {"clients": [*in_loop_of(loop), store]}))
+        for loop in ("auto", "general")
+    )
+    assert_same_steps(chosen, general)
+
+
+def test_auto_takes_the_core_for_what_it_serves():
+    def takes(**options: Any) -> list[type]:
+        simulation = _built(scenario(**options))
+        simulation.run()
+        engines = simulation.clients[0]._engines
+        return [type(engines), *(type(engine) for engine in engines.all)]
+
+    swapping = {"type": "chunked", "preemption": "swap"}
+    assert takes() == [SteppedEngines, SteppedLane]
+    assert takes(clients__0__step_loop="step") == [SteppedEngines, SteppedLane]
+    assert takes(clients__0__scheduler=swapping) == [SteppedEngines, SteppedLane]
+    assert takes(clients__0__step_loop="general") == [Engines, Engine]
+    assert takes(clients__0__scheduler={"type": "mixed"}) == [Engines, Engine]
+
+
+def _built(said: Scenario) -> Simulation:
+    from mist_sim.scenario.build import build
+
+    return build(said)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"scheduler": {"type": "mixed"}}, "scheduler.type"),
+        ({"scheduler": {"type": "chunked", "order": "priority"}}, "scheduler.order"),
+        ({"scheduler": {"long_prefill_token_threshold": 64}}, "long_prefill_token_threshold"),
+        ({"scheduler": {"prefill_schedule_interval": 4}}, "prefill_schedule_interval"),
+        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size"),
+        (
+            {
+                "speculative_config": {
+                    "method": "ngram",
+                    "num_speculative_tokens": 2,
+                    "acceptance_rate": 0.5,
+                }
+            },
+            "speculative_config",
+        ),
+        ({"kv_cache": {"tiers": [{"name": "cpu", "capacity": "1 GiB"}]}}, "kv_cache.tiers"),
+    ],
+)
+def test_step_names_the_option_that_prevents_it(options, named):
+    more = {"workload__priorities": {0: 1.0, 5: 1.0}} if "priority" in str(options) else {}
+    changes = {f"clients__0__{key}": value for key, value in options.items()}
+    with pytest.raises(ScenarioError, match=named):
+        simulate(scenario(**changes, **more, clients__0__step_loop="step"))
+
+
+def test_unknown_loops_are_refused():
+    with pytest.raises(ScenarioError, match="step_loop"):
+        scenario(clients__0__step_loop="fast")

@@ -34,7 +34,7 @@ def test_no_change_adds_calls_unnoticed(calls):
 
 
 def test_the_loop_that_is_chosen_costs_fewer_calls(calls):
-    """As Python; it is all that `step_loop` changes (`tests/property/test_plain_loop.py`)."""
+    """As Python; it is all that `step_loop` changes (`tests/property/test_step_core.py`)."""
     assert calls["default"] < calls["general loop"]
 
 

@@ -54,7 +54,7 @@ def test_steps_take_so_many_times_as_long(inside, batch, factor):
         assert scaled.traits.step_time_on_the_spot(batch) == factor * spot
 
 
-@pytest.mark.parametrize("loop", ["step", "plain", "general"])
+@pytest.mark.parametrize("loop", ["step", "general"])
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_twice_as_slow_takes_twice_as_long(loop, replicas):
     """To the bit: the engine's own time is in the factor, and nothing else takes time."""

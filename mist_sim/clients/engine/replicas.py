@@ -11,15 +11,11 @@ from mist_sim.clients.engine.least_loaded import least_loaded
 from mist_sim.clients.engine.lockstep import LockstepEngine
 from mist_sim.clients.engine.loop import Engine
 from mist_sim.clients.engine.pipelined import PipelineEngine
-from mist_sim.clients.engine.plain import PlainEngine
-from mist_sim.clients.engine.plain_flowing import PlainFlowingEngine
-from mist_sim.clients.engine.plain_role import PlainDecodeEngine, PlainRoleEngine
-from mist_sim.clients.engine.plain_swapping import PlainSwappingEngine
 from mist_sim.clients.engine.plan_ahead import PlanAhead
 from mist_sim.clients.engine.queued.engine import QueueEngine
 from mist_sim.clients.engine.queued.queued_lane import QueuedLane
 from mist_sim.clients.engine.still import StillEngine
-from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
+from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.flowing import FlowRule
 from mist_sim.environment import Environment, engine_phases
@@ -50,9 +46,7 @@ class Engines:
         async_scheduling: bool,
         client_id: int,
         num_engines: int,
-        plain: bool = False,
         lines: bool = False,
-        role: str | None = None,
         enters_later: bool = False,
     ) -> None:
         first, size = predictor.ranks[0], len(shares) // num_engines
@@ -76,8 +70,7 @@ class Engines:
                 if async_scheduling:
                     for lane in members:
                         PlanAhead(lane, first)
-                how = {"plain": plain, "lines": lines}
-                self.all.append(make_engine(env, members, first, phases, **how, role=role))
+                self.all.append(make_engine(env, members, first, phases, lines=lines))
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at an engine, where it stays."""
@@ -141,22 +134,12 @@ def make_engine(
     predictor: Predictor,
     phases: tuple[int, int],
     *,
-    plain: bool,
     lines: bool = False,
-    role: str | None = None,
 ) -> Engine:
     """Return an engine of lanes that step together.
 
-    plain: use the plain loop for the only lane (see `plain.py`). lines: time steps of decodes alone
-    by a line (see `Engine.uses_lines`). role: of its client.
+    lines: time steps of decodes alone by a line (see `Engine.uses_lines`).
     """
-    scheduler = lanes[0].scheduler
-    if plain and isinstance(scheduler, ChunkedScheduler):
-        if isinstance(lanes[0], FlowingLane):
-            return PlainFlowingEngine(env, lanes[0], scheduler, predictor, phases)
-        alone = PlainSwappingEngine if scheduler.swaps else PlainEngine
-        make = {"prefill": PlainRoleEngine, "decode": PlainDecodeEngine}.get(role or "", alone)
-        return make(env, lanes[0], scheduler, predictor, phases)
     if len(lanes) > 1:
         return LockstepEngine(env, lanes, predictor, phases)
     engine = Engine(env, lanes, predictor, phases)

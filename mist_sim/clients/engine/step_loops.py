@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-StepLoop = Literal["auto", "plain", "general", "step"]
+StepLoop = Literal["auto", "step", "general"]
 STEP_LOOPS: tuple[str, ...] = get_args(StepLoop)

@@ -1,0 +1,179 @@
+"""Cases for the loops of an engine, and how to run one in a loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from unittest.mock import PropertyMock, patch
+
+from hypothesis import strategies as st
+
+from mist_sim.clients import LlmClient
+from mist_sim.hardware.predictors import Predictor
+from mist_sim.metrics import ColumnRecorder, Result
+from mist_sim.rng import Streams
+from mist_sim.simulation import Simulation
+from mist_sim.traces import Workload
+from mist_sim.traces.arrivals import TraceArrivals
+from mist_sim.traces.base import TraceRow
+from mist_sim.traces.workload import Rows
+from tests.property.strategies import alike, cases, some_swap_space
+from tests.property.test_flowing import crowds, flowing
+from tests.property.test_hand_overs import apart
+from tests.reference.cluster_case import ClusterCase
+from tests.reference.comparison import Case, EngineOptions, workload
+from tests.reference.memory import SwapSpace
+from tests.reference.predictors import DYADIC
+from tests.reference.stepwise import Job
+
+NAMES = ("round_robin", "least_outstanding", "power_of_two", "load", "prefix_affinity")
+
+
+def served(case: Case) -> Case:
+    """Return a case without what the core does not have."""
+    options = replace(
+        case.options,
+        order="fcfs",
+        threshold=None,
+        max_partial=1,
+        windows=None,
+        pipeline_parallel_size=1,
+        lockstep=False,
+        tiers=(),
+        swap=None,
+        drafting=None,
+        prefill_schedule_interval=1,
+    )
+    return Case(options, case.jobs)
+
+
+@st.composite
+def engines(draw: st.DrawFn, longest: int = 120) -> Case:
+    """An engine that the core steps, planned ahead or not, mostly short of memory."""
+    drawn = cases(longest=longest, policy="chunked", drafts=False) | alike()
+    case = served(draw(drawn.filter(lambda each: each.options.policy == "chunked")))
+    return replace(
+        case,
+        options=replace(
+            case.options,
+            async_scheduling=draw(st.booleans()),
+            uncached_first=draw(st.booleans()),
+            caching=draw(st.booleans()),
+            swap=draw(st.none() | some_swap_space(case.options.num_blocks, 1)),
+        ),
+    )
+
+
+def crowd(number: int) -> Case:
+    """Long answers side by side in memory for one or two: some give way, or give up meanwhile.
+
+    Drawn evenly from a number, since few of Hypothesis's small cases get so far.
+    """
+    rng = Streams(number).generator("crowd")
+
+    def draw(least: int, most: int) -> int:
+        return int(rng.integers(least, most + 1))
+
+    size = 2 ** draw(0, 2)
+    jobs = [Job(0.0, draw(1, 12), draw(10, 40)) for _ in range(draw(3, 6))]
+    later = sorted(rng.uniform(0.0, 0.1, draw(0, 3)))
+    jobs += [Job(float(time), draw(1, 8), draw(1, 12)) for time in later]
+    longest = max(-((job.num_prompt_tokens + job.num_output_tokens) // -size) for job in jobs)
+    swap = SwapSpace(draw(1, draw(1, 3) * longest), 2.0**-9)
+    options = EngineOptions(
+        "chunked",
+        num_blocks=longest + draw(-1, longest),
+        block_size=size,
+        max_num_seqs=8,
+        max_num_batched_tokens=8 * draw(1, 4),
+        caching=rng.random() < 0.5,
+        uncached_first=rng.random() < 0.5,
+        async_scheduling=rng.random() < 0.7,
+        swap=swap if rng.random() < 0.7 else None,
+    )
+    ends = [step.end for step in Case(options, tuple(jobs)).stepwise(DYADIC).steps]
+    for _ in range(draw(0, 4)):
+        who = draw(0, 2)
+        jobs[who] = replace(jobs[who], timeout=ends[draw(0, len(ends) - 1)])
+    if rng.random() < 0.3:  # the same conversation, answers included
+        jobs = [replace(job, content=((0, 60),)) for job in jobs]
+    return Case(options, tuple(jobs))
+
+
+def client(case: Case, predictor: Predictor, loop: str, name: str = "engine") -> LlmClient:
+    made = case.options.client(predictor, name)
+    made.config = replace(made.config, step_loop=loop)
+    return made
+
+
+def plain_workload(case: Case) -> Workload:
+    """The jobs without limits, from rows as a trace has them."""
+    rows = [
+        TraceRow(
+            job.num_prompt_tokens, job.num_output_tokens, job.arrival_time, content=job.content
+        )
+        for job in case.jobs
+    ]
+    return Workload(Rows(rows), TraceArrivals())
+
+
+def general_walks() -> Any:
+    return patch.object(
+        Simulation, "_walks_are_plain", new_callable=PropertyMock, return_value=False
+    )
+
+
+def run_case(case: Case, predictor: Predictor, loop: str) -> Result:
+    return Simulation(clients=[client(case, predictor, loop)], workload=workload(case.jobs)).run()
+
+
+def features(result: Result) -> set[str]:
+    """What a case exercised."""
+    requests, steps = result.requests, result.steps
+    found = {"preempted"} if requests["num_preemptions"].any() else set()
+    if requests["num_cached_tokens"].any():
+        found.add("cached")
+    if (steps["num_chunks"] > 1).any():
+        found.add("several prompts in a step")
+    if ((steps["num_chunks"] > 0) & (steps["num_decodes"] > 0)).any():
+        found.add("prompts beside decodes")
+    if ((steps["num_chunks"] > 0) & (steps["num_steps"] > 1)).any():
+        found.add("several steps with a prompt")
+    found |= set(result.transfers["kind"])
+    return found | {f"status {status}" for status in requests["status"].unique()}
+
+
+@st.composite
+def roles(draw: st.DrawFn) -> ClusterCase:
+    """Clients of prompts and of answers, with users who give up, each stepped by the core."""
+    return without_the_rest(draw, draw(apart()))
+
+
+def without_the_rest(draw: st.DrawFn, case: ClusterCase) -> ClusterCase:
+    """Return a case without what the core does not have, planned ahead or not."""
+    clients = []
+    for options in case.clients:
+        most = max(options.max_num_batched_tokens or 64, options.max_num_seqs)
+        chunked = replace(options, policy="chunked", max_num_batched_tokens=most)
+        made = served(Case(chunked, ())).options
+        clients.append(replace(made, async_scheduling=draw(st.booleans())))
+    return replace(case, clients=tuple(clients))
+
+
+@st.composite
+def flows(draw: st.DrawFn) -> ClusterCase:
+    """Clients between which answers flow, each stepped by the core."""
+    return without_the_rest(draw, draw(flowing() | crowds()))
+
+
+def in_loop(case: ClusterCase, predictor: Predictor, loop: Any) -> Result:
+    """Run a case whose clients all take one loop."""
+    simulation = case.simulation(predictor)
+    for made in simulation.clients:
+        assert isinstance(made, LlmClient)
+        made.config = replace(made.config, step_loop=loop)
+    return simulation.run()
+
+
+class Watched(ColumnRecorder):
+    """A recorder of one's own, which may look at the records whenever a request ends."""
