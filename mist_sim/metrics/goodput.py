@@ -188,11 +188,16 @@ class Slo(Limits):
 
         Those of a percentile are by its name, "p99_itl".
         """
+        return self.limits_on_requests | self.figures
+
+    @property
+    def limits_on_requests(self) -> dict[str, float]:
+        """The limits of good requests, named as in `named_limits`."""
         return {
             f"{group}.{name}" if group else name: limit
             for group, limits in self.groups.items()
             for name, limit in limits.limits.items()
-        } | self.figures
+        }
 
     def group_of(self, request: Request) -> int:
         """Return the place of a request's class in `groups`."""

@@ -8,11 +8,12 @@ with the length of the run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isnan, nan
+from math import inf, isfinite, isnan, nan
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from mist_sim.metrics.expected_errors import expected_ranges, verdict_of
+from mist_sim.metrics.latency import limit_title, percentile_of
 from mist_sim.metrics.replications import estimate
 
 GOOD = "good_request_fraction"
@@ -20,7 +21,10 @@ _NAMED = 8  # names in a list; of more, the sentence has the number
 
 
 class LimitOnShare(NamedTuple):
-    """A limit, seconds, that a share of the requests has to keep. metric: such as "ttft"."""
+    """A limit, seconds, that a share of the requests has to keep; of all gaps, if of "itl".
+
+    metric: such as "ttft".
+    """
 
     metric: str
     share: float
@@ -29,7 +33,12 @@ class LimitOnShare(NamedTuple):
     @property
     def figure(self) -> str:
         """The percentile in a summary that decides, in milliseconds, if the summary has it."""
-        return f"p{100 * self.share:g}_{self.metric}_ms"
+        return f"{self.name}_ms"
+
+    @property
+    def name(self) -> str:
+        """The percentile, such as "p99_itl"."""
+        return f"p{100 * self.share:g}_{self.metric}"
 
 
 class Doubts(NamedTuple):
@@ -48,7 +57,8 @@ class Kept(NamedTuple):
     """Whether a case keeps its limits. good: share of good requests.
 
     keeps: as simulated. is_sure: neither the error of the step times nor another seed would tell
-    otherwise, as far as known.
+    otherwise, as far as known. first: the limit on a percentile that is missed by most, such as
+    "p99 ITL"; empty if none is, or another limit by more.
     """
 
     name: str
@@ -56,11 +66,51 @@ class Kept(NamedTuple):
     keeps: bool
     is_sure: bool
     doubts: Doubts = Doubts()
+    first: str = ""
 
     @property
     def lasts(self) -> bool:
         """Whether it keeps its limits, and is not overloaded."""
         return self.keeps and not self.doubts.is_overloaded
+
+
+def limits_on_percentiles(figures: Mapping[str, float]) -> list[LimitOnShare]:
+    """Return limits on percentiles of a run. figures: as of `Slo.figures`, seconds."""
+    found = {name: percentile_of(name) or (nan, "") for name in figures}
+    return [LimitOnShare(found[n][1], found[n][0] / 100, limit) for n, limit in figures.items()]
+
+
+def over(limit: LimitOnShare, summaries: Sequence[Mapping[str, Any]]) -> float:
+    """Return a percentile over its limit, as a mean over runs; above 1 it misses.
+
+    Infinite where a summary has none; but without a single gap there is no ITL to keep.
+    """
+    return fmean(_value(limit, summary) for summary in summaries) / (1e3 * limit.limit)
+
+
+def good_share(summary: Mapping[str, Any]) -> float:
+    """Return the share of good requests; of those that finish, where no limit is on requests."""
+    ended = [float(summary.get(name, 0)) for name in ("completed", "failed")]
+    return float(summary.get(GOOD, ended[0] / sum(ended) if sum(ended) else 0.0))
+
+
+def first_missed(
+    on_percentiles: Sequence[LimitOnShare],
+    others: Sequence[LimitOnShare],
+    summaries: Sequence[Mapping[str, Any]],
+) -> str:
+    """Return which limit on a percentile is missed by most, as text; "" as in `Kept.first`."""
+    if not on_percentiles:
+        return ""
+    worst = max(on_percentiles, key=lambda each: over(each, summaries))
+    known = [ratio for each in others if isfinite(ratio := over(each, summaries))]
+    return limit_title(worst.name) if over(worst, summaries) > max([1.0, *known]) else ""
+
+
+def _value(limit: LimitOnShare, summary: Mapping[str, Any]) -> float:
+    beside = summary.get("slo", {}).get(limit.figure)
+    value = float(summary.get(limit.figure, inf) if beside is None else beside["value"])
+    return (0.0 if limit.metric == "itl" else inf) if isnan(value) else value
 
 
 def doubts_of(limits: Sequence[LimitOnShare], summaries: Sequence[Mapping[str, Any]]) -> Doubts:
@@ -95,7 +145,10 @@ def is_sure(
     ranges = expected_ranges({**summaries[0], **means})
     told = []
     for each in limits:
-        figures = [float(summary.get(each.figure, nan)) for summary in summaries]
+        figures = [
+            _value(each, summary) if each.metric == "itl" else float(summary.get(each.figure, nan))
+            for summary in summaries
+        ]
         value = fmean(figures) / 1e3
         error = ranges.get(each.metric)
         told.append(verdict_of(value <= each.limit, value, each.limit, error))
@@ -116,7 +169,7 @@ def _too_many_failed(
     """Tell whether too many requests failed for the finished ones to make up for them."""
     ended = [fmean(float(each[name]) for each in summaries) for name in ("completed", "failed")]
     most = ended[0] / sum(ended) if sum(ended) else 0.0
-    return any(most < each.share for each in limits)
+    return any(most < each.share for each in limits if each.metric != "itl")
 
 
 def sentence(cases: Sequence[Kept], *, where: str = "", otherwise: str = "") -> str:
@@ -131,6 +184,7 @@ def sentence(cases: Sequence[Kept], *, where: str = "", otherwise: str = "") -> 
     told = [_count(keeping, cases, where)]
     if overloaded:
         told.append(f"Overloaded, so that a longer run would miss: {_names(overloaded)}.")
+    told += missed_percentiles(cases)
     within = [f"kept by {_names(unsure)}"] if (unsure := _unsure(keeping)) else []
     within += [f"missed by {_names(nearly)}"] if (nearly := _unsure(_missing(cases))) else []
     if within:
@@ -140,6 +194,15 @@ def sentence(cases: Sequence[Kept], *, where: str = "", otherwise: str = "") -> 
     if unknown := [case for case in cases if not case.doubts.has_error]:
         told.append(f"Error of the step times not known: {_names_or_all(unknown, cases)}.")
     return " ".join([*told, *([otherwise] if otherwise else [])])
+
+
+def missed_percentiles(cases: Sequence[Kept]) -> list[str]:
+    """Return which limits on percentiles miss first, a sentence each."""
+    missed = [case for case in _missing(cases) if case.first]
+    return [
+        f"{first} misses first: {_names([case for case in missed if case.first == first])}."
+        for first in dict.fromkeys(case.first for case in missed)
+    ]
 
 
 def _unsure(cases: Sequence[Kept]) -> list[Kept]:
@@ -153,7 +216,7 @@ def _missing(cases: Sequence[Kept]) -> list[Kept]:
 def _count(keeping: Sequence[Kept], cases: Sequence[Kept], where: str) -> str:
     if not keeping:
         judged = _missing(cases)
-        if not judged:
+        if not judged or any(case.first for case in judged):
             return f"None keeps its limits{where}."
         most = max(_number(case.good) for case in judged)
         if most == 0:

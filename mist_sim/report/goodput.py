@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.metrics.latency import limit_title
+from mist_sim.metrics.latency import limit_title, percentile_of
 from mist_sim.report.elements.cells import count, duration, number, percent, section
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.elements.widths import columns
@@ -31,17 +31,20 @@ def goodput_table(summary: Mapping[str, Any]) -> RenderableType:
 
 def asked(summary: Mapping[str, Any]) -> str:
     """Return the limits of the slo, in words."""
-    limits = [f"{limit_title(name)} {duration(ms / 1e3)}" for name, ms in summary["slo_ms"].items()]
+    slo, on_top = summary["slo_ms"], summary.get("percentiles_ms", {})
+    of_run = {name: ms for name, ms in slo.items() if percentile_of(name)} | on_top
+    limits = [_limit(name, ms) for name, ms in slo.items() if name not in of_run]
     share = f"{100 * summary['attainment_asked']:g} %"
     keep = "each limit" if summary["each_limit_alone"] else "all limits"
     slack = f" x {1 + summary['relaxation']:g}" if summary["relaxation"] else ""
-    own = summary.get("attainment_asked_of", {})
-    share += "".join(f", {100 * each:g} % of {name}" for name, each in own.items())
-    also = [
-        f"; {limit_title(name)} {duration(ms / 1e3)}"
-        for name, ms in summary.get("percentiles_ms", {}).items()
-    ]
-    return f"{share} keep {keep}: {', '.join(limits)}{slack}{''.join(also)}"
+    of_classes = summary.get("attainment_asked_of", {})
+    share += "".join(f", {100 * each:g} % of {name}" for name, each in of_classes.items())
+    own = [f"{share} keep {keep}: {', '.join(limits)}{slack}"] if limits else [f"{share} finish"]
+    return "; ".join([*own, *(_limit(name, ms) for name, ms in of_run.items())])
+
+
+def _limit(name: str, ms: float) -> str:
+    return f"{limit_title(name)} {duration(ms / 1e3)}"
 
 
 def _figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -122,6 +125,8 @@ def _what_binds(binding: Mapping[str, Any] | None) -> Iterator[RenderableType]:
 def _remark(trial: Mapping[str, Any]) -> str:
     if not trial["is_whole"]:
         return ", ended early"
+    if trial["attained"] is False and percentile_of(trial.get("worst_limit") or ""):
+        return f", {limit_title(trial['worst_limit'])}"
     return f", {trial['stability']}" if trial["stability"] else ""
 
 

@@ -13,7 +13,7 @@ from mist_sim.core.result_warnings import ResultWarning, of_data, over_runs
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
 from mist_sim.metrics.expected_errors import biases_of
-from mist_sim.metrics.keeping import Doubts, doubts_of, is_sure
+from mist_sim.metrics.keeping import Doubts, doubts_of, first_missed, is_sure
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.run_warnings import room_line
@@ -191,17 +191,23 @@ class Case:
             beside=self.beside,
             is_undecided=goodput is not None and goodput.status == "undecided",
             biases=biases_of(self.summaries[0]) if self.summaries else {},
+            first_missed=self._first_missed,
         )
+
+    @property
+    def _first_missed(self) -> str:
+        if self.target is None or not self.summaries:
+            return ""
+        on_top, every = self.target.limits_on_percentiles, self.target.limits_on_shares
+        return first_missed(on_top, every[: len(every) - len(on_top)], self.summaries)
 
     @property
     def _keeps(self) -> bool | None:
         """Whether enough requests keep the limits; None where nothing asks for it."""
-        good = self._mean("good_request_fraction")
-        if isnan(good):
-            return None
-        if self.target is not None:
+        if self.target is not None and self.summaries:
             return self.target.attained_in(self.summaries)
-        return good >= asked_share(Slo())
+        good = self._mean("good_request_fraction")
+        return None if isnan(good) else good >= asked_share(Slo())
 
     @property
     def _doubts(self) -> Doubts:

@@ -58,6 +58,7 @@ class Ranked(NamedTuple):
         state; else of the workload as it stands: the attained and the missed rate.
     keeps: whether enough requests keep the limits at the rate that was run; None where there are no
     limits. first_limit: the one missed first above the goodput, or where no rate is attained.
+    first_missed: as `Kept.first`.
     is_sure: whether neither the error of the step times nor other seeds may change `keeps`. doubts:
     about the run; an overloaded case has no star.
     by_seed: the figures of each seed's run at the scenario's own rate, in the same order in all
@@ -79,6 +80,7 @@ class Ranked(NamedTuple):
     beside: Beside | None = None
     is_undecided: bool = False
     biases: Mapping[str, Range] = MappingProxyType({})
+    first_missed: str = ""
 
     @property
     def is_fit(self) -> bool:
@@ -221,7 +223,14 @@ def sentence(cases: Sequence[Ranked], *, is_stopped: bool = False) -> str:
 
 def _of_kept(cases: Sequence[Ranked], *, is_stopped: bool) -> str:
     kept = [
-        Kept(case.name, case.figures[GOOD], bool(case.keeps), case.is_sure, case.doubts)
+        Kept(
+            case.name,
+            case.figures[GOOD],
+            bool(case.keeps),
+            case.is_sure,
+            case.doubts,
+            case.first_missed,
+        )
         for case in cases
     ]
     otherwise = _WHO if any(case.lasts for case in kept) else _RATES

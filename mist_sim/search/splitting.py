@@ -175,7 +175,8 @@ def _lasts(case: Case) -> bool:
 
 
 def _good(case: Case) -> str:
-    return f"{case.name} ({100 * case.figures[GOOD]:.1f} % good)"
+    good = case.figures[GOOD]  # NaN where no limit is on requests
+    return case.name if isnan(good) else f"{case.name} ({100 * good:.1f} % good)"
 
 
 def _tighter(together: Sequence[Case], apart: Sequence[Case], case: Case) -> Iterator[str]:
@@ -253,7 +254,8 @@ def _loss(case: Case, most: float) -> Iterator[str]:
     if goodput is None:
         if case.ranked.keeps is not False and not case.ranked.doubts.is_overloaded:
             return
-        yield f"{100 * case.figures[GOOD]:.1f} % good"
+        if not isnan(good := case.figures[GOOD]):
+            yield f"{100 * good:.1f} % good"
         over = {limit: _at(case, limit) / (1e3 * limit.limit) for limit in _limits(case)}
         worst = max(over, key=lambda each: over[each], default=None)
         if worst is not None and over[worst] > 1:

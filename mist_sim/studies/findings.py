@@ -7,13 +7,24 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import nan
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_data, of_points, over_runs
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics import Slo
-from mist_sim.metrics.keeping import GOOD, Kept, LimitOnShare, doubts_of, is_sure, sentence
+from mist_sim.metrics.keeping import (
+    Kept,
+    LimitOnShare,
+    doubts_of,
+    first_missed,
+    good_share,
+    is_sure,
+    limits_on_percentiles,
+    over,
+    sentence,
+)
 from mist_sim.metrics.replications import CONFIDENCE_LEVEL, Estimate, estimate, numbers_of
 from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
@@ -85,10 +96,11 @@ class PointRuns:
     def kept(self) -> Kept | None:
         """Whether it keeps its limits; None without limits, and with limits of classes."""
         slo = self.slo
-        if slo is None or not self.summaries or not slo.limits or slo.classes:
+        if slo is None or not self.summaries or not slo.is_set or slo.classes:
             return None
         limits = [LimitOnShare(metric, slo.asked, limit) for metric, limit in slo.limits.items()]
-        good = self.estimates[GOOD].mean
+        on_percentiles = limits_on_percentiles(slo.figures)
+        good = fmean(map(good_share, self.summaries))
         keeps = good >= slo.asked
         if slo.each:
             found = [self.estimates.get(limit.figure) for limit in limits]
@@ -99,9 +111,14 @@ class PointRuns:
                 for each, limit in zip(found, limits, strict=True)
                 if each is not None
             )
-        share = None if slo.each else slo.asked
-        sure = is_sure(limits, share, self.summaries, keeps=keeps)
-        return Kept(self.point.name, good, keeps, sure, doubts_of(limits, self.summaries))
+        keeps = keeps and all(over(each, self.summaries) <= 1 for each in on_percentiles)
+        every = [*limits, *on_percentiles]
+        share = slo.asked if slo.limits and not (slo.each or on_percentiles) else None
+        sure = is_sure(every, share, self.summaries, keeps=keeps)
+        first = first_missed(on_percentiles, limits, self.summaries)
+        return Kept(
+            self.point.name, good, keeps, sure, doubts_of(every, self.summaries), first=first
+        )
 
     @property
     def warnings(self) -> Iterator[ResultWarning]:

@@ -217,4 +217,4 @@ def test_reports_of_comparisons_searches_and_sweeps(tmp_path, capsys):
     mist("report", tmp_path / "c", "--brief", "--out", tmp_path / "sheet.html")
     html = (tmp_path / "sheet.html").read_text(encoding="utf-8")
     assert "Which is best: count=1, count=2?" in html
-    assert "of the requests keep all" in html
+    assert "of the requests are good" in html

@@ -400,6 +400,27 @@ def test_points_keep_limits_of_their_own():
     assert [each.kept is None for each in other_share.points] == [True, False], "no p80 is known"
 
 
+@pytest.mark.parametrize("on_requests", [{}, {"slo.ttft": "1 s", "slo.each": True}])
+def test_points_keep_limits_on_all_gaps(on_requests):
+    scenario = Scenario.from_dict(SMALL, on_requests)
+    found = study(scenario, vary={"slo.itl": ["1 ms", "1 s"]}, jobs=1)
+    assert [each.kept.keeps for each in found.points] == [False, True]
+    assert found.verdict.startswith(
+        "1 of 2 keep their limits: itl=1 s. p99 ITL misses first: itl=1 ms."
+    )
+    swept = sweep(scenario, {"slo.itl": ["1 ms", "1 s"]}, jobs=1)
+    assert swept.sentence.endswith("p99 ITL misses first: itl=1 ms.")
+
+
+def test_compare_and_run_know_limits_on_all_gaps(mist):
+    words = ["a.yaml", "--jobs=1", "-q", "--set=slo.itl=1 ms"]
+    _, out, _ = mist("compare", *words, "--vary=clients.0.count=1,2")
+    told = " ".join(out.split())
+    assert "None keeps its limits at this rate. p99 ITL misses first: count=1, count=2." in told
+    _, out, _ = mist("run", "a.yaml", words[-1], "--set=slo.ttft=9 s")
+    assert "of the requests keep TTFT <= 9 s Latency" in " ".join(out.split())
+
+
 def test_a_failing_point_is_said_and_strict_tells_a_script(mist):
     words = ["run", "a.yaml", "--jobs=1", "-q", "--vary=model=llama-3.1-8b,nothing"]
     code, out, err = mist(*words)

@@ -53,7 +53,7 @@ def _brief(summary: Mapping[str, Any]) -> Brief:
         for name, each in cases.items()
     }
     tiles = [
-        _most("limits", good, "of the requests keep all"),
+        _most("limits", good, "of the requests are good"),
         cheapest_token(prices),
         _most("room", room, what),
     ]

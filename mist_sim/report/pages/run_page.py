@@ -126,7 +126,7 @@ def _kept(summary: Mapping[str, Any]) -> Card:
     )
     good = summary.get("good_request_fraction")
     notes = [f"{near} more within the expected error"] if near else []
-    notes += [] if good is None else [f"{percent(good, digits=1)} of the requests keep all"]
+    notes += [] if good is None else [f"{percent(good, digits=1)} of the requests are good"]
     note = "; ".join(notes)
     return Card("limits", f"{kept} of {len(slo)}", "kept", note=note)
 

@@ -165,5 +165,5 @@ def _causes(misses: Mapping[str, float]) -> str:
 
 
 def _limits(result: Result) -> str:
-    limits = result.slo.named_limits.items()
+    limits = result.slo.limits_on_requests.items()
     return " and ".join(f"{limit_title(name)} <= {duration(limit)}" for name, limit in limits)

@@ -12,6 +12,7 @@ import numpy as np
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_data, of_points
 from mist_sim.errors import ScenarioError
+from mist_sim.metrics.keeping import missed_percentiles
 from mist_sim.metrics.replications import Estimate
 from mist_sim.metrics.summary_types import check_number
 from mist_sim.scenario import Scenario
@@ -64,7 +65,9 @@ def sweep(
         share=share,
         title=scenario.headline_without(vary),
         warnings=study.warnings,
-        **{key: _of_points(study, key) for key in _OF_STEP_TIMES},
+        missed=" ".join(missed_percentiles([p.kept for p in study.points if p.kept is not None])),
+        expected_errors=_of_points(study, "expected_errors"),
+        assumed_host=_of_points(study, "assumed_host"),
     )
 
 
@@ -105,7 +108,8 @@ def goodput_sweep(
         key: {row["name"]: row[key] for row in found.rows if row[key]} for key in _OF_STEP_TIMES
     }
     title = scenario.headline_without(vary)
-    return Sweep(tuple(vary), tuple(points), "goodput", "more", share, title, told, **origins)
+    keys, errors, hosts = tuple(vary), *(origins[name] for name in _OF_STEP_TIMES)
+    return Sweep(keys, tuple(points), "goodput", "more", share, title, told, errors, hosts)
 
 
 def _of_points(study: Study, key: str) -> dict[str, Any]:

@@ -46,8 +46,8 @@ class Sweep(Findings):
 
     metric: its name in a run's summary, or "goodput". better: which way it is better, if anybody
     knows. share: of good requests that is asked for. points: in order; the last key changes
-    fastest. warnings: of the runs. expected_errors, assumed_host: as in a run's summary, by the
-    name of the point.
+    fastest. missed: which points miss limits on percentiles, as a sentence. warnings: of the
+    runs. expected_errors, assumed_host: as in a run's summary, by the name of the point.
     """
 
     presenter = SWEEP
@@ -61,6 +61,7 @@ class Sweep(Findings):
     warnings: tuple[ResultWarning, ...] = ()
     expected_errors: Mapping[str, Any] = field(default_factory=dict)
     assumed_host: Mapping[str, Any] = field(default_factory=dict)
+    missed: str = ""
 
     @property
     def table(self) -> pd.DataFrame:
@@ -95,7 +96,10 @@ class Sweep(Findings):
 
     @property
     def sentence(self) -> str:
-        """The sweep's result in a sentence."""
+        """The sweep's result in a sentence, and which points miss limits on percentiles."""
+        return f"{self._of_figure()} {self.missed}".strip()
+
+    def _of_figure(self) -> str:
         if self.metric == GOOD and len(self.keys) == 1:
             return self._how_much()
         if self._varies_the_question:

@@ -16,7 +16,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics import ColumnRecorder, Slo, latency
 from mist_sim.metrics.clients.step_figures import gap_percentile
 from mist_sim.metrics.goodput import ClassLimits
-from mist_sim.metrics.keeping import LimitOnShare
+from mist_sim.metrics.keeping import LimitOnShare, good_share, over
 from mist_sim.metrics.requests.by_group import OTHERS
 from mist_sim.metrics.requests.figures import request_columns
 from mist_sim.search.verdicts.percentiles import Percentile, limit_on
@@ -179,13 +179,20 @@ class Target:
 
     @property
     def limits_on_shares(self) -> list[LimitOnShare]:
-        """The limits on requests of all classes, each with the share that has to keep it."""
-        return [
+        """The limits on requests of all classes and on gaps, each with the share to keep it."""
+        own = [
             LimitOnShare(metric, share.asked, limit)
-            for share in self.shares.values()
+            for share in self._own_shares.values()
             if share.group is None
             for metric, limit in share.limits.items()
         ]
+        return [*own, *self.limits_on_percentiles]
+
+    @property
+    def limits_on_percentiles(self) -> list[LimitOnShare]:
+        """The limits on top, with their relaxation."""
+        slack = 1 + self.relaxation
+        return [LimitOnShare(p.metric, p.share, p.limit * slack) for p in self.percentiles]
 
     @property
     def least_asked(self) -> float:
@@ -228,11 +235,9 @@ class Target:
         With `each`, where the percentile that is asked for is one of the slo's, by that figure. A
         limit that applies to no request is kept.
         """
-        shares = all(self._is_attained(name, each, summaries) for name, each in self.shares.items())
-        return shares and all(
-            fmean(_figure(each.name, summary) for summary in summaries) <= self._most(each)
-            for each in self.percentiles
-            if each.is_of_gaps
+        own = self._own_shares.items()
+        return all(self._is_attained(name, each, summaries) for name, each in own) and all(
+            over(each, summaries) <= 1 for each in self.limits_on_percentiles
         )
 
     def _most(self, each: Percentile) -> float:
@@ -253,9 +258,6 @@ class Target:
         return max(found)
 
     def _is_attained(self, name: str, share: Share, summaries: Sequence[Mapping[str, Any]]) -> bool:
-        if share.on_top:
-            values = [_figure(name, summary) for summary in summaries]
-            return fmean(values) <= 1e3 * share.limits[share.on_top]
         group, _, metric = name.rpartition(".") if self.each else (name, "", "")
         figure = f"p{100 * share.asked:g}_{metric}_ms"
         key = f"{group}.{figure}" if group else figure
@@ -267,7 +269,7 @@ class Target:
             summaries = [summary["classes"].get(group or OTHERS, {}) for summary in summaries]
             if share.group == 0:
                 summaries = [summary for summary in summaries if summary]
-        good = [float(summary.get("good_request_fraction", 0.0)) for summary in summaries]
+        good = [good_share(summary) for summary in summaries]
         return not good or fmean(good) >= share.asked
 
     def worst_limit(self, times: RequestTimes, gaps: tuple[float, str] = (0.0, "")) -> str | None:
@@ -301,16 +303,6 @@ class Target:
         """
         asked = self.attainment if share is None else share
         return num_requests - ceil(asked * num_requests - _ROUNDING)
-
-
-def _figure(name: str, summary: Mapping[str, Any]) -> float:
-    """Return a percentile of a summary, in milliseconds; infinite where it has none.
-
-    Without a single gap there is no ITL to keep.
-    """
-    beside = summary.get("slo", {}).get(f"{name}_ms")
-    value = float(summary.get(f"{name}_ms", np.inf) if beside is None else beside["value"])
-    return (0.0 if name.endswith("_itl") else np.inf) if isnan(value) else value
 
 
 def target_of(
