@@ -83,6 +83,7 @@ NO_PREFIXES = _kind("no prefixes", "prefixes are cached, and the trace names non
 LEFT_OUT = _kind("left out", "rows of a trace were left out, as its skip says")
 ADAPTERS = _kind("adapters", "the times of LoRA adapters were never compared")
 IMAGES = _kind("images", "the times of a vision tower were never compared")
+TOWERS = _kind("towers", "weights of a tower are estimated, or not counted")
 RE_SHARDING = _kind("re-sharding", "options of re-sharding are assumed")
 ARCHITECTURE = _kind("architecture", "the GPU's entry names no architecture")
 KERNELS = _kind("kernels", "kernels of a GPU of one's own are those of others")

@@ -120,6 +120,7 @@ def _sentences(
             "The times of the vision tower are computed from its sizes, and were not compared "
             f"with measurements.{''.join(f' {each[:1].upper()}{each[1:]}.' for each in more)}",
         ),
+        kinds.TOWERS: (beginning(_TOWERS), _told(assumed, _TOWERS)),
         kinds.RE_SHARDING: if_any(
             re_sharding,
             f"{', '.join(re_sharding)} {'are' if len(re_sharding) > 1 else 'is'} assumed: "
@@ -142,6 +143,7 @@ def _sentences(
 
 _ARCHITECTURE, _KERNELS, _MEASURED = "architecture: ", "kernels: ", "measured kernels: "
 _ONE_NODE, _MODEL, _ACCEPTANCE = "one node: ", "model: ", f"{ACCEPTANCE_RATE}: "
+_TOWERS = "towers: "
 
 
 def _start_lines(assumed: Sequence[str]) -> Iterator[str]:

@@ -57,6 +57,8 @@ class ModelSizes:
         the place of the heads, windows and latents above, which tell of the first attention only.
     vision: the tower that makes tokens of images, which no total below counts; None: none that is
         known.
+    tower_parameters: parameters of other towers, of images or sound, which engines load with it; no
+        total below counts them. unsized_towers: keys of towers whose sizes the config leaves out.
     approximated: blocks of the config that are read as the nearest known ones.
     has_embedding, has_head: whether the vocabulary's matrices belong to it; not to the parts of
         a model in the middle of a pipeline. An encoder has no head.
@@ -89,6 +91,8 @@ class ModelSizes:
     kv_cache_dtype: str = "auto"
     layers: Layers = ()
     vision: VisionTower | None = None
+    tower_parameters: int = 0
+    unsized_towers: tuple[str, ...] = ()
     approximated: tuple[str, ...] = ()
     has_embedding: bool = True
     has_head: bool = True

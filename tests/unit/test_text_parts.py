@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from mist_sim.clients.kv_cache.profile_run import NEWEST
 from mist_sim.errors import ScenarioError
+from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.huggingface.config_text import LANGUAGE_KEYS
 from mist_sim.models.model_loading import _catalog
@@ -179,3 +183,39 @@ def test_the_outer_table_says_what_holds_for_the_whole():
 def test_what_a_text_part_leaves_out_is_not_guessed(config, problem):
     with pytest.raises(ScenarioError, match=f"^vl/config.json: .*{problem}"):
         read(config)
+
+
+INTERN_VIT = {
+    "hidden_size": 3200,
+    "intermediate_size": 12800,
+    "num_hidden_layers": 45,
+    "patch_size": 14,
+    "image_size": 448,
+}
+QWEN2_VL = {"depth": 32, "embed_dim": 1280, "hidden_size": 3584, "mlp_ratio": 4, "patch_size": 14}
+WHISPER = {"d_model": 1280, "encoder_layers": 32, "encoder_ffn_dim": 5120}
+
+
+@pytest.mark.parametrize(
+    ("towers", "parameters", "unsized"),
+    [
+        ({"vision_config": INTERN_VIT}, 5.57e9, ()),  # 5.54 B (arXiv 2404.16821), and a projector
+        ({"vision_config": QWEN2_VL}, 0.66e9, ()),  # 675 M (arXiv 2409.12191)
+        ({"audio_config": WHISPER}, 0.66e9, ()),  # 635 M in the encoder of Whisper-large
+        ({"vision_config": {"hidden_size": 1024}}, 0, ("vision_config",)),
+        ({"vision_config": {**INTERN_VIT, "hidden_size": "big"}}, 0, ("vision_config",)),
+        ({}, 0, ()),
+    ],
+)
+def test_loaded_towers_are_counted_apart(towers, parameters, unsized):
+    found = read({"text_config": MISTRAL3["text_config"], **towers})
+    assert found.tower_parameters == pytest.approx(parameters, rel=0.05)
+    assert found.unsized_towers == unsized
+    assert found.num_parameters == read(MISTRAL3).num_parameters
+
+
+def test_towers_take_room_of_the_cache():
+    model = replace(load_model("qwen3-8b"), tower_parameters=5_000_000_000)
+    cluster = Cluster(load_gpu("h100-sxm"), tensor_parallel_size=2)
+    weights, without = (NEWEST.weights(each, cluster) for each in (model, load_model("qwen3-8b")))
+    assert weights == without + 5e9

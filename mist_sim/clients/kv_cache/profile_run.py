@@ -106,7 +106,7 @@ class Needs:
     def weights(self, model: ModelSpec, cluster: Cluster) -> Bytes:
         """Return the bytes of weights on a rank, as its kernels pad them, and what is beside them.
 
-        That is its adapters, and its part of the vision tower.
+        That is its adapters, and its part of the vision tower, or of those that are only loaded.
         """
         sizes = cluster.tensor_parallel_size, cluster.expert_parallel_size
         backend, architecture = self._backend(cluster), cluster.gpu.architecture
@@ -114,10 +114,10 @@ class Needs:
         adapters, lora = 0.0, self.lora
         if lora is not None:
             adapters = lora.max_loras * adapter_bytes(model, lora, cluster.tensor_parallel_size)
-        tower = 0.0
+        tower = 2.0 * model.tower_parameters / cluster.tensor_parallel_size  # 16 bits
         if self.images is not None and model.vision is not None:
             ranks = 1 if self.images.is_spread else cluster.tensor_parallel_size
-            tower = tower_bytes(model.vision, ranks)
+            tower += tower_bytes(model.vision, ranks)
         return model.weight_bytes_per_rank(*sizes) + padding + adapters + tower
 
     def activations(

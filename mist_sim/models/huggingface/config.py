@@ -24,6 +24,7 @@ from mist_sim.models.huggingface.config_experts import MOE_TYPES, read_mla, read
 from mist_sim.models.huggingface.config_quantization import read_quantization
 from mist_sim.models.huggingface.config_reader import ConfigReader, MissingSizeError
 from mist_sim.models.huggingface.config_text import TEXT_PART, language_keys, text_part
+from mist_sim.models.huggingface.config_towers import count_towers
 from mist_sim.models.huggingface.config_vision import read_vision
 from mist_sim.models.huggingface.config_window import check_layer_types, read_window
 from mist_sim.models.huggingface.families import FAMILIES
@@ -51,11 +52,13 @@ def read_config(
     """
     vision = read_vision(config, where)
     try:
-        return _read_as_it_is(config, where) | {"vision": vision}
+        fields = _read_as_it_is(config, where)
     except ScenarioError:
         if not is_nearest:
             raise
-        return read_nearest(config, where, _read, _KNOWN) | {"vision": vision}
+        fields = read_nearest(config, where, _read, _KNOWN)
+    towers = count_towers(config, fields["hidden_size"], has_vision=vision is not None)
+    return fields | {"vision": vision, "tower_parameters": towers[0], "unsized_towers": towers[1]}
 
 
 def _read_as_it_is(config: Mapping[str, object], where: str) -> dict[str, Any]:

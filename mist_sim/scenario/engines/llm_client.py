@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -148,6 +148,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     if any(asked.loads_in_step is None and not tier.loads_in_step for asked, tier in tiers):
         assumed += (LOADS,)
     assumed += tuple(f"model: {each}" for each in model.approximated)
+    assumed += tuple(f"towers: {each}" for each in _tower_memory(model))
     assumed += config.speculative_config.assumed if config.speculative_config else ()
     origin = TimesOrigin(
         estimate=predictor.traits.estimate,
@@ -236,6 +237,24 @@ def _settings(
     of_stage = {Prefill.kind: "ttft", Decode.kind: "tpot"}
     serves = ROLES[config.role]
     return dict.fromkeys((name for kind, name in of_stage.items() if kind in serves), setting)
+
+
+def _tower_memory(model: ModelSpec) -> Iterator[str]:
+    """Yield what the memory holds of towers of images and sound that are only loaded."""
+    if model.tower_parameters:
+        yield (
+            f"{2e-9 * model.tower_parameters:.3g} GB of weights are counted for the towers of "
+            f"images or sound of {model.name}, estimated from the config's sizes; the memory of "
+            "profile runs of images is not. An engine that leaves them out (vLLM's "
+            "--language-model-only) has this much more for its cache: take their tables out of the "
+            "config.json for it."
+        )
+    for key in model.unsized_towers:
+        yield (
+            f"The weights of the tower {key} of {model.name} are not counted, since the config "
+            "leaves out its sizes, so there is less room for the cache than said. Its hidden_size, "
+            "num_hidden_layers and intermediate_size would tell."
+        )
 
 
 def _tower(
