@@ -245,9 +245,9 @@ def cases(
 
 
 @st.composite
-def fetched(draw: st.DrawFn) -> Case:
+def fetched(draw: st.DrawFn, of: st.SearchStrategy[Case] | None = None) -> Case:
     """Prompts of which most begin with entries that are kept elsewhere, behind a slow link."""
-    case = draw(cases(longest=120))
+    case = draw(cases(longest=120) if of is None else of)
     seconds = st.sampled_from([0.0, 2.0**-14, 2.0**-9, 1e-3 / 3, 2.0**-6])
     options = replace(case.options, elsewhere=(draw(seconds), draw(seconds)))
     jobs = [

@@ -44,6 +44,7 @@ from tests.property.loop_cases import (
 )
 from tests.property.strategies import (
     cases,
+    fetched,
     with_arrivals_on_boundaries,
     with_time_outs_on_boundaries,
 )
@@ -207,8 +208,9 @@ def test_the_core_takes_the_steps_of_answers_that_flow(case, predictor):
 
 @pytest.mark.exact
 @examples(200)
-@given(case=engines(longest=60), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
-def test_the_core_equals_the_reference(case, predictor, data):
+@given(predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_the_core_equals_the_reference(predictor, data):
+    case = data.draw(engines(longest=60) | fetched(engines(longest=60)))
     case = with_arrivals_on_boundaries(data, case, predictor)
     if data.draw(st.booleans()):
         case = with_time_outs_on_boundaries(data, case, predictor)

@@ -491,6 +491,7 @@ class SteppedLane:
         sequence = self._inside[slot]
         move = KvMove("swap_out", sequence, GPU, HOST, num_blocks, num_tokens)
         move = move if out else move.back()
+        sequence.have_brought()  # it runs, so nothing of it is elsewhere any more
         store = self._stores.of(move)
         transit = store.keep(move) if out else store.fetch(move)
         self._recorder.record_move(

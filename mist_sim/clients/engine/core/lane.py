@@ -506,7 +506,8 @@ class Lane:
         self.num_promised += self.need_to_join(slot)
         self.state[slot] = _COMING
         self.num_coming += 1
-        self.started_at[slot] = self.time
+        if self.brings[slot] == _AN_ANSWER:  # a prompt begins when it is admitted
+            self.started_at[slot] = self.time
         self.note_left(slot, _COMES)
 
     def entries_come(self, now: float, slot: int, last_token_at: float, is_lost: bool) -> None:
