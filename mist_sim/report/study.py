@@ -44,7 +44,7 @@ def study_table(summary: Mapping[str, Any]) -> RenderableType:
         *section(_title(summary), table),
         *(Padding(Text(note, style="dim"), (0, 0, 1, 0)) for note in _legend(summary)),
         *section("Verdict", Text(summary["verdict"])) if summary["verdict"] else (),
-        *expected_of_each({point["name"]: point["expected_errors"] for point in points}),
+        *expected_of_each({point["name"]: point.get("expected_errors", {}) for point in points}),
     )
 
 

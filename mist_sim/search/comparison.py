@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan, nan
 from pathlib import Path
@@ -34,7 +34,7 @@ from mist_sim.search.same_workload import workloads_differ
 from mist_sim.search.side_by_side import run_side_by_side
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane, run_plane
 from mist_sim.search.splitting import Split, losers, split_of
-from mist_sim.search.verdicts.request_times import target_of
+from mist_sim.search.verdicts.request_times import NO_LIMIT, target_of
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying
@@ -238,6 +238,20 @@ class Comparison(Findings):
             self.plane.write_files(folder, self.warnings, self._title)
 
 
+def _check_limits(
+    scenarios: Iterable[Scenario | ScenarioError], *, searches: bool, why: bool
+) -> None:
+    """Raise ScenarioError where nothing says which requests are good, before anything runs."""
+    asks = [it.slo.make().is_set for it in scenarios if isinstance(it, Scenario)]
+    if searches and asks and not any(asks):
+        raise ScenarioError(NO_LIMIT)
+    if why and not searches and not any(asks):
+        raise ScenarioError(
+            "why must be False without limits and without a search for the goodput; set slo, or "
+            "give goodput"
+        )
+
+
 def compare(
     scenarios: Mapping[str, Scenario | ScenarioError],
     *,
@@ -272,12 +286,7 @@ def compare(
     if len(scenarios) < 2:
         raise ScenarioError(f"scenarios must be two or more to compare, got {len(scenarios)}")
     check_scenarios(it for it in scenarios.values() if not isinstance(it, ScenarioError))
-    asks = [it.slo.make().is_set for it in scenarios.values() if isinstance(it, Scenario)]
-    if why and goodput is None and not any(asks):
-        raise ScenarioError(
-            "why must be False without limits and without a search for the goodput; set slo, or "
-            "give goodput"
-        )
+    _check_limits(scenarios.values(), searches=goodput is not None, why=why)
     errors = {name: it for name, it in scenarios.items() if isinstance(it, ScenarioError)}
     given = {name: it for name, it in scenarios.items() if isinstance(it, Scenario)}
     cases = {name: _Case(Built(scenario)) for name, scenario in given.items()}

@@ -262,18 +262,6 @@ ELSEWHERE = {
     "predictor.subset": "test_tables.py::test_splitwise_needs_a_subset_and_the_ranks_measured",
     "predictor.timeout": "test_external_sources.py::test_programs_that_do_not_answer",
     "predictor.command": "test_external_sources.py::test_a_program_learns_what_it_times",
-    **dict.fromkeys(
-        (
-            "predictor.device",
-            "predictor.num_timed_layers",
-            "predictor.max_num_batched_tokens",
-            "predictor.max_num_seqs",
-            "predictor.max_context",
-            "predictor.repeats",
-            "predictor.seed",
-        ),
-        "test_execution.py::test_every_option_changes_what_is_measured",
-    ),
     "images.mm_encoder_tp_mode": "test_images.py::test_each_gpu_may_have_the_whole_tower",
     **dict.fromkeys(
         (

@@ -26,6 +26,12 @@ Array = NDArray[np.float64]
 _ROUNDING = 1e-9  # 0.9 x 10 requests are 9 in spite of rounding
 
 
+NO_LIMIT = (
+    "slo must set a limit that requests have to keep, got none; such as "
+    "--set slo.ttft='500 ms' --set slo.tpot='50 ms'"
+)
+
+
 @dataclass(frozen=True)
 class RequestTimes:
     """Latencies of the requests that count in a run, in order of their ids.
@@ -140,10 +146,7 @@ class Target:
         if not 0 <= self.relaxation < np.inf:
             raise ScenarioError(f"relaxation must be finite and >= 0, got {self.relaxation:g}")
         if not self.slo.is_set:
-            raise ScenarioError(
-                "slo must set a limit that requests have to keep, got none; such as "
-                "--set slo.ttft='500 ms' --set slo.tpot='50 ms'"
-            )
+            raise ScenarioError(NO_LIMIT)
 
     @property
     def shares(self) -> dict[str, Share]:
