@@ -257,8 +257,6 @@ ELSEWHERE = {
     "kv_cache.tiers.shared": "test_shared_tiers.py::test_engines_find_what_others_computed",
     "step_loop": "test_calls.py::test_the_loop_that_is_chosen_costs_fewer_calls",  # and no result
     "role": "test_hand_over.py::test_three_requests_by_hand",
-    "predictor.package": "test_external_sources.py::test_newer_tables_are_read_where_they_are",
-    "predictor.engine": "test_external_sources.py::test_splits_formats_and_engines_count",
     "predictor.subset": "test_tables.py::test_splitwise_needs_a_subset_and_the_ranks_measured",
     "predictor.timeout": "test_external_sources.py::test_programs_that_do_not_answer",
     "predictor.command": "test_external_sources.py::test_a_program_learns_what_it_times",
