@@ -40,8 +40,6 @@ def loop_of(client: LlmClient) -> tuple[str, str]:
     """Return the loop that `auto` takes, and the option that prevents a faster one."""
     if reason := client.needs_general_loop:
         return "general", reason
-    if reason := client.needs_other_loop:
-        return "plain", reason
     return "core", "nothing prevents it"
 
 

@@ -601,12 +601,6 @@ MUTANTS = [
         "(pool.num_blocks - pool.num_free)",
     ),
     Mutant(
-        "prompts that fill a step keep answers from coming",
-        f"{ENGINE}/flowing_lane.py",
-        "if head and head.is_brought and not (head.has_rest or plan.preempted):",
-        "if False:",
-    ),
-    Mutant(
         "who is told to move when its client has planned joins the step that began",
         f"{ENGINE}/loop.py",
         "return run.num_begun(env.now, is_planned=is_planned)",

@@ -267,7 +267,10 @@ VERBS = {
     "explain": Verb(
         "explain NAME.yaml --decodes 1 --context 10",
         [name for name in POOLS if name != "bundle"],
-        dict.fromkeys(OF_RUNS, "one step is timed, and no run is made"),
+        dict.fromkeys(
+            [*OF_RUNS, "front end", "no prefixes", "left out", "start-up"],
+            "one step is timed: no run is made, and no trace is read",
+        ),
         has_page=False,
     ),
 }
@@ -293,6 +296,7 @@ WITHOUT = {
 OWN = {
     "run one.yaml --vary model=llama-3.1-8b,none --jobs 1": {"failed runs"},
     "run late.yaml --replications 2 --jobs 1": {"alike"},
+    "run one.yaml --set clients.0.power_limit=500W": {"power cap"},
     "compare tight.yaml --designs --jobs 1": {"no room", "uneven"},
     "compare pair.yaml --designs --jobs 1": {"design"},
     "goodput one.yaml --as-is --rates 4:16 --jobs 1": {"all attained"},

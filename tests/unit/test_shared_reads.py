@@ -162,7 +162,7 @@ def test_answers_to_prompts_with_a_prefix_in_common_come_sooner_in_both_loops():
         scenario = {"model": "llama-2-7b", "workload": workload, "clients": [client]}
         return simulate(Scenario.from_dict(scenario)).requests["tpot"].to_list()
 
-    shared, apart = tpot(1, "plain"), tpot(64, "plain")
+    shared, apart = tpot(1, "step"), tpot(64, "step")
     assert shared == tpot(1, "general")
     assert apart == tpot(64, "general")
     assert shared[-1] < 0.9 * apart[-1]

@@ -33,13 +33,13 @@ def validate(
     from mist_sim.errors import ScenarioError
     from mist_sim.validation import read_run
 
+    if margin is not None and not 0 < margin < 100:
+        raise ScenarioError(f"--margin must be percent above 0 and below 100, got {margin:g}")
     if not folders:
         raise ScenarioError(
             "name the folder of a run with a run.yaml, as mist observe writes it; published runs: "
             "python -m tools.validation in a checkout of mist-sim"
         )
-    if margin is not None and not 0 < margin < 100:
-        raise ScenarioError(f"--margin must be percent above 0 and below 100, got {margin:g}")
     show_runs([read_run(folder, allow_programs=allow_programs) for folder in folders], margin)
 
 
