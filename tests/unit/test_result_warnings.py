@@ -36,6 +36,7 @@ from mist_sim.search.sweeps.sweep import sweep
 from tests.reference import measured
 from tests.reference.predictors import AffinePredictor
 from tests.unit.test_models_that_differ import UNKNOWN
+from tests.unit.test_text_parts import MISTRAL3
 
 H100 = {"gpu": "h100-sxm"}
 LENGTHS = {
@@ -295,8 +296,9 @@ WITHOUT = {
 
 OWN = {
     "run one.yaml --vary model=llama-3.1-8b,none --jobs 1": {"failed runs"},
-    "run late.yaml --replications 2 --jobs 1": {"alike"},
+    "run gap.yaml --replications 2 --jobs 1": {"alike"},
     "run one.yaml --set clients.0.power_limit=500W": {"power cap"},
+    "run one.yaml --set model=towers.json": {"towers"},
     "compare tight.yaml --designs --jobs 1": {"no room", "uneven"},
     "compare pair.yaml --designs --jobs 1": {"design"},
     "goodput one.yaml --as-is --rates 4:16 --jobs 1": {"all attained"},
@@ -390,6 +392,8 @@ def place(tmp_path_factory):
     tail = [50 * (1009 * k % 3001 / 3001) ** (-1 / 2.4) for k in range(1, 3001)]  # Pareto's law
     lengths = [f"2023-11-16 18:15:46.00,100,{int(each)}" for each in tail]
     (folder / "config.json").write_text(json.dumps(UNKNOWN | {"hyena_layers": [1, 2]}))
+    towers = {"text_config": MISTRAL3["text_config"], "vision_config": {"hidden_size": 1024}}
+    (folder / "towers.json").write_text(json.dumps(towers))
     (folder / "bare.toml").write_text(SHEET)
     (folder / "own.toml").write_text('name = "own"\nbased_on = "b200"\nmemory = "256 GiB"\n')
     for name, lines in {"trace": rows, "tail": lengths}.items():
