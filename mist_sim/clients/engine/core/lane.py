@@ -266,7 +266,7 @@ class Lane:
         return slot
 
     def wake(self, now: float) -> None:
-        """Plan now, if it rests and somebody waits."""
+        """Plan now, if it rests and requests wait."""
         may = not (self.stops or self.is_halted)
         if self.time == inf and may and (self.queue or self.moved or self.loaded):
             self.is_planning = True
