@@ -51,6 +51,7 @@ from mist_sim.simulation_rules import (
     check_routers,
     check_search,
     named_router,
+    too_small_warnings,
     without_price,
 )
 from mist_sim.stages import Prefill
@@ -244,7 +245,11 @@ class Simulation:
             cost=self.cost,
             sliders=None if sliders is None else tuple(sliders.moved),
             step_limits=[self._step_limits(client) for client in self.clients],
-            known_warnings=(*never_came, *self._warnings(assumed)),
+            known_warnings=(
+                *too_small_warnings(recorder, self.clients),
+                *never_came,
+                *self._warnings(assumed),
+            ),
             presenter=RUN,
         )
 

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
+from numpy import isin
+
 from mist_sim.clients import Client
+from mist_sim.clients.kv_cache.capacity import gib
+from mist_sim.clients.layouts.laid_out import LaidOutClient
 from mist_sim.clients.rules.sharing import check_shared_parts, check_shared_tiers
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Stage
-from mist_sim.core.result_warnings import NO_PRICE, ResultWarning
-from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.core.result_warnings import NO_PRICE, TOO_SMALL, ResultWarning
+from mist_sim.errors import ScenarioError, brief, did_you_mean, in_words, listed
 from mist_sim.hand_over_rules import check_hand_overs
-from mist_sim.hardware.gpu_group import without_watts
+from mist_sim.hardware.gpu_group import num_gpus, without_watts
 from mist_sim.lifecycle import Lifecycle
-from mist_sim.metrics import CostOptions, Slo
+from mist_sim.metrics import ColumnRecorder, CostOptions, Slo
 from mist_sim.metrics.spending.cost import gpu_prices
 from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
 from mist_sim.routers import ROUTERS, Router
 from mist_sim.stages import Decode, Prefill
+
+_EXCEED = re.compile("exceed .*KV cache|in max_model_len")  # reasons against requests
 
 
 def check_clients(
@@ -185,3 +192,42 @@ def check_routers(clients: Sequence[Client], routers: Mapping[str, Router]) -> N
                 f"routers.{kind}: no client serves {brief(kind)}{did_you_mean(kind, served)} "
                 f"The clients serve {', '.join(sorted(served))}"
             )
+
+
+def too_small_warnings(
+    recorder: ColumnRecorder, clients: Iterable[Client]
+) -> Iterator[ResultWarning]:
+    """Yield a warning for each group of requests that no engine's KV cache has room for.
+
+    With what is missing, and what would hold the longest of them.
+    """
+    c = recorder.requests.columns()
+    lengths = c["num_prompt_tokens"] + c["num_output_tokens"]
+    engines = {each.name: each for each in clients if isinstance(each, LaidOutClient)}
+    reasons: dict[str, list[int]] = {}
+    for number, reason in enumerate(map(str, recorder.reasons.values)):
+        if _EXCEED.search(reason):
+            reasons.setdefault(reason.partition(": ")[0], []).append(number)
+    found: dict[int, list[tuple[LaidOutClient, int, int]]] = {}
+    for name in filter(engines.get, reasons):
+        client, rows = engines[name], isin(c["reason"], reasons[name])
+        pool, longest = client.memory.pool(), int(lengths[rows].max(initial=0))
+        if pool.blocks_alone(longest) > pool.num_blocks:
+            found.setdefault(pool.num_blocks, []).append((client, int(rows.sum()), longest))
+    for told in found.values():
+        yield ResultWarning(TOO_SMALL, _too_small(told))
+
+
+def _too_small(told: Sequence[tuple[LaidOutClient, int, int]]) -> str:
+    """Return what equal engines lack for the longest request. told: engine, requests, longest."""
+    client, number, longest = told[0][0], sum(n for _, n, _ in told), max(t for _, _, t in told)
+    pool, machine = client.memory.pool(), client.traits.machine
+    missing = (pool.blocks_alone(longest) - pool.num_blocks) * (client.kv_block_bytes or 0.0)
+    ranks = max(num_gpus(machine) / client.data_parallel_size, 1)
+    found = client.what_fits(longest) if client.what_fits else ""
+    names = listed(dict.fromkeys(each.name for each, _, _ in told))
+    return (
+        f"{in_words(number, 'request')} of up to {longest:,} tokens never fit in the KV cache of "
+        f"{client.memory.num_tokens:,} tokens at {names}: {gib(missing / ranks)} are missing."
+        f"{f' They fit with {found}.' if found else ''}"
+    )

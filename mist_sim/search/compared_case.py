@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isnan, nan
 from typing import Any, Literal, Self
 
+from mist_sim.clients.kv_cache.capacity import NO_ROOM
 from mist_sim.clients.traits import FLOWING_ROLES
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_data, over_runs
@@ -153,7 +154,8 @@ class Case:
         """Warnings of its runs and its search, and the reason if there are no figures."""
         found: list[ResultWarning] = []
         if self.failure:
-            found.append(ResultWarning(kinds.FAILED_RUNS, f"failed: {self.failure}"))
+            kind = kinds.TOO_SMALL if NO_ROOM in str(self.failure) else kinds.FAILED_RUNS
+            found.append(ResultWarning(kind, f"failed: {self.failure}"))
         if self.summaries:
             found += over_runs([of_data(summary) for summary in self.summaries])
         if self._keeps is False:

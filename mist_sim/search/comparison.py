@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_points
-from mist_sim.errors import ScenarioError, brief, did_you_mean, in_words
+from mist_sim.errors import ScenarioError, brief, did_you_mean, in_words, listed
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
@@ -128,6 +128,9 @@ class Comparison(Findings):
         told = [sentence(self._ranked, is_stopped=self.is_stopped and is_open)]
         if self.differ:
             told = [f"None is best, since their workloads or limits differ: {self.differ}."]
+        small = {case.name: [each.kind for each in case.warnings] for case in self.cases}
+        if names := [name for name, of_case in small.items() if kinds.TOO_SMALL in of_case]:
+            told.append(f"Too little GPU memory (see above): {listed(names)}.")
         bound = [case for case in self.cases if case.binding]
         if bound:
             best = max(bound, key=lambda case: case.figures["goodput"])

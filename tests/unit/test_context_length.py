@@ -2,15 +2,33 @@
 
 import pytest
 
-from mist_sim import KvCacheConfig, Scenario, Simulation, Workload, llm_client
+from mist_sim import KvCacheConfig, Scenario, Simulation, Workload, llm_client, simulate
 from mist_sim.cli import main
 from mist_sim.cli.app import BAD_INPUT
+from mist_sim.core.result_warnings import TOO_SMALL
 from mist_sim.errors import ScenarioError
+from mist_sim.scenario import build
 from mist_sim.scenario.from_vllm.tables.honoured import context_length
+from mist_sim.search.comparison import compare
 from tests.warned import texts
 
 SMALL = KvCacheConfig(num_gpu_blocks_override=101)  # 100 of 16 tokens for requests
 OWN = 131_072  # of Llama-3.1-8B
+TOO_LARGE = {  # 70.6 GB of weights on each 80 GB GPU
+    "model": "llama-3.1-70b",
+    "engine": "vllm-0.14",
+    "clients": [{"name": "llm", "gpu": "h100-sxm", "tensor_parallel_size": 2}],
+    "workload": {
+        "lengths": {
+            "type": "synthetic",
+            "num_requests": 10,
+            "prompt": {"type": "fixed", "tokens": 2_000},
+            "output": {"type": "fixed", "tokens": 10},
+        },
+        "arrivals": {"type": "poisson", "rate": "1 /s"},
+    },
+    "slo": {"ttft": "5 s"},
+}
 
 
 def client(**options):
@@ -113,3 +131,36 @@ def test_auto_of_a_command_line():
 def test_no_length_below_one(length):
     with pytest.raises(ScenarioError, match=f"max_model_len must be >= 1, got {length}; auto"):
         llm_client("llm", max_model_len=length)
+
+
+def test_requests_without_room_name_what_holds_them():
+    found = simulate(Scenario.from_dict(TOO_LARGE))
+    (told,) = [each for each in found.warnings if each.kind is TOO_SMALL]
+    text = str(told)
+    for each in ("KV cache of 1,344 tokens", "GiB a GPU are missing", "tensor_parallel_size 4"):
+        assert each in text
+    for change in ({"tensor_parallel_size": 4}, {"quantization": "fp8"}):
+        client = TOO_LARGE["clients"][0] | change
+        held = simulate(Scenario.from_dict({**TOO_LARGE, "clients": [client]}))
+        assert held.summary["num_rejected"] == 0
+
+
+def test_a_comparison_names_models_without_room():
+    cases = {1: "one", 2: "two", 4: "four"}
+    found = compare(
+        {
+            name: Scenario.from_dict(TOO_LARGE, {"clients.0.tensor_parallel_size": width})
+            for width, name in cases.items()
+        },
+        jobs=1,
+    )
+    small = [each.of for each in found.warnings if each.kind is TOO_SMALL]
+    assert small == [("one",), ("two",)]
+    assert "Too little GPU memory (see above): one, two." in found.verdict
+
+
+def test_a_model_without_room_names_what_holds_it():
+    with pytest.raises(ScenarioError, match="are missing for one KV-cache block") as error:
+        build(Scenario.from_dict(TOO_LARGE, {"clients.0.tensor_parallel_size": 1}))
+    for each in ("tensor_parallel_size 2 (", "tensor_parallel_size 4 (", "AWQ", "gpu b200"):
+        assert each in str(error.value)

@@ -23,7 +23,17 @@ _SHARE = 0.92  # `CacheConfig.gpu_memory_utilization` of vLLM from 0.20 on (vllm
 NULL_BLOCKS = 1  # that no request gets: `BlockPool.null_block` in vllm/v1/core/block_pool.py
 _SWAP_SPACE = 4 * _GIB  # bytes a GPU: `CacheConfig.swap_space` of vLLM v0 (vllm/config.py)
 
+NO_ROOM = "does not fit on"  # behind the model, in messages
 _LARGEST_BLOCK = 2**20  # tokens; longer than any context
+
+
+class NoRoomError(ScenarioError):
+    """A model does not fit on its GPUs."""
+
+
+def gib(num_bytes: Bytes) -> str:
+    """Return bytes in GiB a GPU, at least 0.1."""
+    return f"{max(num_bytes / _GIB, 0.1):.1f} GiB a GPU"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +204,7 @@ def num_gpu_blocks(
     drafter: a model that drafts; its weights lie beside the target's on the last rank, and every
         block has room for its entries there, since both have the same block table (vLLM).
     needs: what the engine's version takes beside weights and cache.
-    Raises ScenarioError when not even one block is left.
+    Raises NoRoomError when not even one block is left.
     """
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override - NULL_BLOCKS
@@ -265,14 +275,14 @@ def _blocks_on_rank(
     num_blocks = int(cache // (token_bytes * config.block_size))
     if num_blocks <= NULL_BLOCKS:
         num_gpus = tp * cluster.pipeline_parallel_size
+        missing = (NULL_BLOCKS + 1) * token_bytes * config.block_size - cache
         of_graphs = f"CUDA graphs {graphs / _GIB:.1f} GiB, " if graphs else ""
-        raise ScenarioError(
-            f"{part.name} does not fit on {num_gpus} x {cluster.gpu.name}: of "
+        raise NoRoomError(
+            f"{part.name} {NO_ROOM} {num_gpus} x {cluster.gpu.name}: of "
             f"{cluster.gpu.memory / _GIB:.1f} GiB a GPU, gpu_memory_utilization="
             f"{share} gives {budget / _GIB:.1f} GiB; weights take "
             f"{weights / _GIB:.1f} GiB, activations {activations / _GIB:.1f} GiB, {of_graphs}"
-            f"context {context / _GIB:.1f} GiB, which leaves no KV-cache block; raise "
-            f"tensor_parallel_size, pipeline_parallel_size or gpu_memory_utilization, or choose "
-            f"a larger GPU"
+            f"context {context / _GIB:.1f} GiB, so {gib(missing)} are missing for one "
+            f"KV-cache block"
         )
     return num_blocks - NULL_BLOCKS

@@ -58,6 +58,7 @@ class LaidOutClient(Client):
     config: EngineConfig
     predictor: PipelinePredictor
     timed_across: Callable[[Spans], PipelinePredictor] | None = None
+    what_fits: Callable[[int], str] | None = None  # what would hold a request of so many tokens
     memory: LaneMemory
     data_parallel_size: int
     lockstep: bool

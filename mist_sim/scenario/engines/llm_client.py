@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from mist_sim.clients import EngineConfig, LlmClient
 from mist_sim.clients.engine_checks import AUTO_LENGTH
 from mist_sim.clients.kv_cache import KvCacheConfig
+from mist_sim.clients.kv_cache.capacity import NoRoomError
 from mist_sim.clients.scheduling import (
     SCHEDULERS,
     ChunkedScheduler,
@@ -69,6 +70,7 @@ from mist_sim.scenario.engines.step_times import is_made_here, step_times
 from mist_sim.scenario.engines.version_defaults import scheduler_options, with_version_defaults
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.version_origins import imitated
+from mist_sim.scenario.engines.what_fits import what_fits
 from mist_sim.stages import Decode, Prefill
 
 
@@ -102,13 +104,19 @@ def llm_clients(
     Raises ScenarioError when the model cannot be split that way or does not fit.
     """
     as_said = config
-    make = _making(config, spans)
-    first = make(names[0])
+    fits = partial(what_fits, config, lambda other: _making(other, spans)(names[0]).memory)
+    try:
+        make = _making(config, spans)
+        first = make(names[0])
+    except NoRoomError as error:
+        found = fits() or "nothing that was tried: neither 8 GPUs, FP8 and AWQ nor larger GPUs"
+        raise NoRoomError(f"{error}; it fits with {found}") from None
     others = first.named if config.resharding is None else make  # which has parts of its own
     clients = [first, *map(others, names[1:])]
     timed = cache(lambda spans: llm_clients(names[:1], as_said, spans)[0].predictor)
     for client in clients:
         client.timed_across = timed if is_made_here(config) else None
+        client.what_fits = fits
     return clients
 
 

@@ -19,6 +19,7 @@ from mist_sim.search.verdicts.percentiles import Percentile
 from mist_sim.search.verdicts.request_times import RequestTimes, Share, Target, none_counts
 from mist_sim.search.verdicts.steady_state import ERROR, Look, OfClass, Seen, SeenGaps, look, looks
 from mist_sim.simulation import Simulation
+from mist_sim.simulation_rules import too_small_warnings
 from mist_sim.traces import AllAtOnce, ArrivalProcess, Workload
 from mist_sim.traces.base import RowSampler
 
@@ -64,7 +65,10 @@ def run_until_known(
         found = recorder.look()
     except _KnownError as known:
         found = known.look
-    warnings = tuple(record_warnings(recorder, simulation.warmup))
+    warnings = (
+        *too_small_warnings(recorder, simulation.clients),
+        *record_warnings(recorder, simulation.warmup),
+    )
     return found, recorder.worst_limit(), warnings
 
 

@@ -12,6 +12,7 @@ from mist_sim.metrics import WatchedEnds
 from mist_sim.metrics.run_warnings import record_warnings, run_warnings
 from mist_sim.search.verdicts.request_times import RequestTimes, Target, none_counts
 from mist_sim.simulation import Simulation
+from mist_sim.simulation_rules import too_small_warnings
 
 _LOOKS = 50  # at the misses, in a run
 
@@ -41,7 +42,10 @@ def run_workload(
         result = simulation.run(recorder=recorder)
     except _MissedError as missed:
         worst = target.worst_limit(RequestTimes.of(recorder, warmup))
-        shown = tuple(record_warnings(recorder, warmup))
+        shown = (
+            *too_small_warnings(recorder, simulation.clients),
+            *record_warnings(recorder, warmup),
+        )
         return WholeRun(False, _share(missed.num_missed, num_requests), False, None, worst, shown)
     times = RequestTimes.of(recorder, warmup)
     if not len(times):
@@ -54,7 +58,10 @@ def run_workload(
     )
     gaps = target.gaps_over(recorder, warmup)
     attained, worst = attained and gaps[0] <= 1, target.worst_limit(times, gaps)
-    stability, shown = None, tuple(record_warnings(recorder, warmup))
+    stability, shown = (
+        None,
+        (*too_small_warnings(recorder, simulation.clients), *record_warnings(recorder, warmup)),
+    )
     if attained:
         stability = result.data.get("stability")
         shown = tuple(
