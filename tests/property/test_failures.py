@@ -94,7 +94,7 @@ def failing_cases(draw: st.DrawFn, predictor: Predictor, base: Any = None) -> Fa
     jobs = tuple(
         replace(job, timeout=inf, ttft_timeout=inf, ttft_deadline=inf) for job in case.jobs
     )
-    options = replace(case.options, drop_expired=False, early_rejection=False, drafting=None)
+    options = replace(case.options, drop_expired=False, early_rejection=False)
     case = Case(options, jobs)
     ends = sorted({step.end for step in case.stepwise(predictor).steps})
     assume(ends)

@@ -47,6 +47,7 @@ class Fate:
 
 Coming = list[tuple[int, Job]]
 """Numbers and jobs in order of arrival."""
+_LATE = 1e6  # seconds, behind all that a case does
 
 
 @dataclass
@@ -92,16 +93,24 @@ class Outages:
                 coming = later[len(meanwhile) :]
         if spare is not None:
             assert not self._live(1, spare, to_spare, inf)
+        end = max((fate.finished_at for fate in self.fates), default=0.0)
+        for one in self.lives:  # the run is over with its last request
+            one.steps[:] = [[step for step in lane if step.end <= end] for lane in one.steps]
 
     def _live(self, client: int, options: EngineOptions, jobs: Coming, until: float) -> Coming:
-        """Serve jobs up to a time; return those that are lost then, as they go on."""
-        numbers = [number for number, _ in jobs]
-        engine = options.stepwise(self.predictor, [job for _, job in jobs], request_ids=numbers)
+        """Serve jobs up to a time; return those that are lost then, as they go on.
+
+        A job comes behind them: without one an engine that plans ahead rests before its last step,
+        in which answers with drafts run over.
+        """
+        ahead = [*jobs, (-1, Job(min(until, _LATE), 1, 1))]
+        numbers = [number for number, _ in ahead]
+        engine = options.stepwise(self.predictor, [job for _, job in ahead], request_ids=numbers)
         self.lives.append(
             Life(client, [[s for s in lane.steps if s.end <= until] for lane in _lanes(engine)])
         )
         lost: Coming = []
-        for (number, job), outcome in zip(jobs, engine.outcomes, strict=True):
+        for (number, job), outcome in zip(jobs, engine.outcomes[: len(jobs)], strict=True):
             fate = self.fates[number]
             fate.num_visits += 1
             fate.token_times += [time for time in outcome.token_times if time <= until]
