@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 from mist_sim.bounds import COPIES
-from mist_sim.clients.engine.step_loops import STEP_LOOPS
-from mist_sim.clients.engine_options import EngineOptions
+from mist_sim.clients.engine_options import STEP_LOOPS, EngineOptions
 from mist_sim.clients.resharding_options import Resharding
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
 from mist_sim.clients.traits import FLOWING_ROLES

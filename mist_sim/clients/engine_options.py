@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol, get_args
 
-from mist_sim.clients.engine.step_loops import StepLoop
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.resharding_options import Resharding
@@ -43,6 +42,9 @@ from mist_sim.units import DollarsPerHour, Watts
 
 Count = Annotated[int, ">= 1"]
 TokenLimit = Annotated[int, ">= 1, or -1"]
+StepLoop = Literal["auto", "step", "general"]
+STEP_LOOPS: tuple[str, ...] = get_args(StepLoop)
+"""The loops that an engine may take."""
 
 NO_COUNTERPART = "no counterpart"
 

@@ -759,8 +759,9 @@ class Lane:
     def preempt_last(self) -> int:
         """Take the blocks of the request admitted last, which waits before all others.
 
-        It is on the host meanwhile, or is computed again. Returns its slot if it has outgrown the
-        memory, and can never come back; else -1.
+        It is computed again, and of several the one admitted first comes back first (`admit`); or
+        it is on the host meanwhile, and the one that went first comes back first (`swap_in`).
+        Returns its slot if it has outgrown the memory, and can never come back; else -1.
         """
         slot = self.running.pop()
         num_known = self.stop(slot)
