@@ -162,6 +162,7 @@ def _check_images(config: EngineOptions) -> None:
         return
     for name, is_wrong, rule in (
         ("role", config.role in ("decode", *FLOWING_ROLES), "be prefill or left out"),
+        ("language_model_only", config.language_model_only, "be false"),
         ("pipeline_parallel_size", config.pipeline_parallel_size > 1, "be 1"),
         ("resharding", config.resharding is not None, "be left out"),
         ("step_loop", config.step_loop == "step", "not be step"),

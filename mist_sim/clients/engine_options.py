@@ -105,6 +105,8 @@ class EngineOptions:
     lora: serves LoRA adapters of the model; requests name them (workload.adapters).
     images: encodes images of prompts on its GPUs, with the vision tower of the model
         (workload.images).
+    language_model_only: leaves out the towers of images and sound of the model, which otherwise
+        take memory whether or not prompts have images.
     resharding: computes prompts in another layout than answers (Seesaw; needs scheduler:
         continuous). The sizes above are those for answers.
     scheduler: forms the batches of a step.
@@ -165,6 +167,7 @@ class EngineOptions:
     speculative_config: SpeculativeConfig | None = None
     lora: LoraConfig | None = None
     images: ImagesConfig | None = None
+    language_model_only: bool = field(default=False, metadata=_flag("--language-model-only"))
     resharding: Resharding | None = field(default=None, metadata=_NOT_IN_VLLM)
     scheduler: Scheduler | None = None
     kv_cache: KvCacheConfig = KvCacheConfig()

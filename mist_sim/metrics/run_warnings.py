@@ -176,20 +176,27 @@ def recovery_lines(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _recovery(each: Mapping[str, Any]) -> str:
-    when = f"failure at {each['begin']:.4g} s"
-    if each["end"] > each["begin"]:
-        when = f"failures from {each['begin']:.4g} to {each['end']:.4g} s"
+    begin, first = each["begin"], ""
+    when = f"failure at {begin:.4g} s of the run"
+    if each["end"] > begin:
+        first, when = (
+            "first of the ",
+            f"failures from {begin:.4g} to {each['end']:.4g} s of the run",
+        )
     back = {RECOVERING[metric]: seconds for metric, seconds in each["back_after"].items()}
     if not any(seconds != 0 for seconds in back.values()):
         return f"Latencies stayed as they were through the {when}."
-    words = ", ".join(f"{name} {_when(seconds)}" for name, seconds in back.items())
-    return f"Latencies are as before the {when} again: {words}."
+    words = ", ".join(f"{name} {_when(seconds, begin)}" for name, seconds in back.items())
+    return f"Latencies are as before the {first}{when} again: {words}."
 
 
-def _when(seconds: float | None) -> str:
+def _when(seconds: float | None, begin: float) -> str:
+    """Return when a latency was back. seconds: after the first failure, at `begin` of the run."""
     if seconds is None:
         return "not by the last arrival"
-    return "undisturbed" if seconds == 0 else f"after {seconds:.3g} s"
+    if seconds == 0:
+        return "undisturbed"
+    return f"{seconds:.3g} s later (at {begin + seconds:.4g} s)"
 
 
 def _reasons(recorder: ColumnRecorder) -> list[tuple[int, str]]:

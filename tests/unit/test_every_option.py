@@ -249,6 +249,7 @@ ELSEWHERE = {
     # changes the error bar alone where no figures are known
     "attention_backend": "test_backends.py::test_kernels_that_nobody_timed_leave_no_error_bar",
     "gpu_price": "test_cost.py::test_a_price_of_ones_own",
+    "language_model_only": "test_images.py::test_the_tower_takes_memory_unless_left_out",
     "kv_cache.mamba_cache_mode": "test_state_caching.py::"
     "test_a_prompt_finds_the_last_state_that_was_kept",
     "kv_cache.tiers.at": "test_shared_links.py::test_a_place_changes_how_long_a_load_takes",

@@ -55,6 +55,35 @@ def test_arguments_of_the_server(arguments, found):
     assert client(arguments) == {"name": "llm", **found}
 
 
+@pytest.mark.parametrize(
+    ("model", "arguments", "engine", "leaves_out"),
+    [
+        ("google/gemma-3-4b-it", "--language-model-only", None, True),
+        ("google/gemma-3-4b-it", """--limit-mm-per-prompt '{"image": 0}'""", None, True),
+        ("google/gemma-3-4b-it", "--limit-mm-per-prompt image=0", "vllm-0.19", True),
+        ("google/gemma-3-4b-it", "--limit-mm-per-prompt.image 0", "vllm-0.14", False),
+        ("google/gemma-3-4b-it", """--limit-mm-per-prompt '{"image": 2}'""", None, False),
+        (
+            "mistralai/Mistral-Small-3.1-24B-Instruct-2503",
+            "--limit-mm-per-prompt image=0",
+            "vllm-0.12",
+            True,
+        ),
+        ("Qwen/Qwen3.5-27B", """--limit-mm-per-prompt '{"image": 0}'""", None, False),
+        (
+            "Qwen/Qwen3.5-27B",
+            """--limit-mm-per-prompt '{"image": {"count": 0}, "video": 0}'""",
+            None,
+            True,
+        ),
+        ("meta-llama/Llama-3.1-8B-Instruct", "--language-model-only", None, False),
+    ],
+)
+def test_flags_leave_out_towers_as_the_version_does(model, arguments, engine, leaves_out):
+    found = from_vllm([f"vllm serve {model} {arguments}"], engine=engine).keys["clients"][0]
+    assert found.get("language_model_only", False) == leaves_out
+
+
 def test_drafts_are_read_as_json():
     said = client(f"--speculative-config {DRAFTS}")
     assert said["speculative_config"] == {"method": "ngram", "num_speculative_tokens": 3}

@@ -28,6 +28,7 @@ from mist_sim.rng import Streams
 from mist_sim.traces.prompt_images import ImageLaw, PromptImages
 from mist_sim.traces.readers.tabular_reader import AzureReader
 from tests.effort import examples
+from tests.warned import texts
 from tools.kernels.kernel_fit import fit_kernel
 from tools.kernels.tower_rows import tower_rows
 
@@ -286,14 +287,32 @@ def test_each_gpu_may_have_the_whole_tower():
     assert found[0] != found[1]
 
 
-def test_the_tower_takes_memory():
-    plain, with_tower = (
-        mist.llm_client("llm", model="qwen3.5-27b", gpu="h100-sxm", images=images)
-        for images in (None, ImagesConfig())
+@pytest.mark.parametrize(
+    ("model", "gb"),
+    [("qwen3.5-27b", 0.92), ("gemma-3-27b", 0.85), ("mistral-small-3.1-24b", 0.93)],
+)
+def test_the_tower_takes_memory_unless_left_out(model, gb):
+    """Gemma 3: 417 M parameters of SigLIP and 6 M behind it; Mistral 3.1: some 460 M."""
+    loaded, left_out = (
+        mist.llm_client("llm", model=model, gpu="h100-sxm", language_model_only=only)
+        for only in (False, True)
     )
-    lost = plain.memory.num_blocks - with_tower.memory.num_blocks
-    expected = tower_bytes(QWEN.vision, 1) / plain.kv_block_bytes
-    assert lost == pytest.approx(expected, abs=1)
+    lost = left_out.memory.num_blocks - loaded.memory.num_blocks
+    assert lost == pytest.approx(gb * 1e9 / loaded.kv_block_bytes, rel=0.02)
+
+
+def test_results_say_what_a_loaded_tower_takes():
+    scenario = {"model": "gemma-3-4b", "clients": [{"name": "llm", "gpu": "h100-sxm"}]}
+    lengths = {"type": "synthetic", "num_requests": 1}
+    lengths |= {name: {"type": "fixed", "tokens": 9} for name in ("prompt", "output")}
+    scenario["workload"] = {"lengths": lengths, "arrivals": {"type": "constant", "rate": "1 /s"}}
+    said, left_out = (
+        texts(simulate(Scenario.from_dict(scenario, overrides=overrides)).summary, "towers")
+        for overrides in ({}, {"clients.0.language_model_only": True})
+    )
+    assert "0.839 GB" in said[0]
+    assert "language_model_only" in said[0]
+    assert left_out == []
 
 
 def test_prompts_in_pieces_encode_what_they_reach(monkeypatch):

@@ -138,7 +138,7 @@ def test_a_run_tells_when_its_latencies_are_back():
     assert set(each["back_after"]) == {"ttft", "tpot", "e2el", "queue"}
     assert 20.0 <= each["back_after"]["tpot"] <= 30.0
     (line,) = texts(found, "failures")
-    assert line.startswith("Latencies are as before the failure at 10 s again: TTFT ")
+    assert line.startswith("Latencies are as before the failure at 10 s of the run again: TTFT ")
     (gone,) = run("20 /s", {}).summary["recoveries"]
     assert gone["back_after"]["tpot"] is None
     (line,) = recovery_lines({"recoveries": [gone]})
@@ -156,8 +156,11 @@ def test_many_failures_are_three_sentences_and_a_number():
     several = one | {"end": 3.0, "back_after": {"ttft": 2.0}}
     told = list(recovery_lines({"recoveries": [one, several, one, one, one]}))
     assert told[:2] == [
-        "Latencies stayed as they were through the failure at 1 s.",
-        "Latencies are as before the failures from 1 to 3 s again: TTFT after 2 s.",
+        "Latencies stayed as they were through the failure at 1 s of the run.",
+        (
+            "Latencies are as before the first of the failures from 1 to 3 s of the run again: "
+            "TTFT 2 s later (at 3 s)."
+        ),
     ]
     assert told[3:] == ["2 failures more: see recoveries in the summary."]
     assert "too few" in next(recovery_lines({"recoveries": []}))
@@ -218,4 +221,4 @@ def test_outages_are_told_on_screen_and_shaded_everywhere(tmp_path, capsys):
                 assert spans == ([(10.0, 30.0)] if picture.is_over_time else []), name
     html = folder_page(tmp_path / "run", "a run").html()
     assert "Latency through failures, p99, ms" in html
-    assert "Latencies are as before the failure at 10 s again" in html
+    assert "Latencies are as before the failure at 10 s of the run again" in html

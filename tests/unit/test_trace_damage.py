@@ -12,7 +12,9 @@ from pyarrow import parquet
 
 from mist_sim import ScenarioError
 from mist_sim.bounds import LINE_LENGTH
+from mist_sim.cli.app import BAD_INPUT
 from mist_sim.traces import TRACE_READERS
+from tests.commands import exit_code
 from tests.contract.test_registered_plugins import BESIDE, PARQUET_TRACES, TRACES
 
 VALUES = {  # of each reader: a number of tokens and a time, as its example has them
@@ -162,3 +164,15 @@ def test_parquet_with_columns_of_another_kind(name, tmp_path):
         assert message.startswith(f"{path}:1: ")
         assert " must be " in message
         assert re.search("; (correct|leave)", message)
+
+
+def test_a_header_in_the_middle_is_named(tmp_path, capsys):
+    path = tmp_path / "joined.csv"
+    head, row = "timestamp,prompt_tokens,output_tokens\n", "{},100,20\n"
+    path.write_text(head + row.format(0) + head + row.format(1), "utf-8")
+    afd = ["afd", str(path), "--slots", "64", "--coefficients", "deepseek-v3-ascend-910c"]
+    for verb in (["trace", "inspect", str(path)], afd):
+        assert exit_code(*verb) == BAD_INPUT
+        said = capsys.readouterr().err
+        assert "joined.csv:3: the row must not be the header again" in said
+        assert "--set skip=bad leaves out 1 of 3 rows" in said

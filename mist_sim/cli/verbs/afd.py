@@ -6,7 +6,7 @@ import typer
 
 from mist_sim.bounds import BUNDLE
 from mist_sim.cli.bundles import bundle_options as options
-from mist_sim.cli.verbs.trace import Columns, reader
+from mist_sim.cli.verbs.trace import Columns, Form, by_settings, reader
 
 
 def afd(
@@ -15,9 +15,7 @@ def afd(
     ),
     *,
     slots: options.Slots,
-    form: str = typer.Option(
-        "azure", "--format", help="The trace's form, one of mist list trace_readers."
-    ),
+    form: Form = None,
     settings: Columns = [],  # noqa: B006 - typer makes a new list
     first_token: str = typer.Option(
         "prefill", help="The side that emits an answer's first token: prefill or decode."
@@ -88,7 +86,8 @@ def afd(
     flights = list(whole_numbers(batches, "--batches", 2, BUNDLE["batches"]))
     TRACE_READERS.find_entry_points()
     source = reader(trace, form, None, settings)
-    prefill, decode = read_lengths(source, first_token)
+    with by_settings():
+        prefill, decode = read_lengths(source, first_token)
     estimate, tail = estimate_slot_load(prefill, decode), tail_of(decode[decode > 0])
     check_tail(tail)
     weight = float(ffn_cards or 1)  # an attention worker is one GPU

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,7 +79,8 @@ def inspect(
         _require_picture(plot, force)
     name = form or form_of(file)
     source = reader(file, name, num_requests, settings)
-    figures = Figures(source.rows())
+    with by_settings():
+        figures = Figures(source.rows())
     found = statistics(figures)
     if as_json:
         typer.echo(json_text({"format": name, **found, **_left_out(source)}), nl=False)
@@ -126,7 +128,7 @@ def convert(
         rows = _drawn(rows, rate, seed)
     if without_prefixes:
         rows = (row._replace(content=()) for row in rows)
-    with Saved() as saved, output_file(out, replace=force) as target:
+    with by_settings(), Saved() as saved, output_file(out, replace=force) as target:
         saved.output = target
         target.write(lines(rows))
     tell_left_out(source)
@@ -173,6 +175,21 @@ def writer(to: str) -> Callable[[Iterable[TraceRow]], Iterator[str]]:
             f"--to must be one of {', '.join(WRITERS)}, got {brief(to)}{did_you_mean(to, WRITERS)}"
         )
     return WRITERS[to]
+
+
+_OPTION = re.compile(r"\b(skip|time_unit): (\w+)")
+
+
+@contextmanager
+def by_settings() -> Iterator[None]:
+    """Write the options of a form that an error names as these verbs take them."""
+    from mist_sim.errors import TraceError
+
+    try:
+        yield
+    except TraceError as error:
+        text = _OPTION.sub(r"--set \1=\2", error.problem)
+        raise TraceError(error.path, error.line, text) from None
 
 
 @contextmanager

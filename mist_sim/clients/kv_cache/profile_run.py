@@ -94,7 +94,8 @@ class Needs:
     profile: what its version's profile finds. num_graphs: CUDA graphs that it captures.
     moe_backend: kernel of MXFP4 experts; None: what vLLM takes on the GPU.
     lora: adapters that have room on the GPUs; None: none.
-    images: how the model's vision tower lies on the GPUs; None: it is not loaded.
+    images: how the model's vision tower lies on the GPUs; None: split over the tensor ranks.
+    language_model_only: no tower is loaded.
     """
 
     profile: ProfileRun = ProfileRun()
@@ -102,11 +103,12 @@ class Needs:
     moe_backend: MoeBackend | None = None
     lora: LoraConfig | None = None
     images: ImagesConfig | None = None
+    language_model_only: bool = False
 
     def weights(self, model: ModelSpec, cluster: Cluster) -> Bytes:
         """Return the bytes of weights on a rank, as its kernels pad them, and what is beside them.
 
-        That is its adapters, and its part of the vision tower, or of those that are only loaded.
+        That is its adapters, and its part of the towers of images and sound.
         """
         sizes = cluster.tensor_parallel_size, cluster.expert_parallel_size
         backend, architecture = self._backend(cluster), cluster.gpu.architecture
@@ -114,11 +116,19 @@ class Needs:
         adapters, lora = 0.0, self.lora
         if lora is not None:
             adapters = lora.max_loras * adapter_bytes(model, lora, cluster.tensor_parallel_size)
-        tower = 2.0 * model.tower_parameters / cluster.tensor_parallel_size  # 16 bits
-        if self.images is not None and model.vision is not None:
-            ranks = 1 if self.images.is_spread else cluster.tensor_parallel_size
-            tower += tower_bytes(model.vision, ranks)
-        return model.weight_bytes_per_rank(*sizes) + padding + adapters + tower
+        return (
+            model.weight_bytes_per_rank(*sizes) + padding + adapters + self._towers(model, sizes[0])
+        )
+
+    def _towers(self, model: ModelSpec, ranks: int) -> Bytes:
+        """Return the bytes of towers on a rank; an engine loads them for prompts of text, too."""
+        if self.language_model_only:
+            return 0.0
+        others = 2.0 * model.tower_parameters / ranks  # 16 bits
+        if model.vision is None:
+            return others
+        is_whole = self.images is not None and self.images.is_spread
+        return others + tower_bytes(model.vision, 1 if is_whole else ranks)
 
     def activations(
         self, model: ModelSpec, cluster: Cluster, max_num_batched_tokens: int, max_num_seqs: int

@@ -63,6 +63,7 @@ def engine_memory(
         moe_backend=config.moe_backend or _experts_of(config, model, cluster),
         lora=config.lora,
         images=config.images,
+        language_model_only=config.language_model_only,
     )
     blocks = num_gpu_blocks(kv_cache, model, cluster, **sizes, drafter=draft, needs=needs)
     return EngineMemory(

@@ -156,7 +156,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     if any(asked.loads_in_step is None and not tier.loads_in_step for asked, tier in tiers):
         assumed += (LOADS,)
     assumed += tuple(f"model: {each}" for each in model.approximated)
-    assumed += tuple(f"towers: {each}" for each in _tower_memory(model))
+    assumed += tuple(f"towers: {each}" for each in _tower_memory(config, model))
     assumed += config.speculative_config.assumed if config.speculative_config else ()
     origin = TimesOrigin(
         estimate=predictor.traits.estimate,
@@ -247,15 +247,17 @@ def _settings(
     return dict.fromkeys((name for kind, name in of_stage.items() if kind in serves), setting)
 
 
-def _tower_memory(model: ModelSpec) -> Iterator[str]:
+def _tower_memory(config: EngineConfig, model: ModelSpec) -> Iterator[str]:
     """Yield what the memory holds of towers of images and sound that are only loaded."""
-    if model.tower_parameters:
+    if config.images is not None or config.language_model_only:
+        return
+    parameters = model.tower_parameters + (model.vision.num_parameters if model.vision else 0)
+    if parameters:
         yield (
-            f"{2e-9 * model.tower_parameters:.3g} GB of weights are counted for the towers of "
-            f"images or sound of {model.name}, estimated from the config's sizes; the memory of "
-            "profile runs of images is not. An engine that leaves them out (vLLM's "
-            "--language-model-only) has this much more for its cache: take their tables out of the "
-            "config.json for it."
+            f"{2e-9 * parameters:.3g} GB of weights are counted for the towers of images or sound "
+            f"of {model.name}, computed from their sizes; the memory of profile runs of images is "
+            "not. An engine without them has this much more for its cache: language_model_only: "
+            "true (vLLM's --language-model-only)."
         )
     for key in model.unsized_towers:
         yield (

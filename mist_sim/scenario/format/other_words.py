@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 
 _POISSON = "workload.arrivals: {type: poisson, rate: 10 /s}"
 _USERS = "workload.arrivals: {type: closed_loop, concurrency: 16}"
-_LENGTHS = "workload.lengths: {type: synthetic, prompt: ..., output: ...}"
+_PROMPT = "workload.lengths.prompt with type: synthetic, such as {type: fixed, tokens: 1000}"
+_OUTPUT = "workload.lengths.output with type: synthetic, such as {type: fixed, tokens: 100}"
 _PREFIXES = "clients.N.kv_cache.enable_prefix_caching"
 
 KEYS: Mapping[str, str] = {
@@ -26,12 +27,8 @@ KEYS: Mapping[str, str] = {
     "request_count": "workload.lengths.num_requests or workload.trace.num_requests",
     "dataset_name": "workload.lengths or workload.trace",
     "dataset_path": "workload.trace: {type: ..., path: ...}",
-    "input_len": _LENGTHS,
-    "output_len": _LENGTHS,
-    "random_input_len": _LENGTHS,
-    "random_output_len": _LENGTHS,
-    "isl": _LENGTHS,
-    "osl": _LENGTHS,
+    **dict.fromkeys(("input_len", "random_input_len", "isl", "input_tokens"), _PROMPT),
+    **dict.fromkeys(("output_len", "random_output_len", "osl", "output_tokens"), _OUTPUT),
     "num_warmups": "warmup, a duration",
     "goodput": "slo: {ttft: 500 ms, tpot: 50 ms, e2el: 9 s}",
     # network, in the wrong place

@@ -22,6 +22,7 @@ from mist_sim.scenario.from_vllm.handlers import (
     planning_ahead,
     spec_flags,
     state_flags,
+    tower_flags,
     transfer_flags,
 )
 from mist_sim.scenario.from_vllm.server import Handler, Server
@@ -42,6 +43,7 @@ _SWITCHES: Mapping[str, Handler] = {
     "--enable-lora": adapter_flags.enable,
     "--fully-sharded-loras": adapter_flags.fully_sharded,
     "--enable-tower-connector-lora": adapter_flags.other,
+    "--language-model-only": tower_flags.language_only,
 }
 _VALUES: Mapping[str, Handler] = {
     "--quantization": model_flags.quantization,
@@ -75,6 +77,7 @@ _VALUES: Mapping[str, Handler] = {
     "--lora-dtype": adapter_flags.other,
     "--lora-extra-vocab-size": adapter_flags.other,
     "--lora-target-modules": adapter_flags.other,
+    "--limit-mm-per-prompt": tower_flags.limits,
 }
 HANDLERS: Mapping[str, Handler] = {**_SWITCHES, **_VALUES}
 """Handlers of flags that need more than a key."""

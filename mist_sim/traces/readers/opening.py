@@ -175,7 +175,11 @@ def csv_records(
                 if last > line and has_swallowed(fields, width, pick):
                     faults.take(swallowed(path, line, last), last - before)
                 elif len(fields) == width:
-                    yield line, pick(fields)
+                    if fields[0].strip() == header[0] and [f.strip() for f in fields] == header:
+                        problem = f"must not be the header again, got {brief(fields[0])}; remove it"
+                        faults.take(TraceError(path, line, f"the row {problem}"))
+                    else:
+                        yield line, pick(fields)
                 elif fields:
                     problem = (
                         f"a row must have {width} columns like the header, got {len(fields)}; "

@@ -15,6 +15,7 @@ _LAST_WITHOUT: Mapping[str, str] = {
     "--moe-backend": "vllm-0.14",
     "--mamba-cache-mode": "vllm-0.14",
     "--lora-target-modules": "vllm-0.14",
+    "--language-model-only": "vllm-0.14",
     "--spec-method": "vllm-0.19",
     "--spec-model": "vllm-0.19",
     "--spec-tokens": "vllm-0.19",

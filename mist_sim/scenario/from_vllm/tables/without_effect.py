@@ -64,7 +64,7 @@ _VALUES: Mapping[str, str] = {
     _LOGS: "log-level uvicorn-log-level max-log-len log-config-file "
     "disable-access-log-for-endpoints otlp-traces-endpoint collect-detailed-traces "
     "show-hidden-metrics-for-version kv-cache-metrics-sample kv-events-config profiler-config",
-    _IMAGES: "limit-mm-per-prompt mm-processor-kwargs mm-processor-cache-gb "
+    _IMAGES: "mm-processor-kwargs mm-processor-cache-gb "
     "mm-processor-cache-type "
     "mm-shm-cache-max-object-size-mb mm-encoder-tp-mode mm-encoder-attn-backend media-io-kwargs "
     "video-pruning-rate mm-tensor-ipc image-input-type image-token-id image-input-shape",
@@ -94,7 +94,7 @@ _SWITCHES: Mapping[str, str] = {
     "disable-uvicorn-access-log enable-server-load-tracking enable-log-outputs enable-log-deltas "
     "log-error-stack kv-cache-metrics cudagraph-metrics enable-mfu-metrics "
     "aggregate-engine-logging enable-logging-iteration-details enable-layerwise-nvtx-tracing",
-    _IMAGES: "enable-mm-embeds skip-mm-profiling interleave-mm-strings language-model-only "
+    _IMAGES: "enable-mm-embeds skip-mm-profiling interleave-mm-strings "
     "disable-mm-preprocessor-cache disable-chunked-mm-input",
     _PROCESSES: "disable-frontend-multiprocessing worker-use-ray engine-use-ray "
     "ray-workers-use-nsight disable-nccl-for-dp-synchronization",
