@@ -92,7 +92,9 @@ ONE_NODE = _kind("one node", "ranks of several nodes are timed as in one")
 ACCEPTANCE = _kind("acceptance", "how many drafts are right is not said, so as published")
 NEAREST_MODEL = _kind("nearest model", "an unknown model is taken as a known one")
 STATE_CACHE = _kind("state cache", "prefixes of a model with states are not cached")
-ACROSS_NODES = _kind("across nodes", "collectives go over several nodes")
+ACROSS_NODES = _kind(
+    "across nodes", "collectives go over several nodes, or trays of one NVLink domain"
+)
 ASSUMED = _kind("assumed", "an option without a text of its own has an assumed value")
 COMMAND_LINE = _kind("command line", "a flag of vLLM whose effect or meaning is assumed")
 NOTHING_FINISHED = _kind("nothing finished", "no request finished, so there are no latencies")

@@ -104,6 +104,9 @@ def figures_of_its_own(gpu: GpuSpec) -> str:
 ACROSS_NODES = Borrowed("not known: GPUs on several nodes; only ranks on one node were measured")
 """The setting of an engine whose ranks sum over several nodes."""
 
+ACROSS_TRAYS = Borrowed("not known: GPUs on several trays; only ranks on one were measured")
+"""The setting of an engine whose ranks sum over several hosts of one NVLink domain."""
+
 ADAPTED = Borrowed("not known: LoRA adapters, whose kernels were not timed here")
 """The setting of an engine that serves adapters."""
 

@@ -177,7 +177,7 @@ def _collective_lines(ways: Mapping[str, str]) -> Iterator[str]:
         first, *others = (name for name, its_way in ways.items() if its_way == way)
         plural = "s" if len(others) > 1 else ""
         who = f"{first} and {len(others):,} other{plural} have" if others else f"{first} has"
-        yield f"{who} GPUs on several nodes, {way}."
+        yield f"{who} GPUs {way}."
 
 
 def _architecture(assumed: Mapping[str, Sequence[str]]) -> str:
@@ -250,7 +250,8 @@ def _host_warnings(worth: Mapping[str, Mapping[str, Any]]) -> Iterator[ResultWar
         here, there = found["communication_ms"], found["other_communication_ms"]
         yield ResultWarning(
             kinds.ASSUMED_HOST,
-            f"Host of the GPUs assumed: {found['host']}, slow and without peer access. "
+            f"Host of the GPUs assumed: {found['host']}, slow and without peer access (rates of "
+            f"{found['measured_with']}). "
             "`nvidia-smi topo -p2p r` tells which is yours (OK between all GPUs: peer access); say "
             "it with clients.N.host.",
             f"In a step of {found['num_tokens']:,} tokens they spend {here:,.4g} ms on one "

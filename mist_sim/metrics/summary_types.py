@@ -117,6 +117,7 @@ class AssumedHost(TypedDict):
     """Effect of an assumed host of GPUs on PCIe: milliseconds a step of so many tokens."""
 
     host: str
+    measured_with: str
     num_tokens: int
     communication_ms: float
     other_host: str

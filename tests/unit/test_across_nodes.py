@@ -23,7 +23,7 @@ from tests.warned import texts
 H100 = load_gpu("h100-sxm").interconnect
 SPAN = Span((8, 8), 400e9, 2.7e-6)
 SIZES = [0, 1e3, 64e3, 1e6, 16e6, 256e6, 4e9]
-FREE = "timed by the topology, on free links: "
+FREE = "on several nodes, timed by the topology, on free links: "
 
 
 def by(way: str) -> Any:
@@ -184,10 +184,10 @@ def test_a_result_says_which_way_was_taken():
     ("ways", "lines"),
     [
         (
-            {"a": "rings"},
-            ["a has GPUs on several nodes, rings."],
+            {"a": "on rings"},
+            ["a has GPUs on rings."],
         ),
-        ({"a0": "rings", "a1": "rings"}, ["a0 and 1 other have GPUs on several nodes, "]),
+        ({"a0": "on rings", "a1": "on rings"}, ["a0 and 1 other have GPUs on "]),
         (
             {"a0": "rings", "b": "trees", "a1": "rings", "a2": "rings"},
             ["a0 and 2 others have ", "b has "],
@@ -251,7 +251,14 @@ def test_sums_between_trays_are_told(ranks, way, network):
     result = Simulation(clients=[client], workload=WORKLOAD, network=network).run()
     told = result.summary.get("collectives", {"llm": ""})["llm"]
     assert way in told
-    assert bool(told) == bool(way) == any("several nodes" in each for each in texts(result.summary))
+    assert (
+        bool(told)
+        == bool(way)
+        == any("on several trays of one NVLink domain" in each for each in texts(result.summary))
+    )
+    bar = result.summary["expected_errors"]["llm"]["tpot"]["like"]
+    assert ("several trays" in bar) == bool(way)
+    assert "several nodes" not in bar
 
 
 @pytest.mark.parametrize("network", [TWO, None])

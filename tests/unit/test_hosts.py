@@ -121,6 +121,13 @@ def test_the_default_is_the_host_bridge():
         assert collective(L40S, 4)(MIB) == collective(on("host-bridge"), 4)(MIB)
 
 
+def test_cards_on_pcie_5_have_a_default_of_their_own():
+    """15.3 GB/s for two, as measured; for four and eight nearer to it than L40S."""
+    assert [bus_rate(PRO, ranks) / 1e9 for ranks in (2, 4, 8)] == [15.3, 11.6, 9.4]
+    worth = llm_client("llm", gpu="rtx-pro-6000", tensor_parallel_size=4).traits.times.assumed_host
+    assert (worth["host"], "L40S" in worth["measured_with"]) == ("host-bridge-pcie5", False)
+
+
 def test_a_sum_without_peer_access():
     """16.0 us and 6 hops of 3.5 us, and 1.5 times the tensor at 3.7 GB/s; 0.5 of it when small."""
     time = all_reduce(on("host-bridge"), 4)
@@ -292,7 +299,7 @@ def test_what_an_assumed_host_is_worth_is_said_everywhere(tmp_path):
     assert worth["other_communication_ms"] == pytest.approx(1e3 * peers)
     assert "host" in result.summary["assumed"]["llm"]
     (line,) = texts(result.summary, "assumed host")
-    assert "without peer access. `nvidia-smi topo -p2p r` tells which is yours" in line
+    assert "eight L40S). `nvidia-smi topo -p2p r` tells which is yours" in line
     told = "In a step of 2,048 tokens they spend 437.7 ms on one another; on pcie-peer it would be"
     assert line.endswith(f"{told} 80.5 ms.")
     assert "host: host-bridge (assumed: none is named)" in result.scenario
@@ -311,10 +318,12 @@ def test_comparisons_name_the_scenarios_whose_host_is_assumed(tmp_path):
     hosts = found.summary["assumed_host"]
     assert list(hosts) == ["TP 2", "TP 4"], "a GPU alone has no use for its host"
     assert hosts["TP 4"]["llm"]["communication_ms"] == pytest.approx(437.7, rel=1e-3)
-    console = Console(width=200, record=True, file=StringIO())
+    console = Console(width=300, record=True, file=StringIO())
     console.print(with_warnings(found.summary, comparison_table(found.summary)))
     first, two, four, *_ = console.export_text().splitlines()
-    assert first.startswith("Host of the GPUs assumed: host-bridge, slow and without peer access.")
+    assert first.startswith(
+        "Host of the GPUs assumed: host-bridge, slow and without peer access (rates of"
+    )
     assert "`nvidia-smi topo -p2p r` tells which is yours" in first
     assert two.startswith("  TP 2: In a step of 2,048 tokens they spend 71.65 ms on one another;")
     assert four.endswith("spend 437.7 ms on one another; on pcie-peer it would be 80.5 ms.")
@@ -333,7 +342,7 @@ def test_points_and_replications_say_which_host_is_assumed(tmp_path):
     again = replicate(Scenario.load(path, overrides={"replications": 2}), jobs=1)
     shown = []
     for each, table in ((found, study_table(found.summary)), (again, replications_table(again))):
-        console = Console(width=200, record=True, file=StringIO())
+        console = Console(width=300, record=True, file=StringIO())
         console.print(with_warnings(each.summary, table))
         shown.append(console.export_text())
     assert all("Host of the GPUs assumed: host-bridge, slow" in text for text in shown)
@@ -347,7 +356,7 @@ def test_a_search_for_the_goodput_says_which_host_is_assumed(tmp_path):
     options = GoodputOptions(rates=(1.0, 2.0), as_is=True, tolerance=0.5)
     found = find_goodput(Scenario.load(path, overrides={"slo.ttft": "9 s"}), options, jobs=1)
     assert found.summary["assumed_host"]["llm"]["other_host"] == "pcie-peer"
-    console = Console(width=200, record=True, file=StringIO())
+    console = Console(width=300, record=True, file=StringIO())
     console.print(with_warnings(found.summary, goodput_table(found.summary)))
     assert console.export_text().startswith("Host of the GPUs assumed: host-bridge, slow")
 

@@ -168,7 +168,7 @@ class LaidOutClient(Client):
             spans = replace(spans, replicas=None)  # replicas exchange nothing
         if not spans and not self.collectives:
             return
-        self.traits = replace(self.traits, times=self._times.across_nodes())
+        self.traits = replace(self.traits, times=self._times.across(nodes=bool(spans)))
         if not spans:
             return
         link = None

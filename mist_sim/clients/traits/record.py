@@ -16,7 +16,7 @@ from mist_sim.clients.traits.roles import FLOWING_ROLES, ROLES, SENDING_ROLES, R
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.core.step_limits import StepLimits
 from mist_sim.hardware.gpu_group import GpuMachine
-from mist_sim.hardware.setting import ACROSS_NODES, Borrowed, Setting
+from mist_sim.hardware.setting import ACROSS_NODES, ACROSS_TRAYS, Borrowed, Setting
 from mist_sim.network import Store
 from mist_sim.stages import Decode, Prefill
 
@@ -86,9 +86,10 @@ class TimesOrigin:
     caches_prefixes: bool = False
     warnings: tuple[ResultWarning, ...] = ()
 
-    def across_nodes(self) -> TimesOrigin:
-        """Return these origins for ranks on several nodes, where no step was measured."""
-        found = {name: known and ACROSS_NODES for name, known in self.settings.items()}
+    def across(self, *, nodes: bool) -> TimesOrigin:
+        """Return these origins for ranks on several nodes, or trays: no step was measured there."""
+        setting = ACROSS_NODES if nodes else ACROSS_TRAYS
+        found = {name: known and setting for name, known in self.settings.items()}
         return replace(self, settings=found)
 
 

@@ -170,7 +170,10 @@ def told(spans: Spans, link: Interconnect | None, *, sums: bool) -> str:
         "pipeline": (spans.stages, "sends" if link else _WHOLE),
     }
     parts = (f"{name} of {span.text}: {way}" for name, (span, way) in groups.items() if span)
-    return f"timed by the topology, on free links: {'; '.join(parts)}"
+    return f"on several nodes, timed by the topology, on free links: {'; '.join(parts)}"
+
+
+ON_TRAYS = "on several trays of one NVLink domain"
 
 
 def told_of_trays(link: Interconnect, ranks: int) -> str:
@@ -180,7 +183,8 @@ def told_of_trays(link: Interconnect, ranks: int) -> str:
     way = "multicast kernels or NCCL" if ranks in KERNEL_RANKS else "NCCL alone"
     *few, most = KERNEL_RANKS
     return (
-        f"timed over NVLink: sums of {ranks} ranks in trays of {link.tray}: {way}, since vLLM's "
+        f"{ON_TRAYS}, timed over NVLink: sums of {ranks} ranks in trays of {link.tray}: {way}, "
+        "since vLLM's "
         f"other kernels sum {', '.join(map(str, few))} or {most} ranks of one host"
     )
 

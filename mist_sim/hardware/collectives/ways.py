@@ -160,7 +160,7 @@ def ways_over_pcie(link: Interconnect) -> tuple[Way, ...]:
 
 
 def _has_peer_access(link: Interconnect) -> bool:
-    return (link.host or default_host()).peer_access
+    return (link.host or default_host(link)).peer_access
 
 
 def kernel_lines(kernels: Kernels, ranks: int, reach: float, latency: float) -> tuple[Line, ...]:

@@ -15,12 +15,11 @@ from functools import cache
 from itertools import pairwise
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
-from mist_sim.hardware.devices.specs import HostSpec, Interconnect
+from mist_sim.hardware.devices.specs import PCIE_GENERATIONS, HostSpec, Interconnect
 from mist_sim.spec_files import Table, load_toml, read_table, tables_in
 from mist_sim.user_paths import user_path
 
-DEFAULT_HOST = "host-bridge"
-"""The cautious host, which holds where none is named."""
+_OLDER, _PCIE_5 = "host-bridge", "host-bridge-pcie5"
 
 _BY_RULE = {"efficiency", "gpus_per_switch"}  # fields replaced by measured rates
 
@@ -72,9 +71,9 @@ def _left_out(own: Table) -> Collection[str]:
     return {"bus_bandwidth"} if own.keys() & _BY_RULE else set()
 
 
-def default_host() -> HostSpec:
-    """Return the default host of GPUs on PCIe."""
-    return _catalog_host(DEFAULT_HOST)
+def default_host(link: Interconnect) -> HostSpec:
+    """Return the cautious host, which holds for GPUs on PCIe where none is named."""
+    return _catalog_host(_PCIE_5 if link.bandwidth > PCIE_GENERATIONS[4] else _OLDER)
 
 
 def bus_rate(link: Interconnect, ranks: int) -> float:
@@ -84,7 +83,7 @@ def bus_rate(link: Interconnect, ranks: int) -> float:
     Measured times are interpolated in the logarithm of the accelerators. The rate of the fewest
     holds below them; beyond the most, all together move no more than these did.
     """
-    host = link.host or default_host()
+    host = link.host or default_host(link)
     reach = host.slot_rate(link.bandwidth) * link.efficiency
     if host.bus_bandwidth:
         return min(reach, _measured(host.bus_rates, ranks))

@@ -83,6 +83,7 @@ class HostSpec:
         efficiency) that a collective of large tensors reaches, in (0, 1].
     bus_bandwidth: measured bytes/s of large collectives by number of accelerators ("4"), as
         nccl-tests prints them (busbw); takes the place of efficiency and switches.
+    measured_with: the machines of bus_bandwidth, for results; empty: the user's own.
     sources: origin of each figure, by field name.
     """
 
@@ -93,6 +94,7 @@ class HostSpec:
     gpus_per_switch: int = 1
     efficiency: float = HOST_EFFICIENCY
     bus_bandwidth: Mapping[str, BytesPerSecond] = field(default_factory=dict, hash=False)
+    measured_with: str = ""
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:

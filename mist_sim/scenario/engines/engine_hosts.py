@@ -10,7 +10,7 @@ from mist_sim.clients import EngineConfig
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, HostSpec, host_from_table, load_host
 from mist_sim.hardware.collectives.costs import all_gather, all_reduce, send
-from mist_sim.hardware.devices.hosts import DEFAULT_HOST
+from mist_sim.hardware.devices.hosts import default_host
 from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.models import ModelSpec
 
@@ -105,13 +105,14 @@ def assumed_host(
         return {}
     if not goes_by_host(cluster.gpu, config.all_reduce) or not _times_links(predictor, config):
         return {}
-    other = _WITH_PEERS if link.peer_access else _WITHOUT
+    host, other = default_host(link), _WITH_PEERS if link.peer_access else _WITHOUT
     here, there = (
-        1e3 * _communication(_in_host(cluster, name), model, num_tokens)
-        for name in (DEFAULT_HOST, other)
+        1e3 * _communication(_in_host(cluster, each), model, num_tokens)
+        for each in (host, load_host(other))
     )
     return {
-        "host": DEFAULT_HOST,
+        "host": host.name,
+        "measured_with": host.measured_with,
         "num_tokens": num_tokens,
         "communication_ms": here,
         "other_host": other,
@@ -119,8 +120,8 @@ def assumed_host(
     }
 
 
-def _in_host(cluster: Cluster, name: str) -> Cluster:
-    link = replace(cluster.gpu.interconnect, host=load_host(name))
+def _in_host(cluster: Cluster, host: HostSpec) -> Cluster:
+    link = replace(cluster.gpu.interconnect, host=host)
     return replace(cluster, gpu=replace(cluster.gpu, interconnect=link))
 
 

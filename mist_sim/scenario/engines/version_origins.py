@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from mist_sim.clients import EngineConfig
 from mist_sim.hardware import load_gpu
-from mist_sim.hardware.devices.hosts import DEFAULT_HOST
+from mist_sim.hardware.devices.hosts import default_host
 from mist_sim.scenario.engines.engine_hosts import goes_by_host, in_contact
 from mist_sim.scenario.engines.engine_version import (
     KERNELS,
@@ -131,7 +131,8 @@ def _comment(client: Mapping[str, Any]) -> str:
     lines = [f"the defaults of {version.title}{assumed}, with their places in its package"]
     lines += [f"#   {key}: {shown(value)} ({source})" for key, value, source in origins(client)]
     if _assumes_a_host(client):
-        lines.append(f"# host: {DEFAULT_HOST} (assumed: none is named), where links count")
+        host = default_host(load_gpu(client["gpu"]).interconnect).name
+        lines.append(f"# host: {host} (assumed: none is named), where links count")
     return "\n".join(lines) + "\n"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.hardware import GpuSpec, HostSpec, load_gpu
-from mist_sim.hardware.devices.hosts import DEFAULT_HOST
+from mist_sim.hardware.devices.hosts import default_host
 from mist_sim.hardware.predictors.overhead import own_time_in
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.engines.engine_hosts import host_of
@@ -91,7 +91,7 @@ def _links(part: Any, _: Scenario, factor: float) -> _Update:
         return {"gpu": replace(gpu, interconnect=faster)}
     if part.host is not None:
         return {"gpu": replace(gpu, interconnect=faster), "host": _faster_host(part.host, factor)}
-    host = _faster_host(link.host or DEFAULT_HOST, factor)
+    host = _faster_host(link.host or default_host(link), factor)
     return {"gpu": replace(gpu, interconnect=replace(faster, host=host))}
 
 
