@@ -75,6 +75,11 @@ def stability(in_system: Stays, in_queue: Stays, request_times: Array) -> Stabil
     return judged(in_system, in_queue, request_times).verdict
 
 
+def at_once(arrivals: Array) -> bool:
+    """Whether requests come at one time: nothing times them closer than a nanosecond."""
+    return bool(np.ptp(arrivals) <= 1e-9)
+
+
 def judged(in_system: Stays, in_queue: Stays, request_times: Array) -> Judged:
     """Tell whether the clients of an open-loop run keep up with the arrivals.
 
@@ -90,7 +95,7 @@ def judged(in_system: Stays, in_queue: Stays, request_times: Array) -> Judged:
     neither; more arrivals would tell.
     """
     arrival = in_system.begin
-    if not len(request_times) or arrival.min() == arrival.max():
+    if not len(request_times) or at_once(arrival):
         return Judged("too short to tell")
     first, last = float(arrival.min()), float(arrival.max())
     mean = float(request_times.mean())

@@ -40,7 +40,7 @@ from mist_sim.metrics.requests.retrievals import retrievals_summary
 from mist_sim.metrics.requests.steady import steady_part
 from mist_sim.metrics.requests.window_rates import Mask, throughput
 from mist_sim.metrics.result_columns import stages_summary
-from mist_sim.metrics.stability import Stays, judged
+from mist_sim.metrics.stability import Stays, at_once, judged
 
 _MS = 1e3
 
@@ -148,7 +148,7 @@ def _stability(
     Covers the whole run; not judged if all requests arrive at once.
     """
     arrival = c["arrival_time"][of_users]
-    if not open_loop or not len(arrival) or arrival.min() == arrival.max():
+    if not open_loop or not len(arrival) or at_once(arrival):
         return {"unstable": False}
     visits = recorder.visits.columns()
     asked = visits["request_id"] >= 0

@@ -96,6 +96,10 @@ def test_of_a_batch_that_only_fills_nothing_is_known():
     assert verdict(workload) == "too short to tell"
 
 
+def test_arrivals_closer_than_a_nanosecond_come_at_once():
+    assert verdict(Workload.from_lists([10, 10], [5, 5], [0.0, 5e-324])) is None
+
+
 def test_who_waits_for_the_batch_in_progress_is_no_backlog():
     """A static batch of one takes 12 s; the 200 that come meanwhile are the next batch."""
     times = [0.0, *(0.05 * k for k in range(1, 201))]
