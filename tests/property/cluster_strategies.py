@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from mist_sim.core.request import Content
 from mist_sim.traces import ClosedLoop
-from tests.property.strategies import few_steps, lengths, with_arrivals_on_boundaries
+from tests.property.strategies import (
+    few_steps,
+    finished,
+    lengths,
+    step_ends,
+    with_arrivals_on_boundaries,
+)
 from tests.reference.cluster import Costs
 from tests.reference.cluster_case import ClusterCase
 from tests.reference.predictors import AWKWARD, DYADIC, EVEN
@@ -116,7 +122,7 @@ def with_time_outs_together(data: st.DataObject, case: ClusterCase, predictor) -
     """Let several jobs have the same time-out, which for the first ones is the end of a step."""
     start = [replace(job, arrival_time=0.0, timeout=inf, ttft_timeout=inf) for job in case.jobs]
     case = replace(case, jobs=tuple(start))
-    ends = sorted({step.end for step in case.stepwise(predictor).steps})
+    ends = sorted(set(step_ends(finished(case, predictor))))
     if not ends:
         return case
     end = data.draw(st.sampled_from(ends), label="end")

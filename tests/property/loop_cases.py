@@ -17,7 +17,7 @@ from mist_sim.traces import Workload
 from mist_sim.traces.arrivals import TraceArrivals
 from mist_sim.traces.base import TraceRow
 from mist_sim.traces.workload import Rows
-from tests.property.strategies import alike, cases, some_swap_space
+from tests.property.strategies import alike, cases, finished, some_swap_space, step_ends
 from tests.property.test_flowing import crowds, flowing
 from tests.property.test_hand_overs import apart
 from tests.reference.cluster_case import ClusterCase
@@ -91,7 +91,7 @@ def crowd(number: int) -> Case:
         async_scheduling=rng.random() < 0.7,
         swap=swap if rng.random() < 0.7 else None,
     )
-    ends = [step.end for step in Case(options, tuple(jobs)).stepwise(DYADIC).steps]
+    ends = step_ends(finished(Case(options, tuple(jobs)), DYADIC))
     for _ in range(draw(0, 4)):
         who = draw(0, 2)
         jobs[who] = replace(jobs[who], timeout=ends[draw(0, len(ends) - 1)])

@@ -31,6 +31,7 @@ from tests.property.strategies import (
     drafts_in_states,
     exposed,
     fetched,
+    finished,
     loaded,
     loaded_in_step,
     overlapped,
@@ -39,6 +40,7 @@ from tests.property.strategies import (
     pieces_in_windows,
     queued,
     queued_in_windows,
+    step_ends,
     with_arrivals_on_boundaries,
     with_time_outs_on_boundaries,
 )
@@ -457,7 +459,7 @@ def test_outputs_of_thousands_of_tokens(policy, predictor):
     options = EngineOptions(policy, 4_000, 16, 8, 4_096)
     jobs = [Job(0.0, 100, 9_000), Job(0.0, 37, 6_001), Job(1e-3, 1_024, 4_096)]
     case = Case(options, tuple(jobs))
-    ends = [step.end for step in case.stepwise(predictor).steps]
+    ends = step_ends(finished(case, predictor))
     for position in (700, 2_345, 5_000):
         case = case.with_job(Job(ends[position], 64, 500))
     engine = assert_exact(case, predictor)

@@ -41,7 +41,7 @@ from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, Preprocess
 from mist_sim.traces import Retries, template
 from tests.effort import examples, features_seen, missing
-from tests.property.strategies import arrival_times, cases
+from tests.property.strategies import arrival_times, cases, finished, step_ends
 from tests.reference.comparison import Case, EngineOptions, expanded_steps, workload
 from tests.reference.outages import Outage, Outages
 from tests.reference.predictors import AWKWARD, DYADIC
@@ -96,7 +96,7 @@ def failing_cases(draw: st.DrawFn, predictor: Predictor, base: Any = None) -> Fa
     )
     options = replace(case.options, drop_expired=False, early_rejection=False)
     case = Case(options, jobs)
-    ends = sorted({step.end for step in case.stepwise(predictor).steps})
+    ends = sorted(set(step_ends(finished(case, predictor))))
     assume(ends)
     times, outages = [0.0, *ends], []
     for _ in range(draw(st.integers(1, 3))):

@@ -13,7 +13,7 @@ from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import Result
 from mist_sim.simulation import Simulation
 from tests.effort import examples, features_seen, missing
-from tests.property.strategies import alike, cases, copies, fetched
+from tests.property.strategies import alike, cases, copies, fetched, finished, step_ends
 from tests.property.test_failures import Lives, assert_nothing_is_lost, lives
 from tests.reference.changing import change_at
 from tests.reference.cluster import AtGivenTimes, StepwiseCluster, in_turn
@@ -88,7 +88,7 @@ def changing(draw: st.DrawFn, predictor: Predictor, base: Any = None) -> Changin
             async_scheduling=size == 1 and not options.drafting and draw(st.booleans()),
         )
         last = changes[-1].at if changes else 0.0
-        ends = sorted({step.end for step in known.stepwise(predictor).steps if step.end > last})
+        ends = sorted({end for end in step_ends(finished(known, predictor)) if end > last})
         if not ends:
             break
         place = draw(st.integers(0, len(ends) - 1))
