@@ -12,7 +12,7 @@ from hypothesis import Phase, given, seed, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.strategies import SearchStrategy
 
-FACTORS = {"quick": 0.2, "ci": 0.2, "explore": 10.0}
+FACTORS = {"quick": 0.2, "ci": 0.1, "explore": 10.0}
 """Profiles, by what each multiplies the number of examples with. The default is `ci`."""
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
