@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,15 @@ SLO2: dict[str, Any] = {  # of the chatbot
 }
 
 
-def chat(rate: float, most: int | None = 2, seed: int = 0, num_requests: int = 1200) -> Result:
+@cache
+def chat(rate: float, most: int | None = 2, seed: int = 0, warmup: str = "0 s") -> Result:
     """Run the paper's hybrid for the chatbot under SLO2. rate: requests a second."""
     changes = {
         "workload.arrivals.rate": f"{rate} /s",
-        "workload.lengths.num_requests": num_requests,
+        "workload.lengths.num_requests": 1200,
         "hand_over.policy.max_backflows": most,
         "seed": seed,
+        "warmup": warmup,
     }
     return simulate(Scenario.load("taichi-hybrid", overrides=SLO2 | changes))
 
@@ -44,29 +47,17 @@ def moves(result: Result) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("most", [0, 1, 2, 3])
 def test_no_answer_flows_back_more_often_than_it_may(most):
-    down, back = moves(chat(17, most, num_requests=1000))
+    down, back = moves(chat(17, most))
     assert back.max() == most
     assert (down - back <= 1).all()
     assert (down >= back).all()
 
 
 def test_the_summary_counts_the_moves_of_answers():
-    result = chat(17, None, num_requests=900)
+    result, late = chat(17, None), chat(17, None, warmup="30 s")
     down, back = moves(result)
     assert result.summary["mean_moves_per_request"] == (down + back).mean() > 1
     assert result.summary["max_moves_per_request"] == (down + back).max() > 2 * 2 + 1
-    late = simulate(
-        Scenario.load(
-            "taichi-hybrid",
-            overrides=SLO2
-            | {
-                "workload.arrivals.rate": "17 /s",
-                "workload.lengths.num_requests": 900,
-                "hand_over.policy.max_backflows": None,
-                "warmup": "30 s",
-            },
-        )
-    )
     counted = (late.requests["arrival_time"] >= 30).to_numpy()
     assert late.summary["mean_moves_per_request"] == (down + back)[counted].mean()
 
