@@ -25,7 +25,7 @@ from mist_sim.metrics import Result
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams
-from mist_sim.scenario.engines.versions import VERSIONS
+from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
 
@@ -201,17 +201,8 @@ def steps_of(noted: list[Noted], result: Result, track: int | None) -> list[list
 
 
 def rules_of(release: str) -> EngineRules:
-    """Return the rules of the newest version that a release of vLLM, such as 0.19.1, can be."""
-    fitting = [
-        version.rules
-        for name, version in VERSIONS.items()
-        if _number(name.removeprefix("vllm-")) <= _number(release)
-    ]
-    return fitting[-1]
-
-
-def _number(release: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in release.split(".")[:2])
+    """Return the rules of a release of vLLM, such as 0.19.1."""
+    return version_of(release).rules
 
 
 def run(

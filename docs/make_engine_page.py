@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mist_sim.scenario.engines.engine_version import LATEST, OLDEST, Default
 from mist_sim.scenario.engines.server_start import RULES
-from mist_sim.scenario.engines.versions import VERSIONS
+from mist_sim.scenario.engines.versions import DEFAULTS, NOTES
 
 TARGET = Path(__file__).parent / "reference" / "engines.md"
 _BEGIN, _END = "<!-- begin: written by docs/make_engine_page.py -->", "<!-- end -->"
@@ -28,52 +29,40 @@ def page() -> str:
 
 
 def lines() -> Iterator[str]:
-    """Yield values by version, where vLLM's package has them, and what keeps it from starting."""
-    versions = list(VERSIONS.values())
-    yield f"| option | {' | '.join(version.name for version in versions)} |"
-    yield f"|---|{'---|' * len(versions)}"
-    for key in versions[0].defaults:
-        cells = [_written(version.defaults[key].value) for version in versions]
-        yield f"| `{key}` | {' | '.join(_unlike_before(cells))} |"
+    """Yield what each release does, since when, where its package has it, what keeps it down."""
+    yield "| option or rule | value, and the releases since which it holds | in vLLM's package |"
+    yield "|---|---|---|"
+    for key, rows in DEFAULTS.items():
+        sources = dict.fromkeys(f"0.{row.since}: {row.source}" for row in rows)
+        values = [
+            _value(row, is_first=not at)
+            for at, row in enumerate(rows)
+            if not at or row.value != rows[at - 1].value
+        ]
+        yield f"| `{key}` | {'; '.join(values)} | {_escaped('; '.join(sources))} |"
     yield ""
-    yield "| option | in vLLM's package |"
-    yield "|---|---|"
-    for key in versions[0].defaults:
-        yield f"| `{key}` | {'; '.join(_sources(key))} |"
-    yield ""
-    yield "| not simulated, or not by default | " + " | ".join(v.name for v in versions) + " |"
-    yield f"|---|{'---|' * len(versions)}"
-    for topic in versions[-1].notes:
-        cells = [version.notes.get(topic, "") for version in versions]
-        yield f"| {topic} | {' | '.join(_unlike_before(cells))} |"
+    yield "| not simulated, or not by default | since | what vLLM does |"
+    yield "|---|---|---|"
+    for topic, note in NOTES.items():
+        yield f"| {topic} | 0.{note.since} | {note.text} |"
     yield ""
     yield "| a server starts only if | of | in vLLM's package |"
     yield "|---|---|---|"
     for rule in RULES:
-        versions = list(VERSIONS.values())
-        of = "all" if len(rule.versions) == len(versions) else ", ".join(rule.versions)
+        since = f"from 0.{rule.since} on" * (rule.since > OLDEST)
+        until = f"up to 0.{rule.until}" * (rule.until < LATEST)
+        of = " ".join(filter(None, (since, until))) or "all"
         yield f"| {rule.what} | {of} | {_escaped(rule.source)} |"
+
+
+def _value(row: Default, *, is_first: bool) -> str:
+    """Return a value, since when it holds, and the releases on which it was measured."""
+    seen = f" (measured on {', '.join(f'0.{each}' for each in row.seen)})" if row.seen else ""
+    return f"{'' if is_first else f'0.{row.since}: '}{_written(row.value)}{seen}"
 
 
 def _escaped(text: str) -> str:
     return text.replace("__", r"\_\_").replace("*", r"\*")
-
-
-def _unlike_before(cells: list[str]) -> Iterator[str]:
-    """Yield a mark instead of a cell that equals the one before it."""
-    before = None
-    for cell in cells:
-        yield '"' if cell and cell == before else cell
-        before = cell
-
-
-def _sources(key: str) -> Iterator[str]:
-    before = ""
-    for version in VERSIONS.values():
-        source = version.defaults[key].source
-        if source != before:
-            yield f"{version.name}: {source}".replace("__", r"\_\_")
-        before = source
 
 
 def _written(value: Any) -> str:

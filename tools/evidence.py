@@ -114,7 +114,7 @@ def _bursts() -> Iterator[Measured]:
             label=f"{run.test}; {run.n} at once",
             gpu="a100-80gb-sxm",
             release="0.10",
-            engine="vllm-0.11",
+            engine="vllm-0.10",
             model="qwen2-7b",
             serve=f"vllm serve Qwen/Qwen2.5-7B --num-gpu-blocks-override {blocks}",
             lengths=((int(run.input_tokens), int(run.output_tokens)),) * int(run.n),

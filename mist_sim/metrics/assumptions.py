@@ -110,6 +110,7 @@ def _sentences(
             "Prefixes are cached, and nothing can be found: the trace has neither hashes nor "
             "conversations, so no two prompts are known to begin alike.",
         ),
+        kinds.BETWEEN_RELEASES: (beginning(RELEASE), _between(assumed)),
         kinds.ADAPTERS: if_any(
             named("lora"),
             "The times of LoRA adapters are computed from their sizes, and were not compared with "
@@ -144,6 +145,8 @@ def _sentences(
 _ARCHITECTURE, _KERNELS, _MEASURED = "architecture: ", "kernels: ", "measured kernels: "
 _ONE_NODE, _MODEL, _ACCEPTANCE = "one node: ", "model: ", f"{ACCEPTANCE_RATE}: "
 _TOWERS = "towers: "
+RELEASE = "release: "
+"""Before what a release of vLLM is assumed to do as its neighbour does."""
 
 
 def _start_lines(assumed: Sequence[str]) -> Iterator[str]:
@@ -209,6 +212,14 @@ def _not_measured(assumed: Mapping[str, Sequence[str]]) -> str:
     """Return which operators of measured kernels were not measured; or nothing."""
     operators = _told(assumed, _MEASURED)
     return operators and f"Not measured, computed from the GPU's peaks: {operators}."
+
+
+def _between(assumed: Mapping[str, Sequence[str]]) -> str:
+    """Return which rules of releases were not looked up; or nothing."""
+    rules = _told(assumed, RELEASE)
+    return rules and (
+        f"Not looked up, and taken as in the release before or after, which differ: {rules}."
+    )
 
 
 def _one_node(assumed: Mapping[str, Sequence[str]]) -> str:

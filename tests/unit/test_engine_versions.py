@@ -1,6 +1,7 @@
 """`engine`: the version of vLLM whose defaults hold for what is not said."""
 
 from dataclasses import fields
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from mist_sim.hardware.sampling import Sampling
 from mist_sim.metrics.replications import Replications
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.scenario import build, server_limits
+from mist_sim.scenario.engines.engine_version import LIMITS, OLDEST, RESERVE, SAMPLER
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.version_origins import origins, value_at
 from mist_sim.scenario.engines.versions import NEWEST, VERSIONS
@@ -246,15 +248,8 @@ def test_the_key_needs_a_client_that_runs_a_model():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        (
-            "vllm-0.21",
-            "'vllm-0.21'; it lies between two known versions: write vllm-0.19 or vllm-0.24",
-        ),
-        (0.19, "got 0.19; write vllm-0.19"),
-        ("0.24", "write vllm-0.24"),
-        ("vllm-0.19.1", "write vllm-0.19"),
-        ("vLLM 0.14", "write vllm-0.14"),
-        ("vllm-0.10", "older than all of them: write vllm-0.11"),
+        (0.19, "got 0.19; write it as a text with vllm- before it"),
+        ("vllm-0.9", "older than all of them: write vllm-0.10"),
         ("vllm-0.99", "newer than all of them: write vllm-0.33"),
         ("sglang", "other engines are not known by name: leave engine out"),
     ],
@@ -263,18 +258,45 @@ def test_the_key_needs_a_client_that_runs_a_model():
 def test_a_version_that_is_not_known(name, said, place):
     with pytest.raises(ScenarioError) as caught:
         Scenario.load("demo", overrides={place: name})
-    assert str(caught.value).startswith(f"override {place}: must be one of vllm-0.11, ")
+    assert str(caught.value).startswith(f"override {place}: must be vllm-0.10 to vllm-0.33, ")
     assert said in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
-    with pytest.raises(ScenarioError, match="engine must be one of"):
+    with pytest.raises(ScenarioError, match="engine must be vllm-0.10 to"):
         llm_client("llm", engine=name)
+
+
+@pytest.mark.parametrize("name", ["vllm-0.21", "0.21", "v0.21.0", "vLLM 0.21", "vllm-0.21.1"])
+def test_every_spelling_of_a_release_is_known(name):
+    assert version_of(name) is VERSIONS["vllm-0.21"]
+
+
+@pytest.mark.parametrize(
+    ("key", "releases"),
+    [
+        ("async_scheduling", (14,)),
+        ("kv_cache.gpu_memory_utilization", (20,)),
+        (RESERVE, (19,)),
+        ("rules.async_pipelines", (16,)),
+        ("rules.hides_host", (14,)),
+        ("memory.counts_graphs", (20,)),
+        (SAMPLER, (17, 21)),
+        (LIMITS, (28,)),
+    ],
+)
+def test_a_rule_changes_where_its_release_did(key, releases):
+    """`vllm/config` and `vllm/envs.py` in the source distributions of 0.10 to 0.33."""
+    values = [version.default(key) for version in VERSIONS.values()]
+    changes = [
+        minor for minor, (before, now) in enumerate(pairwise(values), OLDEST + 1) if before != now
+    ]
+    assert tuple(changes) == releases
 
 
 def test_an_unknown_version_ends_with_exit_code_2(capsys):
     with pytest.raises(SystemExit) as leaving:
-        main(["run", "demo", "--set", "engine=vllm-0.21"])
+        main(["run", "demo", "--set", "engine=vllm-0.34"])
     assert leaving.value.code == BAD_INPUT
-    assert "vllm-0.19 or vllm-0.24" in capsys.readouterr().err
+    assert "newer than all of them: write vllm-0.33" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -462,7 +484,7 @@ def test_no_version_has_exposed_times_of_its_own(name):
     assert not [key for key in VERSIONS[name].defaults if "exposed" in key]
     found = llm(engine=name).model_dump(mode="json", by_alias=True)
     (rule,) = [each for each in origins(found) if each.key == "rules.hides_host"]
-    assert rule.value == (name not in {"vllm-0.11", "vllm-0.12"})
+    assert rule.value == VERSIONS[name].default("async_scheduling")
 
 
 def test_runs_of_0_11_ask_for_what_the_host_takes_beside_the_sort_for_top_p(shared):

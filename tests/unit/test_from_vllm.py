@@ -247,15 +247,15 @@ def test_the_command_writes_a_scenario_that_runs(capsys, tmp_path):
     [
         ((f"{SERVE}",), "--gpu is required"),
         ((BENCH, "--gpu", "l4"), "--gpu has no effect without vllm serve"),
-        ((SERVE, BENCH, "--gpu", "l40s", "--engine", "vllm-0.1"), "write vllm-0.11"),
+        ((SERVE, BENCH, "--gpu", "l40s", "--engine", "vllm-0.1"), "write vllm-0.10"),
         ((f"{SERVE} --max-num-seqs 0", BENCH, "--gpu", "l40s"), "max_num_seqs: must be >= 1"),
         (
             (f"{SERVE} --kv-offloading-size 8 --no-enable-prefix-caching", BENCH, "--gpu", "l40s"),
             "tiers must be empty without a prefix cache",
         ),
         ((SERVE, "--gpu", "rtx9999"), "gpu: no accelerator"),
-        ((SERVE, "--gpu", "l40s", "--engine", "vllm-0.15"), "write vllm-0.14 or vllm-0.19"),
-        ((BENCH, "--engine", "vllm-0.15"), "write vllm-0.14 or vllm-0.19"),
+        ((SERVE, "--gpu", "l40s", "--engine", "vllm-0.35"), "write vllm-0.33"),
+        ((BENCH, "--engine", "vllm-0.35"), "write vllm-0.33"),
         ((f"{SERVE} --kv-cache-dtype nvfp4", "--gpu", "l40s"), "got 'nvfp4'"),
         (
             (f"{SERVE} --watermark 0.1", "--gpu", "l40s", "--engine", "vllm-0.19"),

@@ -151,7 +151,11 @@ def test_an_overhead_of_another_gpu_is_named(tmp_path, monkeypatch, client, assu
     overrides = {f"clients.0.{key}": value for key, value in client.items()}
     overrides |= {"clients.0.count": 1, "workload.lengths.num_requests": 5}
     result = simulate(Scenario.load("demo", overrides=overrides))
-    named = [name for name in result.summary["assumed"]["llm"] if not name.startswith("kernels: ")]
+    named = [
+        name
+        for name in result.summary["assumed"]["llm"]
+        if not name.startswith(("kernels: ", "release: "))
+    ]
     assert named == [*(assumed or ()), "front_end"]
     shown = " ".join(texts(result.summary))
     note = f"own time a step ({', '.join(assumed or ())}) is an assumption here"

@@ -72,14 +72,13 @@ def test_a_variable_of_vllm_allows_long_contexts(capsys):
 def test_every_rule_names_a_file_of_vllm():
     for rule in RULES:
         assert re.search(r"\w+\.py", rule.source)
-        assert set(rule.versions) <= VERSIONS.keys()
-        assert rule.versions
+        assert any(map(rule.holds, VERSIONS.values()))
 
 
 def test_an_unnamed_engine_tells_what_older_ones_refuse():
     options = {"model": "qwen3-235b-a22b-fp8", "gpu": "h100-sxm", "tensor_parallel_size": 8}
     told = [str(each) for each in llm_client("llm", **options).traits.times.warnings]
-    assert any("vLLM 0.24 and older do not start" in text for text in told)
+    assert any("vLLM 0.28 and older do not start" in text for text in told)
     assert not llm_client("llm", engine="vllm-0.33", **options).traits.times.warnings
 
 

@@ -38,7 +38,7 @@ MODELS = {  # theirs, and ours
     "codellama/CodeLlama-34b-Instruct-hf": "codellama-34b",
 }
 HALVES = ("fitted", "held out")
-_ENGINE = "vllm-0.14"  # of the versions that are imitated the last one before 0.15.1
+_ENGINE = "vllm-0.15"
 _LIMITS = ChunkedScheduler(max_num_seqs=128, max_num_batched_tokens=2048)
 _MAX_MODEL_LEN = 4096
 _PROMPTS_VARY = 15  # tokens up and down, as the figures of the stages say

@@ -7,6 +7,8 @@ from mist_sim.core.front_end import FRONT_END
 from mist_sim.hardware import GpuSpec, device_of
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor
 from mist_sim.hardware.predictors.overhead import EXPOSED, FITTED_ON
+from mist_sim.metrics.assumptions import RELEASE
+from mist_sim.scenario.engines.engine_version import HIDES
 from mist_sim.scenario.engines.version_names import version_of
 
 
@@ -25,6 +27,13 @@ def hides_host(config: EngineConfig) -> bool:
     """
     is_said = any(getattr(config.overhead, name) is not None for name in EXPOSED)
     return bool(config.async_scheduling) and (is_said or version_of(config.engine).rules.hides_host)
+
+
+def between_releases(config: EngineConfig) -> tuple[str, ...]:
+    """Return what is assumed of a release, since it lies between two others that differ."""
+    version = version_of(config.engine)
+    told = [each for each in version.interpolated if config.async_scheduling or each != HIDES]
+    return (f"{RELEASE}{version.title}: {', '.join(told)}",) if told else ()
 
 
 def assumed_times(

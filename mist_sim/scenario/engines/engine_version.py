@@ -1,9 +1,10 @@
-"""A version of vLLM: its defaults, the options that it lacks, and what a default may depend on."""
+"""A release of vLLM: its rules out of a table of all, and what a default may depend on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from mist_sim.clients.engine_rules import EngineRules
@@ -18,6 +19,7 @@ PARTIAL = "scheduler.max_num_partial_prefills"
 LARGEST_GRAPH = "predictor.max_cudagraph_capture_size"
 RULES = "rules."
 MEMORY = "memory."
+HIDES = "rules.hides_host"
 SAMPLER = "sampling.sampler"
 KERNELS = "kernels."
 EXPERTS = "kernels.experts."
@@ -92,55 +94,140 @@ class LargestGraph:
         return f"2 × sequences{each}, at most {limit}"
 
 
+OLDEST, LATEST = 10, 33
+"""Minor numbers of the first and the last release that is simulated: 0.10 and 0.33."""
+
+UNREAD = frozenset({15})
+"""Of releases that are not on PyPI, so that their code was not read."""
+
+
 @dataclass(frozen=True)
 class Default:
-    """A value that holds where a user says none, and where vLLM's package has it."""
+    """A value that holds where a user says none, and where vLLM's package has it.
+
+    since: minor number of the first release that has it. seen: of those that it was measured on,
+    where it is no value of the package.
+    """
 
     value: Any
     source: str
+    since: int = OLDEST
+    seen: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Lack:
-    """An option that a version does not have, although others do.
+    """An option that some releases do not have, although others do.
 
-    neutral: the values that say nothing. reason: why it is not there. instead: what to write.
-    only: the values that it does not have, where it has the others.
+    neutral: the values that say nothing. reason: why it is not there; empty: it came later.
+    instead: what to write. only: the values that it does not have, where it has the others. since,
+    until: minor numbers of the first and the last release that lacks it.
     """
 
     neutral: tuple[Any, ...]
-    reason: str
-    instead: str
+    reason: str = ""
+    instead: str = "leave it out"
     only: tuple[Any, ...] = ()
+    since: int = OLDEST
+    until: int = LATEST
+
+    @property
+    def why(self) -> str:
+        """The reason, in words."""
+        what = ", ".join(map(str, self.only)) or "it"
+        return self.reason or f"{what} came in 0.{self.until + 1}"
+
+    @property
+    def otherwise(self) -> str:
+        """What to write, in words."""
+        newer = "" if self.reason else f"engine: vllm-0.{self.until + 1} or newer, or "
+        return f"{newer}{self.instead}"
+
+
+class Note(NamedTuple):
+    """What releases from `since` on do by default that is not simulated."""
+
+    text: str
+    since: int
+
+
+@dataclass(frozen=True)
+class Releases:
+    """What all releases do.
+
+    defaults: by option, as `clients.N` has them, the oldest first; what a release decides without
+    one, as `rules.` and the name in `EngineRules`; what it takes of the memory beside weights and
+    cache, as `memory.` and the name in `ProfileRun`; whose kernels it takes, as `kernels.`. lacks:
+    options of a scenario that some do not have. notes: by topic.
+    """
+
+    defaults: Mapping[str, tuple[Default, ...]]
+    lacks: Mapping[str, tuple[Lack, ...]]
+    notes: Mapping[str, Note]
 
 
 @dataclass(frozen=True)
 class EngineVersion:
-    """A version of vLLM.
+    """A release of vLLM. minor: 19 of 0.19. table: what all releases do."""
 
-    name: as in a scenario. defaults: by option, as `clients.N` has them; what it decides without
-    one, as `rules.` and the name in `EngineRules`; what it takes of the memory beside weights and
-    cache, as `memory.` and the name in `ProfileRun`; whose kernels it takes, as `kernels.`. lacks:
-    options of a scenario that it does not have. notes: what it does by default that is not
-    simulated.
-    """
+    minor: int
+    table: Releases
 
-    name: str
-    defaults: Mapping[str, Default]
-    lacks: Mapping[str, Lack] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
+    def __hash__(self) -> int:
+        return self.minor
+
+    @property
+    def name(self) -> str:
+        """Its name in a scenario: "vllm-0.19"."""
+        return f"vllm-0.{self.minor}"
 
     @property
     def title(self) -> str:
         """Its name in text: "vLLM 0.19"."""
-        return f"vLLM {self.name.removeprefix('vllm-')}"
+        return f"vLLM 0.{self.minor}"
+
+    @cached_property
+    def defaults(self) -> Mapping[str, Default]:
+        """Its defaults, by the keys of the table."""
+        return {
+            key: next(each for each in reversed(rows) if each.since <= self.minor)
+            for key, rows in self.table.defaults.items()
+        }
+
+    @cached_property
+    def lacks(self) -> Mapping[str, Lack]:
+        """The options that it lacks."""
+        here = (
+            (key, each)
+            for key, rows in self.table.lacks.items()
+            for each in rows
+            if each.since <= self.minor <= each.until
+        )
+        return dict(here)
 
     @property
+    def notes(self) -> Mapping[str, str]:
+        """What it does by default that is not simulated."""
+        notes = self.table.notes.items()
+        return {topic: note.text for topic, note in notes if note.since <= self.minor}
+
+    @cached_property
+    def interpolated(self) -> tuple[str, ...]:
+        """Keys of values that lie between those of two other releases, and were not looked up."""
+        return tuple(key for key, rows in self.table.defaults.items() if self._is_between(rows))
+
+    def _is_between(self, rows: tuple[Default, ...]) -> bool:
+        at = max(place for place, each in enumerate(rows) if each.since <= self.minor)
+        ends = [each.since for each in rows[at + 1 :]]
+        known = rows[at].seen or set(range(rows[at].since, min(ends, default=LATEST + 1))) - UNREAD
+        return (bool(ends) and self.minor > max(known)) or (at > 0 and self.minor < min(known))
+
+    @cached_property
     def rules(self) -> EngineRules:
         """Its behaviour for which there is no option."""
         return EngineRules(**self._named(RULES))
 
-    @property
+    @cached_property
     def profile(self) -> ProfileRun:
         """Memory of a rank that it takes beside weights and cache."""
         return ProfileRun(**self._named(MEMORY))
@@ -153,23 +240,3 @@ class EngineVersion:
     def default(self, key: str) -> Any:
         """Return the value of an option."""
         return self.defaults[key].value
-
-
-def after(
-    before: EngineVersion,
-    name: str,
-    defaults: Mapping[str, Default],
-    *,
-    gains: tuple[str, ...] = (),
-    loses: Mapping[str, Lack] | None = None,
-    notes: Mapping[str, str] | None = None,
-) -> EngineVersion:
-    """Return a version that differs from the one before it in so much."""
-    lacks = {key: lack for key, lack in before.lacks.items() if key not in gains}
-    return replace(
-        before,
-        name=name,
-        defaults={**before.defaults, **defaults},
-        lacks={**lacks, **(loses or {})},
-        notes={**before.notes, **(notes or {})},
-    )

@@ -41,9 +41,8 @@ from mist_sim.models.block_slices import (
     output_slices,
 )
 from mist_sim.models.mixers import CompressedMixer, LatentMixer
-from mist_sim.scenario.engines.engine_version import EngineVersion
+from mist_sim.scenario.engines.engine_version import LATEST, OLDEST, EngineVersion
 from mist_sim.scenario.engines.version_names import version_of
-from mist_sim.scenario.engines.versions import VERSIONS
 
 _LAYERS = "vllm/model_executor/layers"
 _FP8_SHAPE = f"validate_fp8_block_shape in {_LAYERS}/quantization/utils/fp8_utils.py"
@@ -92,25 +91,21 @@ class StartRule:
     """A rule that vLLM checks as it starts.
 
     what: it asks for, in words. problems: yields what is wrong with a server, the option first, and
-    what to write instead. source: where vLLM has it. versions: those that have it. is_told: whether
-    results say that it held before, where no version is named.
+    what to write instead. source: where vLLM has it. since, until: minor numbers of the first and
+    the last release that has it. is_told: whether results say that it held before, where no version
+    is named.
     """
 
     what: str
     problems: Callable[[Server], Iterator[str]]
     source: str
-    versions: tuple[str, ...] = tuple(VERSIONS)
+    since: int = OLDEST
+    until: int = LATEST
     is_told: bool = False
 
-
-def _until(last: str) -> tuple[str, ...]:
-    names = tuple(VERSIONS)
-    return names[: names.index(last) + 1]
-
-
-def _since(first: str) -> tuple[str, ...]:
-    names = tuple(VERSIONS)
-    return names[names.index(first) :]
+    def holds(self, version: EngineVersion) -> bool:
+        """Whether a release has it."""
+        return self.since <= version.minor <= self.until
 
 
 def check_start(server: Server) -> None:
@@ -119,7 +114,7 @@ def check_start(server: Server) -> None:
     Memory is counted later: see `context_length` and `most_sequences`.
     """
     for rule in RULES:
-        for problem in rule.problems(server) if server.version.name in rule.versions else ():
+        for problem in rule.problems(server) if rule.holds(server.version) else ():
             raise ScenarioError(f"{problem}; {server.version.title} does not start otherwise")
 
 
@@ -128,12 +123,12 @@ def older_versions(server: Server) -> Iterator[ResultWarning]:
     if server.config.engine is not None:
         return
     for rule in RULES:
-        lacks_it = rule.is_told and server.version.name not in rule.versions
+        lacks_it = rule.is_told and not rule.holds(server.version)
         for problem in rule.problems(server) if lacks_it else ():
             yield ResultWarning(
                 OLDER_ENGINES,
                 f"No engine is named, so that it is {server.version.title}; "
-                f"{VERSIONS[rule.versions[-1]].title} and older do not start: {problem}.",
+                f"vLLM 0.{rule.until} and older do not start: {problem}.",
             )
 
 
@@ -147,29 +142,29 @@ def _split(server: Server) -> Iterator[str]:
         yield str(error)
 
 
-_CAME_IN: Mapping[str, str] = {
-    "mimo_v2_flash": "vllm-0.14",
-    "gemma4_text": "vllm-0.19",
-    "glm4_moe_lite": "vllm-0.19",
-    "glm_moe_dsa": "vllm-0.19",
-    "qwen3_5_text": "vllm-0.19",
-    "qwen3_5_moe_text": "vllm-0.19",
-    "step3p5": "vllm-0.19",
-    "deepseek_v4": "vllm-0.24",
-    "minimax_m3": "vllm-0.24",
-    "step3p7": "vllm-0.24",
-    "glm5_next_text": "vllm-0.33",
-    "muse_glimmer_text": "vllm-0.33",
+_CAME_IN: Mapping[str, int] = {
+    "mimo_v2_flash": 14,
+    "gemma4_text": 19,
+    "glm4_moe_lite": 16,
+    "glm_moe_dsa": 16,
+    "qwen3_5_text": 17,
+    "qwen3_5_moe_text": 17,
+    "step3p5": 16,
+    "deepseek_v4": 20,
+    "minimax_m3": 24,
+    "step3p7": 23,
+    "glm5_next_text": 33,
+    "muse_glimmer_text": 33,
 }
-"""The first version here that serves an architecture, of those that not all serve."""
+"""Minor number of the first release that serves an architecture, of those that not all serve."""
 
 
 def _too_new(server: Server) -> Iterator[str]:
-    first = _CAME_IN.get(server.model.architecture)
-    if first and server.version.name not in _since(first):
+    first = _CAME_IN.get(server.model.architecture, OLDEST)
+    if server.version.minor < first:
         yield (
-            f"engine must be {first} or newer for {server.model.name}, got {server.version.name}: "
-            f"the architecture {server.model.architecture} came later"
+            f"engine must be vllm-0.{first} or newer for {server.model.name}, got "
+            f"{server.version.name}: the architecture {server.model.architecture} came later"
         )
 
 
@@ -362,13 +357,13 @@ RULES: tuple[StartRule, ...] = (
         partial(_cut, lambda server: merged_slices(server.model, server.ranks)),
         f"{_FP8_SHAPE}; since 0.14 _maybe_allow_fp8_block_shape_mismatch in {_LAYERS}/linear.py "
         "allows it",
-        _until("vllm-0.12"),
+        until=13,
     ),
     StartRule(
         "so do slices of FP8 experts, which `enable_expert_parallel` leaves whole",
         partial(_cut, _experts),
         f"Fp8MoEMethod.create_weights in {_LAYERS}/quantization/fp8.py",
-        _until("vllm-0.24"),
+        until=28,
         is_told=True,
     ),
     StartRule(
@@ -376,56 +371,55 @@ RULES: tuple[StartRule, ...] = (
         "end pads them",
         partial(_cut, _unrefined),
         f"resolve_fp8_moe_weight_block_shape in {_LAYERS}/fused_moe/oracle/fp8.py: scales of "
-        "smaller blocks, which Triton alone takes, or padding for a named back end; in 0.29 and "
-        "not in 0.28",
-        _since("vllm-0.33"),
+        "smaller blocks, which Triton alone takes, or padding for a named back end",
+        since=29,
     ),
     StartRule(
         "sparse latent attention is on Hopper, B200 or B300",
         partial(_sparse, _SPARSE_ON),
         "supports_compute_capability in vllm/v1/attention/backends/mla/flashmla_sparse.py and "
         "flashinfer_mla_sparse.py",
-        _until("vllm-0.19"),
+        until=23,
     ),
     StartRule(
         "the same, or on Blackwell RTX",
         partial(_sparse, (*_SPARSE_ON, "blackwell-rtx")),
         "supports_compute_capability in vllm/v1/attention/backends/mla/*_sparse*.py, of which "
         "flashinfer_mla_sparse.py has one for compute capability 12",
-        _since("vllm-0.24"),
+        since=24,
     ),
     StartRule(
         "kernels are built for the GPU: Turing or newer",
         partial(_too_old, _TURING, (), _CUDA_13),
         "CUDA_SUPPORTED_ARCHS for CUDA 13 in CMakeLists.txt (of setup.py), the default since "
         "vllm-project/vllm#39878 (0.20); PyTorch 2.11 has no Volta, too (pytorch/pytorch#172352)",
-        _since("vllm-0.24"),
+        since=20,
     ),
     StartRule(
         "weights in FP8 and NVFP4 are on Ampere or newer",
         partial(_too_old, _AMPERE, ("fp8", "nvfp4"), _WIDENS),
         f"get_min_capability, 80 in fp8.py and for NVFP4 in modelopt.py of {_LAYERS}/quantization",
-        _until("vllm-0.12"),
+        until=13,
     ),
     StartRule(
         "the same, or on Turing",
         partial(_too_old, _TURING, ("fp8", "nvfp4"), _WIDENS),
         f"get_min_capability, 75 in fp8.py and for NVFP4 in modelopt.py of {_LAYERS}/quantization",
-        _since("vllm-0.14"),
+        since=14,
     ),
     StartRule(
         "weights in FP8 of NVIDIA's Model Optimizer are on Ada, Hopper or newer",
         partial(_too_old, _ADA, (_MODELOPT_FP8,), _OTHER_FP8),
-        f"ModelOptFp8Config.get_min_capability, 89 to 0.26 in {_LAYERS}/quantization/modelopt.py",
-        _until("vllm-0.24"),
+        f"ModelOptFp8Config.get_min_capability, 89 in {_LAYERS}/quantization/modelopt.py",
+        until=26,
         is_told=True,
     ),
     StartRule(
         "the same, or on Ampere",
         partial(_too_old, _AMPERE, (_MODELOPT_FP8,), _OTHER_FP8),
         f"ModelOptFp8Config.get_min_capability, 80 in {_LAYERS}/quantization/modelopt.py since "
-        "vllm-project/vllm#50019 (after 0.26)",
-        _since("vllm-0.33"),
+        "vllm-project/vllm#50019",
+        since=27,
     ),
     StartRule(
         "weights in MXFP4 are on Ampere or newer",
@@ -435,8 +429,8 @@ RULES: tuple[StartRule, ...] = (
     StartRule(
         "no draft model",
         _draft_model,
-        f"{_DRAFTS}: NotImplementedError, in 0.14 and not in 0.19",
-        _until("vllm-0.14"),
+        f"{_DRAFTS}: NotImplementedError",
+        until=14,
     ),
     StartRule("drafts are a multiple of the layers that draft (MTP)", _uneven_drafts, _DRAFTS),
     StartRule(
@@ -586,7 +580,7 @@ def check_length(config: EngineConfig, scheduler: Scheduler, longest: int) -> No
     """
     threshold = getattr(scheduler, "long_prefill_token_threshold", None)
     version = version_of(config.engine)
-    if not isinstance(scheduler, ChunkedScheduler) or version.name not in _since("vllm-0.33"):
+    if not isinstance(scheduler, ChunkedScheduler) or version.minor < 33:
         return
     if threshold is not None and threshold > longest:
         raise ScenarioError(
@@ -609,4 +603,4 @@ def most_sequences(config: EngineConfig, memory: LaneMemory, *, has_graphs: bool
     version, groups = version_of(config.engine), memory.groups
     if groups is None or not groups.num_state_groups or not has_graphs:
         return inf
-    return memory.num_in_all + NULL_BLOCKS if version.name in _since("vllm-0.24") else inf
+    return memory.num_in_all + NULL_BLOCKS if version.minor >= 20 else inf

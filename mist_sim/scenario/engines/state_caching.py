@@ -105,5 +105,5 @@ def _check_pieces(config: EngineConfig, size: int) -> None:
         if tokens is not None and tokens < size:
             raise ScenarioError(
                 f"scheduler.{name} must be >= {size}, the tokens of a block, with {MODE}: align "
-                f"before vllm-0.33, got {tokens}; set it, or mamba_cache_mode: none"
+                f"before vllm-0.26, got {tokens}; set it, or mamba_cache_mode: none"
             )

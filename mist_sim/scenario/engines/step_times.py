@@ -37,6 +37,7 @@ from mist_sim.scenario.engines.all_reduce import check_sums_over_links
 from mist_sim.scenario.engines.assumed_kernels import assumed_kernels
 from mist_sim.scenario.engines.default_overhead import (
     assumed_times,
+    between_releases,
     hides_host,
     own_time,
 )
@@ -82,6 +83,7 @@ def step_times(
     drawn, drawn_assumed = drawing(config, predictor)
     assumed = assumed_times(overhead, predictor, cluster.gpu) + drawn_assumed
     assumed += assumed_kernels(predictor, cluster.gpu)
+    assumed += between_releases(config)
     num_tokens = getattr(scheduler, "max_num_batched_tokens", None) or longest
     worth = assumed_host(predictor, config, model, cluster, min(num_tokens, longest))
     if worth:

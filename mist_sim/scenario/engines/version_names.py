@@ -25,42 +25,39 @@ def version_of(name: str | None) -> EngineVersion:
 
 
 def known_name(name: object) -> str:
-    """Return the name of a version; `vllm` becomes that of the newest.
+    """Return the name of a version; `vllm` becomes that of the newest, `v0.16.0` `vllm-0.16`.
 
     Raises ScenarioError for a name that is not known, with what to write instead.
     """
     if name == NEWEST_NAME:
         return NEWEST.name
-    if isinstance(name, str) and name in VERSIONS:
-        return name
+    if isinstance(name, str):
+        if name in VERSIONS:
+            return name
+        number = number_of(name)
+        if number and (known := f"vllm-{number[0]}.{number[1]}") in VERSIONS:
+            return known
     raise ScenarioError(
-        f"must be one of {', '.join(NAMES)} (the newest of them), got {brief(name)}; "
-        f"{_instead(str(name))}"
+        f"must be {next(iter(VERSIONS))} to {NEWEST.name}, or {NEWEST_NAME} (the newest of them), "
+        f"got {brief(name)}; {_instead(name)}"
     )
 
 
-def _instead(name: str) -> str:
-    found = _NUMBER.fullmatch(name.strip())
-    if found is None:
+def number_of(version: str) -> tuple[int, int] | None:
+    """Return the first two numbers of a release, `v0.16.0`; None for other texts."""
+    found = _NUMBER.fullmatch(version.strip())
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _instead(name: object) -> str:
+    asked = number_of(str(name))
+    if asked is None:
         return (
             "other engines are not known by name: leave engine out, and set their options one by "
             "one (mist list options)"
         )
-    asked = (int(found[1]), int(found[2]))
-    known = {_number(version): version for version in VERSIONS}
-    if asked in known:
-        return f"write {known[asked]}"
-    older = [version for number, version in known.items() if number < asked]
-    newer = [version for number, version in known.items() if number > asked]
-    if not newer:
-        return f"it is newer than all of them: write {older[-1]}, and say what differs"
-    if not older:
-        return f"it is older than all of them: write {newer[0]}, and say what differs"
-    return (
-        f"it lies between two known versions: write {older[-1]} or {newer[0]}, and say what differs"
-    )
-
-
-def _number(version: str) -> tuple[int, int]:
-    major, minor = version.removeprefix("vllm-").split(".")
-    return int(major), int(minor)
+    if isinstance(name, float):  # as YAML reads 0.20: 0.2
+        return "write it as a text with vllm- before it: vllm-0.20, not 0.2"
+    if asked > (0, NEWEST.minor):
+        return f"it is newer than all of them: write {NEWEST.name}, and say what differs"
+    return f"it is older than all of them: write {next(iter(VERSIONS))}, and say what differs"

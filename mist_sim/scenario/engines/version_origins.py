@@ -151,8 +151,8 @@ def lacking(client: Mapping[str, Any], version: EngineVersion) -> Iterator[Probl
             continue
         yield Problem(
             tuple(key.split(".")),
-            f"{version.title} has no such option ({lack.reason}), got {shown(value)}; "
-            f"write {lack.instead}",
+            f"{version.title} has no such option ({lack.why}), got {shown(value)}; "
+            f"write {lack.otherwise}",
         )
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mist_sim.errors import ScenarioError, listed
+from mist_sim.scenario.engines.version_names import number_of
+from mist_sim.scenario.engines.versions import VERSIONS
 from mist_sim.scenario.from_vllm.account import Item, Statement, check
 from mist_sim.scenario.from_vllm.command_texts import read
 from mist_sim.scenario.from_vllm.generators.known import workload_of
@@ -105,7 +107,7 @@ def read_commands(
         mine, more = read(text)
         found += mine
         others += more
-    version = engine or (ELSEWHERE if "engine" in overrides else None)
+    version = _spelt(engine) or (ELSEWHERE if "engine" in overrides else None)
     reader = _Reader(version, overrides, gpu or "")
     for command in found:
         reader.take(command)
@@ -223,10 +225,16 @@ def _with_defaults(
     return _sampled(with_state_cache(client, version), asked, engine)
 
 
-_GREEDY_BENCHMARKS = ("vllm-0.12", "vllm-0.14")
-"""Versions whose benchmark sends a temperature of 0 where it says none (vllm/benchmarks/serve.py).
+def _spelt(engine: str | None) -> str | None:
+    """Return the name of a version, `0.16.0` as vllm-0.16; others as they are, for the loader."""
+    number = number_of(engine or "")
+    return f"vllm-{number[0]}.{number[1]}" if number else engine
 
-Later ones leave it to the server.
+
+_LAST_GREEDY = 14
+"""Of vLLM 0.14: the last whose benchmark sends a temperature of 0 where it says none.
+
+Later ones leave it to the server (vllm/benchmarks/serve.py).
 """
 
 
@@ -238,7 +246,8 @@ def _sampled(
     asked: None without a benchmark. At a temperature of 0 only penalties are left to say.
     """
     sampling = {**client.get(SAMPLING, {}), **(asked or {})}
-    if asked is not None and engine in _GREEDY_BENCHMARKS:
+    version = VERSIONS.get(engine or "")
+    if asked is not None and version and version.minor <= _LAST_GREEDY:
         sampling["temperature"] = asked.get("temperature", 0)
     if sampling.get("temperature") == 0:
         sampling = {key: value for key, value in sampling.items() if key not in ("top_p", "top_k")}

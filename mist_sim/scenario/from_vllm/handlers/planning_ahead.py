@@ -14,9 +14,10 @@ from mist_sim.scenario.from_vllm.server import ELSEWHERE, Server
 
 _ASYNC = "--async-scheduling"
 _KEY = "async_scheduling"
-_RAY = ("vllm-0.14", "vllm-0.19")
-_RAY_V1 = "VLLM_USE_RAY_V2_EXECUTOR_BACKEND"  # of 0.24: "0" asks for the executor of before
-_NGRAMS_OF_GPU = ("vllm-0.19", "vllm-0.24")  # which plan ahead with them, not with others
+_RAY = range(14, 21)
+_RAY_V1 = "VLLM_USE_RAY_V2_EXECUTOR_BACKEND"  # "0" asks for the executor of before
+_RAY_V2 = range(21, 33)  # releases that have that variable
+_NGRAMS_OF_GPU = range(18, 33)  # releases which plan ahead with them, not with others
 _BY_DEFAULT = "that is so by default"
 
 
@@ -27,10 +28,10 @@ def executor(flag: Flag, server: Server) -> None:
     elif server.engine == ELSEWHERE:
         server.account.assumed(
             flag.written,
-            "vLLM to 0.19 plans no step ahead with Ray; for such an engine say --engine in place "
+            "vLLM to 0.20 plans no step ahead with Ray; for such an engine say --engine in place "
             "of --set engine, or async_scheduling=false",
         )
-    elif _version(server) in _RAY or _has_old_executor(server):
+    elif _minor(server) in _RAY or _has_old_executor(server):
         _not_ahead(flag.written, "this version plans no step ahead with Ray", server)
     else:
         server.account.no_effect(flag.written, "this version plans ahead with Ray, too")
@@ -40,7 +41,7 @@ def padded_drafts(value: Any, written: str, server: Server) -> None:
     """Plan no step ahead where drafts are not padded to equal lengths."""
     if value is not True:
         server.account.no_effect(written, _BY_DEFAULT)
-    elif version_of(_version(server)).default(_KEY):
+    elif version_of(None if server.engine == ELSEWHERE else server.engine).default(_KEY):
         _not_ahead(written, "with it vLLM plans no step ahead", server)
     else:
         server.account.no_effect(written, "this version plans no step ahead")
@@ -48,7 +49,7 @@ def padded_drafts(value: Any, written: str, server: Server) -> None:
 
 def ngrams(method: str, written: str, server: Server) -> None:
     """Plan ahead with n-grams that the GPU looks for, and with no others, as versions do."""
-    if _version(server) not in _NGRAMS_OF_GPU:
+    if _minor(server) not in _NGRAMS_OF_GPU:
         return
     if method == "ngram_gpu" and _ASYNC not in server.said:
         server.set(_KEY, True, written)
@@ -74,14 +75,14 @@ def _said(server: Server) -> bool:
     return _ASYNC in server.said and server.said[_ASYNC].is_on
 
 
-def _version(server: Server) -> str | None:
-    """Return the name of the server's version; None if it is not known here."""
-    return None if server.engine == ELSEWHERE else version_of(server.engine).name
+def _minor(server: Server) -> int:
+    """Return the minor number of the server's version; 0 if it is not known here."""
+    return 0 if server.engine == ELSEWHERE else version_of(server.engine).minor
 
 
 def _has_old_executor(server: Server) -> bool:
-    """Whether a variable asks 0.24 for the executor of the versions before."""
-    if _version(server) != "vllm-0.24" or server.variables.get(_RAY_V1) != "0":
+    """Whether a variable asks for the executor of the versions before."""
+    if _minor(server) not in _RAY_V2 or server.variables.get(_RAY_V1) != "0":
         return False
     server.handled.add(_RAY_V1)
     return True

@@ -1,6 +1,6 @@
 """Flags that older versions lack although a scenario of them has what the flags stand for.
 
-Source: `EngineArgs.add_cli_args` in vllm/engine/arg_utils.py (0.14.1, 0.19.0, 0.24.0, 0.33.0).
+Source: `EngineArgs.add_cli_args` in vllm/engine/arg_utils.py (0.10 to 0.33).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import replace
 from mist_sim.scenario.engines.versions import VERSIONS
 from mist_sim.scenario.from_vllm.flags import Flag
 
-_LAST_WITHOUT: Mapping[str, str] = {
-    "--moe-backend": "vllm-0.14",
-    "--mamba-cache-mode": "vllm-0.14",
-    "--lora-target-modules": "vllm-0.14",
-    "--language-model-only": "vllm-0.14",
-    "--spec-method": "vllm-0.19",
-    "--spec-model": "vllm-0.19",
-    "--spec-tokens": "vllm-0.19",
+_SINCE: Mapping[str, int] = {
+    "--moe-backend": 17,
+    "--mamba-cache-mode": 16,
+    "--lora-target-modules": 19,
+    "--language-model-only": 16,
+    "--spec-method": 22,
+    "--spec-model": 22,
+    "--spec-tokens": 22,
 }
 
 
@@ -33,5 +33,5 @@ def marked(flags: Sequence[Flag], engine: str | None) -> list[Flag]:
 
 
 def _lacks(engine: str | None, flag: str) -> bool:
-    order, last = list(VERSIONS), _LAST_WITHOUT.get(flag)
-    return last is not None and engine in order and order.index(engine) <= order.index(last)
+    version = VERSIONS.get(engine or "")
+    return version is not None and version.minor < _SINCE.get(flag, 0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from mist_sim.scenario.engines.versions import VERSIONS
+from mist_sim.scenario.engines.engine_version import LATEST, OLDEST
 from mist_sim.scenario.from_vllm.account import Account
 
 _TAG = re.compile(r"v?(\d+)\.(\d+)(?:\.\w+)*(?:[-_].*)?")
@@ -27,16 +27,15 @@ def engine_of(image: str, account: Account) -> str | None:
         account.no_effect(f"image {name}:{tag}" if tag else f"image {name}", _no_version(tag))
         return None
     asked = (int(found[1]), int(found[2]))
-    known = {_number(version): version for version in VERSIONS}
     if asked < _OLDEST:
         account.refused(
             f"image {name}:{tag}",
-            "versions before 0.8 have another engine, v0; instead: --engine vllm-0.12, whose "
+            "versions before 0.8 have another engine, v0; instead: --engine vllm-0.10, whose "
             "scheduler is v1's",
         )
         return None
-    nearest = min(known, key=lambda number: (abs(number[1] - asked[1]), number))
-    engine = known[nearest]
+    nearest = min(max(asked, (0, OLDEST)), (0, LATEST))
+    engine = f"vllm-0.{nearest[1]}"
     if nearest == asked:
         account.applied(f"image {name}:{tag}", f"engine: {engine}")
     else:
@@ -50,8 +49,3 @@ def engine_of(image: str, account: Account) -> str | None:
 def _no_version(tag: str) -> str:
     what = f"the tag {tag} names" if tag else "without a tag it names"
     return f"{what} no version of vLLM; --engine says it"
-
-
-def _number(version: str) -> tuple[int, int]:
-    major, minor = version.removeprefix("vllm-").split(".")
-    return int(major), int(minor)
