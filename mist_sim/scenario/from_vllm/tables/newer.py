@@ -15,7 +15,7 @@ _SINCE: Mapping[str, int] = {
     "--moe-backend": 17,
     "--mamba-cache-mode": 16,
     "--lora-target-modules": 19,
-    "--language-model-only": 16,
+    "--language-model-only": 17,
     "--spec-method": 22,
     "--spec-model": 22,
     "--spec-tokens": 22,
