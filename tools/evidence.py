@@ -10,29 +10,46 @@ file of the package changes.
 from __future__ import annotations
 
 import argparse
+import csv
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from importlib.util import find_spec
+from math import exp, log
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from benchmarks import measured_itl
 from mist_sim.errors import MistError
-from mist_sim.metrics.expected_errors import expected_ranges
+from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.predictors import Predictor, RooflinePredictor
+from mist_sim.hardware.setting import Setting, setting_of
+from mist_sim.metrics import evidence
+from mist_sim.metrics.evidence import Evidence, MeasuredRow
+from mist_sim.metrics.load import CLOSED, OPEN, Load, load_of
+from mist_sim.models import load_model
 from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario, simulate
 from mist_sim.scenario.from_vllm.commands import from_vllm
+from mist_sim.validation.benchmarks import table
+from tools.validation.closed_loop import GPUS, measured_points, predictors, simulated
+from tools.validation.known import CLOSED_LOOP, VLLM_019
+from tools.validation.open_loop import vllm_019, vllm_019_means
 from tools.validation.shared_prefixes import MODELS, measured_stages, simulated_stages
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
+PAGE = ROOT / "docs" / "background" / "error_bars.md"
+_BEGIN, _END = "<!-- error bars, made by python -m tools.evidence -->", "<!-- end of error bars -->"
 KEPT = ROOT / ".evidence"
 METRICS = ("ttft", "tpot", "throughput")
+FILE = ROOT / "mist_sim" / "metrics" / "evidence.csv"
 _CHAT_LIMIT = 1_024  # tokens of a prompt of `vllm bench serve --dataset-name sharegpt`
 _ANSWERED = 2_048  # of a prompt and its answer
 _QWEN2_BLOCK = 16 * 28 * 2 * 4 * 128 * 2  # bytes of 16 tokens of Qwen2-7B, whose sizes 2.5 kept
@@ -94,7 +111,7 @@ def _gpustack() -> Iterator[Measured]:
             label=f"{serve.removeprefix('vllm serve ')}; {load}",
             gpu="a100-80gb-sxm" if "a100" in str(run.file) else "h100-sxm",
             release="0.11",
-            engine="vllm-0.11.0",
+            engine="vllm-0.11",
             model=model + ("-fp8" if "FP8" in serve else "-awq" if "AWQ" in serve else ""),
             serve=serve,
             lengths=(one,) * number if fixed else _drawn(number, int(run.tin), int(run.tout)),
@@ -142,7 +159,7 @@ def _scenario(run: Measured, requests: Path) -> Scenario:
 
 
 def _simulated(run: Measured) -> dict[str, Any]:
-    """Return simulated means of `METRICS`, their bars, and what failed."""
+    """Return simulated means of `METRICS`, what the run was like, and what failed."""
     requests = KEPT / f"{hashlib.sha256(repr(run.lengths).encode()).hexdigest()[:12]}.csv"
     rows = "\n".join(f"{prompt},{answer}" for prompt, answer in run.lengths)
     requests.write_text(f"num_prefill_tokens,num_decode_tokens\n{rows}\n")
@@ -151,29 +168,32 @@ def _simulated(run: Measured) -> dict[str, Any]:
     except MistError as error:
         return {"fault": str(error)}
     summary = result.summary
-    bars = expected_ranges(summary)
+    (setting,) = {of_metric for of in result.settings.values() for of_metric in of.values()}
+    bars = next(iter(summary["expected_errors"].values()))
+    bar = dict(bars["tpot"] or {})
     return {
         "ttft": summary["mean_ttft_ms"],
         "tpot": summary["mean_tpot_ms"],
         "throughput": summary["output_throughput"],
-        "running": float(result.clients["mean_batch_size"].iloc[0])
-        if "mean_batch_size" in result.clients
-        else None,
-        "bars": {name: bar and list(bar) for name, bar in bars.items()},
+        "setting": asdict(setting) if isinstance(setting, Setting) else None,
+        "load": [bar["load"], bar["arrivals"]],
     }
+
+
+_UNTIMED = ("cli", "report", "metrics", "validation", "search", "studies", "explain", "output")
+_SOURCES = (".py", ".toml", ".csv", ".pxd")
 
 
 @cache
 def _package() -> str:
-    package = (path for path in (ROOT / "mist_sim").rglob("*") if path.suffix in _SOURCES)
-    files = sorted([*package, Path(__file__)])
+    """Return a sum of all files of the package that a step's time may come from."""
+    root = ROOT / "mist_sim"
     joined = hashlib.sha256()
-    for path in files:
-        joined.update(path.read_bytes())
+    for path in sorted(root.rglob("*")):
+        inside = path.relative_to(root)
+        if path.suffix in _SOURCES and inside.parts[0] not in _UNTIMED:
+            joined.update(path.read_bytes())
     return joined.hexdigest()
-
-
-_SOURCES = (".py", ".toml", ".csv", ".pxd")
 
 
 def _kept(run: Measured) -> dict[str, Any]:
@@ -185,74 +205,194 @@ def _kept(run: Measured) -> dict[str, Any]:
     return dict(json.loads(file.read_text()))
 
 
-def compared(part: str = "", processes: int = 2) -> pd.DataFrame:
-    """Return a row for each figure of each run: measured, simulated, error, inside its bar."""
+def whole_runs(part: str = "", processes: int = 2) -> Iterator[Scored]:
+    """Yield the runs of `measured`, simulated."""
     runs = [run for run in measured() if part in f"{run.source} {run.model} {run.label} {run.gpu}"]
     KEPT.mkdir(exist_ok=True)
     with ProcessPoolExecutor(processes) as pool:
         found = list(pool.map(_kept, runs))
-    rows = []
     for run, ours in zip(runs, found, strict=True):
-        for metric, value in run.figures.items():
-            error = ours[metric] / value - 1 if "fault" not in ours else np.nan
-            bar = ours.get("bars", {}).get("ttft" if metric == "ttft" else "tpot")
-            inside = bool(bar[0] <= 1 / (1 + error) - 1 <= bar[1]) if bar else None
-            rows.append(
-                {
-                    "source": run.source,
-                    "gpu": run.gpu,
-                    "release": run.release,
-                    "model": run.model,
-                    "label": run.label,
-                    "metric": metric,
-                    "measured": value,
-                    "simulated": ours.get(metric),
-                    "error": error,
-                    "inside": None if metric == "throughput" else inside,
-                    "fault": ours.get("fault", ""),
-                }
-            )
-    return pd.DataFrame(rows)
+        if "fault" in ours or not ours["setting"]:
+            yield Scored(run.label, None, ours.get("fault", "no setting"), {})
+            continue
+        errors = {name: log(value / ours[name]) for name, value in run.figures.items()}
+        setting = Setting(**ours["setting"] | {"release": run.release})
+        yield _scored(run.source, run.label, setting, Load(*ours["load"]), errors)
 
 
-def stages() -> pd.DataFrame:
-    """Return the twelve open-loop runs in the same form; their TTFT is a median."""
-    found = simulated_stages(
-        measured_stages(SHARED / "measurements/vllm-h100-shared-prefix/runs.csv")
-    )
-    columns = {"ttft": "ttft_median_ms", "tpot": "tpot_mean_ms"}
-    return pd.concat(
-        pd.DataFrame(
-            {
-                "source": "vllm-h100-shared-prefix",
-                "gpu": "h100-sxm",
-                "release": "0.15",
-                "model": found["model"].map(MODELS),
-                "label": found["run"],
-                "metric": metric,
-                "error": found[f"simulated_{column}"] / found[column] - 1,
-                "inside": None,
-                "fault": "",
-            }
-        )
-        for metric, column in columns.items()
-    )
+def _scored(
+    origin: str, label: str, setting: Setting, load: Load, errors: Mapping[str, float]
+) -> Scored:
+    barred = {name: error for name, error in errors.items() if name in evidence.METRICS}
+    return Scored(label, MeasuredRow(origin, setting, load, barred), "", errors)
 
 
-def table(figures: pd.DataFrame, *by: str) -> pd.DataFrame:
-    """Return number, median and 90th percentile of errors, signed median and share inside bars."""
-    known = figures[figures["error"].notna()]
-    groups = known.groupby([*by, "metric"])
-    return pd.DataFrame(
-        {
-            "number": groups.size(),
-            "median": groups["error"].apply(lambda each: each.abs().median()),
-            "nine in ten": groups["error"].apply(lambda each: each.abs().quantile(0.9)),
-            "signed": groups["error"].median(),
-            "inside": groups["inside"].apply(lambda each: each.dropna().astype(float).mean()),
-            "barred": groups["inside"].apply(lambda each: each.notna().mean()),
+def stages() -> Iterator[Scored]:
+    """Yield the twelve open-loop runs; their TTFT is a median."""
+    source = "vllm-h100-shared-prefix"
+    found = simulated_stages(measured_stages(SHARED / "measurements" / source / "runs.csv"))
+    stage: Any
+    for stage in found.itertuples():
+        model, ranks = load_model(MODELS[stage.model]), int(stage.tensor_parallel_size)
+        setting = setting_of("roofline", model, Cluster(load_gpu("h100-sxm"), ranks), "0.15")
+        decoding = (stage.e2e_mean_ms - stage.ttft_median_ms) / 1e3
+        batch = stage.num_requests * decoding / stage.duration_s
+        load = Load(load_of(stage.prompt_len_mean, stage.output_len, batch), OPEN)
+        errors = {
+            "ttft": log(stage.ttft_median_ms / stage.simulated_ttft_median_ms),
+            "tpot": log(stage.tpot_mean_ms / stage.simulated_tpot_mean_ms),
         }
-    ).round(3)
+        yield _scored(source, f"{stage.run}, stage {stage.stage}", setting, load, errors)
+
+
+def closed_loops() -> Iterator[Scored]:
+    """Yield the closed loops with default options, by roofline and by measured kernels."""
+    model, gpu = load_model("qwen3-32b"), load_gpu("h100-sxm")
+    points = measured_points(SHARED / "measurements" / CLOSED_LOOP)
+    timed_by: dict[str, Mapping[int, Predictor]] = {
+        "roofline": {ranks: RooflinePredictor(model, Cluster(gpu, ranks)) for ranks in GPUS}
+    }
+    if find_spec("mist_sim_silicon"):
+        timed_by["measured kernels"] = predictors()
+    for source, predictor in timed_by.items():
+        row: Any
+        for row in simulated(points, predictor, prompt_token=None).itertuples():
+            decoding = (row.osl - 1) * row.silicon_tpot_ms
+            batch = row.concurrency * decoding / (row.silicon_ttft_ms + decoding)  # Little's law
+            setting = setting_of(source, model, Cluster(gpu, row.tp_size), "0.12")
+            errors = {
+                "ttft": log(row.silicon_ttft_ms / row.ttft_ms),
+                "tpot": log(row.silicon_tpot_ms / row.tpot_ms),
+            }
+            label = f"{row.tp_size} GPUs, {row.isl} in, {row.osl} out, {row.concurrency} users"
+            load = Load(load_of(row.isl, row.osl, batch), CLOSED)
+            yield _scored(CLOSED_LOOP.removesuffix(".csv"), label, setting, load, errors)
+
+
+def open_loop() -> Iterator[Scored]:
+    """Yield the means of the run of 300 chats."""
+    folder = SHARED / "measurements" / VLLM_019
+    model, cluster = load_model("llama-3.1-8b"), Cluster(load_gpu("rtx-pro-6000"))
+    ends = {
+        "with async scheduling as it ran": "roofline",
+        "requests: layer profile": "measured kernels",
+    }
+    for run in vllm_019(folder):
+        for end, source in ends.items():
+            if run.name.endswith(end):
+                rows = {row.metric: row for row in run.rows()}
+                errors = {
+                    name: -log(1 + rows[f"{name.upper()}, mean"].error) for name in ("ttft", "tpot")
+                }
+                load = Load(load_of(*vllm_019_means(folder)), OPEN)
+                setting = setting_of(source, model, cluster, "0.19")
+                yield _scored(VLLM_019, "300 chats", setting, load, errors)
+
+
+def token_gaps() -> Iterator[Scored]:
+    """Yield the median token gaps of ML.ENERGY's runs whose gaps are even: decodes alone."""
+    source = "ml-energy-vllm-0.11"
+    run: Any
+    for run in measured_itl.compared(
+        SHARED / "measurements" / source / "mlenergy_calibration.csv"
+    ).itertuples():
+        if run.even:
+            setting = replace(run.setting, release="0.11")
+            errors = {"tpot": log(run.measured / run.computed)}
+            label = f"{run.series}, {run.batch} at a time"
+            yield _scored(source, label, setting, Load(run.load, CLOSED), errors)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A measured run beside its simulation; `row` is None where that failed, and `fault` says why.
+
+    errors: ln(measured / simulated) by metric, throughput among them.
+    """
+
+    label: str
+    row: MeasuredRow | None
+    fault: str
+    errors: Mapping[str, float]
+
+
+def scored() -> list[Scored]:
+    """Return all handed runs."""
+    runs = [*whole_runs(), *stages(), *closed_loops(), *open_loop(), *token_gaps()]
+    return [run for run in runs if run.row is None or run.row.setting.source]
+
+
+def write(runs: Sequence[Scored]) -> None:
+    """Write the package's evidence."""
+    rows = evidence.left_out([run.row for run in runs if run.row])
+    with FILE.open("w", encoding="utf-8", newline="") as out:
+        writer = csv.DictWriter(out, evidence.COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(map(evidence.written, rows))
+
+
+def page(figures: pd.DataFrame) -> None:
+    """Write the table of docs/background/error_bars.md."""
+    head = ("group", "metric", "rows", "with a bar", "inside", "median width", "widest", "span")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    barred = figures[figures["metric"].isin(evidence.METRICS)]
+    for by in ("all", "source", "kernel", "load", "distance"):
+        found = table(barred.assign(all="all"), by).reset_index()
+        for row in found[(found["number"] >= evidence.FEWEST) & (found["barred"] > 0)].itertuples():
+            group, metric, number = row[1], str(row[2]).upper(), row[3]
+            shares = [f"{100 * float(str(share)):.0f} %" for share in row[7:]]
+            name = f"distance {group:.0f}" if by == "distance" else group
+            lines.append(f"| {' | '.join([str(name), metric, str(number), *shares])} |")
+    before, mark, rest = PAGE.read_text("utf-8").partition(_BEGIN)
+    text = "\n".join(lines)
+    PAGE.write_text(f"{before}{mark}\n{text}\n{_END}{rest.partition(_END)[2]}", "utf-8")
+
+
+def compared(runs: Sequence[Scored]) -> pd.DataFrame:
+    """Return a row for each figure: error, and whether the bar of the other origins holds it."""
+    known = [run for run in runs if run.row and run.row.setting.source == "roofline"]
+    rows = evidence.left_out([run.row for run in known if run.row])
+    found = []
+    for origin in dict.fromkeys(row.origin for row in rows):
+        others = [row for row in rows if row.origin != origin]
+        bars = {
+            metric: (Evidence(others, "roofline", metric), Evidence(rows, "roofline", metric))
+            for metric in evidence.METRICS
+        }
+        for run in known:
+            if run.row and run.row.origin == origin:
+                found += [_compared(run.row, run.label, bars, *each) for each in run.errors.items()]
+    return pd.DataFrame(found)
+
+
+def _compared(
+    row: MeasuredRow,
+    label: str,
+    bars: Mapping[str, tuple[Evidence, Evidence]],
+    metric: str,
+    error: float,
+) -> dict[str, Any]:
+    bar = None
+    if metric in bars:
+        others, everyone = bars[metric]
+        bar = others.bar(row.setting, row.load, everyone.margin(row.setting, row.load))
+    setting, measured = row.setting, exp(error) - 1
+    return {
+        "source": row.origin,
+        "gpu": setting.gpu,
+        "release": setting.release,
+        "model": setting.model,
+        "kernel": f"{evidence.kernel_words(setting)}, {evidence.architecture_words(setting)}",
+        "load": ", ".join(row.load[::-1]),
+        "label": label,
+        "metric": metric,
+        "error": exp(-error) - 1,
+        "measured": measured,
+        "low": bar.low if bar else None,
+        "high": bar.high if bar else None,
+        "distance": len(bar.other) if bar else None,
+        "inside": bool(bar.low <= round(measured, 3) <= bar.high) if bar else None,
+    }
 
 
 def main() -> None:
@@ -260,20 +400,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Whole runs of vLLM beside the simulator.")
     parser.add_argument("part", nargs="?", default="")
     parser.add_argument("--runs", action="store_true")
+    parser.add_argument("--write", action="store_true", help=f"write {FILE.relative_to(ROOT)}")
     asked = parser.parse_args()
-    figures = compared(asked.part)
-    if not asked.part:
-        figures = pd.concat([figures, stages()])
+    runs = list(whole_runs(asked.part)) if asked.part else scored()
+    for run in runs:
+        if run.fault:
+            print(f"not simulated: {run.label}: {run.fault}\n")
+    if asked.write and not asked.part:
+        write(runs)
+    figures = compared(runs)
+    if asked.write and not asked.part:
+        page(figures)
     pd.set_option("display.width", 250, "display.max_rows", 500, "display.max_colwidth", 110)
     if asked.runs:
         wide = figures.pivot_table(
             index=["model", "gpu", "label"], columns="metric", values="error", sort=False
         )
         print(wide.round(2).to_string(), end="\n\n")
-    for fault, rows in figures[figures["fault"] != ""].groupby("fault"):
-        print(f"{rows['label'].nunique()} not simulated: {fault} ({rows['label'].iloc[0]})\n")
-    for by in (("source",), ("source", "model", "gpu")):
-        print(table(figures, *by).to_string(), end="\n\n")
+    figures = figures.assign(all="all")
+    for by in (
+        ("all",),
+        ("source",),
+        ("source", "model", "gpu"),
+        ("kernel",),
+        ("load",),
+        ("distance",),
+        ("release",),
+    ):
+        print(table(figures, *by).round(3).to_string(), end="\n\n")
 
 
 if __name__ == "__main__":

@@ -66,6 +66,7 @@ class ResultWarning:
 ASSUMED_HOST = _kind(
     "assumed host", "GPUs speak over a host that is not named, which moves step times", leads=True
 )
+DISTANCE = _kind("distance", "no measured run is near, or none is comparable at all", leads=True)
 NEVER_COMPARED = _kind("spec-only", "step times come from data sheets alone")
 ENGINE_TIME = _kind("engine time", "the engine's own time a step is that of other GPUs")
 PROMPT_STEP = _kind("prompt step", "the time of steps with prompts beyond profiled layers")
@@ -121,12 +122,8 @@ ALL_ATTAINED = _kind("all attained", "every rate tried is attained")
 UNDECIDED = _kind("undecided", "runs do not tell whether a rate is attained")
 ALL_MISSED = _kind("all missed", "the lowest rate tried is missed")
 NOT_MONOTONE = _kind("not monotone", "a rate above a missed one is attained")
-UNSTABLE_THERE = _kind(
-    "unstable at goodput", "queues grow at the goodput until the run ends", leads=True
-)
-TOO_SHORT_THERE = _kind(
-    "too short at goodput", "whether queues grow at the goodput is not known", leads=True
-)
+UNSTABLE_THERE = _kind("unstable at goodput", "queues grow at the goodput until the run ends")
+TOO_SHORT_THERE = _kind("too short at goodput", "whether queues grow at the goodput is not known")
 LONE_REQUESTS = _kind("lone requests", "how requests that are alone fare where no rate is attained")
 PLAN = _kind("plan", "how sure a plan is, and which candidates are open")
 BESTSERVE = _kind("bestserve", "BestServe's models take TPOT for shorter than it is")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from mist_sim.hardware.cluster import Cluster
@@ -13,36 +13,29 @@ from mist_sim.models.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Origin of step times, model and GPUs, in the terms of `expected_errors.csv`.
+    """Origin of step times, model, GPUs and engine, in the terms of `evidence.csv`.
 
     source: origin of the step times, from `PredictorTraits.compared_as`; empty: never compared.
-        architecture: the GPU's kernel architecture ("hopper"); empty: unknown.
-    model: "dense", "experts", "latent" for latent attention, or "differing" layers, which were
-        never compared. weights: how its matrices are
-        stored ("bf16", "fp8"). parallel: "one" GPU, "NVLink" between tensor-parallel ones, "spread"
-        experts, and for what was never compared "PCIe" or another link, or "pipeline".
+    architecture: the GPU's kernel architecture ("hopper"); empty: unknown.
+    kind: of the model: "dense", "experts", "latent" for latent attention, or "differing" layers.
+    weights: how its matrices are stored ("bf16", "fp8"). parallel: "one" GPU, "NVLink" between
+        tensor-parallel ones, "spread" experts, "PCIe" or another link, or "pipeline".
+    model: its name, without that of the format. gpu: of the catalog. release: of vLLM ("0.19").
     """
 
     source: str
     architecture: str
-    model: str
+    kind: str
     weights: str
     parallel: str
-
-
-@dataclass(frozen=True, slots=True)
-class ByRule(Setting):
-    """A setting whose measurements are of another card of the architecture.
-
-    card: the one at hand, whose shares of the peaks follow a rule.
-    """
-
-    card: str
+    model: str = ""
+    gpu: str = ""
+    release: str = ""
 
     @property
-    def measured(self) -> Setting:
-        """The measured setting that it borrows from."""
-        return Setting(**{each.name: getattr(self, each.name) for each in fields(Setting)})
+    def kernel(self) -> tuple[str, str, str]:
+        """What kernels a step runs: kind of model, format and architecture."""
+        return self.kind, self.weights, self.architecture
 
 
 class Borrowed(NamedTuple):
@@ -54,32 +47,34 @@ class Borrowed(NamedTuple):
     why: str
 
 
-def comparable(source: str, model: ModelSpec, cluster: Cluster) -> Setting | Borrowed:
+def comparable(
+    source: str, model: ModelSpec, cluster: Cluster, release: str = ""
+) -> Setting | Borrowed:
     """Return the setting of a model on a cluster, if it is comparable with measurements.
 
-    It is not if the figures of the GPU are a user's. source: as in `Setting`.
+    It is not if the figures of the GPU are a user's. source, release: as in `Setting`.
     """
     if model.approximated:
         return Borrowed(f"not known: {model.name} is taken as a model that it is not")
     gpu = cluster.gpu
     if why := figures_of_its_own(gpu):
         return Borrowed(why)
-    setting = setting_of(source, model, cluster)
-    listed = load_gpu(gpu.based_on)  # an entry based on it says of itself that it is spec-only
-    if source == "roofline" and listed.architecture and listed.confidence == "spec-only":
-        return ByRule(card=listed.name, **asdict(setting))
-    return setting
+    return setting_of(source, model, cluster, release)
 
 
-def setting_of(source: str, model: ModelSpec, cluster: Cluster) -> Setting:
-    """Return the setting of a model on a cluster. source: as in `Setting`."""
+def setting_of(source: str, model: ModelSpec, cluster: Cluster, release: str = "") -> Setting:
+    """Return the setting of a model on a cluster. source, release: as in `Setting`."""
     stored = model.quantization
+    weights = stored.name if stored else "bf16"
     return Setting(
         source=source,
         architecture=cluster.gpu.architecture,
-        model=_kind(model),
-        weights=stored.name if stored else "bf16",
+        kind=_kind(model),
+        weights=weights,
         parallel=_parallel(cluster),
+        model=model.name.removesuffix(f"-{weights}"),
+        gpu=cluster.gpu.based_on,
+        release=release,
     )
 
 

@@ -1,54 +1,19 @@
-"""Expected errors of TTFT and TPOT, against real engines: `expected_errors.csv`.
+"""Expected errors of TTFT and TPOT, against real engines, in the form of summaries.
 
-A row of that file is a setting that has measurements like it, under a kind of load. `python
-docs/make_errors.py` writes it (`tools.validation.error_bars` says how the ranges are found).
+Which they are is a matter of `mist_sim.metrics.evidence`.
 """
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
-from importlib import resources
 from math import isfinite
 from typing import Any, NamedTuple
 
-from mist_sim.hardware.setting import Borrowed, ByRule, Setting
+from mist_sim.hardware.setting import Borrowed, Setting
+from mist_sim.metrics.evidence import FAR, RESPECTS, ErrorBar, evidence_for, words
 from mist_sim.metrics.latency import metric_of
-
-WITHIN = "within error"
-"""The verdict on a limit that a real engine might keep or miss, by the error of the step times."""
-
-ANY_LOAD = "any load"
-"""The load of bars for a run that is not known yet."""
-
-OF_THE_RULE = 0.09
-"""How far a share of a card by rule may be off: of an RTX 3090 by an RTX A6000, the one such pair
-that was measured (`tools/related_cards.py`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorBar:
-    """The range in which nine of ten measurements lie, as measured / simulated - 1.
-
-    low, high: the ends of the range. num_points: measured figures behind it, of whole runs and of
-        kernels. like: the setting they were measured in, in words. load: the kind of load, one of
-        `mist_sim.metrics.load.LOADS` or `ANY_LOAD`. few_of_load: whether too few runs of that load
-        were measured, so that the range is that of all loads, widened.
-    """
-
-    low: float
-    high: float
-    num_points: int
-    like: str
-    load: str = ANY_LOAD
-    few_of_load: bool = False
-
-    @property
-    def width(self) -> float:
-        """From one end to the other."""
-        return self.high - self.low
+from mist_sim.metrics.load import Load
 
 
 class Range(NamedTuple):
@@ -58,57 +23,39 @@ class Range(NamedTuple):
     high: float
 
 
+@cache
 def error_bar(
-    setting: Setting | Borrowed | None, metric: str, load: str = ANY_LOAD
+    setting: Setting | Borrowed | None, metric: str, load: Load | None = None
 ) -> ErrorBar | None:
-    """Return the expected error of a setting; None without measurements like it.
+    """Return the expected error of a setting; None where it is not known.
 
-    metric: "ttft" or "tpot". load: as in `ErrorBar`.
+    metric: "ttft" or "tpot". load: None: not known.
     """
-    if setting is None or isinstance(setting, Borrowed):
+    if not isinstance(setting, Setting):
         return None
-    if isinstance(setting, ByRule):
-        bar = _bars().get((setting.measured, metric, load))
-        return bar and _by_rule(bar, setting.card)
-    return _bars().get((setting, metric, load))
-
-
-def _by_rule(bar: ErrorBar, card: str) -> ErrorBar:
-    """Return a bar of other cards of an architecture for one whose shares follow a rule."""
-    return replace(
-        bar,
-        low=(1 + bar.low) / (1 + OF_THE_RULE) - 1,
-        high=(1 + bar.high) * (1 + OF_THE_RULE) - 1,
-        like=f"{bar.like}; shares of the {card} by rule",
-    )
+    return evidence_for(setting.source, metric).bar(setting, load)
 
 
 def expected_errors(
-    settings: Mapping[str, Mapping[str, Setting | Borrowed | None]], load: str | None = None
+    settings: Mapping[str, Mapping[str, Setting | Borrowed | None]], load: Load | None = None
 ) -> dict[str, dict[str, dict[str, Any] | None]]:
     """Return the expected errors of clients by metric, in the form of the summary.
 
-    settings: as in `Result`. load: the run's kind of load, one of `mist_sim.metrics.load`;
-    None: unknown, before a run or if no request finishes.
+    settings: as in `Result`. load: of the run; None: unknown, before a run or if no request
+        finishes.
     """
-    shown = cache(_shown)  # many clients have one setting
     return {
-        name: {
-            metric: (bar := shown(setting, metric, load)) and dict(bar)
-            for metric, setting in of_client.items()
-        }
+        name: {metric: _shown(setting, metric, load) for metric, setting in of_client.items()}
         for name, of_client in settings.items()
     }
 
 
 def expected_ranges(summary: Mapping[str, Any]) -> dict[str, Range | None]:
-    """Return the expected error ranges of a run's mean "ttft", "tpot", "itl" and "e2el".
+    """Return the expected error ranges of a run's mean "ttft", "tpot" and "e2el".
 
     Each is the widest range of the clients; None if nothing comparable to one of them was measured,
-    or if no client times steps. A gap between two tokens (ITL) is one step, of decodes alone or
-    with pieces of prompts, so its range spans those of TPOT and TTFT of a client that does both.
-    The range of E2E combines those of its parts, each weighted by its share of the simulated mean
-    (`end_to_end`).
+    or if no client times steps. The range of E2E combines those of its parts, each weighted by its
+    share of the simulated mean (`end_to_end`).
 
     summary: of a run or of replications, with `expected_errors` and the means of TTFT and E2E.
     """
@@ -116,15 +63,18 @@ def expected_ranges(summary: Mapping[str, Any]) -> dict[str, Range | None]:
     ttft, tpot = (_widest(expected, metric) for metric in ("ttft", "tpot"))
     share = float(summary.get("mean_ttft_ms", 0.0)) / (summary.get("mean_e2el_ms") or float("nan"))
     e2el = end_to_end(ttft, tpot, share) if ttft and tpot and isfinite(share) else None
-    return {"ttft": ttft, "tpot": tpot, "itl": _of_gaps(expected), "e2el": e2el}
+    return {"ttft": ttft, "tpot": tpot, "e2el": e2el}
+
+
+def is_far(summary: Mapping[str, Any]) -> bool:
+    """Return whether a client is far from all measured runs, or like none (`FAR`)."""
+    bars = [bar for of in summary.get("expected_errors", {}).values() for bar in of.values()]
+    return any(bar is None or len(bar.get("other", ())) >= FAR for bar in bars)
 
 
 def biases_of(summary: Mapping[str, Any]) -> dict[str, Range]:
-    """Return the ranges of `expected_ranges` that lie on one side of 0: biases, by metric.
-
-    Without ITL, whose range is that of the others.
-    """
-    found = [(name, each) for name, each in expected_ranges(summary).items() if name != "itl"]
+    """Return the ranges of `expected_ranges` that lie on one side of 0: biases, by metric."""
+    found = expected_ranges(summary).items()
     return {name: each for name, each in found if each and (each.low > 0 or each.high < 0)}
 
 
@@ -137,9 +87,9 @@ def verdict_of(kept: bool, value: float, limit: float, error: Range | None) -> s
     """
     if error is not None and isfinite(value):
         if kept and value * (1 + error.high) > limit:
-            return WITHIN
+            return "within error"
         if not kept and value * (1 + error.low) <= limit:
-            return WITHIN
+            return "within error"
     return "pass" if kept else "miss"
 
 
@@ -181,47 +131,22 @@ def _widest(expected: Mapping[str, Any], metric: str) -> Range | None:
     return max((Range(bar["low"], bar["high"]) for bar in bars), key=lambda r: r.high - r.low)
 
 
-def _of_gaps(expected: Mapping[str, Any]) -> Range | None:
-    """Return the widest range of gaps of the clients that decode; None if one has no range."""
-    spans = []
-    for of_client in expected.values():
-        if "tpot" in of_client:
-            bars = [_widest({"": of_client}, metric) for metric in of_client]
-            if None in bars:
-                return None
-            known = [bar for bar in bars if bar is not None]
-            spans.append(Range(min(b.low for b in known), max(b.high for b in known)))
-    return max(spans, key=lambda r: r.high - r.low, default=None)
-
-
 def _shown(
-    setting: Setting | Borrowed | None, metric: str, load: str | None
+    setting: Setting | Borrowed | None, metric: str, load: Load | None
 ) -> dict[str, Any] | None:
-    """Return an error bar as data; a borrowed one has no ends, and gives the reason."""
+    """Return an error bar as data; one that is not known has no ends, and gives the reason."""
+    if setting is None:
+        return None
+    kind, arrivals = load or ("", "")
+    of_load = {"load": kind or None, "arrivals": arrivals or None}
+    bar = error_bar(setting, metric, load)
+    if bar is not None:
+        found = {"low": bar.low, "high": bar.high, "num_points": bar.num_points}
+        here = words(setting) if isinstance(setting, Setting) else ""
+        return {**found, "like": bar.like, "other": list(bar.other), "here": here, **of_load}
     if isinstance(setting, Borrowed):
-        nothing = dict.fromkeys(("low", "high"))
-        return {**nothing, "num_points": 0, "like": setting.why, "load": load, "few_of_load": False}
-    bar = error_bar(setting, metric, load or ANY_LOAD)
-    return None if bar is None else asdict(bar) | {"load": load}
-
-
-@cache
-def _bars() -> Mapping[tuple[Setting, str, str], ErrorBar]:
-    text = (resources.files("mist_sim.metrics") / "expected_errors.csv").read_text("utf-8")
-    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
-    return {(_setting(row), row["metric"], row["load"]): _bar(row) for row in rows}
-
-
-def _setting(row: Mapping[str, str]) -> Setting:
-    return Setting(**{field.name: row[field.name] for field in fields(Setting)})
-
-
-def _bar(row: Mapping[str, str]) -> ErrorBar:
-    return ErrorBar(
-        low=float(row["low"]),
-        high=float(row["high"]),
-        num_points=int(row["num_points"]),
-        like=row["like"],
-        load=row["load"],
-        few_of_load=row["few_of_load"] == "True",
-    )
+        why = setting.why
+    else:
+        why = f"not known: {evidence_for(setting.source, metric).unknown(setting)}"
+    nothing = {"low": None, "high": None, "num_points": 0}
+    return {**nothing, "like": why, "other": list(RESPECTS), "here": "", **of_load}

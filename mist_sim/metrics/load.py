@@ -1,4 +1,4 @@
-"""The kind of load of a run: expected errors differ by it.
+"""The kind of load of a run, and how its requests arrive: expected errors differ by both.
 
 The bounds lie in gaps between measured loads (docs/background/error_bars.md): ML.ENERGY's closed
 loops have prompts of 1,024 and 4,096 tokens, and 8, 16, 32 and more requests at a time; their
@@ -8,7 +8,7 @@ answers are either at most half as long as their prompts, or at least as long.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,20 @@ DECODE_HEAVY, OTHER_LOAD = "decode-heavy", "other load"
 LOADS = (LONG_PROMPTS, LOW_LOAD, DECODE_HEAVY, OTHER_LOAD)
 """The kinds of load; a run has the first one whose rule it keeps."""
 
+BURSTS, CLOSED, OPEN = "bursts", "closed loops", "open loops"
+ARRIVALS = (BURSTS, CLOSED, OPEN)
+"""How requests arrive: half of them or more at once; as others end; or by themselves."""
+
+
+class Load(NamedTuple):
+    """A kind of load, one of `LOADS`, and one of `ARRIVALS`; "" for what is not known."""
+
+    kind: str
+    arrivals: str
+
+
 LONG_PROMPT = 2048  # tokens: half way between 1,024 and 4,096, as a ratio
+_TOGETHER = 0.5  # of the requests that come at once: a burst
 LOW_BATCH = 16  # requests: of 8, 16, 32, ... the largest that errs like the least
 
 
@@ -39,18 +52,23 @@ def load_of(prompt_tokens: float, output_tokens: float, batch: float) -> str:
 
 
 def load_of_run(
-    recorder: ColumnRecorder, c: Mapping[str, Any], done: Mask, warmup: float
-) -> str | None:
-    """Return the kind of load that a run had; None if no request finished.
+    recorder: ColumnRecorder, c: Mapping[str, Any], done: Mask, warmup: float, *, open_loop: bool
+) -> Load | None:
+    """Return the load that a run had; None if no request finished.
 
     c: columns of its requests. done: the requests that count. warmup: seconds whose steps do not
-        count.
+        count. open_loop: whether arrivals ignored completions.
     """
     if not done.any():
         return None
     prompt_tokens = float(c["num_prompt_tokens"][done].mean())
     output_tokens = float(c["num_output_tokens"][done].mean())
-    return load_of(prompt_tokens, output_tokens, mean_batch(recorder, warmup))
+    arrival = c["arrival_time"][done]
+    together = len(arrival) > 1 and float((arrival == arrival.min()).mean()) >= _TOGETHER
+    return Load(
+        load_of(prompt_tokens, output_tokens, mean_batch(recorder, warmup)),
+        BURSTS if together else OPEN if open_loop else CLOSED,
+    )
 
 
 def mean_batch(recorder: ColumnRecorder, after: float = 0.0) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning
+from mist_sim.metrics.evidence import FAR, NOTHING_LIKE_IT, RESPECTS
 from mist_sim.metrics.latency import limit_of, limit_title
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.recoveries import FEWEST, RECOVERING
@@ -41,6 +42,7 @@ def run_warnings(
     summary: Mapping[str, Any], recorder: ColumnRecorder, warmup: float
 ) -> Iterator[ResultWarning]:
     """Yield the warnings of a run. summary: its figures. recorder, warmup: as in `Result`."""
+    yield from distance_warnings(summary.get("expected_errors", {}))
     if not summary["completed"]:
         yield ResultWarning(kinds.NOTHING_FINISHED, nothing_finished(summary))
     if summary["unstable"]:
@@ -53,6 +55,35 @@ def run_warnings(
         yield ResultWarning(kinds.TOO_SHORT, f"Too short to tell whether {may_overload(summary)}")
     yield from record_warnings(recorder, warmup)
     yield from _in_milliseconds(summary)
+
+
+def distance_warnings(expected: Mapping[str, Any]) -> Iterator[ResultWarning]:
+    """Yield how far clients are from all measured runs, if far. expected: as in the summary."""
+    bars: dict[str, list[str]] = {}
+    for client, of_client in expected.items():
+        for bar in of_client.values():
+            if line := distance_line(bar):
+                bars.setdefault(line, []).append(client)
+    for line, clients in bars.items():
+        names = tuple(dict.fromkeys(clients))
+        yield ResultWarning(kinds.DISTANCE, line, of=names if len(names) < len(expected) else ())
+
+
+def distance_line(bar: Mapping[str, Any] | None) -> str:
+    """Return how far a client is from all measured runs; empty if it is near."""
+    if bar is None:
+        return f"No error bar: {NOTHING_LIKE_IT}. How far off these figures are is not known."
+    if bar["low"] is None:
+        why = str(bar["like"]).removeprefix("not known: ")
+        return f"No error bar: {why}. How far off these figures are is not known."
+    if len(bar.get("other", ())) < FAR:
+        return ""
+    missing = "kernel on this GPU" if "kernel" in bar["other"] else " and ".join(bar["other"])
+    return (
+        f"No measurement of this {missing}: {bar['here']}. The nearest is {bar['like']} "
+        f"({len(bar['other'])} of {len(RESPECTS)} are other: {', '.join(bar['other'])}). Error "
+        "bars are as wide as errors of runs as far away."
+    )
 
 
 def record_warnings(recorder: ColumnRecorder, warmup: float) -> Iterator[ResultWarning]:

@@ -99,7 +99,7 @@ def summarise(
     if assumed_hosts:
         summary["assumed_host"] = {name: dict(worth) for name, worth in assumed_hosts.items()}
     if settings:
-        load = load_of_run(recorder, c, done, warmup)
+        load = load_of_run(recorder, c, done, warmup, open_loop=open_loop)
         summary["expected_errors"] = expected_errors(settings, load)
     if slo.figures:
         of_run = figure_verdicts(

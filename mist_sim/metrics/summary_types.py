@@ -103,14 +103,20 @@ class WarningData(_Warning, total=False):
 
 
 class ExpectedError(TypedDict):
-    """The range of nine in ten measurements, as measured / simulated - 1."""
+    """The range of nine in ten measurements, as measured / simulated - 1.
 
-    low: float
-    high: float
+    Without one, low and high are None and `like` says why. here: what the client is, in the words
+    of `like`. other: in what the nearest measured run is other.
+    """
+
+    low: float | None
+    high: float | None
     num_points: int
     like: str
+    other: list[str]
+    here: str
     load: str | None
-    few_of_load: bool
+    arrivals: str | None
 
 
 class AssumedHost(TypedDict):

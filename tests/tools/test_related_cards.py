@@ -72,15 +72,3 @@ def test_a_copy_of_a_card_has_its_bar_and_one_with_other_figures_none(name):
     assert bar(based()) == bar(load_gpu(name))
     assert bar(based(confidence="fitted")) == bar(load_gpu(name)), "that is said, not measured"
     assert bar(based(memory_bandwidth="1.5 TB/s")) is None
-
-
-def test_the_bar_of_a_card_by_rule_says_so_and_is_wider():
-    model = load_model("llama-3.1-8b")
-    own, other = (
-        error_bar(comparable("roofline", model, Cluster(load_gpu(name))), "tpot")
-        for name in ("l40s", "rtx-4090")
-    )
-    assert "shares of the rtx-4090 by rule" in other.like
-    assert own.like in other.like
-    assert 1 + other.low == pytest.approx((1 + own.low) / 1.09)
-    assert 1 + other.high == pytest.approx((1 + own.high) * 1.09)

@@ -480,13 +480,13 @@ def test_expected_errors_are_those_of_the_runs(mist):
     _, out, _ = mist("apart.yaml", "together.yaml", "-q")
     told = out[out.index("Expected error, nine in ten") :]
     assert "TTFT apart, together" in " ".join(told.split())
-    assert "points" in told
+    assert "nearest of" in told
 
 
 def test_scenarios_with_errors_of_their_own_have_a_line_each():
     bars = {"low": -0.1, "high": 0.1, "num_points": 5, "like": "this"}
-    bars |= {"load": "low load", "few_of_load": False}
-    bars |= {"load": "low load", "few_of_load": False}
+    bars |= {"load": "low load", "arrivals": "open loops", "other": [], "here": ""}
+    bars |= {"load": "low load", "arrivals": "open loops", "other": [], "here": ""}
     cases = {
         "a": {"llm": {"ttft": bars, "tpot": bars}},
         "b": {"llm": {"ttft": bars | {"high": 0.3}, "tpot": bars}},
@@ -494,7 +494,7 @@ def test_scenarios_with_errors_of_their_own_have_a_line_each():
     }
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(Group(*expected_of_each(cases)))
-    lines = [line.split() for line in console.export_text().splitlines() if "points" in line]
+    lines = [line.split() for line in console.export_text().splitlines() if "nearest of" in line]
     assert [line[:2] for line in lines] == [["TTFT", "a"], ["TTFT", "b"], ["TPOT", "a,"]]
 
 
@@ -608,7 +608,7 @@ def test_what_is_told_of_several_is_told_once():
 
 def test_errors_of_many_scenarios_are_told_by_number():
     bars = {"low": -0.1, "high": 0.1, "num_points": 5, "like": "this"}
-    bars |= {"load": "low load", "few_of_load": False}
+    bars |= {"load": "low load", "arrivals": "open loops", "other": [], "here": ""}
     cases = {str(k): {"llm": {"ttft": bars, "tpot": bars if k else None}} for k in range(6)}
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(Group(*expected_of_each(cases)))

@@ -37,4 +37,4 @@ def test_several_runs_print_expected_errors(words):
     assert result.exit_code == 0, result.stderr
     table = result.stdout.partition("Expected error, nine in ten")[2]
     assert {"TTFT", "TPOT"} <= set(table.split())
-    assert "roofline, dense bf16, Hopper" in table
+    assert "dense bf16, h100-sxm" in table

@@ -12,10 +12,13 @@ from mist_sim import Scenario, Simulation, Workload, llm_client
 from mist_sim.core.front_end import NONE
 from mist_sim.metrics.expected_errors import expected_ranges
 from mist_sim.metrics.load import (
+    BURSTS,
+    CLOSED,
     DECODE_HEAVY,
     LOADS,
     LONG_PROMPTS,
     LOW_LOAD,
+    OPEN,
     OTHER_LOAD,
     load_of,
     mean_batch,
@@ -96,19 +99,26 @@ def test_steps_before_the_warm_up_do_not_count():
         (300, 100, 40, OTHER_LOAD),
     ],
 )
-def test_the_summary_has_the_load_and_the_tables_name_it(prompt, output, together, load, capsys):
+def test_the_summary_has_the_load(prompt, output, together, load):
     result = run(prompt, output, together)
     bars = json.loads(json.dumps(result.summary["expected_errors"]))["llm"]
     assert [bar["load"] for bar in bars.values()] == [load, load]
-    result.show()
-    told = " ".join(capsys.readouterr().out.split())
-    for bar in bars.values():
-        few = f"{bar['num_points']} points; {load}: few points of this kind of load, widened"
-        enough = f"{load}, {bar['num_points']} points"
-        assert f"{bar['like']}; {few if bar['few_of_load'] else enough}" in told
+    assert {bar["arrivals"] for bar in bars.values()} == {BURSTS}
 
 
-def test_without_a_finished_request_no_load_is_known(capsys):
+def test_how_requests_arrive_is_told_by_their_times():
+    scenario = {"model": "llama-3.1-8b", "clients": [{"name": "a", "gpu": "h100-sxm"}]}
+    for arrivals, expected in (
+        ("all_at_once", BURSTS),
+        ({"type": "closed_loop", "concurrency": 4}, CLOSED),
+        ({"type": "poisson", "rate": "2 /s"}, OPEN),
+    ):
+        workload = of_profile(20, "2 /s") | {"arrivals": arrivals}
+        result = mist.simulate(Scenario.from_dict(scenario | {"workload": workload}))
+        assert result.summary["expected_errors"]["a"]["tpot"]["arrivals"] == expected
+
+
+def test_without_a_finished_request_no_load_is_known():
     workload = Workload.from_lists([10**6], [10], [0.0])
     result = Simulation(clients=[llm_client("llm", **CLIENT)], workload=workload).run()
     assert result.summary["completed"] == 0
@@ -132,7 +142,7 @@ def test_ranges_of_a_run():
 
 
 def bars_of(low, high):
-    return {"low": low, "high": high, "num_points": 9, "like": "", "load": "", "few_of_load": False}
+    return {"low": low, "high": high, "num_points": 9, "like": "", "load": "", "other": []}
 
 
 def test_of_several_clients_the_widest_counts_and_none_is_wider_than_all():

@@ -13,12 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mist_sim.validation import MeasuredRun
+    from mist_sim.validation.benchmarks import Benchmark
     from mist_sim.validation.comparing import Row
 
 
 def validate(
-    folders: list[Path] = typer.Argument(
-        None, metavar="RUN_FOLDER", help="Folders with a run.yaml, as mist observe writes it."
+    paths: list[Path] = typer.Argument(
+        None,
+        metavar="RUN",
+        help="Folders with a run.yaml, as mist observe writes it; or files of benchmarks: a table "
+        "(CSV) with a vllm serve line a row, what vllm bench serve --save-result wrote, or a "
+        "report of GuideLLM (JSON).",
     ),
     margin: float | None = typer.Option(
         None,
@@ -27,6 +32,15 @@ def validate(
         "latencies are equivalent within this margin.",
         show_default=False,
     ),
+    serve: str = typer.Option(
+        "",
+        metavar="LINE",
+        help="Files: the vllm serve line of the server, where they do not say.",
+        show_default=False,
+    ),
+    gpu: str = typer.Option("", help="Files: the server's GPU (mist list gpus)."),
+    engine: str = typer.Option("", help="Files: the server's version, such as vllm-0.19."),
+    as_json: bool = typer.Option(False, "--json", help="Files: JSON in place of the tables."),
     allow_programs: AllowPrograms = False,
 ) -> None:
     """Simulate measured runs, and print both with the errors."""
@@ -35,12 +49,86 @@ def validate(
 
     if margin is not None and not 0 < margin < 100:
         raise ScenarioError(f"--margin must be percent above 0 and below 100, got {margin:g}")
-    if not folders:
+    if not paths:
         raise ScenarioError(
-            "name the folder of a run with a run.yaml, as mist observe writes it; published runs: "
-            "python -m tools.validation in a checkout of mist-sim"
+            "name the folder of a run with a run.yaml, as mist observe writes it, or a file of "
+            "benchmarks; published runs: python -m tools.validation in a checkout of mist-sim"
         )
-    show_runs([read_run(folder, allow_programs=allow_programs) for folder in folders], margin)
+    files = [path for path in paths if path.is_file()]
+    if files and len(files) < len(paths):
+        raise ScenarioError("name either folders of runs or files of benchmarks, not both")
+    if files:
+        from mist_sim.validation.benchmarks import read_benchmarks
+
+        show_benchmarks(
+            [run for path in files for run in read_benchmarks(path, serve, gpu, engine)],
+            as_json=as_json,
+        )
+        return
+    show_runs([read_run(folder, allow_programs=allow_programs) for folder in paths], margin)
+
+
+_SHARES = ("median", "nine in ten", "signed", "inside", "width")  # of `benchmarks.table`
+
+
+def show_benchmarks(runs: Sequence[Benchmark], *, as_json: bool = False) -> None:
+    """Simulate measured benchmarks, and print each figure with its bar, and tables by group."""
+    import pandas as pd
+
+    from mist_sim.cli.progress import Progress
+    from mist_sim.output.texts import json_text
+    from mist_sim.report.elements.terminal import Terminal
+    from mist_sim.report.elements.widths import listed
+    from mist_sim.report.run.expected import error_range
+    from mist_sim.validation.benchmarks import scores, table
+
+    found = []
+    with Progress(len(runs), unit="runs", patience=0.0) as progress:
+        for number, run in enumerate(runs):
+            progress(number)
+            found += list(scores(run))
+    out = Terminal()
+    if as_json:
+        print(json_text({"figures": found}))
+        return
+    cells = [
+        (
+            row["label"],
+            _short(row["metric"]),
+            _number(row["measured"]),
+            _number(row["simulated"]),
+            f"{100 * row['error']:+.1f} %",
+            "-" if row["low"] is None else error_range(row["low"], row["high"]),
+            {True: "inside", False: "outside", None: ""}[row["inside"]],
+        )
+        for row in found
+    ]
+    titles = ("", "", "measured", "simulated", "error", "bar", "")
+    out.print(listed(titles, cells, right=range(2, 5)))
+    figures = pd.DataFrame(found)
+    for by in ("source", "release", "gpu", "kernel", "load"):
+        rows = [
+            (
+                str(row[by]) or "not known",
+                _short(row["metric"]),
+                str(row["number"]),
+                *(_share(row[name]) for name in _SHARES),
+            )
+            for row in table(figures, by).reset_index().to_dict("records")
+        ]
+        out.print(listed((by, "", "figures", *_SHARES), rows, right=range(2, 8)))
+
+
+_SHORT = {"request_throughput": "requests/s", "output_throughput": "tokens/s"}
+
+
+def _short(figure: str) -> str:
+    """Return the name of a figure for a table: "TTFT" for mean_ttft_ms."""
+    return _SHORT.get(figure) or figure.split("_")[1].upper()
+
+
+def _share(value: float) -> str:
+    return "-" if value != value else f"{100 * value:.0f} %"
 
 
 def show_runs(runs: Sequence[MeasuredRun], margin: float | None = None) -> None:

@@ -75,15 +75,14 @@ def told(bar: Mapping[str, Any] | None) -> tuple[str, str]:
         return "-", _UNKNOWN
     if bar["low"] is None:
         return "-", str(bar["like"])
-    return error_range(bar["low"], bar["high"]), f"{bar['like']}; {_basis(bar)}"
+    return error_range(bar["low"], bar["high"]), basis(bar)
 
 
-def _basis(bar: Mapping[str, Any]) -> str:
-    """Return the kind of load of the points, and their number."""
-    points, load = f"{count(bar['num_points'])} points", bar["load"]
-    if bar["few_of_load"]:
-        return f"{points}; {load}: few points of this kind of load, widened"
-    return f"{load}, {points}" if load else points
+def basis(bar: Mapping[str, Any]) -> str:
+    """Return the measured run nearest to one, and in what it is other."""
+    found = bar.get("other", ())  # files of older versions have none
+    other = f"; other: {', '.join(found)}" if found else ""
+    return f"nearest of {count(bar['num_points'])} measured: {bar['like']}{other}"
 
 
 def _width(bar: Mapping[str, Any] | None) -> float:

@@ -8,7 +8,7 @@ from math import isnan, nan
 from typing import Any
 
 from mist_sim.errors import ScenarioError
-from mist_sim.metrics.expected_errors import expected_ranges
+from mist_sim.metrics.expected_errors import expected_ranges, is_far
 from mist_sim.metrics.latency import limit_of, metric_of
 from mist_sim.metrics.requests.by_group import OTHERS
 from mist_sim.scenario import Scenario
@@ -154,7 +154,7 @@ def confidence_of(summary: Mapping[str, Any], *, kept: bool = True) -> Confidenc
         return "unsure"
     verdicts = {found["verdict"] for found in limits.values()}
     if not kept:
-        return "sure" if "miss" in verdicts else "likely"
+        return "sure" if "miss" in verdicts and not is_far(summary) else "likely"
     if "miss" in verdicts:
         return "unsure"
-    return "likely" if "within error" in verdicts else "sure"
+    return "likely" if "within error" in verdicts or is_far(summary) else "sure"

@@ -24,7 +24,7 @@ class WholeRun(NamedTuple):
     attainment: float
     is_whole: bool
     stability: str | None
-    worst_limit: tuple[str | None, float]
+    worst_limit: str | None
     warnings: tuple[ResultWarning, ...]
 
 
@@ -41,7 +41,7 @@ def run_workload(
     try:
         result = simulation.run(recorder=recorder)
     except _MissedError as missed:
-        worst = target.furthest(RequestTimes.of(recorder, warmup))
+        worst = target.worst_limit(RequestTimes.of(recorder, warmup))
         shown = (
             *too_small_warnings(recorder, simulation.clients),
             *record_warnings(recorder, warmup),
@@ -57,7 +57,7 @@ def run_workload(
         for each in rows
     )
     gaps = target.gaps_over(recorder, warmup)
-    attained, worst = attained and gaps[0] <= 1, target.furthest(times, gaps)
+    attained, worst = attained and gaps[0] <= 1, target.worst_limit(times, gaps)
     stability, shown = (
         None,
         (*too_small_warnings(recorder, simulation.clients), *record_warnings(recorder, warmup)),
@@ -67,7 +67,8 @@ def run_workload(
         shown = tuple(
             each
             for each in run_warnings(result.data, recorder, warmup)
-            if each.kind not in (kinds.UNSTABLE, kinds.TOO_SHORT)  # `stability` says it
+            # `stability` says the first two, and `Goodput` the last
+            if each.kind not in (kinds.UNSTABLE, kinds.TOO_SHORT, kinds.DISTANCE)
         )
         shown += tuple(each for each in result.known_warnings if each.kind is kinds.NEVER_CAME)
     least = min(_share(missed, num) if num else 0.0 for missed, num, s in rows if not s.on_top)

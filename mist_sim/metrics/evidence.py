@@ -1,0 +1,328 @@
+"""How far measured runs were off, and how far a new one may be: `evidence.csv`.
+
+A row of that file is a measured run beside its simulation. A bar holds nine in ten of the measured
+errors, each with a weight that falls with every respect in which that run is other (`RESPECTS`).
+Then it is widened by what rows needed whose whole source was left out. `python -m tools.evidence
+--write` makes the file; docs/background/error_bars.md explains the rule.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.hardware.setting import Setting
+from mist_sim.metrics.load import Load
+
+Array = NDArray[np.float64]
+
+METRICS = ("ttft", "tpot")
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "model": ("model",),
+    "GPU": ("gpu",),
+    "kernel": ("format", "architecture"),
+    "release": ("release",),
+    "load": ("kind", "arrivals"),
+}
+RESPECTS = tuple(_PARTS)
+"""In which a run may be other than a measured one: the distance is their number."""
+
+FAR = 2  # of them: then results say so before all else, and nothing is sure
+NOTHING_LIKE_IT = "no measured run is like it"
+
+SHARE = 0.9  # of measurements lie in a bar
+LEAST = (
+    0.8  # of the rows of a format, a kernel and a load lie in bars without their origin: so many
+)
+# that of all rows 91 % do, and 75 % or more of each group of ten
+FEWEST = 10  # rows that are such a group
+
+# A row's weight, by what is other. The pairs were searched for the narrowest bars that hold nine
+# in ten rows of sources left out; half or twice of each changes the widths by less than a tenth.
+_WEIGHTS: Mapping[str, float] = {
+    "model": 0.5,
+    "gpu": 0.8,
+    "format": 0.4,  # kind of model, and format of its weights
+    "architecture": 0.8,
+    "parallel": 0.8,
+    "release": 0.8,
+    "kind": 0.8,  # of load
+    "arrivals": 0.5,
+}
+_ANY = 0.05  # a row that is other in any of `RESPECTS`
+
+_ARCHITECTURES = {
+    "ampere": "Ampere",
+    "ada": "Ada",
+    "hopper": "Hopper",
+    "blackwell": "Blackwell",
+    "blackwell-ultra": "Blackwell Ultra",
+    "blackwell-rtx": "RTX Blackwell",
+}
+_PARALLEL = ("one", "NVLink", "spread")  # of the measured runs; links of other kinds have no bar
+_KINDS = {"latent": "latent attention"}
+
+
+class MeasuredRow(NamedTuple):
+    """A measured run, or several under one load: what it is like, and by how much it was off.
+
+    origin: where it was published. errors: by metric, ln(measured / simulated). beyond: by metric,
+    how far that lies outside the bar of the other origins, before it is widened; below 0 inside.
+    """
+
+    origin: str
+    setting: Setting
+    load: Load
+    errors: Mapping[str, float]
+    beyond: Mapping[str, float] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorBar:
+    """The range in which nine of ten measurements lie, as measured / simulated - 1.
+
+    low, high: the ends of the range. num_points: measured figures that it rests on. like: the
+    nearest of them in words. other: of `RESPECTS`, those in which that one is other.
+    """
+
+    low: float
+    high: float
+    num_points: int
+    like: str
+    other: tuple[str, ...] = ()
+
+    @property
+    def width(self) -> float:
+        """From one end to the other."""
+        return self.high - self.low
+
+
+class Evidence:
+    """Measured runs with one origin of step times and one metric, as columns."""
+
+    def __init__(self, rows: Iterable[MeasuredRow], source: str, metric: str) -> None:
+        same = [row for row in rows if row.setting.source == source]
+        self._known = {
+            name: {getattr(row.setting, name) for row in same} for name in ("kind", "weights")
+        }
+        self.rows = [row for row in same if metric in row.errors]
+        self._errors = np.array([row.errors[metric] for row in self.rows])
+        self._beyond = np.array([row.beyond.get(metric, np.nan) for row in self.rows])
+        self._columns: dict[str, NDArray[np.str_]] = {
+            name: np.array(texts, dtype=str)
+            for name, texts in {
+                "model": [row.setting.model for row in self.rows],
+                "gpu": [row.setting.gpu for row in self.rows],
+                "format": [_format(row.setting) for row in self.rows],
+                "architecture": [row.setting.architecture for row in self.rows],
+                "parallel": [row.setting.parallel for row in self.rows],
+                "release": [row.setting.release for row in self.rows],
+                "kind": [row.load.kind for row in self.rows],
+                "arrivals": [row.load.arrivals for row in self.rows],
+            }.items()
+        }
+        # rows that are alike in all tell of one another: n count as the root of n
+        keys = [(row.origin, row.setting, row.load) for row in self.rows]
+        number = Counter(keys)
+        self._share = np.array([1 / np.sqrt(number[key]) for key in keys])
+
+    def unknown(self, setting: Setting) -> str:
+        """Return in what no measured run is like a setting, so that there is no bar; or ""."""
+        if not self.rows or not setting.architecture:
+            return NOTHING_LIKE_IT
+        missing = []
+        if setting.kind not in self._known["kind"]:
+            layers = _KINDS.get(setting.kind, f"{setting.kind} layers")
+            missing.append(f"models with {layers}")
+        if setting.weights not in self._known["weights"]:
+            missing.append(f"weights in {setting.weights}")
+        if setting.parallel == "pipeline":
+            missing.append("pipelines")
+        elif setting.parallel not in _PARALLEL:
+            missing.append(f"GPUs linked by {setting.parallel}")
+        return f"no measured run has {' and '.join(missing)}" if missing else ""
+
+    def bar(
+        self, setting: Setting, load: Load | None, margin: float | None = None
+    ) -> ErrorBar | None:
+        """Return where measurements like a setting lie under a load; None without any.
+
+        load: what is not known of it counts as the same. margin: in place of `margin`.
+        """
+        if self.unknown(setting):
+            return None
+        low, high, nearest = self.ends(setting, load)
+        row = self.rows[nearest]
+        other = _other(row, setting, load)
+        if margin is None:
+            margin = self.margin(setting, load)
+        margin *= bool(other)
+        return ErrorBar(
+            low=round(float(np.expm1(low - margin)), 3),
+            high=round(float(np.expm1(high + margin)), 3),
+            num_points=len(self.rows),
+            like=words(row.setting, row.load),
+            other=other,
+        )
+
+    def ends(self, setting: Setting, load: Load | None) -> tuple[float, float, int]:
+        """Return the ends before they are widened, as logarithms, and the nearest row."""
+        is_other = {name: self._columns[name] != text for name, text in _texts(setting, load)}
+        weights = self._share.copy()
+        for name, other in is_other.items():
+            weights[other] *= _WEIGHTS[name]
+        none = np.zeros(len(self.rows), dtype=bool)
+        distance = sum(
+            np.logical_or.reduce([is_other.get(name, none) for name in names]).astype(int)
+            for names in _PARTS.values()
+        )
+        weights[distance > 0] *= _ANY
+        order = np.argsort(self._errors)
+        reached = np.cumsum(weights[order])
+        ends = np.array([(1 - SHARE) / 2, (1 + SHARE) / 2]) * reached[-1]
+        low, high = self._errors[order][np.searchsorted(reached, ends).clip(max=len(order) - 1)]
+        nearest = int(np.lexsort((-weights / self._share, distance))[0])
+        return float(low), float(high), nearest
+
+    def margin(self, setting: Setting, load: Load | None) -> float:
+        """Return by how much both ends move out, as a logarithm: the most that a group needs.
+
+        So that `LEAST` of the rows of the same format (of all where it has few), of the same
+        kernel and of the same load lie in the bars of the other origins.
+        """
+        known = ~np.isnan(self._beyond)
+        alike = known & (self._columns["format"] == _format(setting))
+        of_load = [self._columns[name] == text for name, text in _of_load(load)]
+        groups = [
+            alike if np.count_nonzero(alike) >= FEWEST else known,
+            alike & (self._columns["architecture"] == setting.architecture),
+            np.logical_and.reduce([known, *of_load]),
+        ]
+        needed = [
+            float(np.quantile(self._beyond[group], LEAST, method="higher"))
+            for group in groups
+            if np.count_nonzero(group) >= FEWEST
+        ]
+        return max([0.0, *needed])
+
+
+def words(setting: Setting, load: Load | None = None) -> str:
+    """Return a setting as a reader has it: "qwen3-32b, dense bf16, h100-sxm, vLLM 0.12"."""
+    parts = [setting.model, kernel_words(setting), setting.gpu, f"vLLM {setting.release}"]
+    if setting.source != "roofline":
+        parts[1] += f" ({setting.source})"
+    return ", ".join([*parts, *(load[::-1] if load else ())])
+
+
+def kernel_words(setting: Setting) -> str:
+    """Return the kind and format of a setting's kernels: "experts mxfp4"."""
+    return f"{_KINDS.get(setting.kind, setting.kind)} {setting.weights}"
+
+
+def architecture_words(setting: Setting) -> str:
+    """Return the name of a setting's architecture."""
+    return _ARCHITECTURES.get(setting.architecture, setting.architecture)
+
+
+def left_out(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+    """Return rows with how far each lies outside the bar of the other origins."""
+    found = [{} for _ in rows]  # type: list[dict[str, float]]
+    for origin in dict.fromkeys(row.origin for row in rows):
+        others = [row for row in rows if row.origin != origin]
+        for source in {row.setting.source for row in rows}:
+            for metric in METRICS:
+                evidence = Evidence(others, source, metric)
+                for place, row in enumerate(rows):
+                    of_it = row.origin == origin and row.setting.source == source
+                    if of_it and metric in row.errors and not evidence.unknown(row.setting):
+                        low, high, _ = evidence.ends(row.setting, row.load)
+                        error = row.errors[metric]
+                        found[place][metric] = max(low - error, error - high)
+    return [row._replace(beyond=beyond) for row, beyond in zip(rows, found, strict=True)]
+
+
+@cache
+def without(origin: str, source: str, metric: str) -> Evidence:
+    """Return the same without the rows of an origin; a new one has none."""
+    return Evidence([row for row in _rows() if row.origin != origin], source, metric)
+
+
+@cache
+def evidence_for(source: str, metric: str) -> Evidence:
+    """Return the package's evidence about a metric, with step times of an origin."""
+    return Evidence(_rows(), source, metric)
+
+
+COLUMNS = (
+    *("origin", "source", "model", "gpu", "architecture", "kind", "weights", "parallel"),
+    *("release", "load", "arrivals", "ttft", "tpot", "ttft_beyond", "tpot_beyond"),
+)
+
+
+@cache
+def _rows() -> tuple[MeasuredRow, ...]:
+    text = (resources.files("mist_sim.metrics") / "evidence.csv").read_text("utf-8")
+    return tuple(map(read, csv.DictReader(text.splitlines())))
+
+
+def read(row: Mapping[str, str]) -> MeasuredRow:
+    """Return a row of the file."""
+    setting = Setting(**{name: row[name] for name in Setting.__dataclass_fields__})
+    return MeasuredRow(
+        row["origin"],
+        setting,
+        Load(row["load"], row["arrivals"]),
+        {name: float(row[name]) for name in METRICS if row[name]},
+        {name: float(row[f"{name}_beyond"]) for name in METRICS if row[f"{name}_beyond"]},
+    )
+
+
+def written(row: MeasuredRow) -> dict[str, Any]:
+    """Return what `read` reads back, with three decimals."""
+    found: dict[str, Any] = {"origin": row.origin, "load": row.load.kind}
+    found["arrivals"] = row.load.arrivals
+    found |= {name: getattr(row.setting, name) for name in Setting.__dataclass_fields__}
+    found |= {name: f"{error:.3f}" for name, error in row.errors.items()}
+    return found | {f"{name}_beyond": f"{far:.3f}" for name, far in row.beyond.items()}
+
+
+def _format(setting: Setting) -> str:
+    return f"{setting.kind} {setting.weights}"
+
+
+def _texts(setting: Setting, load: Load | None) -> list[tuple[str, str]]:
+    found = [
+        ("model", setting.model),
+        ("gpu", setting.gpu),
+        ("format", _format(setting)),
+        ("architecture", setting.architecture),
+        ("parallel", setting.parallel),
+        ("release", setting.release),
+    ]
+    return found + _of_load(load)
+
+
+def _of_load(load: Load | None) -> list[tuple[str, str]]:
+    """Return what is known of a load."""
+    found = zip(("kind", "arrivals"), load or (), strict=False)
+    return [(name, text) for name, text in found if text]
+
+
+def _other(row: MeasuredRow, setting: Setting, load: Load | None) -> tuple[str, ...]:
+    """Return in which of `RESPECTS` a row is other."""
+    is_other = (
+        row.setting.model != setting.model,
+        row.setting.gpu != setting.gpu,
+        row.setting.kernel != setting.kernel,
+        row.setting.release != setting.release,
+        any(getattr(row.load, name) != text for name, text in _of_load(load)),
+    )
+    return tuple(name for name, other in zip(RESPECTS, is_other, strict=True) if other)

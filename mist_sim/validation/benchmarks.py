@@ -1,0 +1,318 @@
+"""Files of measured benchmarks: each becomes a scenario, and its figures a row beside its bar.
+
+Three forms are read: a table (CSV) with a `vllm serve` line, the line of its load generator and
+figures in each row; and what `vllm bench serve --save-result` and GuideLLM write, which say the
+load and the figures, but not the server.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mist_sim.bounds import TABLE_BYTES
+from mist_sim.errors import MistError, ScenarioError, brief, did_you_mean
+from mist_sim.hardware.setting import Setting
+from mist_sim.inputs.json_files import object_in
+from mist_sim.inputs.tables import read_csv
+from mist_sim.metrics import evidence
+from mist_sim.metrics.load import Load
+from mist_sim.metrics.other_names import as_ours
+from mist_sim.scenario import Scenario, simulate
+from mist_sim.scenario.from_vllm.commands import from_vllm
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FIGURES: Mapping[str, str] = {  # as `vllm bench serve` and summaries call them, and whose bar holds
+    "mean_ttft_ms": "ttft",
+    "mean_tpot_ms": "tpot",
+    "mean_itl_ms": "tpot",
+    "mean_e2el_ms": "",
+    "request_throughput": "",
+    "output_throughput": "",
+}
+TEXTS = ("source", "serve", "bench", "gpu", "engine")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """A measured run.
+
+    where: its file and line, for messages; label: the same, short. source: who measured it; rows of
+    the same source in the package's evidence are left out of its bars. serve, bench: command lines
+    of the server and of the load generator; without the latter `workload` and `requests` (tokens of
+    prompts and answers) say the load. gpu: of the catalog. engine: version of vLLM, such as
+    vllm-0.19; empty: the newest. figures: by the names of `FIGURES`.
+    """
+
+    where: str
+    label: str
+    source: str
+    serve: str
+    gpu: str
+    engine: str
+    bench: str = ""
+    workload: Mapping[str, Any] = field(default_factory=dict)
+    requests: Sequence[tuple[int, int]] = ()
+    figures: Mapping[str, float]
+
+
+def read_benchmarks(
+    path: Path, serve: str = "", gpu: str = "", engine: str = ""
+) -> list[Benchmark]:
+    """Return the measured runs of a file.
+
+    serve, gpu, engine: what a row or file does not say. Raises ScenarioError for files of another
+    form, with the line, the rule and the value.
+    """
+    if path.suffix != ".json":
+        return list(_of_table(path, serve, gpu, engine))
+    if not serve or not gpu:
+        raise ScenarioError(
+            f"{path}: a result of a load generator does not say which server it was: give "
+            "--serve 'vllm serve ...' and --gpu NAME"
+        )
+    found = object_in(path, TABLE_BYTES)
+    server: dict[str, Any] = {"source": path.stem, "serve": serve, "gpu": gpu, "engine": engine}
+    if "benchmarks" in found:
+        return [
+            Benchmark(
+                where=f"{path}: benchmarks.{place}",
+                label=f"benchmarks.{place}",
+                **server,
+                **_of_guidellm(each, path, place),
+            )
+            for place, each in enumerate(found["benchmarks"])
+        ]
+    return [Benchmark(where=str(path), label=path.stem, **server, **_of_bench(found, path))]
+
+
+def _of_table(path: Path, serve: str, gpu: str, engine: str) -> Iterator[Benchmark]:
+    rows = read_csv(path, words=TEXTS)
+    known = (*TEXTS, *FIGURES)
+    for name in rows.columns:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise ScenarioError(
+                f"{path}: unknown column {brief(name)}{hint} Known: {', '.join(known)}"
+            )
+    if rows.empty:
+        raise ScenarioError(f"{path}: holds no measured run")
+    given = {"serve": serve, "gpu": gpu, "engine": engine, "source": path.stem, "bench": ""}
+    for line, row in zip(rows.index, rows.to_dict("records"), strict=True):
+        where = f"{path}, line {line}"
+        said = {name: str(row[name]) for name in TEXTS if isinstance(row.get(name), str)}
+        texts: dict[str, Any] = given | said
+        for name in ("serve", "bench", "gpu"):
+            if not texts[name]:
+                raise ScenarioError(f"{where}: {name} must not be empty; fill the column {name}")
+        yield Benchmark(where=where, label=f"line {line}", **texts, figures=_figures(row, where))
+
+
+def _figures(row: Mapping[Any, Any], where: str) -> dict[str, float]:
+    found = {}
+    for name in FIGURES:
+        value = row.get(name)
+        if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+            continue
+        if isinstance(value, (bool, str)) or not 0 < float(value) < math.inf:
+            raise ScenarioError(
+                f"{where}: {name} must be a finite number > 0, got {brief(value)}; leave it empty "
+                "if it was not measured"
+            )
+        found[name] = float(value)
+    if not found:
+        raise ScenarioError(f"{where}: no figure is measured; give one of {', '.join(FIGURES)}")
+    return found
+
+
+def _of_bench(found: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return load and figures of a result of `vllm bench serve` (or SGLang's or AIPerf's)."""
+    ours = as_ours(dict(found))
+    number = int(_number(ours, "completed", path))
+    if "input_lens" in found and "output_lens" in found:
+        requests = list(zip(found["input_lens"], found["output_lens"], strict=True))
+    else:
+        prompts, answers = (
+            max(1, round(_number(ours, f"total_{side}_tokens", path) / number))
+            for side in ("input", "output")
+        )
+        requests = [(prompts, answers)] * number
+    rate, users = found.get("request_rate", "inf"), found.get("max_concurrency")
+    arrivals: Any = "all_at_once"
+    if users and int(users) < number:
+        arrivals = {"type": "closed_loop", "concurrency": int(users)}
+    elif math.isfinite(float(rate)):
+        arrivals = {"type": "poisson", "rate": f"{float(rate):g} /s"}
+    return {
+        "workload": {"arrivals": arrivals},
+        "requests": requests,
+        "figures": _figures(ours, str(path)),
+    }
+
+
+_GUIDELLM = {  # its metrics, of answered requests; ITL there is a mean of each request: vLLM's TPOT
+    "mean_ttft_ms": "time_to_first_token_ms",
+    "mean_tpot_ms": "inter_token_latency_ms",
+    "request_throughput": "requests_per_second",
+    "output_throughput": "output_tokens_per_second",
+}
+
+
+def _of_guidellm(found: Any, path: Path, place: int) -> dict[str, Any]:
+    """Return load and figures of one benchmark of GuideLLM's report."""
+    where = f"{path}: benchmarks.{place}"
+    try:
+        metrics = found["metrics"]
+        figures = {
+            ours: metrics[theirs]["successful"]["mean"]
+            for ours, theirs in _GUIDELLM.items()
+            if theirs in metrics
+        }
+        prompts, answers = (
+            metrics[f"{side}_token_count"]["successful"] for side in ("prompt", "output")
+        )
+        lengths = (max(1, round(prompts["mean"])), max(1, round(answers["mean"])))
+        number = int(prompts["count"])
+        strategy = (found.get("config") or found.get("args"))["strategy"]
+        kind = strategy["type_"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ScenarioError(
+            f"{where}: not a benchmark of GuideLLM: {error} is missing; give its JSON report"
+        ) from None
+    arrivals: Any = "all_at_once"
+    if kind in ("concurrent", "synchronous"):
+        arrivals = {"type": "closed_loop", "concurrency": int(strategy.get("streams") or 1)}
+    elif kind in ("constant", "poisson"):
+        arrivals = {"type": kind, "rate": f"{float(strategy['rate']):g} /s"}
+    elif kind != "throughput":
+        raise ScenarioError(
+            f"{where}: strategy must be synchronous, concurrent, throughput, constant or poisson, "
+            f"got {brief(kind)}"
+        )
+    return {
+        "workload": {"arrivals": arrivals},
+        "requests": [lengths] * number,
+        "figures": _figures(figures, where),
+    }
+
+
+def _number(found: Mapping[str, Any], name: str, path: Path) -> float:
+    value = found.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise ScenarioError(
+            f"{path}: {name} must be a number > 0, got {brief(value)}; give what vllm bench serve "
+            "--save-result or GuideLLM wrote"
+        )
+    return float(value)
+
+
+def scenario_of(run: Benchmark, folder: Path) -> Scenario:
+    """Return the scenario of a measured run. folder: for its lengths, until it is simulated.
+
+    Raises ScenarioError with the place of the row.
+    """
+    commands = [run.serve, *([run.bench] if run.bench else [])]
+    engine = {"clients.0.engine": run.engine} if run.engine else {}
+    try:
+        found = from_vllm(commands, gpu=run.gpu, engine=run.engine or None, overrides=engine)
+        keys = {**found.overrides, **engine}
+        if not run.bench:
+            file = folder / "lengths.csv"
+            lines = "".join(f"{prompt},{answer}\n" for prompt, answer in run.requests)
+            file.write_text(f"num_prefill_tokens,num_decode_tokens\n{lines}")
+            keys["workload"] = {
+                **run.workload,
+                "trace": {"type": "lengths_csv", "path": str(file)},
+            }
+        return Scenario.from_dict({}, keys)
+    except MistError as error:
+        raise ScenarioError(f"{run.where}: {error}") from None
+
+
+def scores(run: Benchmark) -> Iterator[dict[str, Any]]:
+    """Simulate a measured run, and yield a row for each figure (columns of `table`)."""
+    with tempfile.TemporaryDirectory() as folder:
+        scenario = scenario_of(run, Path(folder))
+        try:
+            result = simulate(scenario)
+        except MistError as error:
+            raise ScenarioError(f"{run.where}: {error}") from None
+    summary: Mapping[str, Any] = result.summary
+    bars: Mapping[str, Any] = next(iter(summary["expected_errors"].values()), {})
+    known: Mapping[str, Any] = next((bar for bar in bars.values() if bar), {})
+    load = Load(known.get("load") or "", known.get("arrivals") or "")
+    settings = next(iter(result.settings.values()), {})
+    for name, value in run.figures.items():
+        ours = float(summary[name])
+        setting = settings.get(FIGURES[name])
+        yield {
+            "source": run.source,
+            "gpu": run.gpu,
+            **_described(settings.get("tpot")),
+            "load": ", ".join(filter(None, load[::-1])),
+            "label": run.label,
+            "metric": name,
+            "measured": value,
+            "simulated": ours,
+            "error": ours / value - 1,
+            **_bar(setting, FIGURES[name], load, run.source, value / ours - 1),
+        }
+
+
+def _described(setting: object) -> dict[str, str]:
+    if not isinstance(setting, Setting):
+        return dict.fromkeys(("release", "model", "kernel"), "")
+    kernel = f"{evidence.kernel_words(setting)}, {evidence.architecture_words(setting)}"
+    return {"release": setting.release, "model": setting.model, "kernel": kernel}
+
+
+def _bar(
+    setting: object, metric: str, load: Load, source: str, error: float
+) -> dict[str, float | bool | None]:
+    """Return the bar of a figure without the rows of its own source, and whether it holds it."""
+    bar = None
+    if isinstance(setting, Setting) and metric:
+        others = evidence.without(source, setting.source, metric)
+        margin = evidence.evidence_for(setting.source, metric).margin(setting, load)
+        bar = others.bar(setting, load, margin)
+    if bar is None:
+        return dict.fromkeys(("low", "high", "inside", "distance"))
+    inside = bar.low <= round(error, 3) <= bar.high
+    return {"low": bar.low, "high": bar.high, "inside": inside, "distance": len(bar.other)}
+
+
+def table(figures: pd.DataFrame, *by: str) -> pd.DataFrame:
+    """Return number, median and 90th percentile of errors, and how their bars did, by group.
+
+    figures: rows of `scores`. span: from the 5th to the 95th percentile of measured / simulated.
+    width, widest: median and largest of the bars.
+    """
+    import pandas as pd
+
+    figures = figures.assign(
+        size=figures["error"].abs(),
+        width=(figures["high"] - figures["low"]).astype(float),
+        ratio=1 / (1 + figures["error"]),
+        held=figures["inside"].astype(float),
+    )
+    groups = figures.groupby([*by, "metric"], dropna=False, sort=False)
+    ratios = groups["ratio"]
+    return pd.DataFrame(
+        {
+            "number": groups.size(),
+            "median": groups["size"].median(),
+            "nine in ten": groups["size"].quantile(0.9),
+            "signed": groups["error"].median(),
+            "barred": groups["width"].count() / groups.size(),
+            "inside": groups["held"].mean(),
+            "width": groups["width"].median(),
+            "widest": groups["width"].max(),
+            "span": ratios.quantile(0.95) - ratios.quantile(0.05),
+        }
+    )

@@ -1,0 +1,141 @@
+"""`mist validate FILE`: tables of benchmarks and results of load generators, with bars."""
+
+import csv
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from mist_sim.cli.app import app
+from mist_sim.errors import ScenarioError
+from mist_sim.validation.benchmarks import read_benchmarks, scores
+
+SERVE = "vllm serve Qwen/Qwen3-8B"
+BENCH = (
+    "vllm bench serve --model Qwen/Qwen3-8B --dataset-name random --random-input-len 100 "
+    "--random-output-len 20 --num-prompts 8 --max-concurrency 2 --ignore-eos"
+)
+ROW = {
+    "serve": SERVE,
+    "bench": BENCH,
+    "gpu": "h100-sxm",
+    "engine": "vllm-0.11",
+    "mean_ttft_ms": 40.0,
+    "mean_tpot_ms": 8.0,
+}
+RESULT = {
+    "completed": 6,
+    "request_rate": "inf",
+    "max_concurrency": 2,
+    "total_input_tokens": 600,
+    "total_output_tokens": 120,
+    "mean_ttft_ms": 40.0,
+    "mean_tpot_ms": 8.0,
+}
+
+
+def counts(mean):
+    return {"successful": {"mean": mean, "count": 6}}
+
+
+GUIDELLM = {
+    "config": {"strategy": {"type_": "concurrent", "streams": 2}},
+    "metrics": {
+        "time_to_first_token_ms": counts(40.0),
+        "inter_token_latency_ms": counts(8.0),
+        "prompt_token_count": counts(100.0),
+        "output_token_count": counts(20.0),
+    },
+}
+
+
+def table(path, *rows):
+    with path.open("w", newline="") as out:
+        writer = csv.DictWriter(out, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize("form", ["table", "vllm", "guidellm"])
+def test_every_form_gives_the_same_figures(tmp_path, form):
+    path = tmp_path / "ours.json"
+    if form == "table":
+        runs = read_benchmarks(table(tmp_path / "ours.csv", ROW))
+    else:
+        found = RESULT if form == "vllm" else {"benchmarks": [GUIDELLM]}
+        path.write_text(json.dumps(found))
+        runs = read_benchmarks(path, SERVE, "h100-sxm", "vllm-0.11")
+    rows = [row for run in runs for row in scores(run)]
+    assert [(row["metric"], row["measured"]) for row in rows] == [
+        ("mean_ttft_ms", 40.0),
+        ("mean_tpot_ms", 8.0),
+    ]
+    for row in rows:
+        assert row["error"] == pytest.approx(row["simulated"] / row["measured"] - 1)
+        assert row["low"] < row["high"]
+        assert (row["source"], row["kernel"]) == ("ours", "dense bf16, Hopper")
+        assert row["load"] == "closed loops, low load"
+
+
+def test_rows_of_a_known_source_are_left_out_of_its_bars(tmp_path):
+    own = ROW | {"source": "ml-energy-vllm-0.11"}
+    runs = read_benchmarks(table(tmp_path / "rows.csv", {"source": "new", **ROW}, own))
+    near, far = ([row["distance"] for row in scores(run)][1] for run in runs)
+    assert near == 0
+    assert far > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"mean_ttft": 4.0}, "unknown column 'mean_ttft'; did you mean 'mean_ttft_ms'"),
+        ({"mean_tpot_ms": -8.0}, "line 2: mean_tpot_ms must be a finite number > 0, got -8"),
+        ({"gpu": ""}, "line 2: gpu must not be empty"),
+        ({"bench": ""}, "line 2: bench must not be empty"),
+        ({"mean_ttft_ms": None, "mean_tpot_ms": None}, "line 2: no figure is measured"),
+    ],
+)
+def test_bad_tables_are_refused_with_their_line(tmp_path, changes, words):
+    with pytest.raises(ScenarioError, match=words):
+        read_benchmarks(table(tmp_path / "rows.csv", ROW | changes))
+
+
+def test_a_server_that_is_not_known_is_refused_with_its_line(tmp_path):
+    (run,) = read_benchmarks(table(tmp_path / "rows.csv", ROW | {"gpu": "h1000"}))
+    with pytest.raises(ScenarioError, match=r"rows.csv, line 2: .*h1000"):
+        list(scores(run))
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (RESULT | {"completed": 0}, "completed must be a number > 0, got 0"),
+        ({"benchmarks": [{"metrics": {}}]}, "benchmarks.0: not a benchmark of GuideLLM"),
+        (RESULT | {"mean_ttft_ms": 0, "mean_tpot_ms": -1}, "must be a finite number > 0"),
+    ],
+)
+def test_bad_results_are_refused(tmp_path, found, words):
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(found))
+    with pytest.raises(ScenarioError, match=words):
+        read_benchmarks(path, SERVE, "h100-sxm")
+
+
+def test_a_result_needs_its_server(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(RESULT))
+    found = CliRunner().invoke(app, ["validate", str(path)])
+    assert found.exit_code == 2
+    assert "--serve" in found.stderr
+
+
+def test_the_command_prints_figures_and_groups(tmp_path):
+    path = table(tmp_path / "rows.csv", ROW)
+    found = CliRunner().invoke(app, ["validate", str(path)])
+    assert found.exit_code == 0, found.stderr
+    assert "line 2  TTFT" in found.stdout
+    heads = {line.split()[0] for line in found.stdout.splitlines() if line.strip()}
+    assert {"source", "release", "gpu", "kernel", "load"} <= heads
+    told = CliRunner().invoke(app, ["validate", str(path), "--json"])
+    assert len(json.loads(told.stdout)["figures"]) == 2
