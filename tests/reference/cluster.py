@@ -488,7 +488,7 @@ class StepwiseCluster:
     def cancel(self, live: Live, failed: Outcome) -> None:
         """End the visit of a job that failed elsewhere."""
         client = self.clients[self._places[live][0]]
-        group, lane = next((g, e) for g, e, each in client.inside() if each is live)
+        group, lane = next((g, e) for g, e, each in client.places() if each is live)
         live.outcome.status, live.outcome.finished_at = failed.status, failed.finished_at
         group.cancel(lane, live, self.now)
         self.note_who_left()

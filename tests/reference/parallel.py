@@ -364,7 +364,7 @@ class StepwiseClient:
     def next_time(self) -> float:
         """Return when a step ends, a lane can plan, blocks come or somebody gives up."""
         times = [group.next_time() for group in self.groups]
-        times += [live.limits[0][0] for _, _, live in self.inside() if live.limits]
+        times += [live.limits[0][0] for _, _, live in self.places() if live.limits]
         times += [time for lane in self.tracks for time, _ in lane.loading + lane.copies]
         return min(times)
 
@@ -378,21 +378,22 @@ class StepwiseClient:
 
     def reach_limit(self, now: float) -> bool:
         """Let the first job give up whose time is up; return whether there was one."""
-        for group, lane, live in self.inside():
-            if live.limits and live.limits[0][0] <= now:
-                group.reach_limits(lane, live, now)
-                return True
-        return False
+        with_limits = [place for place in self.places() if place[2].limits]
+        over = [place for place in with_limits if place[2].limits[0][0] <= now]
+        if not over:
+            return False
+        group, lane, live = min(over, key=lambda place: place[1].arrival(place[2]))
+        group.reach_limits(lane, live, now)
+        return True
 
-    def inside(self) -> list[tuple[StepwiseGroup, StepwiseEngine, Live]]:
-        """Return all jobs in the fleet in order of arrival, with where they are."""
-        found = [
+    def places(self) -> list[tuple[StepwiseGroup, StepwiseEngine, Live]]:
+        """Return all jobs in the fleet, with where they are."""
+        return [
             (group, lane, live)
             for group in self.groups
             for lane in group.lanes
             for live in lane.waiting + lane.active + lane.apart
         ]
-        return sorted(found, key=lambda place: place[1].arrival(place[2]))
 
     def arrive(self, live: Live, now: float) -> None:
         """Take a job in, or turn it away."""
@@ -419,7 +420,8 @@ class StepwiseClient:
             return False
         group = self.groups[0]  # all take the same time
         self.tracks[0].spare(live, self.taken)
-        ahead = [other for _, _, other in self.inside() if other.is_ahead]
+        places = sorted(self.places(), key=lambda place: place[1].arrival(place[2]))
+        ahead = [other for _, _, other in places if other.is_ahead]
         waits = sum(max(group.prompt_times(other)[0]) for other in ahead) / self.num_engines
         times, hand_over = group.prompt_times(live)
         alone = sum(times) + (len(times) - 1) * hand_over

@@ -332,7 +332,7 @@ class EndlessError(Exception):
 _MOST_ROUNDS = 1_000
 """Plans that preempt and give no token before this is so, if they come again."""
 
-_BLOCKS_CHECKED = 200
+_BLOCKS_CHECKED = 50
 """Memory as large is checked in every step, and larger memory in fewer, which takes as long."""
 
 Fetch = Callable[["StepwiseEngine", Live, int], None]
