@@ -22,7 +22,7 @@ PREFIXES = {key[:end] for key in OPTIONS for end, char in enumerate(key) if char
         ("request_rate", 10, "here it is workload.arrivals: {type: poisson, rate: 10 /s}"),
         ("max_concurrency", 16, "workload.max_concurrency, or without a rate workload.arrivals"),
         ("workload.arrivals.burstiness", 1, "{type: gamma, rate: 10 /s, burstiness: 0.5}"),
-        ("workload.lengths.output_len", 100, "here it is workload.lengths.output with type"),
+        ("workload.lengths.output_len", 100, "here it is workload.lengths.output of drawn"),
         ("workload.isl", 100, "here it is workload.lengths.prompt with type: synthetic"),
         ("clients.0.spans_nodes", True, "here it is network.spans_nodes"),
         ("clients.0.enable_chunked_prefill", True, "scheduler.type: chunked (on) or mixed (off)"),

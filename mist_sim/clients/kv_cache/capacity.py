@@ -276,9 +276,11 @@ def _blocks_on_rank(
     if num_blocks <= NULL_BLOCKS:
         num_gpus = tp * cluster.pipeline_parallel_size
         missing = (NULL_BLOCKS + 1) * token_bytes * config.block_size - cache
+        engines = cluster.num_sharing_replicas
+        each = f" in each of {engines} engines that share experts" if engines > 1 else ""
         of_graphs = f"CUDA graphs {graphs / _GIB:.1f} GiB, " if graphs else ""
         raise NoRoomError(
-            f"{part.name} {NO_ROOM} {num_gpus} x {cluster.gpu.name}: of "
+            f"{part.name} {NO_ROOM} {num_gpus} x {cluster.gpu.name}{each}: of "
             f"{cluster.gpu.memory / _GIB:.1f} GiB a GPU, gpu_memory_utilization="
             f"{share} gives {budget / _GIB:.1f} GiB; weights take "
             f"{weights / _GIB:.1f} GiB, activations {activations / _GIB:.1f} GiB, {of_graphs}"

@@ -64,7 +64,7 @@ class ConfigReader:
             return value
         if default is None:
             others = f" (or {', '.join(keys[1:])})" if len(keys) > 1 else ""
-            raise MissingSizeError(f"{self.where}: {keys[0]}{others} is missing")
+            raise MissingSizeError(f"{self.where}: {keys[0]}{others} is missing; add it")
         return default
 
     def count(self, key: str) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 _POISSON = "workload.arrivals: {type: poisson, rate: 10 /s}"
 _USERS = "workload.arrivals: {type: closed_loop, concurrency: 16}"
 _PROMPT = "workload.lengths.prompt with type: synthetic, such as {type: fixed, tokens: 1000}"
-_OUTPUT = "workload.lengths.output with type: synthetic, such as {type: fixed, tokens: 100}"
+_OUTPUT = "workload.lengths.output of drawn lengths, such as {type: fixed, tokens: 100}"
 _PREFIXES = "clients.N.kv_cache.enable_prefix_caching"
 
 KEYS: Mapping[str, str] = {

@@ -65,6 +65,8 @@ def _set_checkpoint(found: Checkpoint, flag: str, server: Server) -> None:
 
 def _unknown(name: str) -> str:
     unset = _UNSET.search(name)
+    if unset and unset[1].isdecimal():
+        return f"${unset[1]} is an argument of the script, not known here; write the model there"
     if unset:
         return f"{unset[1]} has no value here; write {unset[1]}=... in front of the command"
     if is_there(user_path(name)):
