@@ -76,6 +76,7 @@ def test_arguments_of_the_server(arguments, found):
             None,
             True,
         ),
+        ("MiniMaxAI/MiniMax-M3", "--language-model-only", None, True),
         ("meta-llama/Llama-3.1-8B-Instruct", "--language-model-only", None, False),
     ],
 )

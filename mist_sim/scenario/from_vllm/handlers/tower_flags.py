@@ -54,7 +54,7 @@ def limits(flag: Flag, server: Server) -> None:
 
 
 def _has_tower(spec: ModelSpec) -> bool:
-    return bool(spec.vision or spec.tower_parameters)
+    return bool(spec.vision or spec.tower_parameters or spec.unsized_towers)
 
 
 def _read_by(spec: ModelSpec) -> tuple[str, ...]:
