@@ -86,7 +86,7 @@ def test_step_as_published_is_the_catalogs():
         },
     }
     found = ModelSpec.from_config(config, name=model.name, source=model.source)
-    assert found == replace(model, architecture="step3p5")
+    assert found == replace(model, architecture="step3p5", unsized_towers=())
     assert [layer.mixer.num_heads for layer in found.layers[:5]] == [64, 96, 96, 96, 64]
     config["text_config"]["moe_layers_enum"] = "3, four"
     with pytest.raises(ScenarioError, match="moe_layers_enum must list layers, as in 3,4,5"):
