@@ -308,7 +308,11 @@ class Simulation:
     def _servers(self, recorder: ColumnRecorder) -> ApiServers | None:
         """Return a run's front end, and tell the recorder; None: requests take no time there."""
         assumed = any(FRONT_END in options for options in self._assumed().values())
-        options = self.front_end.or_else(MEASURED if assumed else NONE)
+        default = MEASURED if assumed else NONE
+        parse = max((each.parse for each in self._times.values()), default=0.0)
+        if assumed and parse and self.front_end.request is None:
+            default = default.parses_first(parse)
+        options = self.front_end.or_else(default)
         if not any(options.times):
             return None
         engines = {

@@ -111,7 +111,7 @@ def _gpustack() -> Iterator[Measured]:
             label=f"{serve.removeprefix('vllm serve ')}; {load}",
             gpu="a100-80gb-sxm" if "a100" in str(run.file) else "h100-sxm",
             release="0.11",
-            engine="vllm-0.11",
+            engine="vllm-0.11.0",
             model=model + ("-fp8" if "FP8" in serve else "-awq" if "AWQ" in serve else ""),
             serve=serve,
             lengths=(one,) * number if fixed else _drawn(number, int(run.tin), int(run.tout)),

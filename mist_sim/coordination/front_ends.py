@@ -38,6 +38,12 @@ def through(
             yield env.at(begun_at + servers.leaves_after(visits[-1:]))
         enters_at = env.now
         if stage.kind == Prefill.kind:
+            parsed_at = servers.parsed_at(env.now)
+            if parsed_at > env.now:
+                limit_at, limit = (limits_of(request) or [(parsed_at, "")])[0]
+                yield env.at(max(min(limit_at, parsed_at), env.now))
+                if limit_at < parsed_at:
+                    return given_up(request, limit, env.now)
             enters_at = servers.enters_at(env.now, stage.num_input_tokens)
     limit_at, limit = (limits_of(request) or [(enters_at, "")])[0]
     if limit_at < enters_at:

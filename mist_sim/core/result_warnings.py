@@ -122,8 +122,12 @@ ALL_ATTAINED = _kind("all attained", "every rate tried is attained")
 UNDECIDED = _kind("undecided", "runs do not tell whether a rate is attained")
 ALL_MISSED = _kind("all missed", "the lowest rate tried is missed")
 NOT_MONOTONE = _kind("not monotone", "a rate above a missed one is attained")
-UNSTABLE_THERE = _kind("unstable at goodput", "queues grow at the goodput until the run ends")
-TOO_SHORT_THERE = _kind("too short at goodput", "whether queues grow at the goodput is not known")
+UNSTABLE_THERE = _kind(
+    "unstable at goodput", "queues grow at the goodput until the run ends", leads=True
+)
+TOO_SHORT_THERE = _kind(
+    "too short at goodput", "whether queues grow at the goodput is not known", leads=True
+)
 LONE_REQUESTS = _kind("lone requests", "how requests that are alone fare where no rate is attained")
 PLAN = _kind("plan", "how sure a plan is, and which candidates are open")
 BESTSERVE = _kind("bestserve", "BestServe's models take TPOT for shorter than it is")

@@ -10,6 +10,7 @@ from simpy.events import Event
 
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.coordination.plain_walk import PlainWalk
+from mist_sim.core.front_end import ApiServers
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
@@ -68,12 +69,20 @@ class OpenLoop(LoadGenerator):
         if servers is None:
             self._plainly[0].begin(request)
         else:
-            enters_at = servers.enters_at(env.now, request.num_prompt_tokens)
-            if enters_at > env.now:
-                env.at(enters_at).callbacks.append(partial(self._enter, request))
+            parsed_at = servers.parsed_at(env.now)
+            if parsed_at > env.now:
+                env.at(parsed_at).callbacks.append(partial(self._parsed, request, servers))
             else:
-                self._plainly[0].begin(request)
+                self._parsed(request, servers)
         self._await_next(event)
+
+    def _parsed(self, request: Request, servers: ApiServers, _: Event | None = None) -> None:
+        """Take a request from its parsing to an engine's queue."""
+        enters_at = servers.enters_at(self.env.now, request.num_prompt_tokens)
+        if enters_at > self.env.now:
+            self.env.at(enters_at).callbacks.append(partial(self._enter, request))
+        else:
+            self._plainly[0].begin(request)
 
     def _enter(self, request: Request, _: Event) -> None:
         """Take a request from the front end to a client."""

@@ -15,6 +15,9 @@ from mist_sim.metrics.evidence import FAR, RESPECTS, ErrorBar, evidence_for, wor
 from mist_sim.metrics.latency import metric_of
 from mist_sim.metrics.load import Load
 
+WITHIN = "within error"
+"""The verdict on a limit that a real engine might keep or miss, by the error of the step times."""
+
 
 class Range(NamedTuple):
     """Where measured / simulated - 1 of a metric lies, nine times in ten."""
@@ -51,11 +54,13 @@ def expected_errors(
 
 
 def expected_ranges(summary: Mapping[str, Any]) -> dict[str, Range | None]:
-    """Return the expected error ranges of a run's mean "ttft", "tpot" and "e2el".
+    """Return the expected error ranges of a run's mean "ttft", "tpot", "itl" and "e2el".
 
     Each is the widest range of the clients; None if nothing comparable to one of them was measured,
-    or if no client times steps. The range of E2E combines those of its parts, each weighted by its
-    share of the simulated mean (`end_to_end`).
+    or if no client times steps. A gap between two tokens (ITL) is one step, of decodes alone or
+    with pieces of prompts, so its range spans those of TPOT and TTFT of a client that does both.
+    The range of E2E combines those of its parts, each weighted by its share of the simulated mean
+    (`end_to_end`).
 
     summary: of a run or of replications, with `expected_errors` and the means of TTFT and E2E.
     """
@@ -63,7 +68,7 @@ def expected_ranges(summary: Mapping[str, Any]) -> dict[str, Range | None]:
     ttft, tpot = (_widest(expected, metric) for metric in ("ttft", "tpot"))
     share = float(summary.get("mean_ttft_ms", 0.0)) / (summary.get("mean_e2el_ms") or float("nan"))
     e2el = end_to_end(ttft, tpot, share) if ttft and tpot and isfinite(share) else None
-    return {"ttft": ttft, "tpot": tpot, "e2el": e2el}
+    return {"ttft": ttft, "tpot": tpot, "itl": _of_gaps(expected), "e2el": e2el}
 
 
 def is_far(summary: Mapping[str, Any]) -> bool:
@@ -73,8 +78,11 @@ def is_far(summary: Mapping[str, Any]) -> bool:
 
 
 def biases_of(summary: Mapping[str, Any]) -> dict[str, Range]:
-    """Return the ranges of `expected_ranges` that lie on one side of 0: biases, by metric."""
-    found = expected_ranges(summary).items()
+    """Return the ranges of `expected_ranges` that lie on one side of 0: biases, by metric.
+
+    Without ITL, whose range is that of the others.
+    """
+    found = [(name, each) for name, each in expected_ranges(summary).items() if name != "itl"]
     return {name: each for name, each in found if each and (each.low > 0 or each.high < 0)}
 
 
@@ -87,9 +95,9 @@ def verdict_of(kept: bool, value: float, limit: float, error: Range | None) -> s
     """
     if error is not None and isfinite(value):
         if kept and value * (1 + error.high) > limit:
-            return "within error"
+            return WITHIN
         if not kept and value * (1 + error.low) <= limit:
-            return "within error"
+            return WITHIN
     return "pass" if kept else "miss"
 
 
@@ -129,6 +137,19 @@ def _widest(expected: Mapping[str, Any], metric: str) -> Range | None:
     if not bars or any(bar is None or bar["low"] is None for bar in bars):
         return None
     return max((Range(bar["low"], bar["high"]) for bar in bars), key=lambda r: r.high - r.low)
+
+
+def _of_gaps(expected: Mapping[str, Any]) -> Range | None:
+    """Return the widest range of gaps of the clients that decode; None if one has no range."""
+    spans = []
+    for of_client in expected.values():
+        if "tpot" in of_client:
+            bars = [_widest({"": of_client}, metric) for metric in of_client]
+            if None in bars:
+                return None
+            known = [bar for bar in bars if bar is not None]
+            spans.append(Range(min(b.low for b in known), max(b.high for b in known)))
+    return max(spans, key=lambda r: r.high - r.low, default=None)
 
 
 def _shown(

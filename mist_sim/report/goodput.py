@@ -16,6 +16,7 @@ from mist_sim.report.elements.widths import columns
 from mist_sim.report.run.expected import expected_of_each
 
 _MILLION = 1e6
+ENDED_EARLY = "≤ a bound: the run ended once it had missed; all of its requests may fare far worse"
 
 
 def goodput_table(summary: Mapping[str, Any]) -> RenderableType:
@@ -52,6 +53,8 @@ def _figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     if not isnan(summary["goodput_per_gpu"]):
         gpus = summary["num_gpus"]
         yield "per GPU", _rate(summary["goodput_per_gpu"]), f"/s, {gpus} GPU{'s' * (gpus > 1)}"
+    if off := summary.get("error_interval"):
+        yield "nine in ten", between(*off), "/s, with the expected error of the step times"
     low, high = summary["interval"]
     of_seeds = f", 95 % of {len(summary['seeds'])} seeds" if len(summary["seeds"]) > 1 else ""
     yield "at least", _rate(low), f"/s{of_seeds}"
@@ -102,7 +105,10 @@ def _trials(summary: Mapping[str, Any]) -> RenderableType:
     ]
     titles = [*(["seed"] if len(seeds) > 1 else []), "rate, /s", "good", "", "requests"]
     texts = len(titles) - 2
-    return columns(titles, rows, right=[k for k in range(len(titles)) if k != texts])
+    table = columns(titles, rows, right=[k for k in range(len(titles)) if k != texts])
+    if all(trial["is_whole"] for seed in seeds for trial in seed["trials"]):
+        return table
+    return Group(table, Text(ENDED_EARLY, style="dim"))
 
 
 def _what_binds(binding: Mapping[str, Any] | None) -> Iterator[RenderableType]:
@@ -133,6 +139,11 @@ def _remark(trial: Mapping[str, Any]) -> str:
 def _three(value: float) -> str:
     """Return a number that may be small, with three digits."""
     return f"{value:.3g}" if value < 1 else number(value)
+
+
+def between(low: float, high: float | None) -> str:
+    """Return a range of rates; None or infinite is not known."""
+    return f"{low:.3g} to {high:.3g}" if high and not isinf(high) else f"{low:.3g} or more"
 
 
 def _rate(value: float) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from mist_sim.report.elements.cells import number, percent, section
 from mist_sim.report.elements.widths import listed
+from mist_sim.report.goodput import ENDED_EARLY
 from mist_sim.report.run.expected import expected_of_each
 
 _MOST_ROWS = 12  # of the candidates tried; all are in the files
@@ -59,11 +60,14 @@ def _tried(summary: Mapping[str, Any]) -> RenderableType:
             f"{row['name']}{' <' if row['name'] == summary['name'] else ''}",
             number(row["usd_per_hour"]),
             _good(row),
-            row["verdict"],
+            row["verdict"] + ("" if row["is_whole"] else ", ended early"),
         ]
         for row in _nearest(summary)
     ]
-    return listed(["", "$/h", "good", ""], rows, right=[1, 2])
+    table = listed(["", "$/h", "good", ""], rows, right=[1, 2])
+    if all(row["is_whole"] for row in _nearest(summary)):
+        return table
+    return Group(table, Text(ENDED_EARLY, style="dim"))
 
 
 def _nearest(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:

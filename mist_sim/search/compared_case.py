@@ -194,6 +194,7 @@ class Case:
             is_undecided=goodput is not None and goodput.status == "undecided",
             biases=biases_of(self.summaries[0]) if self.summaries else {},
             first_missed=self._first_missed,
+            error_interval=goodput.error_interval if goodput is not None else None,
         )
 
     @property

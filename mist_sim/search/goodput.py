@@ -328,6 +328,7 @@ def _goodput_of(
         rent=built.rent,
         known_warnings=built.warnings,
         settings=_settings(rates, searches),
+        longer=_longer(built.scenario, options),
         **more,
     )
 
@@ -373,6 +374,14 @@ def _bracket_words(name: str, bracket: Bracket, number: int) -> str:
     low = "none attained yet" if bracket.low is None else f"attained up to {bracket.low:.4g} /s"
     high = "none missed yet" if bracket.high is None else f"missed at {bracket.high:.4g} /s"
     return f"{f'{name}: ' if name else ''}{in_words(number, 'rate')} tried, {low}, {high}"
+
+
+def _longer(scenario: Scenario, options: GoodputOptions) -> str:
+    """Return how a workload that is judged as it stands would be longer."""
+    if scenario.workload.trace is not None:
+        return " A longer trace tells: mist trace synth makes one like it."
+    lasts = options.as_is and scenario.lifecycle is None
+    return " Without --as-is runs are as long as it takes to know." if lasts else ""
 
 
 def _settings(rates: Rates, searches: Sequence[SeedGoodput]) -> dict[str, Any]:

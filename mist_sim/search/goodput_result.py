@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from math import inf, isnan, log, nan
+from math import inf, isnan, log, log1p, nan
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, over_runs
+from mist_sim.metrics.expected_errors import expected_ranges
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.run_warnings import distance_warnings
@@ -113,6 +114,7 @@ class Goodput(Findings):
         ended before it was within the tolerance, since another design surely serves more.
     is_stopped: the search was stopped; what is known are its `bounds`.
     lone_requests: latencies of requests that run alone, if no rate is attained; else None.
+    longer: what a longer workload takes, of one that is judged as it stands.
     spending: of a run at that rate (`at_goodput.spending_at`); empty without goodput, or if the
         scenario says nothing of power and cost.
     """
@@ -135,6 +137,7 @@ class Goodput(Findings):
     is_coarse: bool = False
     is_stopped: bool = False
     lone_requests: LoneRequests | None = None
+    longer: str = ""
     spending: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -199,6 +202,32 @@ class Goodput(Findings):
         return min(search.sure for search in self.searches), max(missed)
 
     @property
+    def error_interval(self) -> tuple[float, float] | None:
+        """The goodput if latencies are off as far as nine in ten measured ones; None: not known.
+
+        Requests per second, a mean over seeds, interpolated between the rates tried; infinite
+        beyond the highest of them. At each rate the error counts of the limit that is worst there
+        (`expected_ranges`; E2E has that of a gap).
+        """
+        ranges = expected_ranges({"expected_errors": self.expected_errors})
+        ranges["e2el"] = ranges["itl"]
+        ends = []
+        for search in self.searches:
+            known = [(t.rate, t.margin, _metric(t)) for t in search.trials if t.margin is not None]
+            errors = [ranges.get(metric) for _, _, metric in known]
+            if self.status != "found" or not known or None in errors:
+                return None
+            off = [
+                (rate, _near(margin), error)
+                for (rate, margin, _), error in zip(known, errors, strict=True)
+                if error is not None
+            ]
+            low = _last([(rate, margin + log1p(error.high)) for rate, margin, error in off])
+            high = [(rate, margin + log1p(error.low)) for rate, margin, error in off]
+            ends.append((low, inf if max(m for _, m in high) < 0 else _last(high)))
+        return fmean(low for low, _ in ends), fmean(high for _, high in ends)
+
+    @property
     def per_gpu(self) -> float:
         """Requests per second and GPU; NaN without known GPUs."""
         return self.rate / self.num_gpus if self.num_gpus else nan
@@ -260,6 +289,7 @@ class Goodput(Findings):
             "status": self.status,
             "interval": list(self.interval),
             **({} if self.status == "found" else {"bounds": list(self.bounds)}),
+            **({"error_interval": list(off)} if (off := self.error_interval) else {}),
             "is_monotone": self.is_monotone,
             "is_steady": self.is_steady,
             "first_limit": self.first_limit,
@@ -325,6 +355,11 @@ def _seed_data(search: SeedGoodput) -> Mapping[str, Any]:
 
 def _worst(trial: Trial) -> str:
     return f", and {limit_title(trial.worst_limit)} misses most" if trial.worst_limit else ""
+
+
+def _metric(trial: Trial) -> str:
+    """Return the latency of the worst limit: "itl" of "chat.p99_itl"."""
+    return (trial.worst_limit or "").rpartition(".")[2].rpartition("_")[2]
 
 
 def _near(margin: float) -> float:
@@ -431,12 +466,13 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:
     if low and bracket.high and low.stability == "unstable":
         yield ResultWarning(
             kinds.UNSTABLE_THERE,
-            f"{where}unstable at {low.rate:g} /s: queues grow until the run ends, so that with "
-            "more requests the goodput is lower.",
+            f"{where}{low.rate:.4g} /s is no rate that lasts: queues grow until the run ends, so "
+            f"that with more requests the goodput is lower.{found.longer}",
         )
     elif low and bracket.high and low.stability not in ("stable", None):
         yield ResultWarning(
             kinds.TOO_SHORT_THERE,
-            f"{where}too short to tell whether the clients keep up at {low.rate:g} /s; if not, the "
-            "goodput is lower with more requests.",
+            f"{where}{low.num_requests:,} requests are too few for a steady answer: whether the "
+            f"clients keep up at {low.rate:.4g} /s is not known, and if not, the goodput is lower."
+            f"{found.longer}",
         )

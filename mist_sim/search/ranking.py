@@ -64,6 +64,7 @@ class Ranked(NamedTuple):
     by_seed: the figures of each seed's run at the scenario's own rate, in the same order in all
     cases. is_coarse: as in `Goodput`. beside: None: it was not run beside the best one.
     is_undecided: whether its goodput is not known, since runs that matter tell nothing.
+    error_interval: as `Goodput` has it.
     biases: ranges of measured / simulated - 1 on one side of 0, as `biases_of` has them.
     """
 
@@ -81,6 +82,7 @@ class Ranked(NamedTuple):
     is_undecided: bool = False
     biases: Mapping[str, Range] = MappingProxyType({})
     first_missed: str = ""
+    error_interval: tuple[float, float] | None = None
 
     @property
     def is_fit(self) -> bool:
@@ -164,7 +166,21 @@ def _at(case: Ranked, figure: str, end: int) -> float:
     return value * case.figures["goodput"] / rate if rate else inf
 
 
-_ERRORS = "errors of the step times, which may differ between GPUs and models, are not in them"
+def _errors(best: Ranked, second: Ranked | None) -> str:
+    """Return whether the best stays ahead for the expected errors of the step times."""
+    ends = best.error_interval, second.error_interval if second else None
+    if second is None or ends[0] is None or ends[1] is None:
+        return "errors of the step times, which may differ between GPUs and models, are not in them"
+    told = ", ".join(
+        f"{case.name} {low:.4g} to {high:.4g} /s"
+        for case, (low, high) in zip((best, second), filter(None, ends), strict=True)
+    )
+    if ends[0][0] >= ends[1][1]:
+        return f"even with the expected errors of the step times ({told})"
+    return (
+        f"not sure if the step times of the two are off differently, since the lead is within "
+        f"their expected errors ({told})"
+    )
 
 
 def rivals(best: Ranked, figure: str, cases: Sequence[Ranked]) -> list[Ranked]:
@@ -294,11 +310,11 @@ def _of_second(best: Ranked, second: Ranked) -> str:
         most = f"{100 * beside.tolerance:g} %"
         return (
             f"{_with_interval(best)} serves most to within {most}: {_with_interval(second)} serves "
-            f"at most {most} more (95 %), by runs of the same requests; {_ERRORS}"
+            f"at most {most} more (95 %), by runs of the same requests; {_errors(best, second)}"
         )
     return (
         f"{_with_interval(best)} serves most, {gain} more than {_with_interval(second)}: "
-        f"{_sure_by_intervals(best, second)}; {_ERRORS}"
+        f"{_sure_by_intervals(best, second)}; {_errors(best, second)}"
     )
 
 
@@ -315,7 +331,7 @@ def _of_equals(best: Ranked, equals: Sequence[Ranked], others: Sequence[Ranked])
         more = f", {most}{percent:.0f} % more than {_with_interval(second)}"
     return (
         f"{_with_interval(best)} serves most{more}; {names} {verb} as much, within "
-        f"{tolerance:g} %: sure (95 %), by runs of the same requests; {_ERRORS}"
+        f"{tolerance:g} %: sure (95 %), by runs of the same requests; {_errors(best, equals[0])}"
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from mist_sim import Fabric, Link, Scenario, ScenarioError
 from mist_sim.environment import Environment
-from mist_sim.network import Connector, Message, NixlConnector, Seat, Tenant
+from mist_sim.network import Connector, Message, MooncakeConnector, NixlConnector, Seat, Tenant
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Rows, TraceArrivals, Workload
 from tests.reference.apart import engine
@@ -123,6 +124,24 @@ def test_a_plain_connector_changes_nothing():
 def test_what_is_bad_is_said(connector, message):
     with pytest.raises(ScenarioError, match=message):
         Scenario.from_dict(DATA, {"network.connector": connector})
+
+
+@pytest.mark.parametrize(
+    ("file", "layers", "heads"),
+    [
+        ("kv-transfer-mooncake-vllm/vllm_qwen3-8b_h800_roce.csv", 36, 8),
+        ("kv-transfer-mooncake-sglang/transfers.csv", 94, 2 * 4),
+    ],
+)
+def test_mooncake_starts_layer_by_layer(shared, file, layers, heads):
+    """Measured transfers of 128 to 32,768 tokens; four KV heads lie twice on eight ranks."""
+    rows = pd.read_csv(shared(f"measurements/{file}")).rename(columns={"prompt_tokens": "tokens"})
+    a_token = layers * 2 * heads * 128 * 2
+    connector = MooncakeConnector()
+    bandwidth = 200e9 * connector.efficiency
+    found = connector.before(1, layers) + rows["tokens"] * a_token / bandwidth
+    measured = rows["transfer_ms"] / 1e3
+    assert (found - measured).abs().le(0.3e-3 + 0.1 * measured).all()
 
 
 def test_the_resolved_scenario_says_what_a_connector_costs():

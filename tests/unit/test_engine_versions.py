@@ -19,7 +19,7 @@ from mist_sim.hardware.sampling import Sampling
 from mist_sim.metrics.replications import Replications
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.scenario import build, server_limits
-from mist_sim.scenario.engines.engine_version import LIMITS, OLDEST, RESERVE, SAMPLER
+from mist_sim.scenario.engines.engine_version import LATER, LIMITS, RESERVE, SAMPLER, TEMPLATES
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.version_origins import origins, value_at
 from mist_sim.scenario.engines.versions import NEWEST, VERSIONS
@@ -265,6 +265,19 @@ def test_a_version_that_is_not_known(name, said, place):
         llm_client("llm", engine=name)
 
 
+def test_the_first_patch_of_0_11_is_a_release_of_its_own():
+    """FlashInfer's sampler, which needs less memory, and a template for each chat."""
+    first, later = version_of("v0.11.0"), version_of("0.11.2")
+    assert (first.name, later.name) == ("vllm-0.11.0", "vllm-0.11")
+    big = {"model": "gpt-oss-120b", "gpu": "a100-80gb-sxm", "max_model_len": 32768}
+    blocks = [llm_client("llm", engine=each.name, **big).num_gpu_blocks for each in (first, later)]
+    assert blocks[0] > 1.2 * blocks[1]
+    for engine, chats, harmony in (("vllm-0.11.0", 12.5e-3, 1.5e-3), ("vllm-0.12", 0.0, 0.0)):
+        assert llm_client("llm", engine=engine).traits.times.parse == pytest.approx(chats)
+        small = llm_client("llm", model="gpt-oss-20b", gpu="h100-sxm", engine=engine)
+        assert small.traits.times.parse == harmony
+
+
 @pytest.mark.parametrize("name", ["vllm-0.21", "0.21", "v0.21.0", "vLLM 0.21", "vllm-0.21.1"])
 def test_every_spelling_of_a_release_is_known(name):
     assert version_of(name) is VERSIONS["vllm-0.21"]
@@ -279,15 +292,17 @@ def test_every_spelling_of_a_release_is_known(name):
         ("rules.async_pipelines", (16,)),
         ("rules.hides_host", (14,)),
         ("memory.counts_graphs", (20,)),
-        (SAMPLER, (17, 21)),
+        (SAMPLER, (LATER, 17, 21)),
         (LIMITS, (28,)),
+        (TEMPLATES, (11, LATER)),
     ],
 )
 def test_a_rule_changes_where_its_release_did(key, releases):
     """`vllm/config` and `vllm/envs.py` in the source distributions of 0.10 to 0.33."""
-    values = [version.default(key) for version in VERSIONS.values()]
     changes = [
-        minor for minor, (before, now) in enumerate(pairwise(values), OLDEST + 1) if before != now
+        now.minor
+        for before, now in pairwise(VERSIONS.values())
+        if before.default(key) != now.default(key)
     ]
     assert tuple(changes) == releases
 
@@ -364,7 +379,7 @@ def test_the_resolved_scenario_names_values_and_their_origins():
     assert "#   async_scheduling: true (" in text
     assert "#   kv_cache.enable_prefix_caching: true (" in text
     assert "#   rules.uncached_first: true (BlockPool.free_blocks in" in text
-    assert "#   memory.sampler_bytes: 15.3 (not in the package; logs" in text
+    assert "#   memory.counts_graphs: true (" in text
     assert "#   memory.beside_torch: '0.25 GiB, several ranks 0.25, on H100 or B200 2.1' (" in text
     said = Scenario.load(
         "demo", overrides={"engine": "vllm-0.24", "clients.0.async_scheduling": False}

@@ -9,7 +9,7 @@ import pytest
 import mist_sim as mist
 from mist_sim import Link, Scenario, Simulation, Workload, llm_client, load_gpu, simulate
 from mist_sim.metrics.expected_errors import error_bar as in_package
-from mist_sim.metrics.expected_errors import expected_errors
+from mist_sim.metrics.expected_errors import expected_errors, expected_ranges
 from mist_sim.metrics.load import CLOSED, LOW_LOAD, OPEN, Load
 from mist_sim.models import SpeculativeConfig
 from mist_sim.report.run.expected import error_range
@@ -232,6 +232,17 @@ def test_engines_on_several_nodes_have_no_bar_and_the_table_says_why():
         ("ttft", "tpot"), "not known: GPUs on several nodes; only ranks on one node were measured"
     )
     assert expected["tpot"]["low"] is None
+
+
+def test_a_gap_may_be_off_as_steps_of_prompts_or_of_decodes():
+    both = {"ttft": {"low": -0.2, "high": 0.5}, "tpot": {"low": -0.1, "high": 0.1}}
+    decodes = {"tpot": both["tpot"]}
+    for clients, expected in (
+        ({"a": both}, (-0.2, 0.5)),
+        ({"p": {"ttft": both["ttft"]}, "d": decodes}, (-0.1, 0.1)),
+        ({"a": both, "d": {"tpot": None}}, None),
+    ):
+        assert expected_ranges({"expected_errors": clients})["itl"] == expected
 
 
 # --- how far an answer is from measurements ----------------------------------------------------

@@ -63,6 +63,22 @@ def test_a_process_takes_requests_one_at_a_time():
     assert servers.enters_at(2.0, 0) == pytest.approx(2.004)
 
 
+def test_the_first_of_a_burst_waits_until_all_are_parsed():
+    servers = ApiServers(replace(NONE, parse=10e-3, request=3e-3))
+    parsed = [servers.parsed_at(0.0) for _ in range(20)]
+    assert parsed == pytest.approx([0.01 * each for each in range(1, 21)])
+    enters = [servers.enters_at(time, 0) for time in parsed]
+    assert enters == pytest.approx([0.2 + 0.003 * each for each in range(1, 21)])
+    assert servers.parsed_at(1.0) == pytest.approx(1.01)
+
+
+@pytest.mark.parametrize("loop", ["all_at_once", {"type": "closed_loop", "concurrency": 40}])
+def test_a_burst_is_parsed_first_in_every_loop(loop):
+    parse = {"parse": "10 ms", **SIMPLE}
+    soonest = [simulate(scenario(each, loop)).requests["ttft"].min() for each in (SIMPLE, parse)]
+    assert soonest[1] - soonest[0] == pytest.approx(40 * 10e-3, abs=5e-3)
+
+
 def test_several_processes_share_the_requests():
     servers = ApiServers(FIXED, [(None, 2)])
     found = [servers.enters_at(0.0, 1) for _ in range(5)]

@@ -717,3 +717,35 @@ def test_a_scenario_without_cost_and_power_has_no_run_more():
     found = find_goodput(Scenario.from_dict(LLM), AS_IS, jobs=1)
     assert not found.spending
     assert "at_goodput" not in found.summary
+
+
+def test_the_goodput_has_a_range_for_the_error_of_step_times():
+    """Times rise as the square of the rate, and meet the limit at 10 /s; 21 % more at 9.09."""
+    trials = [
+        Trial(rate, 0, rate <= 10, 0.95, is_whole=True, worst_limit="tpot", over=(rate / 10) ** 2)
+        for rate in np.arange(5.0, 15.0, 0.05)
+    ]
+    bar = {"low": -0.19, "high": 0.21}
+    found = Goodput(
+        (SeedGoodput.of(0, Bracket(10.0, 10.05), trials),),
+        Target(slo=Slo(tpot=0.04)),
+        0.02,
+        100,
+        1,
+        "",
+        expected_errors={"llm": {"ttft": bar, "tpot": bar}},
+    )
+    assert found.error_interval == pytest.approx((10 / 1.1, 10 / 0.9), rel=1e-3)
+    assert replace(found, expected_errors={"llm": {"tpot": None}}).error_interval is None
+
+
+def test_too_few_requests_for_a_steady_answer_are_told_first():
+    scenario = Scenario.load("demo", {"clients": [{"name": "llm", "gpu": "h100-sxm"}]})
+    short = find_goodput(
+        scenario.changed({"workload.lengths.num_requests": 100, "slo": {"ttft": "2 s"}}),
+        GoodputOptions(as_is=True, tolerance=0.5),
+        jobs=1,
+    )
+    (told,) = [each for each in short.warnings if each.kind.leads]
+    assert "too few for a steady answer" in str(told) or "no rate that lasts" in str(told)
+    assert "Without --as-is" in str(told)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from mist_sim import Scenario
+from mist_sim.metrics.expected_errors import Range, verdict_of
 from mist_sim.search import PlanOptions, plan
 from mist_sim.search.planning.demand import demand_of
 from mist_sim.search.planning.engines import engines_of
 from mist_sim.search.planning.hunt import Hunt
-from mist_sim.search.planning.plan_words import _need
+from mist_sim.search.planning.plan_words import _margin, _need
 from mist_sim.search.planning.question import Question
 from mist_sim.search.planning.space import candidates
 from mist_sim.search.verdicts.trials import Trial
@@ -114,3 +115,25 @@ def test_a_workload_long_enough_to_tell_may_be_sure():
     assert found.lines[0].confidence == "sure"
     told = [str(each) for each in found.warnings if each.kind.name == "plan"]
     assert told == ["Judged for the workload as it stands; short ones flatter."]
+
+
+@pytest.mark.parametrize(
+    ("value", "verb"),
+    [
+        (30.0, "4 x h200, 13.78 $/h, makes it sure"),
+        (39.0, "4 x h200, 13.78 $/h, does not make it sure"),
+    ],
+)
+def test_a_margin_within_the_error_is_told_first(value, verb):
+    bar = {"low": -0.2, "high": 0.2}
+
+    def summary(tpot):
+        verdict = verdict_of(True, tpot, 40.0, Range(-0.2, 0.2))
+        limit = {"p95_tpot_ms": {"value": tpot, "limit": 40.0, "kept": True, "verdict": verdict}}
+        return {"slo": limit, "expected_errors": {"llm": {"ttft": bar, "tpot": bar}}}
+
+    text = _margin(summary(38.2), {"one_more": {"4 x h200, 13.78 $/h,": summary(value)}})
+    assert "keeps TPOT 40 ms only if it is at most 4.7 % longer" in text
+    assert "± 20 %" in text
+    assert verb in text
+    assert _margin(summary(30.0), {"one_more": {}}) == ""

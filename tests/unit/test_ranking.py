@@ -36,6 +36,20 @@ def test_intervals_that_do_not_meet_are_sure():
     )
 
 
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        (((85.0, 95.0), (60.0, 80.0)), "even with the expected errors"),
+        (((70.0, 95.0), (60.0, 80.0)), "not sure if the step times"),
+    ],
+)
+def test_a_lead_is_held_against_errors_of_step_times(ends, words):
+    best, second = (
+        one._replace(error_interval=end) for one, end in zip((APART, TOGETHER), ends, strict=True)
+    )
+    assert words in sentence([best, second])
+
+
 OPEN = case("open", interval=(80.0, inf), first=None)
 
 

@@ -65,11 +65,19 @@ class BesideTorch:
         return f"{self.one / _GIB:g} GiB, {several}{more if self.fused != self.several else ''}"
 
 
+SAMPLER_BYTES = {"pytorch": 38.6, "triton": 15.3, "flashinfer": 15.3}
+"""By sampler, from logs of vLLM 0.11 to 0.16, 0.17 to 0.20 and 0.21 to 0.26.
+
+The sort of PyTorch's takes the logits several times (docs/background/memory.md).
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRun:
     """Memory that a version needs beside weights and cache; by default the newest one.
 
-    sampler_bytes: bytes a logit while tokens are sampled, on every rank for the whole vocabulary.
+    sampler_bytes: bytes a logit while tokens are sampled, on every rank for the whole vocabulary:
+        a matter of the sampler (`SAMPLER_BYTES`).
     keeps_buffers: whether the experts' buffers stay allocated while tokens are sampled
         (`WorkspaceManager` in `vllm/v1/worker/workspace.py`).
     beside_torch: see there.

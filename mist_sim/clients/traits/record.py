@@ -19,6 +19,7 @@ from mist_sim.hardware.gpu_group import GpuMachine
 from mist_sim.hardware.setting import ACROSS_NODES, ACROSS_TRAYS, Borrowed, Setting
 from mist_sim.network import Store
 from mist_sim.stages import Decode, Prefill
+from mist_sim.units import Seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,7 @@ class TimesOrigin:
     imitates: the engine whose defaults it has; empty for none.
     kernels: back ends of the timed kernels of `experts` and `attention`, by vLLM's names.
     caches_prefixes: whether it looks prompts up in a prefix cache.
+    parse: seconds of its HTTP server for a request, before any is tokenized (`FrontEnd.parse`).
     warnings: further warnings of its runs' results.
     """
 
@@ -84,6 +86,7 @@ class TimesOrigin:
     imitates: str = ""
     kernels: Mapping[str, str] = field(default_factory=dict)
     caches_prefixes: bool = False
+    parse: Seconds = 0.0
     warnings: tuple[ResultWarning, ...] = ()
 
     def across(self, *, nodes: bool) -> TimesOrigin:

@@ -48,7 +48,9 @@ def _brief(summary: Mapping[str, Any], title: str) -> Brief:
             note="until a limit is missed" if headroom is not None else "goodput not known",
         ),
     ]
-    told = f"{level} that the limits are kept" if level else ""
+    told = "; ".join(
+        filter(None, (f"{level} that the limits are kept" * bool(level), _margin(summary)))
+    )
     question = f"What serves {title.partition(';')[0]} within its limits for the least money?"
     return Brief(
         question,
@@ -63,6 +65,12 @@ def _level(summary: Mapping[str, Any]) -> str:
     """Return the confidence of the line that says what to buy."""
     buy = next((line for line in summary["lines"] if line["name"] == "buy"), None)
     return buy["confidence"] if buy else ""
+
+
+def _margin(summary: Mapping[str, Any]) -> str:
+    """Return what the line that says what to buy adds, if a limit is near."""
+    texts = {line["name"]: line["text"] for line in summary["lines"]}
+    return str(texts.get("buy", "").partition("; ")[2])
 
 
 def restored_plan(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +90,8 @@ def _verdict(summary: Mapping[str, Any]) -> Verdict:
     room = "" if headroom is None else f", with {100 * headroom:.0f} % headroom"
     month = f"{HOURS_A_MONTH * summary['usd_per_hour']:,.0f} $ a month"
     sentence = f"{summary['usd_per_hour']:.2f} $/h, {month}, serve {summary['rate']:.4g} /s{room}"
-    told = f"; {level} that the limits are kept." if level else "."
+    margin = "".join(f"; {each}" for each in [_margin(summary)] if each)
+    told = f"; {level} that the limits are kept{margin}." if level else "."
     return Verdict(_LEVELS.get(level, "plain"), f"Buy {summary['name']}.", sentence + told)
 
 
@@ -107,7 +116,10 @@ def _tried(rows: list[Mapping[str, Any]], answer: str) -> Picture:
     for verdict, colour in _COLOURS.items():
         if found := [place for place, row in enumerate(rows) if row["verdict"] == verdict]:
             shares = [100 * rows[place]["attainment"] for place in found]
-            texts = [f"{share:.1f} %" for share in shares]
+            texts = [
+                f"{'' if rows[place]['is_whole'] else 'at most '}{share:.1f} %"
+                for place, share in zip(found, shares, strict=True)
+            ]
             marks.append(Bars(found, shares, verdict, colour, texts=texts))
     names = [
         f"{'buy: ' * (row['name'] == answer)}{row['name']}; {row['usd_per_hour']:.2f} $/h"

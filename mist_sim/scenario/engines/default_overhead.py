@@ -8,8 +8,11 @@ from mist_sim.hardware import GpuSpec, device_of
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor
 from mist_sim.hardware.predictors.overhead import EXPOSED, FITTED_ON
 from mist_sim.metrics.assumptions import RELEASE
-from mist_sim.scenario.engines.engine_version import HIDES
+from mist_sim.models import ModelSpec
+from mist_sim.scenario.engines.engine_version import FIRST_PATCH, HIDES, PARSES, TEMPLATES
 from mist_sim.scenario.engines.version_names import version_of
+
+_WITHOUT_TEMPLATE = frozenset({"gpt_oss"})  # whose prompts openai_harmony writes
 
 
 def own_time(
@@ -30,10 +33,22 @@ def hides_host(config: EngineConfig) -> bool:
 
 
 def between_releases(config: EngineConfig) -> tuple[str, ...]:
-    """Return what is assumed of a release, since it lies between two others that differ."""
+    """Return what is assumed of a release: what lies between two others, and its packages."""
     version = version_of(config.engine)
     told = [each for each in version.interpolated if config.async_scheduling or each != HIDES]
-    return (f"{RELEASE}{version.title}: {', '.join(told)}",) if told else ()
+    found = [f"{RELEASE}{version.title}: {', '.join(told)}"] if told else []
+    says_sampler = config.sampling is not None and config.sampling.sampler is not None
+    if version.minor <= FIRST_PATCH and not says_sampler:
+        found.append("FlashInfer as in vLLM's images (else sampling.sampler: pytorch)")
+    return tuple(found)
+
+
+def parse_time(config: EngineConfig, model: ModelSpec) -> float:
+    """Return the seconds of an HTTP server for a request before any that waits is tokenized."""
+    version = version_of(config.engine)
+    has_template = model.architecture not in _WITHOUT_TEMPLATE
+    seconds: float = version.default(PARSES) + version.default(TEMPLATES) * has_template
+    return seconds
 
 
 def assumed_times(

@@ -19,7 +19,7 @@ from mist_sim.clients.kv_cache import (
     swap_space,
 )
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory, lane_memory
-from mist_sim.clients.kv_cache.profile_run import Needs, num_graphs
+from mist_sim.clients.kv_cache.profile_run import SAMPLER_BYTES, Needs, ProfileRun, num_graphs
 from mist_sim.clients.rules.window_rules import page_rules
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.errors import ScenarioError
@@ -31,7 +31,7 @@ from mist_sim.models.adapters import AT_ONCE, AdapterMoves, adapter_moves
 from mist_sim.models.expert_padding import is_padded
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.moe_backends import MoeBackend, expert_format
-from mist_sim.scenario.engines.engine_version import EXPERTS
+from mist_sim.scenario.engines.engine_version import EXPERTS, SAMPLER
 from mist_sim.scenario.engines.state_caching import MODE, state_caching
 from mist_sim.scenario.engines.step_times import StepTimes
 from mist_sim.scenario.engines.version_names import version_of
@@ -58,7 +58,7 @@ def engine_memory(
     }
     decodes = scheduler.max_num_seqs * (1 + config.num_drafts)
     needs = Needs(
-        profile=version_of(config.engine).profile,
+        profile=_profile(config),
         num_graphs=num_graphs(times.graphs, decodes),
         moe_backend=config.moe_backend or _experts_of(config, model, cluster),
         lora=config.lora,
@@ -76,6 +76,14 @@ def engine_memory(
         adapter_moves=_adapter_moves(config, model, cluster),
         kv_entries=model.kv_entries,
     )
+
+
+def _profile(config: EngineConfig) -> ProfileRun:
+    """Return what the version's profile finds, with the sampler of the engine."""
+    version = version_of(config.engine)
+    said = config.sampling.sampler if config.sampling else None
+    sampler = said or version.default(SAMPLER)
+    return replace(version.profile, sampler_bytes=SAMPLER_BYTES[sampler])
 
 
 def _experts_of(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> MoeBackend | None:

@@ -20,6 +20,8 @@ LARGEST_GRAPH = "predictor.max_cudagraph_capture_size"
 RULES = "rules."
 MEMORY = "memory."
 HIDES = "rules.hides_host"
+SERVER = "server."
+PARSES, TEMPLATES = "server.parse", "server.template"
 SAMPLER = "sampling.sampler"
 KERNELS = "kernels."
 EXPERTS = "kernels.experts."
@@ -97,6 +99,12 @@ class LargestGraph:
 OLDEST, LATEST = 10, 33
 """Minor numbers of the first and the last release that is simulated: 0.10 and 0.33."""
 
+FIRST_PATCH, LATER = 11, 11.1
+"""Numbers of 0.11.0 and of its later patches, 0.11: the one release whose patches differ here."""
+
+RELEASES = (10, FIRST_PATCH, LATER, *range(12, LATEST + 1))
+"""Numbers of all releases."""
+
 UNREAD = frozenset({15})
 """Of releases that are not on PyPI, so that their code was not read."""
 
@@ -111,8 +119,8 @@ class Default:
 
     value: Any
     source: str
-    since: int = OLDEST
-    seen: tuple[int, ...] = ()
+    since: float = OLDEST
+    seen: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,21 +178,21 @@ class Releases:
 class EngineVersion:
     """A release of vLLM. minor: 19 of 0.19. table: what all releases do."""
 
-    minor: int
+    minor: float
     table: Releases
 
     def __hash__(self) -> int:
-        return self.minor
+        return hash(self.minor)
 
     @property
     def name(self) -> str:
         """Its name in a scenario: "vllm-0.19"."""
-        return f"vllm-0.{self.minor}"
+        return f"vllm-0.{int(self.minor)}{'.0' * (self.minor == FIRST_PATCH)}"
 
     @property
     def title(self) -> str:
         """Its name in text: "vLLM 0.19"."""
-        return f"vLLM 0.{self.minor}"
+        return f"vLLM {self.name.removeprefix('vllm-')}"
 
     @cached_property
     def defaults(self) -> Mapping[str, Default]:
@@ -219,7 +227,9 @@ class EngineVersion:
     def _is_between(self, rows: tuple[Default, ...]) -> bool:
         at = max(place for place, each in enumerate(rows) if each.since <= self.minor)
         ends = [each.since for each in rows[at + 1 :]]
-        known = rows[at].seen or set(range(rows[at].since, min(ends, default=LATEST + 1))) - UNREAD
+        end = min(ends, default=LATEST + 1)
+        read = (each for each in RELEASES if rows[at].since <= each < end and each not in UNREAD)
+        known = rows[at].seen or tuple(read)
         return (bool(ends) and self.minor > max(known)) or (at > 0 and self.minor < min(known))
 
     @cached_property

@@ -42,6 +42,7 @@ from mist_sim.hardware.setting import (
 from mist_sim.models import ModelSpec, check_generates, load_model
 from mist_sim.models.moe_backends import rows_computed
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
+from mist_sim.scenario.engines.default_overhead import parse_time
 from mist_sim.scenario.engines.engine_hosts import with_host
 from mist_sim.scenario.engines.engine_kernels import kernel_choice, unlike_timed
 from mist_sim.scenario.engines.engine_memory import (
@@ -171,6 +172,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
             *cap_warnings(cluster.gpu, config.power_limit),
         ),
         caches_prefixes=config.kv_cache.enable_prefix_caching and config.role != "decode",
+        parse=parse_time(config, model),
     )
     parts: dict[str, Any] = {
         "predictor": predictor,

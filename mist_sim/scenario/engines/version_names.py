@@ -34,8 +34,7 @@ def known_name(name: object) -> str:
     if isinstance(name, str):
         if name in VERSIONS:
             return name
-        number = number_of(name)
-        if number and (known := f"vllm-{number[0]}.{number[1]}") in VERSIONS:
+        if (known := spelt(name)) in VERSIONS:
             return known
     raise ScenarioError(
         f"must be {next(iter(VERSIONS))} to {NEWEST.name}, or {NEWEST_NAME} (the newest of them), "
@@ -47,6 +46,15 @@ def number_of(version: str) -> tuple[int, int] | None:
     """Return the first two numbers of a release, `v0.16.0`; None for other texts."""
     found = _NUMBER.fullmatch(version.strip())
     return (int(found[1]), int(found[2])) if found else None
+
+
+def spelt(version: str) -> str:
+    """Return the name of a release, `v0.16.1` as vllm-0.16; other texts as they are."""
+    number, bare = number_of(version), version.strip().lower().lstrip("vlm-_ =:")
+    if number is None:
+        return version
+    first = f"vllm-{bare}"
+    return first if first in VERSIONS else f"vllm-{number[0]}.{number[1]}"
 
 
 def _instead(name: object) -> str:

@@ -19,6 +19,7 @@ from mist_sim.scenario.engines.engine_version import (
     LIMITS,
     MEMORY,
     RULES,
+    SERVER,
     EngineVersion,
 )
 from mist_sim.scenario.engines.server_defaults import server_limits
@@ -100,7 +101,7 @@ def origins(client: Mapping[str, Any]) -> Iterator[Origin]:
         elif key == LARGEST_GRAPH:
             most = largest_graph(version, gpu, num_seqs, num_drafts) if num_seqs else None
             expected = {key: most}
-        elif key.startswith((RULES, MEMORY)):
+        elif key.startswith((RULES, MEMORY, SERVER)):
             value = default.value
             plain = isinstance(value, bool | int | float)
             text = ", ".join(value) if isinstance(value, tuple) else str(value)

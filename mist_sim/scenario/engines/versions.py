@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from mist_sim.clients.engine_checks import AUTO_LENGTH as AUTO
 from mist_sim.clients.kv_cache.profile_run import BesideTorch
+from mist_sim.core.front_end import PARSE, TEMPLATE
 from mist_sim.models import attention_backends, moe_backends
 from mist_sim.models.speculative import METHODS
 from mist_sim.scenario.engines.engine_version import (
@@ -20,12 +21,16 @@ from mist_sim.scenario.engines.engine_version import (
     HIDES,
     INTERVAL,
     LARGEST_GRAPH,
+    LATER,
     LATEST,
     LIMITS,
     OLDEST,
+    PARSES,
     PARTIAL,
+    RELEASES,
     RESERVE,
     SAMPLER,
+    TEMPLATES,
     Default,
     EngineVersion,
     Lack,
@@ -65,6 +70,8 @@ _ITL_OF_0_11 = (
     "(ML.ENERGY; python -m benchmarks.measured_itl)"
 )
 
+_CHAT = "resolve_chat_template_kwargs in vllm/entrypoints/chat_utils.py"
+_BURSTS = "not in the package; bursts of GPUStack's lab (mist_sim/core/front_end.py)"
 _LOGS = "not in the package; logs (docs/background/memory.md)"
 _AVAILABLE = "Worker.determine_available_memory in vllm/v1/worker/gpu_worker.py"
 _WORKSPACE = "WorkspaceManager in vllm/v1/worker/workspace.py"
@@ -135,7 +142,8 @@ DEFAULTS: Mapping[str, tuple[Default, ...]] = {
         Default(LargestGraph(512, 1024), _GRAPH_SIZES, 28),
     ),
     SAMPLER: (
-        Default("pytorch", f"{_SAMPLE}; flashinfer with VLLM_USE_FLASHINFER_SAMPLER=1"),
+        Default("flashinfer", f"{_SAMPLE}, where it is installed, as in vLLM's images"),
+        Default("pytorch", f"{_SAMPLE}; flashinfer with VLLM_USE_FLASHINFER_SAMPLER=1", LATER),
         Default("triton", f"{_SAMPLE}, from 8 rows on; vLLM pull request 33538", 17),
         Default("flashinfer", f"{_SAMPLE}; vLLM pull request 40376", 21),
     ),
@@ -185,9 +193,14 @@ DEFAULTS: Mapping[str, tuple[Default, ...]] = {
         Default(attention_backends.OF_0_12, _PRIORITIES),
         Default(attention_backends.OF_0_19, _PRIORITIES, 16),
     ),
-    "memory.sampler_bytes": (
-        Default(38.6, _LOGS, seen=(11, 12, 13, 14, 15, 16)),
-        Default(15.3, _LOGS, 17, seen=tuple(range(17, 27))),
+    PARSES: (
+        Default(PARSE, _BURSTS, seen=(11,)),
+        Default(0.0, "not measured: a part of front_end.request like any other", 12),
+    ),
+    TEMPLATES: (
+        Default(0.0, f"{_CHAT} has none"),
+        Default(TEMPLATE, f"{_CHAT}; {_BURSTS}", 11, seen=(11,)),
+        Default(0.0, f"{_CHAT}: kept", LATER),
     ),
     "memory.keeps_buffers": (
         Default(False, "fused_experts_impl in vllm/model_executor/layers"),
@@ -252,7 +265,7 @@ DEFAULTS: Mapping[str, tuple[Default, ...]] = {
         Default(0, f"{_HYBRID}: windows look one block further", 20),
     ),
     HIDES: (
-        Default(False, _ITL_OF_0_11, seen=(11,)),
+        Default(False, _ITL_OF_0_11, seen=(LATER,)),
         Default(
             True,
             "not in the package; runs of 0.15 and 0.19 (docs/validation.md)",
@@ -391,8 +404,7 @@ NOTES: Mapping[str, Note] = {
 _RELEASES = Releases(DEFAULTS, LACKS, NOTES)
 
 VERSIONS: Mapping[str, EngineVersion] = {
-    version.name: version
-    for version in (EngineVersion(minor, _RELEASES) for minor in range(OLDEST, LATEST + 1))
+    version.name: version for version in (EngineVersion(minor, _RELEASES) for minor in RELEASES)
 }
 """By name, the oldest first."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mist_sim.errors import ScenarioError, listed
-from mist_sim.scenario.engines.version_names import number_of
+from mist_sim.scenario.engines.version_names import spelt
 from mist_sim.scenario.engines.versions import VERSIONS
 from mist_sim.scenario.from_vllm.account import Item, Statement, check
 from mist_sim.scenario.from_vllm.command_texts import read
@@ -107,7 +107,7 @@ def read_commands(
         mine, more = read(text)
         found += mine
         others += more
-    version = _spelt(engine) or (ELSEWHERE if "engine" in overrides else None)
+    version = (engine and spelt(engine)) or (ELSEWHERE if "engine" in overrides else None)
     reader = _Reader(version, overrides, gpu or "")
     for command in found:
         reader.take(command)
@@ -223,12 +223,6 @@ def _with_defaults(
     """
     version = None if engine == ELSEWHERE else engine
     return _sampled(with_state_cache(client, version), asked, engine)
-
-
-def _spelt(engine: str | None) -> str | None:
-    """Return the name of a version, `0.16.0` as vllm-0.16; others as they are, for the loader."""
-    number = number_of(engine or "")
-    return f"vllm-{number[0]}.{number[1]}" if number else engine
 
 
 _LAST_GREEDY = 14

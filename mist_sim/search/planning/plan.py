@@ -11,7 +11,8 @@ from typing import Any
 
 from mist_sim.core.result_warnings import of_points
 from mist_sim.errors import ScenarioError, listed
-from mist_sim.metrics.latency import limit_of, limit_title
+from mist_sim.metrics.expected_errors import WITHIN
+from mist_sim.metrics.latency import limit_of, limit_title, metric_of
 from mist_sim.metrics.tables.saved_findings import UnansweredError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
@@ -115,6 +116,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         "at_rate": figures["at rate"],
         "at_goodput": at_goodput,
         "one_less": one_less,
+        "one_more": _one_more(best.candidate, figures["at rate"], question, refining),
         "is_cheapest": not hunt.left,
         "network": _assumed_network(question, chosen, best.candidate),
     }
@@ -144,6 +146,18 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         ],
         of_engines={each.name: each.built.warnings for each in shop.engines},
     )
+
+
+def _one_more(
+    best: Candidate, at_rate: Mapping[str, Any], question: Question, refining: Refining
+) -> dict[str, dict[str, Any]]:
+    """Return the figures with one engine more, where a limit lies within the expected error."""
+    near = [name for name, each in at_rate.get("slo", {}).items() if each["verdict"] == WITHIN]
+    more = best.with_one(metric_of(near[0])) if near else None
+    if more is None:
+        return {}
+    name = f"{more.num_gpus} x {more.engine.gpu_name}, {more.dollars:.4g} $/h,"
+    return refining.figures({name: scenario_of(more, question)})
 
 
 def _assumed_network(question: Question, chosen: Scenario, candidate: Candidate) -> str:
@@ -283,8 +297,9 @@ def _no_answer(question: Question, shop: Shop, hunt: Hunt) -> str:
     nearest = max(known, key=lambda each: each.trial.attainment if each.trial else 0, default=None)
     told = ""
     if nearest is not None and nearest.trial is not None:
+        most = "" if nearest.trial.is_whole else "at most "
         told = (
-            f"; {nearest.candidate.name} comes nearest, with "
+            f"; {nearest.candidate.name} comes nearest, with {most}"
             f"{100 * nearest.trial.attainment:.1f} % good requests of {question.rate:g} /s"
         )
     if left:

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any
 
-from mist_sim.metrics.latency import limit_of, limit_title
+from mist_sim.metrics.expected_errors import WITHIN, expected_ranges
+from mist_sim.metrics.latency import limit_of, limit_title, metric_of
+from mist_sim.report.run.expected import error_range
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.hunt import Tried
 from mist_sim.search.planning.plan_result import Confidence, Line
@@ -25,14 +27,15 @@ _RANK: Sequence[Confidence] = ("sure", "likely", "unsure")
 def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[Line]:
     """Return the lines of an answer.
 
-    found: `goodput`, `at_rate`, `at_goodput` and `one_less`, as `Plan` has them; `is_cheapest`:
-        whether all that is cheaper is known to miss; `network`: which one is assumed, in words.
+    found: `goodput`, `at_rate`, `at_goodput` and `one_less`, as `Plan` has them; `one_more`: the
+        summary of a run with one engine more, by its name; `is_cheapest`: whether all that is
+        cheaper is known to miss; `network`: which one is assumed, in words.
     """
     candidate, at_rate = best.candidate, found["at_rate"]
     in_doubt = best.trial is None or not best.attained or doubt_of(best.trial)
     sure = "unsure" if in_doubt else confidence_of(at_rate)
     lines = [
-        Line("buy", _buy(candidate), _worst(sure, _need(found))),
+        Line("buy", f"{_buy(candidate)}{_margin(at_rate, found)}", _worst(sure, _need(found))),
         Line("each engine", _engine(question, candidate)),
         Line("design", _design(candidate), ""),
     ]
@@ -72,12 +75,13 @@ def runner_up(best: Tried, tried: Sequence[Tried]) -> str:
         return ""
     near = max(missed, key=lambda each: each.trial.attainment if each.trial else 0.0)
     trial = near.trial
-    share = 100 * trial.attainment if trial else 0.0
+    share = f"{100 * trial.attainment:.1f} %" if trial else "0 %"
+    most = "" if trial is None or trial.is_whole else "at most "
     limit = limit_title(trial.worst_limit if trial else None, "a limit")
     verdict = "misses" if trial and trial.attained is False else "may miss"
     return (
         f"{near.candidate.name} ({near.candidate.priced}) {verdict} its limits, {limit} "
-        f"first: {share:.1f} % of its requests are good."
+        f"first: {most}{share} of its requests are good."
     )
 
 
@@ -100,6 +104,28 @@ def _compared(best: Tried, second: Tried) -> str:
 def _buy(candidate: Candidate) -> str:
     gpus, engine = candidate.num_gpus, candidate.engine
     return f"{gpus} x {engine.gpu_name}, {candidate.priced}"
+
+
+def _margin(at_rate: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """Return by how much times may be off where the error of the step times reaches a limit.
+
+    And whether one engine more keeps the limits for sure.
+    """
+    near = {n: each for n, each in at_rate.get("slo", {}).items() if each["verdict"] == WITHIN}
+    if not near:
+        return ""
+    name = min(near, key=lambda each: near[each]["limit"] / near[each]["value"])
+    value, limit = near[name]["value"], near[name]["limit"]
+    error = expected_ranges(at_rate).get(metric_of(name))
+    bars = f"; its error is {error_range(*error)}" if error else ""
+    told = (
+        f"; keeps {limit_title(limit_of(name)[0])} {_ms(limit)} ms only if it is at most "
+        f"{100 * (limit / value - 1):.2g} % longer than simulated{bars}"
+    )
+    for more, summary in found["one_more"].items():
+        verb = "makes" if confidence_of(summary) == "sure" else "does not make"
+        told += f"; {more} {verb} it sure"
+    return told
 
 
 def _engine(question: Question, candidate: Candidate) -> str:

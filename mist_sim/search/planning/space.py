@@ -106,6 +106,17 @@ class Candidate:
         other = replace(self, second=second - 1) if second > 1 else None
         return {f"one {sides[0]} less": fewer, f"one {sides[1]} less": other}
 
+    def with_one(self, metric: str) -> Candidate | None:
+        """Return the candidate with one engine more, for a latency; None: its design has no such.
+
+        metric: such as "ttft", which an engine for prompts shortens where they are apart.
+        """
+        if self.design not in ("together", "apart", "hybrid"):
+            return None
+        if not self.second or metric == "ttft":
+            return replace(self, first=self.first + 1)
+        return replace(self, second=self.second + 1)
+
     def covers(self, other: Candidate) -> bool:
         """Whether it has at least as much of everything as another one of its family."""
         return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
-from math import ceil, isnan
+from math import ceil, isnan, nan
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -280,13 +280,22 @@ class Target:
 
         gaps: as `gaps_over` returns them.
         """
+        return self.furthest(times, gaps)[0]
+
+    def furthest(
+        self, times: RequestTimes, gaps: tuple[float, str] = (0.0, "")
+    ) -> tuple[str | None, float]:
+        """Return the limit as `worst_limit` does, and its quantile over it; NaN without one."""
         worst = {gaps[1]: gaps[0]} if gaps[1] else dict[str, float]()
         for name, (share, mine) in replace(self, each=True).shares_in(times).items():
             ratios = share.ratios(times)[mine]
             if len(ratios):
                 limit = share.on_top or name
                 worst[limit] = max(worst.get(limit, 0.0), quantile(ratios, share.asked))
-        return max(worst, key=lambda name: worst[name]) if worst else None
+        if not worst:
+            return None, nan
+        furthest = max(worst, key=lambda name: worst[name])
+        return furthest, worst[furthest]
 
     def misses(self, times: RequestTimes) -> list[Misses]:
         """Return how many requests miss, by share."""

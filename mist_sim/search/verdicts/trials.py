@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf, isfinite, log
 from typing import Any, Self
 
 from mist_sim.core.result_warnings import ResultWarning, of_data
@@ -26,7 +26,8 @@ class Trial:
     num_requests: requests looked at. is_steady: in steady state; else the workload as it stands.
     margins: of a run in steady state, as a look has them (`steady_state.Look`). reason: why nothing
     is known. needs: requests that would tell, about. worst_limit: whose quantile is furthest above
-    it, or nearest to it: "ttft", "tpot" or "e2el". warnings: those that the run led to.
+    it, or nearest to it: "ttft", "tpot" or "e2el". over: that quantile over its limit, of the
+    workload as it stands. warnings: those that the run led to.
     """
 
     rate: float
@@ -41,6 +42,7 @@ class Trial:
     reason: str = ""
     needs: int | None = None
     worst_limit: str | None = None
+    over: float | None = None
     warnings: tuple[ResultWarning, ...] = ()
 
     @property
@@ -66,6 +68,15 @@ class Trial:
         if self.attained is None:
             return self.margins is not None and self.tells and sum(self.margins) <= 0
         return self.attained
+
+    @property
+    def margin(self) -> float | None:
+        """The logarithm of the worst limit's quantile over it: negative if kept; None: unknown."""
+        if self.margins is not None:
+            return sum(self.margins) / 2 if self.tells else None
+        if not self.over or not isfinite(self.over):
+            return None
+        return log(self.over if self.is_whole else max(self.over, 1.0))
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -145,6 +156,7 @@ def try_rate(
         found.is_whole,
         found.stability,
         num_requests,
-        worst_limit=found.worst_limit,
+        worst_limit=found.worst_limit[0],
+        over=found.worst_limit[1],
         warnings=found.warnings,
     )

@@ -24,7 +24,7 @@ class WholeRun(NamedTuple):
     attainment: float
     is_whole: bool
     stability: str | None
-    worst_limit: str | None
+    worst_limit: tuple[str | None, float]
     warnings: tuple[ResultWarning, ...]
 
 
@@ -41,7 +41,7 @@ def run_workload(
     try:
         result = simulation.run(recorder=recorder)
     except _MissedError as missed:
-        worst = target.worst_limit(RequestTimes.of(recorder, warmup))
+        worst = target.furthest(RequestTimes.of(recorder, warmup))
         shown = (
             *too_small_warnings(recorder, simulation.clients),
             *record_warnings(recorder, warmup),
@@ -57,7 +57,7 @@ def run_workload(
         for each in rows
     )
     gaps = target.gaps_over(recorder, warmup)
-    attained, worst = attained and gaps[0] <= 1, target.worst_limit(times, gaps)
+    attained, worst = attained and gaps[0] <= 1, target.furthest(times, gaps)
     stability, shown = (
         None,
         (*too_small_warnings(recorder, simulation.clients), *record_warnings(recorder, warmup)),

@@ -75,7 +75,7 @@ def _said(server: Server) -> bool:
     return _ASYNC in server.said and server.said[_ASYNC].is_on
 
 
-def _minor(server: Server) -> int:
+def _minor(server: Server) -> float:
     """Return the minor number of the server's version; 0 if it is not known here."""
     return 0 if server.engine == ELSEWHERE else version_of(server.engine).minor
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from mist_sim.scenario.engines.engine_version import LATEST, OLDEST
+from mist_sim.scenario.engines.version_names import spelt
 from mist_sim.scenario.from_vllm.account import Account
 
 _TAG = re.compile(r"v?(\d+)\.(\d+)(?:\.\w+)*(?:[-_].*)?")
@@ -35,7 +36,7 @@ def engine_of(image: str, account: Account) -> str | None:
         )
         return None
     nearest = min(max(asked, (0, OLDEST)), (0, LATEST))
-    engine = f"vllm-0.{nearest[1]}"
+    engine = spelt(re.split("[-_]", tag)[0] if nearest == asked else f"vllm-0.{nearest[1]}")
     if nearest == asked:
         account.applied(f"image {name}:{tag}", f"engine: {engine}")
     else:
