@@ -49,7 +49,6 @@ class EngineRules:
     hybrid_drops: last blocks of full attention that a hit loses, where a layer drafts and others
         have windows, before these lose one, too; None: a hit loses one after the other, and nothing
         is left.
-    hides_host: whether async scheduling hides host time.
     keeps_counts: whether counts of tokens, for penalties, stay on the GPU from step to step, and
         are not made anew on the host in each.
     admits_lookahead: whether the first piece of a prompt takes memory for what a drafting model
@@ -95,7 +94,6 @@ class EngineRules:
     pads_prompts: bool = False
     hashes_ahead: bool = False
     hybrid_drops: int | None = 1
-    hides_host: bool = False
     keeps_counts: bool = False
     admits_lookahead: bool = False
     caps_windows: bool = False

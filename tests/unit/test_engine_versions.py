@@ -19,7 +19,14 @@ from mist_sim.hardware.sampling import Sampling
 from mist_sim.metrics.replications import Replications
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.scenario import build, server_limits
-from mist_sim.scenario.engines.engine_version import LATER, LIMITS, RESERVE, SAMPLER, TEMPLATES
+from mist_sim.scenario.engines.engine_version import (
+    HIDES,
+    LATER,
+    LIMITS,
+    RESERVE,
+    SAMPLER,
+    TEMPLATES,
+)
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.version_origins import origins, value_at
 from mist_sim.scenario.engines.versions import NEWEST, VERSIONS
@@ -290,7 +297,7 @@ def test_every_spelling_of_a_release_is_known(name):
         ("kv_cache.gpu_memory_utilization", (20,)),
         (RESERVE, (19,)),
         ("rules.async_pipelines", (16,)),
-        ("rules.hides_host", (14,)),
+        (HIDES, (LATER, 14)),
         ("memory.counts_graphs", (20,)),
         (SAMPLER, (LATER, 17, 21)),
         (LIMITS, (28,)),
@@ -475,8 +482,8 @@ def test_options_of_the_scheduler_by_version(name):
 # --- host time that async scheduling does not hide ----------------------------------------------
 
 
-def test_versions_before_0_14_hide_no_host_time():
-    """With async scheduling or without; unless a scenario says how much is left."""
+def test_versions_before_0_14_hide_little_host_time():
+    """0.11.0 a part, with async scheduling; the others none, unless a scenario says how much is left."""
     batch = StepBatch((), 100, 100_000)
 
     def seconds(engine, **options):
@@ -485,6 +492,8 @@ def test_versions_before_0_14_hide_no_host_time():
 
     in_turn = seconds("vllm-0.12", async_scheduling=False)
     assert seconds("vllm-0.12", async_scheduling=True) == in_turn
+    part = 0.58e-3 + 100 * 19e-6  # of 1.3 ms and 47.8 us
+    assert seconds("vllm-0.11.0", async_scheduling=True) == pytest.approx(in_turn - part)
     for engine in ("vllm-0.14", "vllm-0.19", "vllm-0.24", "vllm-0.33"):
         assert seconds(engine, async_scheduling=False) == in_turn
         assert seconds(engine) == pytest.approx(in_turn - 1.3e-3 - 100 * 47.8e-6)
@@ -498,8 +507,8 @@ def test_versions_before_0_14_hide_no_host_time():
 def test_no_version_has_exposed_times_of_its_own(name):
     assert not [key for key in VERSIONS[name].defaults if "exposed" in key]
     found = llm(engine=name).model_dump(mode="json", by_alias=True)
-    (rule,) = [each for each in origins(found) if each.key == "rules.hides_host"]
-    assert rule.value == VERSIONS[name].default("async_scheduling")
+    (rule,) = [each for each in origins(found) if each.key == HIDES]
+    assert (rule.value == "all") == VERSIONS[name].default("async_scheduling")
 
 
 def test_runs_of_0_11_ask_for_what_the_host_takes_beside_the_sort_for_top_p(shared):

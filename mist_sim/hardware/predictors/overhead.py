@@ -93,7 +93,7 @@ class EngineOverhead:
             longer of the two counts (except for steps of `step_time_on_the_spot`, see
             `PredictorTraits`).
         """
-        step, sequence = self._of_a_step(predictor)
+        step, sequence = self.of_a_step(predictor)
         prefill_step = self.prefill_step
         if prefill_step is None:
             prefill_step = traits_of(predictor).beyond_prompts
@@ -107,7 +107,7 @@ class EngineOverhead:
             return _WithOverhead(predictor.predictor, *own, predictor.times)
         return _WithOverhead(predictor, *own)
 
-    def _of_a_step(self, predictor: Predictor) -> tuple[float, float]:
+    def of_a_step(self, predictor: Predictor) -> tuple[float, float]:
         """Return the seconds of a step and of each sequence in it, by default or as set."""
         step, sequence = 0.0, 0.0
         traits = traits_of(predictor)

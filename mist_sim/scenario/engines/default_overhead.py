@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from mist_sim.clients import EngineConfig
 from mist_sim.core.front_end import FRONT_END
 from mist_sim.hardware import GpuSpec, device_of
-from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor
+from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Predictor
 from mist_sim.hardware.predictors.overhead import EXPOSED, FITTED_ON
 from mist_sim.metrics.assumptions import RELEASE
 from mist_sim.models import ModelSpec
-from mist_sim.scenario.engines.engine_version import FIRST_PATCH, HIDES, PARSES, TEMPLATES
+from mist_sim.scenario.engines.engine_version import FIRST_PATCH, HIDES, PARSES, TEMPLATES, Hidden
 from mist_sim.scenario.engines.version_names import version_of
 
 _WITHOUT_TEMPLATE = frozenset({"gpt_oss"})  # whose prompts openai_harmony writes
@@ -29,7 +32,26 @@ def hides_host(config: EngineConfig) -> bool:
     Where a scenario says how much it does not hide, it hides the rest in any version.
     """
     is_said = any(getattr(config.overhead, name) is not None for name in EXPOSED)
-    return bool(config.async_scheduling) and (is_said or version_of(config.engine).rules.hides_host)
+    return bool(config.async_scheduling) and (is_said or _hidden(config).step > 0)
+
+
+def exposed(overhead: EngineOverhead, config: EngineConfig, predictor: Predictor) -> EngineOverhead:
+    """Return the engine's own time with what async scheduling does not hide of it in a release."""
+    hidden = _hidden(config)
+    is_said = any(getattr(overhead, name) is not None for name in EXPOSED)
+    if is_said or not config.async_scheduling or not 0 < hidden.step < math.inf:
+        return overhead
+    step, sequence = overhead.of_a_step(predictor)
+    return replace(
+        overhead,
+        exposed_step=max(0.0, step - hidden.step),
+        exposed_sequence=max(0.0, sequence - hidden.sequence),
+    )
+
+
+def _hidden(config: EngineConfig) -> Hidden:
+    found: Hidden = version_of(config.engine).default(HIDES)
+    return found
 
 
 def between_releases(config: EngineConfig) -> tuple[str, ...]:

@@ -19,13 +19,27 @@ PARTIAL = "scheduler.max_num_partial_prefills"
 LARGEST_GRAPH = "predictor.max_cudagraph_capture_size"
 RULES = "rules."
 MEMORY = "memory."
-HIDES = "rules.hides_host"
 SERVER = "server."
+HIDES = "server.hides"
 PARSES, TEMPLATES = "server.parse", "server.template"
 SAMPLER = "sampling.sampler"
 KERNELS = "kernels."
 EXPERTS = "kernels.experts."
 ATTENTION = "kernels.attention"
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """Host time that async scheduling hides: of a step, and of each of its sequences, seconds."""
+
+    step: float
+    sequence: float
+
+    def __str__(self) -> str:
+        if not self.step:
+            return "none"
+        all_of_it = self.step == float("inf")
+        return "all" if all_of_it else f"{1e3 * self.step:g} ms and {1e6 * self.sequence:g} us"
 
 
 class ServerLimits(NamedTuple):

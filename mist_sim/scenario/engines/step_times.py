@@ -38,6 +38,7 @@ from mist_sim.scenario.engines.assumed_kernels import assumed_kernels
 from mist_sim.scenario.engines.default_overhead import (
     assumed_times,
     between_releases,
+    exposed,
     hides_host,
     own_time,
 )
@@ -106,7 +107,8 @@ def step_times(
         _, bytes_per_s = sustained_rates(cluster.gpu, cluster.gpu.decode)
         masks = SamplingTimes(drawn, model.vocab_size, sampler, bytes_per_s)
         predictor = with_sampling(predictor, masks)
-    first = overhead.around(predictor.ranks[0], overlapped=hides_host(config))
+    left = exposed(overhead, config, predictor.ranks[0])
+    first = left.around(predictor.ranks[0], overlapped=hides_host(config))
     timed = predictor.with_first(first)
     timed = StepTimeScale.of(config.step_time_scale).around(timed)
     return StepTimes(timed, overhead, draft, graphs, by_backend, assumed, worth)

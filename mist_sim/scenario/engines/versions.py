@@ -8,6 +8,7 @@ is no value of the package was measured (`Default.seen`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 
 from mist_sim.clients.engine_checks import AUTO_LENGTH as AUTO
 from mist_sim.clients.kv_cache.profile_run import BesideTorch
@@ -17,6 +18,7 @@ from mist_sim.models.speculative import METHODS
 from mist_sim.scenario.engines.engine_version import (
     ATTENTION,
     EXPERTS,
+    FIRST_PATCH,
     GIB,
     HIDES,
     INTERVAL,
@@ -33,6 +35,7 @@ from mist_sim.scenario.engines.engine_version import (
     TEMPLATES,
     Default,
     EngineVersion,
+    Hidden,
     Lack,
     LargestGraph,
     LimitsByMemory,
@@ -72,6 +75,10 @@ _ITL_OF_0_11 = (
 
 _CHAT = "resolve_chat_template_kwargs in vllm/entrypoints/chat_utils.py"
 _BURSTS = "not in the package; bursts of GPUStack's lab (mist_sim/core/front_end.py)"
+_PAIRS = (
+    "not in the package; median gaps of 0.11.0 with and without it, four pairs of GPUStack's lab: "
+    "gpt-oss-120b and 20b on A100 (4, 200 and 256 sequences), 20b on H100"
+)
 _LOGS = "not in the package; logs (docs/background/memory.md)"
 _AVAILABLE = "Worker.determine_available_memory in vllm/v1/worker/gpu_worker.py"
 _WORKSPACE = "WorkspaceManager in vllm/v1/worker/workspace.py"
@@ -265,9 +272,10 @@ DEFAULTS: Mapping[str, tuple[Default, ...]] = {
         Default(0, f"{_HYBRID}: windows look one block further", 20),
     ),
     HIDES: (
-        Default(False, _ITL_OF_0_11, seen=(LATER,)),
+        Default(Hidden(0.58e-3, 19e-6), _PAIRS, seen=(FIRST_PATCH,)),
+        Default(Hidden(0.0, 0.0), _ITL_OF_0_11, LATER, seen=(LATER,)),
         Default(
-            True,
+            Hidden(inf, inf),
             "not in the package; runs of 0.15 and 0.19 (docs/validation.md)",
             14,
             seen=(15, 19),
