@@ -483,7 +483,7 @@ def test_options_of_the_scheduler_by_version(name):
 
 
 def test_versions_before_0_14_hide_little_host_time():
-    """0.11.0 a part, with async scheduling; the others none, unless a scenario says how much is left."""
+    """0.11.0 a part, with async scheduling; others none, unless a scenario says what is left."""
     batch = StepBatch((), 100, 100_000)
 
     def seconds(engine, **options):
