@@ -74,6 +74,24 @@ class Kept(NamedTuple):
         return self.keeps and not self.doubts.is_overloaded
 
 
+def judged(
+    summaries: Sequence[Mapping[str, Any]], *, keeps: bool, is_sure: bool, doubts: Doubts
+) -> dict[str, Any]:
+    """Return whether a case keeps its limits, how sure that is, its limits, and its dollars.
+
+    summaries: of runs with one seed each; figures beside limits are of the first.
+    """
+    first = summaries[0] if summaries else {}
+    names = ("slo", "usd_per_hour", "expected_errors")
+    return {
+        "keeps": keeps and not doubts.is_overloaded,
+        "is_sure": is_sure,
+        "is_long": not doubts.is_short,
+        "has_error": doubts.has_error,
+        **{name: first[name] for name in names if name in first},
+    }
+
+
 def limits_on_percentiles(figures: Mapping[str, float]) -> list[LimitOnShare]:
     """Return limits on percentiles of a run. figures: as of `Slo.figures`, seconds."""
     found = {name: percentile_of(name) or (nan, "") for name in figures}

@@ -74,6 +74,8 @@ _BY_GPU = ("num_gpus", "goodput_per_gpu")
 _STAR = "* the best that keep their limits; goodputs and means of seeds only if sure"
 _RATES = "rates of the steady part of the runs, without ramp and end"
 _FINISHED = "latencies of requests that finished, except beside limits"
+_JOULES = "joules, where they were measured, are 7 % (H100) to 17 % (B200) off in the mean"
+# docs/background/power_and_cost.md
 _COARSE = "≥ not searched further, since another surely serves more"
 _PRICES = 3  # at which others break even, a line each
 _SIDE_BY_SIDE = 4  # scenarios; more stand below one another
@@ -87,6 +89,8 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
     title, table = _below_one_another(summary) if is_long else _side_by_side(summary)
     title += ", stopped before its end" if summary.get("is_stopped") else ""
     below = [_STAR, _RATES, *([_COARSE] if _coarse(summary) else [])]
+    if any(not isnan(case.get("energy_j", nan)) for case in summary["scenarios"].values()):
+        below.append(_JOULES)
     if any(case["failed"] > 0 for case in summary["scenarios"].values()):
         below.append(_FINISHED)
     return Group(

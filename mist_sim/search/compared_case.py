@@ -14,7 +14,7 @@ from mist_sim.core.result_warnings import ResultWarning, of_data, over_runs
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
 from mist_sim.metrics.expected_errors import biases_of
-from mist_sim.metrics.keeping import Doubts, doubts_of, first_missed, is_sure
+from mist_sim.metrics.keeping import Doubts, doubts_of, first_missed, is_sure, judged
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.run_warnings import room_line
@@ -136,6 +136,16 @@ class Case:
         return Priced(self.name, self.figures[cost], share, self.gpu_names, self.gpu_price)
 
     @property
+    def judged(self) -> dict[str, Any]:
+        """Whether it keeps its limits, as `keeping.judged` has it; empty without limits."""
+        keeps = self._keeps
+        if keeps is None or not self.summaries or not self.summaries[0].get("slo"):
+            return {}
+        sure, gpus = self._is_sure(keeps=keeps), self.num_gpus
+        found = judged(self.summaries, keeps=keeps, is_sure=sure, doubts=self._doubts)
+        return found | {"num_gpus": gpus}
+
+    @property
     def expected_errors(self) -> Mapping[str, Any]:
         """Expected errors of its TTFT and TPOT, as in a run's summary."""
         first = self.summaries[0] if self.summaries else {}
@@ -194,6 +204,7 @@ class Case:
             is_undecided=goodput is not None and goodput.status == "undecided",
             biases=biases_of(self.summaries[0]) if self.summaries else {},
             first_missed=self._first_missed,
+            has_cap=any(each.kind is kinds.POWER_CAP for each in self.warnings),
             error_interval=goodput.error_interval if goodput is not None else None,
         )
 

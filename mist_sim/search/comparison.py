@@ -171,6 +171,11 @@ class Comparison(Findings):
         return break_even([case.priced(COST) for case in kept], "both at this rate")
 
     @property
+    def _judged(self) -> dict[str, Any]:
+        """Which scenarios keep their limits at the rate that was run, with their dollars."""
+        return {case.name: found for case in self.cases if (found := case.judged)}
+
+    @property
     def _beside(self) -> dict[str, Any]:
         """How runs compare with the best design's on the same requests."""
         return {case.name: case.beside._asdict() for case in self.cases if case.beside}
@@ -206,6 +211,7 @@ class Comparison(Findings):
             "title": self._title,
             "scenarios": {case.name: case.figures for case in self.cases},
             "limits": list(self._limits),
+            **({"judged": cases} if not self.differ and (cases := self._judged) else {}),
             "best": self.best,
             **({"is_stopped": True} if self.is_stopped else {}),
             "verdict": self.verdict,

@@ -64,7 +64,8 @@ class Ranked(NamedTuple):
     by_seed: the figures of each seed's run at the scenario's own rate, in the same order in all
     cases. is_coarse: as in `Goodput`. beside: None: it was not run beside the best one.
     is_undecided: whether its goodput is not known, since runs that matter tell nothing.
-    error_interval: as `Goodput` has it.
+    error_interval: as `Goodput` has it. has_cap: whether a power cap is assumed, under which no
+    joules were measured.
     biases: ranges of measured / simulated - 1 on one side of 0, as `biases_of` has them.
     """
 
@@ -83,6 +84,7 @@ class Ranked(NamedTuple):
     biases: Mapping[str, Range] = MappingProxyType({})
     first_missed: str = ""
     error_interval: tuple[float, float] | None = None
+    has_cap: bool = False
 
     @property
     def is_fit(self) -> bool:
@@ -112,6 +114,8 @@ def starred(figure: str, better: Better, cases: Sequence[Ranked]) -> list[str]:
         return []
     best_value = max(values.values()) if better == "more" else min(values.values())
     leaders = [case for case in fit if case.figures[figure] == best_value]
+    if "energy" in figure and any(case.has_cap for case in leaders):
+        return []
     others = [case for case in fit if case.name in values and case not in leaders]
     sure = all(
         _is_surely_better(leaders[0], other, figure, better)

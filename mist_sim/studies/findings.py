@@ -21,6 +21,7 @@ from mist_sim.metrics.keeping import (
     first_missed,
     good_share,
     is_sure,
+    judged,
     limits_on_percentiles,
     over,
     sentence,
@@ -287,5 +288,15 @@ def _point_data(each: PointRuns) -> dict[str, Any]:
         },
         "expected_errors": dict(first.get("expected_errors", {})),
         **({"assumed_host": dict(hosts)} if (hosts := first.get("assumed_host")) else {}),
+        **({"judged": found} if (found := _judged(each)) else {}),
         "errors": [str(failure) for failure in each.failures],
     }
+
+
+def _judged(each: PointRuns) -> dict[str, Any]:
+    """Return whether a point keeps its limits, as `keeping.judged` has it; empty if not known."""
+    kept = each.kept
+    if kept is None or not each.summaries or not each.summaries[0].get("slo"):
+        return {}
+    summaries = list(each.summaries)
+    return judged(summaries, keeps=kept.keeps, is_sure=kept.is_sure, doubts=kept.doubts)

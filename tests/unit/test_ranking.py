@@ -50,6 +50,15 @@ def test_a_lead_is_held_against_errors_of_step_times(ends, words):
     assert words in sentence([best, second])
 
 
+def test_no_star_on_joules_under_an_assumed_cap():
+    cases = [
+        each._replace(figures=each.figures | {"energy_j": joules})
+        for each, joules in ((APART, 1.0), (TOGETHER, 2.0))
+    ]
+    assert starred("energy_j", "less", cases) == ["apart"]
+    assert starred("energy_j", "less", [cases[0]._replace(has_cap=True), cases[1]]) == []
+
+
 OPEN = case("open", interval=(80.0, inf), first=None)
 
 

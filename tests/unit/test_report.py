@@ -126,8 +126,9 @@ def test_equal_clients_are_one_row(result):
     low, high = clients["num_visits"].min(), clients["num_visits"].max()
     assert low < high
     assert f"{low}–{high}" in rows[0]
-    peak = clients["peak_used_blocks"]
-    assert f"{peak.min():,}–{peak.max():,}" in rows[0]
+    peak = 100 * clients["peak_used_blocks"] / clients["num_gpu_blocks"]
+    assert f"{peak.min():.0f}–{peak.max():.0f} %" in rows[0]
+    assert " of 1,024 " in rows[0]  # seats
 
 
 def test_different_clients_are_a_row_each_up_to_twelve():

@@ -12,6 +12,7 @@ from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.hardware.prices import price_of
 from mist_sim.metrics.spending.cost import HOURS_A_MONTH
 from mist_sim.metrics.tables.run_folder import RunFolder
+from mist_sim.report.pages.decision import decision
 from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.report.pages.page import Card
 from mist_sim.report.pages.run_page import run_page
@@ -101,8 +102,51 @@ def test_what_has_no_sheet_says_what_has(tmp_path, capsys):
     few = ("--set", "workload.lengths.num_requests=20", "-q", "--jobs", 1, "--out", tmp_path / "s")
     mist("sweep", "demo", "clients.0.count=1,2", *few)
     mist("report", tmp_path / "s", "--brief", "--out", tmp_path / "s.html", code=2)
-    assert "a run, a goodput, a plan or a comparison" in capsys.readouterr().err
+    assert "a run, a goodput, a plan, or a comparison" in capsys.readouterr().err
     assert not (tmp_path / "s.html").exists()
+
+
+def case(keeps=True, dollars=10.0, **doubts):
+    limits = {"p99_ttft_ms": {"value": 90.0, "limit": 100.0, "kept": keeps, "verdict": "pass"}}
+    sure = {"is_sure": True, "is_long": True, "has_error": True} | doubts
+    return {"keeps": keeps, "slo": limits, "usd_per_hour": dollars, **sure}
+
+
+@pytest.mark.parametrize(
+    ("cases", "question", "word", "level"),
+    [
+        ({"a": case(), "b": case(dollars=20.0)}, "May a take the place of b?", "Yes, a", "good"),
+        ({"b": case(dollars=20.0), "a": case(keeps=False)}, "May a take", "No, a misses", "bad"),
+        ({"a": case(is_sure=False), "b": case(dollars=20.0)}, "May a take", "Perhaps", "unsure"),
+        (
+            {"a": case(keeps=False, dollars=1.0), "b": case(), "c": case(dollars=20.0)},
+            "Which is the cheapest",
+            "b is the cheapest",
+            "good",
+        ),
+    ],
+)
+def test_a_comparison_answers_whether_the_cheaper_will_do(cases, question, word, level):
+    verdict, brief = decision(cases, Card("room", "-"))
+    assert brief.question.startswith(question)
+    assert verdict.word.startswith(word)
+    assert verdict.level == level
+    assert "p99 TTFT" in verdict.sentence
+    assert "$ a month" in brief.tiles[1].unit
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "demo", "--vary", "clients.0.count=2,4"),
+              ("compare", "demo", "--vary", "clients.0.count=2,4")]
+)  # fmt: skip
+def test_varied_runs_have_the_sheet_of_a_comparison(words, tmp_path):
+    few = ("--set", "workload.lengths.num_requests=60", "-q", "--jobs", 1, "--out", tmp_path / "s")
+    mist(*words, *few)
+    mist("report", tmp_path / "s", "--brief", "--out", tmp_path / "s.html")
+    html = (tmp_path / "s.html").read_text(encoding="utf-8")
+    assert re.search(r"<h1>May count=2 take the place of count=4", html)
+    assert re.findall(r"<dt>(\w+)</dt>", html) == ["limits", "cost", "room"]
+    assert f"{HOURS_A_MONTH * 4 * price_of('h100-sxm', 'on_demand').dollars:,.0f}" in html
 
 
 # ----------------------------------------------------------------------- prices

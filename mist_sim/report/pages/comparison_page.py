@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import isnan, nan
 from typing import Any
 
 from mist_sim.report.comparison import comparison_table
 from mist_sim.report.elements.cells import percent
 from mist_sim.report.elements.metric_cells import metric_cell
+from mist_sim.report.pages.decision import decision
 from mist_sim.report.pages.page import Brief, Card, Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
 from mist_sim.report.pages.sheets import cheapest_token, how_sure
@@ -27,25 +29,44 @@ _ROW = 0.27  # inches
 
 def comparison_page(summary: Mapping[str, Any], title: str) -> Page:
     """Return the report of a comparison. summary: `Comparison.summary`."""
-    sentence = summary["verdict"] or "Each column is a scenario; * marks the best of those that "
-    "keep their limits."
+    decided = decision(summary.get("judged", {}), _room(summary))
+    if decided:
+        verdict, brief = decided
+        sentences = filter(None, (verdict.sentence, summary["verdict"] * bool(summary["goodput"])))
+        verdict = replace(verdict, sentence=" ".join(sentences))
+    else:
+        verdict, brief = _verdict(summary), _brief(summary)
     return printed_page(
         title,
-        Verdict("plain", f"{len(summary['scenarios'])} scenarios.", sentence),
+        verdict,
         comparison_table(summary),
         figures=list(_drawings(summary)),
-        brief=_brief(summary),
+        brief=brief,
     )
+
+
+def _verdict(summary: Mapping[str, Any]) -> Verdict:
+    sentence = summary["verdict"] or "Each column is a scenario; * marks the best of those that "
+    "keep their limits."
+    return Verdict("plain", f"{len(summary['scenarios'])} scenarios.", sentence)
+
+
+def _room(summary: Mapping[str, Any]) -> Card:
+    cases = summary["scenarios"]
+    room = {
+        n: each["headroom"] for n, each in cases.items() if not isnan(each.get("headroom", nan))
+    }
+    if not room:
+        return Card("room", "-", note="how many more requests each serves: compare --goodput")
+    told = [f"{name} {percent(share)}" for name, share in room.items()]
+    return Card("room", told[0], "more requests", note=", ".join(told[1:]))
 
 
 def _brief(summary: Mapping[str, Any]) -> Brief:
     cases = summary["scenarios"]
     question = f"Which is best: {', '.join(cases)}?"
-    good, room = (
-        {name: each[key] for name, each in cases.items() if not isnan(each.get(key, nan))}
-        for key in ("good_request_fraction", "headroom" if summary["goodput"] else "room")
-    )
-    what = "more requests" if summary["goodput"] else "of the time"
+    shares = {name: each.get("good_request_fraction", nan) for name, each in cases.items()}
+    good = {name: share for name, share in shares.items() if not isnan(share)}
     cost = "cost_per_million_output_tokens"
     keys = (f"{cost}_at_goodput_usd", f"{cost}_usd")
     prices = {
@@ -55,7 +76,7 @@ def _brief(summary: Mapping[str, Any]) -> Brief:
     tiles = [
         _most("limits", good, "of the requests are good"),
         cheapest_token(prices),
-        _most("room", room, what),
+        _room(summary),
     ]
     bars = [each for each in summary["expected_errors"].values() if each]
     return Brief(question, how_sure("", {"expected_errors": bars[0] if bars else {}}), tiles)

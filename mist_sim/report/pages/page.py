@@ -159,7 +159,8 @@ class Page:
 
         if self.brief is None:
             raise ScenarioError(
-                "one sheet is of a run, a goodput, a plan or a comparison; leave out --brief"
+                "one sheet is of a run, a goodput, a plan, or a comparison or run --vary with "
+                "limits; leave out --brief"
             )
         lines = self.warnings
         if others := [each for each in self.told if not self.brief.concerns(each)]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.metrics.latency import limit_of, limit_title
+from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT
 from mist_sim.report.elements.cells import count, in_ms, latency, number, percent
 from mist_sim.report.pages.offered_load import offered_load
 from mist_sim.report.pages.page import Brief, Card, Cell, Detail, Drawing, Page, PageTable
@@ -89,7 +90,7 @@ def _brief(run: RunData, title: str) -> Brief:
     question = (
         f"Can {what} serve {offered_load(run)} with {limits}?" if slo else f"What can {what} serve?"
     )
-    return Brief(question, _sure(summary), [_kept(summary), monthly(summary), _room(summary)],
+    return Brief(question, _sure(summary), [_kept(summary), monthly(summary), _room(run)],
                  list(_assumed(summary)))  # fmt: skip
 
 
@@ -131,15 +132,22 @@ def _kept(summary: Mapping[str, Any]) -> Card:
     return Card("limits", f"{kept} of {len(slo)}", "kept", note=note)
 
 
-def _room(summary: Mapping[str, Any]) -> Card:
+def _room(run: RunData) -> Card:
+    """Return the tile of how full the engines are, and where capacity is told."""
+    summary, clients = run.summary, run.table("clients")
     room = summary.get("room")
+    known = clients[clients["num_gpu_blocks"] > 0]
+    use = (known["peak_used_blocks"] / known["num_gpu_blocks"]).max() if len(known) else None
+    notes = [] if use is None else [f"at the peak {percent(use)} of the KV cache is used"]
+    capacity = "mist goodput tells how much more load it carries"
     if room is None:
-        return Card(
-            "room", "-", note="not known: clients fail or start, or all requests came at once"
-        )
+        why = "not known: clients fail or start, or all requests came at once"
+        return Card("room", "-", note="; ".join([why, *notes, capacity]))
     limit = summary.get("room_limit")
-    mostly = f"; else mostly full for {limit}" if limit and room < 1 else ""
-    return Card("room", percent(room), "of the time", note=f"steps could have held more{mostly}")
+    if limit and 1 - room >= LEAST_AT_LIMIT:
+        notes.insert(0, f"else mostly full for {limit}")
+    note = "; ".join(["steps could have held more", *notes, capacity])
+    return Card("room", percent(room), "of the time", note=note)
 
 
 def _assumed(summary: Mapping[str, Any]) -> Iterator[str]:

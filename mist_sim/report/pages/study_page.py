@@ -10,7 +10,8 @@ from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.replications import Estimate
 from mist_sim.report.elements.key_labels import labels_of, value_text
 from mist_sim.report.elements.metric_cells import metric_title
-from mist_sim.report.pages.page import Drawing, Page, Verdict
+from mist_sim.report.pages.decision import decision
+from mist_sim.report.pages.page import Card, Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
 from mist_sim.report.pictures.findings.study_lines import axis_of, lines_over, plane_of
 from mist_sim.report.pictures.findings.sweep_picture import heat_map
@@ -55,7 +56,10 @@ def study_page(summary: Mapping[str, Any], title: str) -> Page:
     summary: `Study.summary`.
     """
     page = study_plots_page(summary, title)
-    return printed_page(title, page.verdict, study_table(summary), figures=page.figures)
+    cases = {each["name"]: each.get("judged", {}) for each in summary["points"]}
+    room = Card("room", "-", note="how many more requests each serves: compare --vary --goodput")
+    verdict, brief = decision(cases, room) or (page.verdict, None)
+    return printed_page(title, verdict, study_table(summary), figures=page.figures, brief=brief)
 
 
 def study_plots_page(summary: Mapping[str, Any], title: str, names: Sequence[str] = ()) -> Page:

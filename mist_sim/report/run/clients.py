@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from numpy import nan_to_num
+from numpy import nan, nan_to_num
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT
+from mist_sim.metrics.tables.tabular import column
 from mist_sim.report.elements.cells import count, number, percent, who
 from mist_sim.report.elements.widths import listed
 
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
     from mist_sim.metrics.clients.room import Room
 
 _MAX_ROWS = 12
-_TITLES = ("", "visits", "room", "decodes", "KV blocks", "step times")
+_TITLES = ("", "visits", "room", "decodes", "KV use", "step times")
 _BELOW = ("", "", "of time", "a step", "peak", "")
 
 Client = dict[str, Any]
 """The cells of a row of `Result.clients`."""
-_SHOWN = ("client", "num_visits", "room", "mean_decodes", "peak_used_blocks", "num_steps")
+_SHOWN = ("client", "num_visits", "room", "mean_decodes", "kv_use", "num_steps")
 
 
 def clients_table(result: Result) -> RenderableType:
@@ -32,10 +33,13 @@ def clients_table(result: Result) -> RenderableType:
     groups: dict[str, list[Client]] = {}
     names = result.client_groups or result.client_names
     table: dict[str, Any] = result.columns("clients")
+    blocks = zip(table["peak_used_blocks"].tolist(), table["num_gpu_blocks"].tolist(), strict=True)
+    table["kv_use"] = column(peak / most if most else nan for peak, most in blocks)
     columns = {key: table[key].tolist() for key in _SHOWN}
     for name, row in zip(names, zip(*columns.values(), strict=True), strict=True):
         groups.setdefault(name, []).append(dict(zip(columns, row, strict=True)))
-    rows = [list(_row(name, clients, estimates)) for name, clients in groups.items()]
+    seats = _seats(result, names)
+    rows = [list(_row(name, each, estimates, seats.get(name))) for name, each in groups.items()]
     if len(rows) > _MAX_ROWS:
         rest = len(rows) - _MAX_ROWS
         rows[_MAX_ROWS:] = [[f"and {rest} more", *[""] * (len(_TITLES) - 1)]]
@@ -71,15 +75,24 @@ def _at_limits(names: Sequence[str], rooms: Sequence[Room]) -> Iterator[str]:
             yield f"no room in {share} of the time at {name}, mostly for {least.limit}"
 
 
-def _row(name: str, clients: list[Client], estimates: dict[str, str]) -> Iterator[str]:
+def _seats(result: Result, names: Sequence[str]) -> dict[str, int]:
+    """Return the most requests of a step of an engine (`max_num_seqs`), where it is known."""
+    limits = zip(names, result.step_limits, strict=False)
+    return {name: max(each.sequences) for name, each in limits if each is not None}
+
+
+def _row(
+    name: str, clients: list[Client], estimates: dict[str, str], seats: int | None
+) -> Iterator[str]:
     yield f"{len(clients)} x {name}" if len(clients) > 1 else name
     yield _range((c["num_visits"] for c in clients), count)
     yield _range((c["room"] for c in clients), percent)
     for values, shown in (
         ((c["mean_decodes"] for c in clients), number),
-        ((c["peak_used_blocks"] for c in clients), count),
+        ((c["kv_use"] for c in clients), percent),
     ):
-        yield _range(values, shown) if any(c["num_steps"] for c in clients) else "-"
+        told = _range(values, shown) if any(c["num_steps"] for c in clients) else "-"
+        yield f"{told} of {count(seats)}" if shown is number and seats and told != "-" else told
     yield ", ".join(dict.fromkeys(estimates.get(c["client"], "-") for c in clients))
 
 
