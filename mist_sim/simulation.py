@@ -39,6 +39,9 @@ from mist_sim.load_generation import (
 )
 from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
 from mist_sim.metrics.assumptions import assumption_warnings
+from mist_sim.metrics.expected_errors import expected_errors
+from mist_sim.metrics.load import CLOSED, OPEN, Load
+from mist_sim.metrics.run_warnings import distance_warnings
 from mist_sim.metrics.slo_watch import SloWatch
 from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Reconfigurer, Search
@@ -260,7 +263,14 @@ class Simulation:
         if self.workload.tells_no_prefixes:
             caching = [name for name, origin in self._times.items() if origin.caches_prefixes]
             found = _joined([found, dict.fromkeys(caching, ("prefixes",))])
-        return self._warnings(found)
+        return (*distance_warnings(self.expected_errors), *self._warnings(found))
+
+    @property
+    def expected_errors(self) -> dict[str, Any]:
+        """Expected errors of the clients' TTFT and TPOT against a real engine, before a run."""
+        load = Load("", OPEN if self.workload.closed_loop is None else CLOSED)
+        settings = {c.name: _settings(c) for c in self.clients if c.traits.times is not None}
+        return expected_errors(settings, load)
 
     def _warnings(self, assumed: Mapping[str, Sequence[str]]) -> tuple[ResultWarning, ...]:
         estimates = {name: origin.estimate for name, origin in self._times.items()}

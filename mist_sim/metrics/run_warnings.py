@@ -59,13 +59,16 @@ def run_warnings(
 
 def distance_warnings(expected: Mapping[str, Any]) -> Iterator[ResultWarning]:
     """Yield how far clients are from all measured runs, if far. expected: as in the summary."""
-    bars: dict[str, list[str]] = {}
-    for client, of_client in expected.items():
-        for bar in of_client.values():
-            if line := distance_line(bar):
-                bars.setdefault(line, []).append(client)
-    for line, clients in bars.items():
-        names = tuple(dict.fromkeys(clients))
+    found: dict[str, list[str]] = {}
+    for client, bars in expected.items():
+        # the metric that is farther speaks for both
+        far = max(
+            bars.values(), key=lambda bar: len(bar.get("other", ())) if bar else 9, default={}
+        )
+        if line := distance_line(far):
+            found.setdefault(line, []).append(client)
+    for line, clients in found.items():
+        names = tuple(clients)
         yield ResultWarning(kinds.DISTANCE, line, of=names if len(names) < len(expected) else ())
 
 
@@ -73,7 +76,7 @@ def distance_line(bar: Mapping[str, Any] | None) -> str:
     """Return how far a client is from all measured runs; empty if it is near."""
     if bar is None:
         return f"No error bar: {NOTHING_LIKE_IT}. How far off these figures are is not known."
-    if bar["low"] is None:
+    if bar and bar["low"] is None:
         why = str(bar["like"]).removeprefix("not known: ")
         return f"No error bar: {why}. How far off these figures are is not known."
     if len(bar.get("other", ())) < FAR:

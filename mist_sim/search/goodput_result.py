@@ -15,7 +15,6 @@ from mist_sim.core.result_warnings import ResultWarning, over_runs
 from mist_sim.metrics.expected_errors import expected_ranges
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
-from mist_sim.metrics.run_warnings import distance_warnings
 from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.output.texts import json_text, write_text
 from mist_sim.report.presenters import GOODPUT
@@ -266,8 +265,7 @@ class Goodput(Findings):
         if self.lone_requests:
             found.append(ResultWarning(kinds.LONE_REQUESTS, self.lone_requests.sentence))
         of_runs = over_runs([_of_deciding_runs(search) for search in self.searches])
-        far = distance_warnings(self.expected_errors)
-        return (*found, *of_runs, *far, *self.known_warnings)
+        return (*found, *of_runs, *self.known_warnings)
 
     @property
     def trials(self) -> pd.DataFrame:

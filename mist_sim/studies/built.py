@@ -10,8 +10,6 @@ from typing import Any
 
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.hardware import gpu_group
-from mist_sim.metrics.expected_errors import expected_errors
-from mist_sim.metrics.load import CLOSED, OPEN, Load
 from mist_sim.metrics.spending.cost import dollars_an_hour, rent_summary
 from mist_sim.scenario import Scenario, build
 from mist_sim.simulation import Simulation
@@ -37,10 +35,7 @@ class Built:
     @cached_property
     def expected_errors(self) -> dict[str, Any]:
         """Expected errors of its clients' TTFT and TPOT against a real engine."""
-        origins = {client.name: client.traits.times for client in self.simulation.clients}
-        load = Load("", OPEN if self.workload.closed_loop is None else CLOSED)
-        settings = {name: known.settings for name, known in origins.items() if known}
-        return expected_errors(settings, load)
+        return self.simulation.expected_errors
 
     @property
     def assumed_host(self) -> dict[str, Mapping[str, Any]]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from mist_sim import Scenario, ScenarioError, Slo, simulate
 from mist_sim.metrics.expected_errors import expected_errors
+from mist_sim.metrics.load import OPEN, Load
 from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.report.pictures.marks import Points
 from mist_sim.rng import Streams
@@ -619,11 +620,11 @@ def test_a_trace_in_no_time_has_no_rate(tmp_path):
 # ------------------------------------------------------------------------------ as in mist run
 
 
-def test_expected_errors_are_those_of_any_load(mist):
+def test_expected_errors_are_those_of_any_open_loop(mist):
     """A search has runs of several loads."""
     code, out, _ = mist("llm.yaml", "--json", "-q", "--as-is", "--rates", "1:4")
     assert code == 0
-    expected = expected_errors(simulate(Scenario.from_dict(LLM)).settings)
+    expected = expected_errors(simulate(Scenario.from_dict(LLM)).settings, Load("", OPEN))
     assert json.loads(out)["expected_errors"] == expected
     _, out, _ = mist("llm.yaml", "-q", "--as-is", "--rates", "1:4")
     told = out[out.index("Expected error, nine in ten") :]

@@ -164,7 +164,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 }
 """Small scenarios, each with all that it can raise."""
 
-OF_PCIE = {"assumed host", "engine time", "penalties"}
+OF_PCIE = {"assumed host", "engine time", "penalties", "distance"}
 RAISED: dict[str, set[str]] = {
     "llamas": OF_PCIE
     | {"spec-only", "acceptance", "longest context", "tier loads", "no prefixes", "architecture"}

@@ -67,7 +67,7 @@ def run_workload(
         shown = tuple(
             each
             for each in run_warnings(result.data, recorder, warmup)
-            # `stability` says the first two, and `Goodput` the last
+            # `stability` says the first two, and what is known before a run the last
             if each.kind not in (kinds.UNSTABLE, kinds.TOO_SHORT, kinds.DISTANCE)
         )
         shown += tuple(each for each in result.known_warnings if each.kind is kinds.NEVER_CAME)
