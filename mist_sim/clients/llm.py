@@ -150,8 +150,8 @@ class LlmClient(LaidOutClient):
         """
         if self.lane_type is not Lane:
             return f"lane_type {self.lane_type.__name__}"
-        num_ranks = len(self.predictor.ranks)
-        return option_for_general(self.config, self.rules, self.memory, num_ranks, self.lockstep)
+        in_turns = self.form is None and len(self.predictor.ranks) > 1
+        return option_for_general(self.config, self.rules, self.memory, in_turns, self.lockstep)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: make the engines, with all blocks free and no sequence waiting."""
@@ -235,9 +235,10 @@ class LlmClient(LaidOutClient):
                 scheduler=scheduler,
                 max_num_seqs=share,
                 plans_ahead=self.async_scheduling,
-                predictor=self.predictor.ranks[0],
+                predictor=self.predictor,
+                form=self.form,
+                max_model_len=self.max_model_len,
                 memory=self.memory,
-                rules=self.rules,
                 new_state=partial(self._maker.state, share),
                 recorder=self.recorder,
                 client_id=self.client_id,

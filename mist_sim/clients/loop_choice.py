@@ -10,17 +10,18 @@ from mist_sim.clients.scheduling.cadence import interval_of
 
 
 def option_for_general(
-    config: EngineConfig, rules: EngineRules, memory: LaneMemory, num_ranks: int, lockstep: bool
+    config: EngineConfig, rules: EngineRules, memory: LaneMemory, in_turns: bool, lockstep: bool
 ) -> str:
     """Return the option that the engine core does not serve; empty if there is none.
 
-    rules: of the engine's version. memory: of its lanes. num_ranks: of a pipeline, and lockstep:
-    whether replicas step together, both in the client's present layout.
+    rules: of the engine's version. memory: of its lanes. in_turns: whether it is a pipeline of
+    virtual engines, and lockstep: whether replicas step together, both in the client's present
+    layout.
     """
     scheduler = config.scheduler
     is_chunked = type(scheduler) is ChunkedScheduler
     for option, is_set in (
-        ("pipeline_parallel_size", num_ranks > 1),
+        ("pipeline_parallel_size with virtual engines", in_turns),
         ("enable_expert_parallel and data_parallel_size", lockstep),
         ("speculative_config", config.speculative_config is not None),
         ("lora", config.lora is not None),

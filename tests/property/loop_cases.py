@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf, nextafter
 from typing import Any
 from unittest.mock import PropertyMock, patch
 
@@ -98,6 +99,64 @@ def crowd(number: int) -> Case:
     if rng.random() < 0.3:  # the same conversation, answers included
         jobs = [replace(job, content=((0, 60),)) for job in jobs]
     return Case(options, tuple(jobs))
+
+
+def pipeline(number: int) -> Case:
+    """A pipeline with a queue of batches, in memory for a few answers of which some end early.
+
+    Requests come, and give up, where a batch returns, or at the next float before or behind it.
+    """
+    rng = Streams(number).generator("pipeline")
+
+    def draw(least: int, most: int) -> int:
+        return int(rng.integers(least, most + 1))
+
+    def chance(part: float) -> bool:
+        return bool(rng.random() < part)
+
+    size, ranks, fills, ahead = draw(1, 4), draw(2, 4), chance(0.5), chance(0.7)
+    jobs = [Job(0.0, draw(1, 20), draw(1, 40)) for _ in range(draw(1, 6))]
+    longest = max(-((job.num_prompt_tokens + job.num_output_tokens) // -size) for job in jobs)
+    seats = draw(1, 8)
+    options = EngineOptions(
+        "chunked",
+        num_blocks=longest + draw(-1, 2 * longest),
+        block_size=size,
+        max_num_seqs=seats,
+        max_num_batched_tokens=seats + draw(0, 20),
+        max_model_len=draw(20, 50) if chance(0.3) else None,
+        whole_must_fit=chance(0.5),
+        watermark=0.2 if chance(0.2) else 0.0,
+        caching=chance(0.6),
+        uncached_first=chance(0.5),
+        async_scheduling=ahead,
+        batch_queue=True,
+        pipeline_parallel_size=ranks,
+        data_parallel_size=draw(1, 2) if chance(0.2) else 1,
+        staggers_decodes=fills and chance(0.5),
+        fills_queue=fills,
+        drains_preempted=chance(0.5),
+    )
+    jobs += [Job(float(time), draw(1, 20), draw(1, 30)) for time in sorted(rng.uniform(0, 0.2, 3))]
+    if chance(0.4):  # conversations in common, answers included
+        jobs = [replace(job, content=((draw(0, 1), draw(1, 60)),)) for job in jobs]
+    case = Case(options, tuple(jobs))
+    for _ in range(draw(0, 4)):
+        steps = run_case(case, DYADIC, "general").recorder.step_ends
+        ends = sorted(each for track in steps for each in track[:])
+        if not ends:
+            break
+        time = ends[draw(0, len(ends) - 1)]
+        if chance(0.5):
+            time = nextafter(time, inf if chance(0.5) else 0.0)
+        who = draw(0, len(jobs) - 1)
+        if chance(0.6) and not jobs[who].arrival_time:
+            jobs[who] = replace(jobs[who], timeout=time)
+        else:
+            jobs.append(Job(time, draw(1, 20), draw(1, 30), content=jobs[who].content))
+        jobs.sort(key=lambda job: job.arrival_time)
+        case = Case(options, tuple(jobs))
+    return case
 
 
 def client(case: Case, predictor: Predictor, loop: str, name: str = "engine") -> LlmClient:

@@ -38,6 +38,7 @@ from tests.property.loop_cases import (
     flows,
     general_walks,
     in_loop,
+    pipeline,
     plain_workload,
     roles,
     run_case,
@@ -175,6 +176,17 @@ def test_crowds_take_the_same_steps_in_the_core(number):
     assert_same_steps(run_case(case, DYADIC, "step"), expected)
     with without_fast_forward():
         assert_same_steps(run_case(case, DYADIC, "step"), expected)
+    for feature in features(expected):
+        event(feature)
+
+
+@pytest.mark.exact
+@examples(400)
+@given(number=st.integers(0, 2**32), predictor=st.sampled_from(PREDICTORS))
+def test_the_core_takes_the_steps_of_a_queue_of_batches(number, predictor):
+    case = pipeline(number)
+    expected = run_case(case, predictor, "general")
+    assert_same_steps(run_case(case, predictor, "step"), expected)
     for feature in features(expected):
         event(feature)
 

@@ -31,6 +31,7 @@ from mist_sim.clients.engine.core.lane import (
     STOPPED,
     Lane,
 )
+from mist_sim.clients.engine.core.pipeline import Group, Pipeline
 from mist_sim.clients.engine.core.quiet import FastForward
 from mist_sim.clients.engine.core.rows import Rows
 from mist_sim.clients.engine.core.times import Times
@@ -58,8 +59,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from mist_sim.clients.engine.queued.form import QueueForm
     from mist_sim.clients.engine.replicas import Engines
-    from mist_sim.clients.engine_rules import EngineRules
     from mist_sim.clients.kv_cache.lane_memory import LaneMemory
     from mist_sim.clients.overload import Gate
     from mist_sim.clients.scheduling import LaneState
@@ -68,9 +69,12 @@ if TYPE_CHECKING:
     from mist_sim.core.recorder import Recorder, StepRow
     from mist_sim.core.request import Request
     from mist_sim.core.visit import Visit
+    from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 Leave = Callable[["Visit", str | None], None]
 """Takes a visit that is over, and why it was rejected (None: it was served)."""
+
+NEVER = 1 << 62  # more tokens than any request has
 
 FAST_FORWARD = True
 """Whether quiet steps are taken many at a time; without it, the results are the same."""
@@ -194,9 +198,10 @@ class SteppedLane:
         scheduler: ChunkedScheduler,
         max_num_seqs: int,
         plans_ahead: bool,
-        predictor: Predictor,
+        predictor: PipelinePredictor,
+        form: QueueForm | None,
+        max_model_len: int | None,
         memory: LaneMemory,
-        rules: EngineRules,
         new_state: Callable[[], LaneState],
         recorder: Recorder,
         client_id: int,
@@ -216,14 +221,16 @@ class SteppedLane:
         self.held = HeldEntries(view, self._release_held, engine, block_bytes)
         self._look: Callable[[], None] | None = None  # called when it has stopped
         self.is_still = False
-        self._recorder, self._track = recorder, recorder.add_track(client_id, layout)
-        record = partial(write_move, recorder, self._track)
+        num_tracks = len(predictor.ranks) if form else 1
+        self._recorder = recorder
+        self._tracks = [recorder.add_track(client_id, layout) for _ in range(num_tracks)]
+        record = partial(write_move, recorder, self._tracks[0])
         self._mover = Mover(stepper.env, stores, record, self._end_move)
         self._inside: dict[int, SequenceState] = {}  # by slot
         self._coming: dict[SequenceState, None] = {}  # whose entries are on their way
         self.scheduler = scheduler
         self.caches_prefixes = caches = memory.caches_prefixes
-        traits = traits_of(predictor)
+        traits = predictor.traits
         blocks = Blocks(
             memory.num_blocks,
             memory.block_size,
@@ -231,23 +238,40 @@ class SteppedLane:
             caches,
             memory.uncached_first,
         )
-        prefixes = None
-        if caches and traits.reads_again is not None:
-            prefixes = SharedPrefixes(traits.reads_again, memory.block_size)
-        self._lane = Lane(
+        prefixes = [
+            SharedPrefixes(traits.reads_again, memory.block_size)
+            if caches and traits.reads_again is not None
+            else None
+            for _ in self._tracks
+        ]
+        rows = [rows_of(recorder, track, traits.steps_inside) for track in self._tracks]
+        times = [stepper.times_of(rank, max_num_seqs) for rank in predictor.ranks]
+        self._lane: Lane = (Lane if form is None else Pipeline)(
             len(stepper.lanes),
             *phases,
             max_num_seqs,
             scheduler.max_num_batched_tokens,
             scheduler.scheduler_reserve_full_isl,
-            plans_ahead,
-            stepper.times_of(predictor, max_num_seqs),
+            plans_ahead and form is None,
+            times[0],
             blocks,
-            rows_of(recorder, self._track, traits.steps_inside),
+            rows[0],
             view.counts,
             self,
-            prefixes,
+            prefixes[0],
         )
+        if form is not None and isinstance(self._lane, Pipeline):
+            groups = [Group(n, *each) for n, each in enumerate(zip(rows, prefixes, strict=True))]
+            self._lane.lie(
+                form.size,
+                form.stagger,
+                form.fills,
+                form.drains,
+                max_model_len or NEVER,
+                times,
+                predictor.rank_delay,
+                groups,
+            )
         self._lane.tells_prompts = gate is not None
         self._stores = stores
         if (space := memory.swap_space) is not None:
@@ -429,6 +453,7 @@ class SteppedLane:
                 self._hold(sequence)
             self._leave(visit, None)
         elif how == OUTGROWN:
+            sequence.num_tokens = self._lane.num_asked(slot)
             self._leave(visit, self.state.needs.outgrown(sequence) or "dropped")
         else:
             if self._gate is not None:
@@ -472,19 +497,19 @@ class SteppedLane:
             visit.num_cached_tokens = num_cached - visit.num_fetched_tokens
         return visit
 
-    def gap(self, time: float, gap: float) -> None:
-        """A preempted request got its next token `gap` seconds after the one before."""
-        self._recorder.record_gap(self._track, time, gap, 1)
+    def gap(self, time: float, gap: float, number: int = 1, track: int = 0) -> None:
+        """So many requests got their next token `gap` seconds after the one before."""
+        self._recorder.record_gap(self._tracks[track], time, gap, number)
 
     def emit(self, slot: int) -> None:
         """A prompt, or a preempted answer, is computed."""
         if self._gate is not None:
             self._gate.prompt_is_done(self._inside[slot])
 
-    def stay(self, slot: int, first: int, last: int, resumed: bool) -> None:
+    def stay(self, slot: int, first: int, last: int, resumed: bool, track: int = 0) -> None:
         """A request that ends or is preempted has decoded in these steps."""
         request_id = self._inside[slot].visit.request.request_id
-        self._recorder.record_tokens(self._track, request_id, first, last, resumed=resumed)
+        self._recorder.record_tokens(self._tracks[track], request_id, first, last, resumed=resumed)
 
     def copy(self, slot: int, out: bool, num_blocks: int, num_tokens: int, time: float) -> None:
         """The entries of a request are copied to the host or back, while the next step waits."""
@@ -495,7 +520,7 @@ class SteppedLane:
         store = self._stores.of(move)
         transit = store.keep(move) if out else store.fetch(move)
         self._recorder.record_move(
-            self._track,
+            self._tracks[0],
             sequence.visit.request.request_id,
             move.kind,
             move.source,

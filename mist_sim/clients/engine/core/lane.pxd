@@ -14,7 +14,7 @@ cdef long long _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED, _NO
 cdef long long _COMES, _HAS_ALL, _LOST, _MOVES, _NOTHING, _AN_ANSWER, _A_PREFIX
 cdef long long _NONE, _ENTRIES, _ENTRIES_SILENTLY
 
-cdef object longer(object column, str code, Py_ssize_t size)
+cpdef object longer(object column, str code, Py_ssize_t size)
 
 
 cdef class Lane:
@@ -207,6 +207,7 @@ cdef class Lane:
     cpdef long long queued_tokens(self, long long slot) except -1
     cpdef forget_brought(self, long long slot)
     cdef have_brought(self, long long slot)
+    cpdef long long num_asked(self, long long slot) except -1
     @cython.locals(number=cython.longlong, slot=cython.longlong)
     cpdef long long num_entries(self) except -1
     cpdef long long num_in_use(self) except -1

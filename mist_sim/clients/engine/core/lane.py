@@ -38,9 +38,10 @@ inf, nan = float("inf"), float("nan")
 # states of a slot: LEAVING has all its tokens, and the next plan does not know it; COMING has
 # blocks and no seat, and its entries are on their way; CAME: they are there; ABANDONED gave up
 # meanwhile; HELD has ended, and its blocks stay until others have copied them; COPIED: they have,
-# and the next plan does not know it; SWAPPED waits with its entries on the host
+# and the next plan does not know it; SWAPPED waits with its entries on the host; GONE has left,
+# while batches in flight compute it (`pipeline.py`)
 STATES = FREE, WAITING, PREFILL, DECODE, LEAVING = 0, 1, 2, 3, 4
-COMING, CAME, ABANDONED, HELD, COPIED, SWAPPED = 5, 6, 7, 8, 9, 10
+COMING, CAME, ABANDONED, HELD, COPIED, SWAPPED, GONE = 5, 6, 7, 8, 9, 10, 11
 # what the client is told of a request: OUTGROWN has more tokens than the whole memory holds;
 # STOPPED: the lane itself has ended its last step; COMES: its entries may come, there are blocks;
 # HAS_ALL: none need to come, the cache has as many; LOST: its entries did not come, and it waits;
@@ -68,13 +69,14 @@ _NEVER = 1 << 62
 class Notes(Protocol):
     """Hears what the records need of a lane."""
 
-    def gap(self, time: float, gap: float, /) -> None:
-        """An answer that was computed again goes on, `gap` seconds after the token before."""
+    def gap(self, time: float, gap: float, number: int = 1, track: int = 0, /) -> None:
+        """So many answers go on, `gap` seconds after the token before."""
 
-    def stay(self, slot: int, first: int, last: int, resumed: bool, /) -> None:
+    def stay(self, slot: int, first: int, last: int, resumed: bool, track: int = 0, /) -> None:
         """A request that ends or gives way has decoded in the steps from `first` up to `last`.
 
-        resumed: whether it had entries of another client, and no prompt computed before.
+        resumed: whether it had entries of another client, or was in another group of decodes, and
+        no prompt computed before. track: of the steps, one for each group.
         """
 
     def emit(self, slot: int, /) -> None:
@@ -1324,6 +1326,10 @@ class Lane:
     def have_brought(self, slot: int) -> None:
         """Note that no entries of a request are elsewhere any more."""
         self.brings[slot], self.num_brought[slot] = _NOTHING, 0
+
+    def num_asked(self, slot: int) -> int:
+        """Return the tokens of a request with those that were planned before it left."""
+        return self.tokens(slot)
 
     def num_entries(self) -> int:
         """Return the tokens of running requests that have KV entries."""

@@ -1,0 +1,905 @@
+"""A pipeline: a lane with a queue of batches, which follow one another through its ranks.
+
+Whenever the oldest batch has returned, or work comes while there is none, the next one is planned,
+and more as long as the queue has room (vLLM's `EngineCore.step_with_batch_queue`). Plans that
+compute nothing take a place in the queue, too. What a batch computes counts as computed when it is
+planned, and its tokens come when it returns. On the ranks batches never overtake one another:
+
+    start[r] = max(end[r - 1] + delay between ranks, end of the batch before on r)
+    end[r] = start[r] + time of the batch on rank r
+
+Decodes are in groups, each of which is in the same batches. `stagger` is the number of plans from
+one plan of a decode to its next one, which is made before its token comes; with 0 it is made
+afterwards. No more is planned of an answer of which one token is to come, or which reaches the
+longest context; tokens behind its last are computed in vain.
+
+Who gives way gets the tokens on their way all the same. Where steps are planned ahead and `drains`
+is false it may come back before them: its first piece ends with the tokens that have come, and
+later pieces go on with the others, unless those end the answer. Otherwise it waits for them, and
+all behind it; with `drains` others pass it, and it waits for all batches that compute it. One whose
+last token is on its way just gives its seat and blocks back then.
+
+Source: vLLM, `step_with_batch_queue` in `vllm/v1/engine/core.py`, `AsyncScheduler` in
+`vllm/v1/core/sched/async_scheduler.py`, and `num_output_placeholders` in `Scheduler.schedule`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any
+
+from mist_sim.clients.engine.core.lane import FREE, GONE, Lane, longer
+from mist_sim.errors import InvariantError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mist_sim.clients.engine.core.rows import Rows
+    from mist_sim.clients.engine.core.times import Times
+    from mist_sim.clients.prefixes.prefix_cache import Found
+    from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
+
+inf, nan = float("inf"), float("nan")
+_FREE, _WAITING, _PREFILL, _DECODE, _LEAVING = FREE, 1, 2, 3, 4
+_GONE = GONE
+_FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED = 0, 1, 2, 3, 4
+_NO_STEP = -1
+
+
+class Group:
+    """Decodes that are in the same batches, and what their track of records knows.
+
+    members: in order of admission. num_ending: of these, answers whose last token is on its way.
+    newcomers: those that were in another group, and in no batch of this one so far.
+    num_steps, ended: batches with decodes and prompts that have returned, and when the latest with
+        decodes did. joined: who decodes since then; some came from another group if `has_moved`.
+    """
+
+    def __init__(self, number: int, rows: Rows, prefixes: SharedPrefixes | None) -> None:
+        self.number, self.rows, self.prefixes = number, rows, prefixes
+        self.members: list[int] = []
+        self.num_in_flight = self.num_ending = self.context_sum = self.num_read_again = 0
+        self.newcomers: list[int] = []
+        self.num_steps = 0
+        self.ended = 0.0
+        self.joined: list[int] = []
+        self.has_moved = False
+
+
+class Batch:
+    """A batch on its way.
+
+    decodes, prompts: that get a token with it. vain, vain_prompts: those that get one behind their
+        last. pieces: of prompts, each in its place of `sizes`, the (new, computed) tokens.
+    moved: decodes that were in another group before. left: those that gave way, and get no token
+        after it.
+    ready: when the first rank may begin it; end: when it returns. goes_on: whether any of its
+        answers needs more tokens.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.decodes: list[int] = []
+        self.vain: list[int] = []
+        self.prompts: list[int] = []
+        self.vain_prompts: list[int] = []
+        self.pieces: list[int] = []
+        self.sizes: tuple[tuple[int, int], ...] = ()
+        self.moved: list[int] = []
+        self.left: list[int] = []
+        self.ready = self.end = self.busy = 0.0
+        self.num_used = self.num_decodes = self.context_sum = self.num_read_again = 0
+        self.num_new = 0
+        self.longest = -1
+        self.goes_on = False
+
+
+class Pipeline(Lane):
+    """size, stagger, fills, drains: of the `QueueForm`. longest: most tokens of a request.
+
+    ranks: what times a batch on each; delay: gives the seconds between two, for so many tokens.
+
+    batches: in the queue, oldest first; None: nothing was to compute. num_flying: the others.
+    number: of the next plan. group: of the latest plan. recent: the batch of the plan of each
+        number, modulo `stagger`.
+    context: tokens of a request that are computed, or will be by batches in flight; num_tokens:
+        those that have come. num_due, num_vain: tokens on their way, and behind the last one.
+    flights: batches in flight that compute it. entered: its tokens that others may find.
+    eligible: number of the plan that may compute it again. grouped: 1 + the number of the group in
+        which it decodes; 0: in none. home: number of that in whose track its latest tokens are.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        self.context = self.num_due = self.num_vain = self.flights = array("q")
+        self.entered = self.eligible = self.home = self.grouped = array("q")
+        super().__init__(*arguments)
+        self.batches: list[Batch | None] = []
+        self.num_flying = self.plan_number = 0
+        self.some_left = False  # since the latest plan
+        self.size, self.stagger, self.fills, self.drains = 2, 0, False, False
+        self.longest, self.needs_longest = 0, False
+
+    def lie(
+        self,
+        size: int,
+        stagger: int,
+        fills: bool,
+        drains: bool,
+        longest: int,
+        ranks: list[Times],
+        delay: Callable[[int], float],
+        groups: list[Group],
+    ) -> None:
+        """Have ranks, and a queue of batches."""
+        self.size, self.stagger, self.fills, self.drains = size, stagger, fills, drains
+        self.readmits = stagger > 0 and not drains
+        self.longest, self.ranks, self.delay = longest, ranks, delay
+        for rank in ranks:
+            self.needs_longest = self.needs_longest or rank.needs_longest
+        self.rank_ends = [0.0] * len(ranks)
+        self.groups, self.group = groups, groups[0]
+        self.recent: list[Batch | None] = [None] * stagger
+
+    # --- the queue of batches -----------------------------------------------------------------
+
+    def plan(self) -> None:
+        """Plan until the queue is full or nothing is left to compute; wait for the oldest batch."""
+        self.is_planning = False
+        batches, before = self.batches, None
+        while True:
+            if self.running or self.queue or (batches and self.some_left):
+                batch = self.next_batch()
+                batches.append(batch)
+                if len(batches) < self.size:
+                    if self.fills and (self.running or self.queue):
+                        continue
+                    if batch is not None and (self.fills or batches[0] is not None):
+                        continue
+            elif not batches:
+                self.rest()
+                return
+            if batches[0] is not None:
+                break
+            del batches[0]
+            if not self.num_flying:
+                members = list(self.queue), list(self.running)
+                if members == before and not self.has_decodes():  # nothing changes any more
+                    batches.clear()
+                    self.rest()
+                    return
+                before = members
+        self.await_oldest()
+
+    def await_oldest(self) -> None:
+        """Wait for the oldest batch, which is on its way."""
+        batch = self.batches[0]
+        if batch is None:
+            raise InvariantError("a pipeline waits for a batch of nothing")
+        self.time, self.phase = batch.end, self.end_phase
+        group = self.group
+        self.num_decodes, self.context_sum = len(group.members), group.context_sum
+
+    def has_decodes(self) -> bool:
+        """Tell whether any group has decodes."""
+        number = 0
+        for group in self.groups:
+            number += len(group.members)
+        return number > 0
+
+    def rest(self) -> None:
+        """Do nothing until a request comes."""
+        self.time = inf
+        if self.queue:
+            raise InvariantError(f"an engine sleeps with {len(self.queue)} requests waiting")
+
+    def next_batch(self) -> Batch | None:
+        """Plan the next batch and send it through the ranks; None if there is nothing to do."""
+        number, self.some_left = self.plan_number, False
+        self.group = group = self.next_group()
+        if not self.stagger:
+            for other in self.groups:
+                if other is not group and not other.num_in_flight and other.members:
+                    self.move(other, group)
+        if group.num_ending:
+            for slot in list(group.members):
+                if self.is_over(slot):
+                    self.leave_group(slot, group)
+            group.num_ending = sum([self.is_ending(slot) for slot in group.members])
+        self.schedule()
+        batch = None
+        if group.members or self.num_new:
+            batch = self.compose(group)
+            self.send(batch)
+            self.num_flying += 1
+            group.num_in_flight += 1
+        if self.stagger:
+            self.recent[number % self.stagger] = batch
+        self.plan_number += 1
+        return batch
+
+    def next_group(self) -> Group:
+        """Return the group to plan next: one that has decodes and no batch in flight."""
+        if self.stagger:
+            return self.groups[self.plan_number % self.stagger]
+        first = None
+        for group in self.groups:
+            if not group.num_in_flight:
+                if group.members:
+                    return group
+                first = first or group
+        return first or self.groups[0]
+
+    def move(self, other: Group, group: Group) -> None:
+        """Let the decodes of a group, which has no batch in flight, go to another."""
+        for slot in list(other.members):
+            self.close_stay(slot)
+            self.leave_group(slot, other)
+            self.join_group(slot, group)
+            group.newcomers.append(slot)
+
+    def join_group(self, slot: int, group: Group) -> None:
+        """Let a request decode in a group."""
+        members, place = group.members, len(group.members)
+        while place and self.ticket[members[place - 1]] > self.ticket[slot]:
+            place -= 1
+        members.insert(place, slot)
+        self.grouped[slot] = group.number + 1
+        group.context_sum += self.context[slot]
+        group.num_ending += self.is_ending(slot)
+        chain, prefixes = self.chains[slot], group.prefixes
+        if prefixes is not None and (chain is not None or prefixes.tokens):
+            number = len(members)
+            group.num_read_again = prefixes.join(
+                slot + 1, chain, number, group.context_sum + number
+            )
+
+    def leave_group(self, slot: int, group: Group) -> None:
+        """Let a request decode no more."""
+        group.members.remove(slot)
+        self.grouped[slot] = 0
+        group.context_sum -= self.context[slot]
+        group.num_ending -= self.is_ending(slot)
+        prefixes = group.prefixes
+        if prefixes is not None and (self.chains[slot] is not None or prefixes.tokens):
+            number = len(group.members)
+            group.num_read_again = prefixes.leave(slot + 1, number, group.context_sum + number)
+
+    def compose(self, group: Group) -> Batch:
+        """Return the batch of a plan, and count what it computes as computed."""
+        batch = Batch(group)
+        batch.num_used = self.blocks.num_blocks - self.blocks.num_free
+        members = group.members
+        number = batch.num_decodes = len(members)
+        batch.context_sum, batch.num_read_again = group.context_sum, group.num_read_again
+        batch.goes_on = number > 0
+        if group.newcomers:
+            batch.moved = [slot for slot in group.newcomers if slot in members]
+            group.newcomers = []
+        if self.needs_longest:
+            for slot in members:
+                batch.longest = max(batch.longest, self.context[slot])
+        group.context_sum += number
+        eligible = self.plan_number + self.stagger
+        ended = []
+        for slot in members:
+            self.context[slot] += 1
+            self.flights[slot] += 1
+            self.eligible[slot] = eligible
+            if self.is_ending(slot):
+                batch.vain.append(slot)
+                self.num_vain[slot] += 1
+                ended.append(slot)
+            else:
+                batch.decodes.append(slot)
+                self.num_due[slot] += 1
+                if self.is_ending(slot):
+                    group.num_ending += 1
+                    ended.append(slot)
+        for slot in ended:
+            if self.is_over(slot):
+                self.leave_group(slot, group)
+        if self.num_new:
+            self.compose_pieces(batch)
+        return batch
+
+    def compose_pieces(self, batch: Batch) -> None:
+        """Add the pieces of prompts to a batch."""
+        sizes = []
+        for slot in list(self.prefilling):
+            new = self.num_piece[slot]
+            if not new:
+                continue
+            sizes.append((new, self.num_computed[slot]))
+            batch.num_new += new
+            batch.pieces.append(slot)
+            self.num_piece[slot] = 0
+            self.num_computed[slot] += new
+            self.context[slot] = self.num_computed[slot]
+            self.flights[slot] += 1
+            num_known = self.num_tokens[slot] + self.num_due[slot] + self.num_vain[slot]
+            if self.num_computed[slot] == num_known:
+                self.complete(slot, batch)
+        batch.sizes = tuple(sizes)
+
+    def complete(self, slot: int, batch: Batch) -> None:
+        """Note that the token behind a prompt is on its way."""
+        self.prefilling.remove(slot)
+        self.state[slot] = _DECODE
+        self.eligible[slot] = self.plan_number + self.stagger
+        if self.is_ending(slot):
+            batch.vain_prompts.append(slot)
+            self.num_vain[slot] += 1
+        else:
+            batch.prompts.append(slot)
+            self.num_due[slot] += 1
+        if self.num_final[slot] > self.num_prompt[slot] + 1:
+            batch.goes_on = True
+        if self.stagger and not self.is_over(slot):
+            self.join_group(slot, batch.group)
+
+    def send(self, batch: Batch) -> None:
+        """Send a batch through all ranks."""
+        batch.ready = time = self.ready()
+        delay: float = self.delay(batch.num_new + batch.num_decodes)
+        ends, busy, seconds = self.rank_ends, 0.0, 0.0
+        before = None
+        for rank, times in enumerate(self.ranks):
+            if times is not before:
+                seconds = self.seconds_on(times, batch, False)
+                before = times
+            more = seconds
+            if not rank and self.stagger and not self.num_flying:  # nothing overlaps with it
+                more = self.seconds_on(times, batch, True)
+            if rank:
+                time += delay
+            free: float = ends[rank]
+            time = (time if time > free else free) + more  # max() would be a call  # noqa: FURB136
+            ends[rank] = time
+            busy += more
+        batch.end, batch.busy = time, busy
+
+    def seconds_on(self, times: Times, batch: Batch, on_the_spot: bool) -> float:
+        """Return how long a batch takes on a rank."""
+        number = batch.num_decodes
+        if not (batch.num_new or on_the_spot or self.needs_longest) and times.has_line(number):
+            return times.of_decodes(number, batch.context_sum + number - batch.num_read_again)
+        return times.ask(
+            batch.sizes, number, batch.context_sum, batch.num_read_again, batch.longest, on_the_spot
+        )
+
+    def ready(self) -> float:
+        """Return when the next batch's decodes have their tokens, so that rank 0 may begin."""
+        last: float = self.rank_ends[-1]
+        if self.stagger == 1:
+            return max(self.time, last)
+        if self.stagger:
+            before = self.recent[self.plan_number % self.stagger]
+            if before is not None and before.end > self.time and before.goes_on:
+                return before.end
+        return self.time
+
+    # --- what is on its way -------------------------------------------------------------------
+
+    def is_ending(self, slot: int) -> bool:
+        """Tell whether the last token of an answer is on its way."""
+        num_due = self.num_due[slot]
+        return num_due > 0 and self.num_tokens[slot] + num_due >= self.num_final[slot]
+
+    def is_over(self, slot: int) -> bool:
+        """Tell whether no more of an answer is planned."""
+        is_last = self.num_due[slot] == 1 or self.context[slot] + 1 >= self.longest
+        return is_last and self.is_ending(slot)
+
+    def is_stale(self, slot: int) -> bool:
+        """Tell whether one that waits has to wait for what is in flight."""
+        if self.readmits:
+            return False
+        return self.flights[slot] > 0 if self.drains else self.num_due[slot] > 0
+
+    def fresh(self) -> int:
+        """Return who is admitted next, -1: nobody before a batch has returned."""
+        for slot in self.queue:
+            if not self.is_stale(slot):
+                return slot
+            if not self.drains:
+                break
+        return -1
+
+    def last_to_give(self, slot: int) -> Batch | None:
+        """Return the latest batch on its way with a token for a request."""
+        for batch in reversed(self.batches):
+            if batch is not None and (slot in batch.decodes or slot in batch.prompts):
+                return batch
+        return None
+
+    # --- a plan -------------------------------------------------------------------------------
+
+    def schedule(self) -> bool:
+        """Give those who run the blocks of the next batch, and admit others.
+
+        A plan that preempts admits nobody.
+        """
+        num_before, members, size = len(self.running), self.group.members, self.blocks.size
+        need = 0
+        for slot in members:
+            if self.context[slot] % size == 0:
+                need += 1
+        self.decode_need = need
+        while self.is_short():
+            self.preempt_last()
+        need, self.decode_need = self.decode_need, 0
+        if need:
+            self.blocks.grow(need)
+            for slot in members:
+                if self.context[slot] % size == 0:
+                    self.num_blocks[slot] += 1
+        for slot in members:
+            self.enter_known(slot, self.num_tokens[slot])
+        if self.num_new:
+            self.give_pieces_blocks()
+        if len(self.running) < num_before:
+            return True
+        if self.queue:
+            self.admit(self.max_tokens - len(members) - self.num_new)
+        return len(self.running) > num_before
+
+    def enter_known(self, slot: int, num_tokens: int) -> None:
+        """Let others find the blocks of so many tokens, all of which are known."""
+        if num_tokens > self.entered[slot]:
+            self.entered[slot] = num_tokens
+            chain = self.chains[slot]
+            if chain is not None:
+                self.blocks.enter(chain, num_tokens)
+
+    def cut_pieces(self) -> int:
+        """Cut the next pieces of prompts that run; return the blocks that they take."""
+        self.num_new = 0
+        if not self.prefilling:
+            return 0
+        need, budget = 0, self.max_tokens - len(self.group.members)
+        for slot in self.prefilling:
+            new = min(self.num_to_go(slot), budget)
+            self.num_piece[slot] = new
+            if new:
+                budget -= new
+                self.num_new += new
+                end = self.num_computed[slot] + new
+                need += max(self.blocks.count(end) - self.num_blocks[slot], 0)
+        return need
+
+    def num_to_go(self, slot: int) -> int:
+        """Return the tokens of a prompt that its next piece may compute."""
+        num_left = self.num_tokens[slot] - self.num_computed[slot]
+        on_their_way = self.num_due[slot] + self.num_vain[slot]
+        if not on_their_way:
+            return num_left
+        is_over = self.num_computed[slot] + 2 - on_their_way >= self.num_final[slot]
+        if is_over or self.plan_number < self.eligible[slot]:
+            return 0
+        return num_left + on_their_way
+
+    def give_pieces_blocks(self) -> None:
+        """Give the pieces of prompts their blocks."""
+        for slot in self.prefilling:
+            if self.num_piece[slot]:
+                end = self.num_computed[slot] + self.num_piece[slot]
+                number = self.blocks.count(end) - self.num_blocks[slot]
+                if number > 0:
+                    self.blocks.grow(number)
+                    self.num_blocks[slot] += number
+                self.enter_known(slot, min(end, self.num_tokens[slot]))
+
+    def admit(self, budget: int) -> None:
+        """Admit requests in order of arrival while seats, memory and tokens last."""
+        blocks = self.blocks
+        found: Found | None
+        while budget and len(self.running) < self.max_num_seqs:
+            slot = self.fresh()
+            if slot < 0:
+                return
+            num_tokens, num_computed, num_shared = self.num_tokens[slot], 0, 0
+            chain, found = self.chains[slot], None
+            if chain is not None:
+                found = blocks.find(chain, num_tokens)
+                num_computed, num_shared = found.num_found * blocks.size, found.num_held
+            new = min(num_tokens - num_computed, budget)
+            need = blocks.count(num_tokens if self.whole_must_fit else num_computed + new)
+            if need - num_shared > self.room():
+                return
+            self.leave_queue(slot)
+            if chain is not None and found is not None and num_computed:
+                blocks.hold(chain, found.num_found)
+            number = blocks.count(num_computed + new)
+            blocks.grow(number - num_computed // blocks.size)
+            self.num_blocks[slot] = number
+            self.num_tickets += 1
+            self.ticket[slot] = self.num_tickets
+            self.entered[slot] = num_computed + new
+            budget -= self.begin_prompt(slot, num_computed, new)
+
+    def preempt_last(self) -> int:
+        """Take the blocks of the request admitted last, which waits before all others.
+
+        One whose last token is on its way may just give them back.
+        """
+        slot = self.running.pop()
+        is_ending, num_known = self.is_ending(slot), self.num_tokens[slot] + self.num_due[slot]
+        self.take_out(slot)
+        if is_ending and not self.readmits:
+            self.give_back(slot, self.entered[slot])
+            self.state[slot] = _LEAVING
+            return -1
+        number, num_entered = self.num_blocks[slot], self.entered[slot]
+        self.chains[slot] = self.blocks.preempt(self.chains[slot], number, num_entered)
+        self.give_nothing(slot)
+        self.num_computed[slot] = 0
+        if not is_ending and self.blocks.count(num_known) > self.blocks.num_blocks:
+            self.close_stay(slot)
+            self.note_left(slot, _OUTGROWN)
+            self.let_slot_go(slot)
+            return -1
+        if not is_ending:
+            batch = self.last_to_give(slot)
+            if batch is None:
+                self.close_stay(slot)
+            else:
+                batch.left.append(slot)
+        self.num_preempted[slot] += 1
+        self.num_queued[slot] = self.num_tokens[slot] if is_ending else num_known
+        self.wait_first(slot)
+        self.counts.go_back(self.num_queued[slot])
+        return -1
+
+    def take_out(self, slot: int) -> None:
+        """Take a request that runs out of the prompts or the decodes."""
+        if self.state[slot] == _PREFILL:
+            self.prefilling.remove(slot)
+            self.num_piece[slot] = 0
+            return
+        if self.grouped[slot]:
+            group = self.groups[self.grouped[slot] - 1]
+            if group is self.group and self.context[slot] % self.blocks.size == 0:
+                self.decode_need -= 1
+            self.leave_group(slot, group)
+
+    def give_back(self, slot: int, num_tokens: int) -> None:
+        """Give back the blocks of a request, of which others may find so many tokens."""
+        self.blocks.free(self.chains[slot], self.num_blocks[slot], num_tokens)
+        self.give_nothing(slot)
+
+    def give_nothing(self, slot: int) -> None:
+        """Note that a request has no blocks any more."""
+        self.num_blocks[slot] = self.context[slot] = self.entered[slot] = 0
+
+    # --- a batch returns ----------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Hand out the tokens of the oldest batch."""
+        batch, end = self.batches[0], self.time
+        del self.batches[0]
+        if batch is None:
+            raise InvariantError("a batch of nothing returns")
+        group = batch.group
+        self.num_flying -= 1
+        group.num_in_flight -= 1
+        if batch.moved:
+            self.resume(batch)
+        self.write_row(batch)
+        self.ended = end
+        finished = self.hand_out(batch)
+        for slot in finished:
+            self.finish(slot)
+        if self.given_up:
+            self.end_given_up()
+        self.land(batch)
+        if self.stops:
+            self.go_on_stopping()
+        else:
+            self.is_planning, self.phase = True, self.plan_phase
+        group = self.group
+        self.num_decodes, self.context_sum = len(group.members), group.context_sum
+
+    def resume(self, batch: Batch) -> None:
+        """Note that decodes go on in another group."""
+        group = batch.group
+        for slot in batch.moved:
+            if self.state[slot] != _GONE:
+                self.home[slot] = group.number
+                self.first_step[slot] = group.num_steps
+                self.resumed[slot] = 1
+                group.joined.append(slot)
+                group.has_moved = True
+
+    def hand_out(self, batch: Batch) -> list[int]:
+        """Give requests the tokens of a batch that has returned; return those who have all."""
+        finished: list[int] = []
+        for slot in batch.decodes:
+            if self.state[slot] != _GONE:
+                self.last_token_at[slot] = self.ended
+                self.get_token(slot, finished)
+        for slot in batch.prompts:
+            if self.state[slot] != _GONE:
+                self.get_token(slot, finished)
+                self.emit_in(slot, batch.group)
+                goes_on = self.state[slot] == _DECODE and not self.stagger
+                if goes_on and self.num_tokens[slot] < self.num_final[slot]:
+                    self.join_group(slot, batch.group)
+        for slot in batch.vain:
+            self.num_vain[slot] -= 1
+        for slot in batch.vain_prompts:
+            self.num_vain[slot] -= 1
+        for slot in batch.left:
+            if self.state[slot] != _GONE:
+                self.close_stay(slot)
+        if self.stagger and self.blocks.shares:
+            self.enter_come(batch)
+        return finished
+
+    def get_token(self, slot: int, finished: list[int]) -> None:
+        """Give a request a token."""
+        self.num_due[slot] -= 1
+        self.num_tokens[slot] += 1
+        if self.state[slot] == _WAITING:
+            chain = self.chains[slot]
+            if chain is not None:
+                chain.found = None  # it has more to look for
+        if self.num_tokens[slot] == self.num_final[slot]:
+            finished.append(slot)
+
+    def enter_come(self, batch: Batch) -> None:
+        """Let others find blocks whose tokens have come with a batch."""
+        several = [*batch.decodes, *batch.prompts]
+        if batch.prompts:
+            several.sort(key=self.ticket.__getitem__)
+        for slot in several:
+            if self.state[slot] in (_PREFILL, _DECODE):
+                on_their_way = self.num_due[slot] + self.num_vain[slot]
+                self.enter_known(slot, self.context[slot] - on_their_way)
+
+    def land(self, batch: Batch) -> None:
+        """Let those go that have left, and that no batch computes any more."""
+        for several in (batch.decodes, batch.vain, batch.pieces):
+            for slot in several:
+                self.flights[slot] -= 1
+                if not self.flights[slot] and self.state[slot] == _GONE:
+                    self.release(slot)
+
+    def write_row(self, batch: Batch) -> None:
+        """Write a batch that returns now, and the gaps of decodes that had stood still."""
+        group, rows, end = batch.group, batch.group.rows, self.time
+        num_gone = len(batch.vain)
+        for slot in batch.decodes:
+            if self.state[slot] == _GONE:
+                num_gone += 1
+        self.num_beside = num_gaps = batch.num_decodes - num_gone
+        if num_gaps:
+            self.num_given += num_gaps
+            if group.ended != batch.ready or group.has_moved:
+                num_gaps = self.write_gaps(group, num_gaps, batch.ready)
+            group.ended = end
+            if group.joined or group.has_moved:
+                group.joined, group.has_moved = [], False
+        group.num_steps += 1
+        num_before = num_pairs = 0
+        for new, before in batch.sizes:
+            num_before += before
+            num_pairs += new * before + new * (new + 1) // 2
+        rows.add_end(end)
+        rows.add(
+            (
+                batch.ready,
+                1,
+                len(batch.sizes),
+                batch.num_new,
+                batch.num_decodes,
+                batch.context_sum,
+                num_before,
+                num_pairs,
+                batch.busy,
+                self.counts.num_waiting,
+                batch.num_used,
+                num_gaps,
+                0,
+            )
+        )
+
+    def write_gaps(self, group: Group, number: int, start: float) -> int:
+        """Write the gaps of decodes that had no token when their step began.
+
+        number: of decodes. Returns how many had one.
+        """
+        end, num_fresh = self.time, 0
+        for slot in group.joined:
+            last = self.last_token_at[slot]
+            if last == start:
+                num_fresh += 1
+            elif last == last:
+                self.notes.gap(end, end - last, 1, group.number)
+        number -= len(group.joined)
+        if group.ended == start:
+            num_fresh += number
+        elif number:
+            self.notes.gap(end, end - group.ended, number, group.number)
+        return num_fresh
+
+    def emit_in(self, slot: int, group: Group) -> None:
+        """Give the token that a whole prompt, or a preempted answer, emits."""
+        if self.tells_prompts:
+            self.notes.emit(slot)
+        if self.first_token_at[slot] != self.first_token_at[slot]:
+            self.first_token_at[slot], self.num_ahead_of[slot] = self.ended, self.num_beside
+        self.num_given += 1
+        self.num_beside += 1
+        if self.last_token_at[slot] == self.last_token_at[slot]:
+            self.notes.gap(self.ended, self.ended - self.last_token_at[slot], 1, group.number)
+        self.last_token_at[slot] = self.ended
+        self.first_step[slot], self.home[slot] = group.num_steps, group.number
+        if self.num_tokens[slot] < self.num_final[slot]:
+            group.joined.append(slot)
+
+    def close_stay(self, slot: int) -> None:
+        """Record the steps that gave a request its tokens since its prompt was computed."""
+        group = self.groups[self.home[slot]]
+        if slot in group.joined:
+            group.joined.remove(slot)
+        self.end_stay(slot)
+
+    def end_stay(self, slot: int) -> None:
+        """Record these steps of an answer that ends."""
+        first = self.first_step[slot]
+        if first != _NO_STEP:
+            group = self.groups[self.home[slot]]
+            self.notes.stay(slot, first, group.num_steps, self.resumed[slot] > 0, group.number)
+            self.first_step[slot], self.resumed[slot] = _NO_STEP, 0
+
+    def finish(self, slot: int) -> None:
+        """Let a request go that has all its tokens."""
+        state = self.state[slot]
+        if state == _WAITING:  # it does not come back
+            self.leave_queue(slot)
+            self.num_preempted[slot] -= 1
+            self.counts.begin(self.num_queued[slot])
+        elif state != _LEAVING:
+            number = max(self.entered[slot], self.context[slot] - self.num_vain[slot])
+            self.leave_running(slot, number)
+        self.some_left = True
+        self.end_stay(slot)
+        self.note_left(slot, _FINISHED)
+        self.let_slot_go(slot)
+
+    def leave_running(self, slot: int, num_tokens: int) -> None:
+        """Take seat and blocks of a request back, of which others may find so many tokens."""
+        self.take_out(slot)
+        self.running.remove(slot)
+        self.give_back(slot, num_tokens)
+
+    def let_slot_go(self, slot: int) -> None:
+        """Let another have a slot, as soon as no batch computes the request that had it."""
+        if self.flights[slot]:
+            self.state[slot] = _GONE
+        else:
+            self.release(slot)
+
+    def release(self, slot: int) -> None:
+        """Let another request have a slot."""
+        self.num_due[slot] = self.num_vain[slot] = self.flights[slot] = 0
+        self.context[slot] = self.entered[slot] = self.eligible[slot] = 0
+        Lane.release(self, slot)
+
+    # --- who gives up, and what stops the lane ------------------------------------------------
+
+    def give_up(self, now: float, slot: int) -> bool:
+        """Let a request go whose sender gives up now; return whether it leaves at once.
+
+        One that runs leaves when the next batch has returned.
+        """
+        if self.num_flying and self.state[slot] in (_PREFILL, _DECODE):
+            self.given_up.append((now, slot))
+            return False
+        self.let_go(slot)
+        self.wake(now)
+        return True
+
+    def end_given_up(self) -> None:
+        """Let those go that gave up since the batch before, unless they are done."""
+        given_up, self.given_up = self.given_up, []
+        for _, slot in given_up:
+            state = self.state[slot]
+            if state not in (_GONE, _FREE):
+                self.note_left(slot, _GIVEN_UP_WAITING if state == _WAITING else _GIVEN_UP)
+                self.let_go(slot)
+
+    def let_go(self, slot: int) -> None:
+        """Take a request out that is given up; batches in flight compute it in vain."""
+        state = self.state[slot]
+        if state == _WAITING:
+            self.leave_queue(slot)
+        elif state != _LEAVING:
+            self.leave_running(slot, self.entered[slot])
+        self.some_left = True
+        self.close_stay(slot)
+        self.let_slot_go(slot)
+
+    def halt(self) -> None:
+        """Lose the batches in flight, and rest: those that gave up are let go."""
+        batches, self.batches = self.batches, []
+        self.time, self.is_planning, self.is_halted = inf, True, True
+        self.num_flying = 0
+        for batch in batches:
+            if batch is not None:
+                batch.group.num_in_flight = 0
+                for slot in batch.decodes + batch.prompts:
+                    self.num_due[slot] = 0
+                for slot in batch.vain + batch.vain_prompts:
+                    self.num_vain[slot] = 0
+                self.land(batch)
+        self.end_given_up()
+
+    def stop_at_end(self) -> bool:
+        """Plan no more; return whether no batch is in flight. Else it rests behind the last."""
+        self.stops = True
+        self.batches = [batch for batch in self.batches if batch is not None]
+        self.is_planning = False
+        if not self.num_flying:
+            self.halt()
+            return True
+        self.await_oldest()
+        return False
+
+    def go_on_stopping(self) -> None:
+        """Wait for the next batch in flight, or rest."""
+        if self.num_flying:
+            self.await_oldest()
+        else:
+            self.halt()
+            self.note_left(-1, _STOPPED)
+
+    def take_off(self, slot: int) -> int:
+        """Take a request that runs out of a lane that has stopped; return its computed tokens."""
+        num_computed = self.context[slot]
+        self.take_out(slot)
+        self.close_stay(slot)
+        self.state[slot] = _PREFILL
+        return num_computed
+
+    def write(self) -> None:
+        """Write the steps that have ended: they are written."""
+        for group in self.groups:
+            group.rows.hand_over_ends()
+
+    # --- what others read ---------------------------------------------------------------------
+
+    def is_seen(self) -> bool:
+        """Tell whether others see what it does next, or its order among lanes."""
+        return True
+
+    def tokens(self, slot: int) -> int:
+        """Return the tokens of a request that have come."""
+        return self.num_tokens[slot]
+
+    def num_asked(self, slot: int) -> int:
+        """Return the tokens of a request with those on their way."""
+        return self.num_tokens[slot] + self.num_due[slot]
+
+    def num_entries(self) -> int:
+        """Return the tokens of running requests that have KV entries."""
+        number = 0
+        for slot in self.running:
+            number += self.context[slot]
+        return number
+
+    def score(self) -> int:
+        """Return how busy it is, see `least_loaded`."""
+        return 4 * len(self.queue) + len(self.running)
+
+    def make_room(self) -> None:
+        """Double the slots."""
+        Lane.make_room(self)
+        self.context = longer(self.context, "q", self.num_slots)
+        self.num_due = longer(self.num_due, "q", self.num_slots)
+        self.num_vain = longer(self.num_vain, "q", self.num_slots)
+        self.flights = longer(self.flights, "q", self.num_slots)
+        self.entered = longer(self.entered, "q", self.num_slots)
+        self.eligible = longer(self.eligible, "q", self.num_slots)
+        self.home = longer(self.home, "q", self.num_slots)
+        self.grouped = longer(self.grouped, "q", self.num_slots)
