@@ -949,18 +949,6 @@ MUTANTS = [
         "                0.0,\n                queued_at - sent_at",
     ),
     Mutant(
-        "a stretch of a pipeline begins though an answer preempted in flight may come back",
-        f"{ENGINE}/queued/settled.py",
-        "[*state.waiting.stale]",
-        "[]",
-    ),
-    Mutant(
-        "a stretch of a pipeline goes on although a request that comes is first in line",
-        f"{ENGINE}/queued/settled.py",
-        " or not state.waiting.adds_at_end",
-        "",
-    ),
-    Mutant(
         "re-sharding: prompts go on while entries wait in the buffer",
         f"{RESHARDING}/phases.py",
         "if any(_is_buffered(lane) for lane in self.lanes):",

@@ -220,7 +220,6 @@ class LlmClient(LaidOutClient):
             client_id=self.client_id,
             num_engines=self.data_parallel_size,
             lines=may_use_lines(self.config, self.memory),
-            enters_later=self._enters_later,
         )
 
     def _stepped(self) -> Engines:

@@ -115,7 +115,8 @@ def pipeline(number: int) -> Case:
         return bool(rng.random() < part)
 
     size, ranks, fills, ahead = draw(1, 4), draw(2, 4), chance(0.5), chance(0.7)
-    jobs = [Job(0.0, draw(1, 20), draw(1, 40)) for _ in range(draw(1, 6))]
+    most = 150 if chance(0.4) else 40
+    jobs = [Job(0.0, draw(1, 20), draw(1, most)) for _ in range(draw(1, 6))]
     longest = max(-((job.num_prompt_tokens + job.num_output_tokens) // -size) for job in jobs)
     seats = draw(1, 8)
     options = EngineOptions(

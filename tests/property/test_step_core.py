@@ -187,6 +187,8 @@ def test_the_core_takes_the_steps_of_a_queue_of_batches(number, predictor):
     case = pipeline(number)
     expected = run_case(case, predictor, "general")
     assert_same_steps(run_case(case, predictor, "step"), expected)
+    with without_fast_forward():
+        assert_same_steps(run_case(case, predictor, "step"), expected)
     for feature in features(expected):
         event(feature)
 

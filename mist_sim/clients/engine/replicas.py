@@ -32,7 +32,6 @@ class Engines:
     lockstep: whether all lanes step together. async_scheduling: whether each plans ahead.
     num_engines: how many there are; each has as many lanes as its part of the shares.
     client_id: orders them among those of other clients whose steps end at the same time.
-    enters_later: whether requests wait before they come to an engine.
     """
 
     def __init__(
@@ -47,7 +46,6 @@ class Engines:
         client_id: int,
         num_engines: int,
         lines: bool = False,
-        enters_later: bool = False,
     ) -> None:
         first, size = predictor.ranks[0], len(shares) // num_engines
         self.lanes = lanes = [make_lane(share, n // size) for n, share in enumerate(shares)]
@@ -61,9 +59,7 @@ class Engines:
             members = [lane for group in several for lane in group]
             self._members.append(members)
             if isinstance(members[0], QueuedLane):
-                is_alone = len(together) == 1 and not enters_later
-                engine = QueueEngine(env, members[0], predictor, phases, is_alone=is_alone)
-                self.all.append(engine)
+                self.all.append(QueueEngine(env, members[0], predictor, phases))
             elif size > 1:
                 self.all.append(PipelineEngine(env, several, predictor, phases))
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -13,10 +13,6 @@ from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.step_track import TokenCount, write_move
 from mist_sim.core.batch import StepBatch, StepGrowth, attended
 from mist_sim.core.recorder import Recorder
-
-Row = tuple[float, int, int, int, int, int, int, int, float, int, int, int, int]
-"""Start, steps, chunks, new tokens, decodes, their context, that of prompts, pairs, busy, waiting,
-blocks, gaps, extrapolated: the columns of `step_table`."""
 
 
 class StepRecords:
@@ -126,35 +122,6 @@ class StepRecords:
                 0,
             )
         )
-
-    @property
-    def takes_rows(self) -> bool:
-        """Whether `rows` may be called."""
-        return self._sink is not None
-
-    @property
-    def last_decode_end(self) -> float:
-        """When the latest step with decodes ended, seconds."""
-        return self._last_decode_end
-
-    @property
-    def some_resumed(self) -> bool:
-        """Whether decodes resumed that no step has given a token since."""
-        return self._some_resumed
-
-    def rows(self, rows: Sequence[Row], ends: Sequence[float]) -> None:
-        """Write single steps of the same decodes, each beginning when the one before ends.
-
-        The first begins when the latest step ended, and all its decodes got a token then.
-        rows: of each, as the recorder's steps have them. ends: of each, seconds.
-        """
-        _, all_ends, add_all = self._sink  # type: ignore[misc]
-        add_all(rows)
-        all_ends.extend(ends)
-        self.streamed.number += sum([row[4] for row in rows])
-        self._num_steps += len(rows)
-        self._last_decode_end = ends[-1]
-        self._newly_decoding.clear()
 
     def _stalls(self, run: Run, num_decodes: int) -> int:
         """Record the gaps of decodes that waited for prefill steps; return how many did not."""

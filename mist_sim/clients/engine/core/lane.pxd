@@ -35,7 +35,7 @@ cdef class Lane:
     cdef public long long phase, place, seen_at, num_steps
     cdef public list left
     cdef public bint is_watched, tells_prompts
-    cdef readonly bint stops, is_halted
+    cdef readonly bint stops, is_halted, is_pipeline
     cdef readonly bint is_planning
     cdef public double start, ended, known_until
     cdef public bint was_ahead, has_changed, is_alone, is_blocked
@@ -217,3 +217,4 @@ cdef class Lane:
     cpdef long long score(self) except -1
     @cython.locals(before=cython.longlong)
     cdef make_room(self)
+    cdef bint skip(self, double until) except -1

@@ -196,6 +196,7 @@ class Lane:
         # steps that `quiet` took at once: how many more it may take, -1 if it has not looked;
         # how many have not taken their blocks yet; the seconds of some more
         self.num_quiet, self.lag = 0, 0
+        self.is_pipeline = False  # which takes its own
         self.ahead, self.num_ahead, self.next_ahead = array("d"), 0, 0
         # columns by slot; of a decode, `num_tokens` and `num_blocks` are those when it joined in
         # `first_step`, and `last_step` is the number of the step that ends its answer
@@ -1360,6 +1361,10 @@ class Lane:
         num_waiting = len(self.queue) + len(self.moved) + len(self.loaded) + self.num_coming
         num_waiting += len(self.swapped)
         return 4 * num_waiting + self.num_decodes + len(self.prefilling)
+
+    def skip(self, until: float) -> bool:
+        """Take quiet batches that return before a time; return whether any did (`Pipeline`)."""
+        return False
 
     def make_room(self) -> None:
         """Double the slots."""

@@ -3,6 +3,7 @@ cimport cython
 from mist_sim.clients.engine.core.lane cimport Lane
 from mist_sim.clients.engine.core.rows cimport Rows
 from mist_sim.clients.engine.core.times cimport Times
+from mist_sim.clients.prefixes.prefix_cache cimport Chain
 from mist_sim.clients.prefixes.shared_prefixes cimport SharedPrefixes
 
 cdef double inf, nan
@@ -15,7 +16,10 @@ cdef class Group:
     cdef readonly Rows rows
     cdef SharedPrefixes prefixes
     cdef readonly list members
-    cdef list newcomers, joined
+    cdef list newcomers, joined, now, turns
+    cdef long long num_planned, num_back, last_plan, num_left, version
+    cdef double delay
+    cdef bint is_planned_last
     cdef long long num_in_flight, num_ending, context_sum, num_read_again, num_steps
     cdef double ended
     cdef bint has_moved
@@ -26,12 +30,13 @@ cdef class Batch:
     cdef list decodes, vain, prompts, vain_prompts, pieces, moved, left
     cdef tuple sizes
     cdef double ready, end, busy
-    cdef long long num_used, num_decodes, context_sum, num_read_again, num_new, longest
+    cdef long long num_used, num_decodes, context_sum, num_read_again, num_new, longest, version
     cdef bint goes_on
 
 
 cdef class Pipeline(Lane):
-    cdef list batches, ranks, rank_ends, groups, recent
+    cdef list batches, ranks, groups, recent
+    cdef double[::1] rank_ends
     cdef Group group
     cdef object delay
     cdef long long num_flying, plan_number, size, stagger, longest
@@ -65,13 +70,13 @@ cdef class Pipeline(Lane):
     @cython.locals(sizes=list, slot=cython.longlong, new=cython.longlong, num_known=cython.longlong)
     cdef compose_pieces(self, Batch batch)
     cdef complete(self, long long slot, Batch batch)
-    @cython.locals(time=cython.double, delay=cython.double, ends=list, busy=cython.double,
+    @cython.locals(time=cython.double, ends="double[::1]", busy=cython.double,
                    seconds=cython.double, before=Times, times=Times, rank=cython.Py_ssize_t,
                    more=cython.double, free=cython.double)
-    cdef send(self, Batch batch)
+    cdef send(self, Batch batch, double delay)
     @cython.locals(number=cython.longlong)
     cdef double seconds_on(self, Times times, Batch batch, bint on_the_spot) except? -1
-    @cython.locals(last=cython.double, before=Batch)
+    @cython.locals(before=Batch)
     cdef double ready(self) except? -1
     @cython.locals(num_due=cython.longlong)
     cdef bint is_ending(self, long long slot) noexcept
@@ -116,8 +121,8 @@ cdef class Pipeline(Lane):
     @cython.locals(several=list, slot=cython.longlong)
     cdef land(self, Batch batch)
     @cython.locals(group=Group, rows=Rows, end=cython.double, num_gone=cython.longlong,
-                   num_gaps=cython.longlong, slot=cython.longlong, num_before=cython.longlong,
-                   num_pairs=cython.longlong, new=cython.longlong, before=cython.longlong)
+                   num_gaps=cython.longlong, slot=cython.longlong, number=cython.longlong,
+                   is_alone=cython.bint, steady=cython.bint, goes_on=cython.bint)
     cdef write_row(self, Batch batch)
     @cython.locals(end=cython.double, num_fresh=cython.longlong, slot=cython.longlong,
                    last=cython.double)
@@ -132,6 +137,19 @@ cdef class Pipeline(Lane):
     cdef leave_running(self, long long slot, long long num_tokens)
     cdef let_slot_go(self, long long slot)
     cdef release(self, long long slot)
+    @cython.locals(batch=Batch, group=Group, number=cython.longlong)
+    cdef bint skip(self, double until) except -1
+    @cython.locals(slot=cython.longlong)
+    cdef bint may_admit(self) except -1
+    @cython.locals(members=list, size=cython.longlong, number=cython.longlong,
+                   slot=cython.longlong, left=cython.longlong, chain=Chain)
+    cdef bint make_ready(self, Group group) except -1
+    @cython.locals(batch=Batch, before=Group, group=Group, rows=Rows, size=cython.longlong,
+                   number=cython.longlong, need=cython.longlong, end=cython.double)
+    cdef bint turn_batch(self) except -1
+    @cython.locals(num_back=cython.longlong, num_planned=cython.longlong, slot=cython.longlong,
+                   num_known=cython.longlong)
+    cdef settle_group(self, Group group)
     cpdef bint give_up(self, double now, long long slot) except -1
     @cython.locals(state=cython.longlong, slot=cython.longlong)
     cdef end_given_up(self)

@@ -49,10 +49,11 @@ _NO_STEP = -1
 class Group:
     """Decodes that are in the same batches, and what their track of records knows.
 
-    members: in order of admission. num_ending: of these, answers whose last token is on its way.
-    newcomers: those that were in another group, and in no batch of this one so far.
-    num_steps, ended: batches with decodes and prompts that have returned, and when the latest with
-        decodes did. joined: who decodes since then; some came from another group if `has_moved`.
+    members: in order of admission; version grows with every change of them. num_ending: those whose
+        last token is on its way. newcomers: those that were in another group, and in no batch of
+        this one so far.
+    num_steps, ended: batches that have returned, and when the latest with decodes did. joined: who
+        decodes since then; some came from another group if `has_moved`.
     """
 
     def __init__(self, number: int, rows: Rows, prefixes: SharedPrefixes | None) -> None:
@@ -60,10 +61,17 @@ class Group:
         self.members: list[int] = []
         self.num_in_flight = self.num_ending = self.context_sum = self.num_read_again = 0
         self.newcomers: list[int] = []
-        self.num_steps = 0
+        self.num_steps = self.version = 0
         self.ended = 0.0
         self.joined: list[int] = []
         self.has_moved = False
+        # of quiet batches: those planned and returned, whether the latest was planned, and when;
+        # how many more may be, the members, those by the blocks that they take, and the delay
+        self.num_planned = self.num_back = self.last_plan = self.num_left = 0
+        self.is_planned_last = False
+        self.now: list[int] = []
+        self.turns: list[int] = []
+        self.delay = 0.0
 
 
 class Batch:
@@ -74,7 +82,8 @@ class Batch:
     moved: decodes that were in another group before. left: those that gave way, and get no token
         after it.
     ready: when the first rank may begin it; end: when it returns. goes_on: whether any of its
-        answers needs more tokens.
+        answers needs more tokens. version: of its group, if it gives its members a token, and
+        nothing else; else -1.
     """
 
     def __init__(self, group: Group) -> None:
@@ -90,7 +99,7 @@ class Batch:
         self.ready = self.end = self.busy = 0.0
         self.num_used = self.num_decodes = self.context_sum = self.num_read_again = 0
         self.num_new = 0
-        self.longest = -1
+        self.longest = self.version = -1
         self.goes_on = False
 
 
@@ -118,6 +127,7 @@ class Pipeline(Lane):
         self.some_left = False  # since the latest plan
         self.size, self.stagger, self.fills, self.drains = 2, 0, False, False
         self.longest, self.needs_longest = 0, False
+        self.is_pipeline = True
 
     def lie(
         self,
@@ -136,7 +146,7 @@ class Pipeline(Lane):
         self.longest, self.ranks, self.delay = longest, ranks, delay
         for rank in ranks:
             self.needs_longest = self.needs_longest or rank.needs_longest
-        self.rank_ends = [0.0] * len(ranks)
+        self.rank_ends = array("d", bytes(8 * len(ranks)))
         self.groups, self.group = groups, groups[0]
         self.recent: list[Batch | None] = [None] * stagger
 
@@ -176,6 +186,7 @@ class Pipeline(Lane):
         if batch is None:
             raise InvariantError("a pipeline waits for a batch of nothing")
         self.time, self.phase = batch.end, self.end_phase
+        self.num_quiet = -1  # the next batches may be
         group = self.group
         self.num_decodes, self.context_sum = len(group.members), group.context_sum
 
@@ -189,6 +200,7 @@ class Pipeline(Lane):
     def rest(self) -> None:
         """Do nothing until a request comes."""
         self.time = inf
+        self.write()
         if self.queue:
             raise InvariantError(f"an engine sleeps with {len(self.queue)} requests waiting")
 
@@ -209,7 +221,7 @@ class Pipeline(Lane):
         batch = None
         if group.members or self.num_new:
             batch = self.compose(group)
-            self.send(batch)
+            self.send(batch, self.delay(batch.num_new + batch.num_decodes))
             self.num_flying += 1
             group.num_in_flight += 1
         if self.stagger:
@@ -243,6 +255,7 @@ class Pipeline(Lane):
         while place and self.ticket[members[place - 1]] > self.ticket[slot]:
             place -= 1
         members.insert(place, slot)
+        group.version += 1
         self.grouped[slot] = group.number + 1
         group.context_sum += self.context[slot]
         group.num_ending += self.is_ending(slot)
@@ -256,6 +269,7 @@ class Pipeline(Lane):
     def leave_group(self, slot: int, group: Group) -> None:
         """Let a request decode no more."""
         group.members.remove(slot)
+        group.version += 1
         self.grouped[slot] = 0
         group.context_sum -= self.context[slot]
         group.num_ending -= self.is_ending(slot)
@@ -300,6 +314,8 @@ class Pipeline(Lane):
                 self.leave_group(slot, group)
         if self.num_new:
             self.compose_pieces(batch)
+        elif not ended and not batch.moved:
+            batch.version = group.version
         return batch
 
     def compose_pieces(self, batch: Batch) -> None:
@@ -337,10 +353,9 @@ class Pipeline(Lane):
         if self.stagger and not self.is_over(slot):
             self.join_group(slot, batch.group)
 
-    def send(self, batch: Batch) -> None:
-        """Send a batch through all ranks."""
+    def send(self, batch: Batch, delay: float) -> None:
+        """Send a batch through all ranks, with so many seconds between two."""
         batch.ready = time = self.ready()
-        delay: float = self.delay(batch.num_new + batch.num_decodes)
         ends, busy, seconds = self.rank_ends, 0.0, 0.0
         before = None
         for rank, times in enumerate(self.ranks):
@@ -352,7 +367,7 @@ class Pipeline(Lane):
                 more = self.seconds_on(times, batch, True)
             if rank:
                 time += delay
-            free: float = ends[rank]
+            free = ends[rank]
             time = (time if time > free else free) + more  # max() would be a call  # noqa: FURB136
             ends[rank] = time
             busy += more
@@ -369,9 +384,8 @@ class Pipeline(Lane):
 
     def ready(self) -> float:
         """Return when the next batch's decodes have their tokens, so that rank 0 may begin."""
-        last: float = self.rank_ends[-1]
         if self.stagger == 1:
-            return max(self.time, last)
+            return max(self.time, self.rank_ends[-1])
         if self.stagger:
             before = self.recent[self.plan_number % self.stagger]
             if before is not None and before.end > self.time and before.goes_on:
@@ -631,7 +645,7 @@ class Pipeline(Lane):
         for slot in batch.left:
             if self.state[slot] != _GONE:
                 self.close_stay(slot)
-        if self.stagger and self.blocks.shares:
+        if self.stagger and self.blocks.caches:
             self.enter_come(batch)
         return finished
 
@@ -680,28 +694,14 @@ class Pipeline(Lane):
             if group.joined or group.has_moved:
                 group.joined, group.has_moved = [], False
         group.num_steps += 1
-        num_before = num_pairs = 0
-        for new, before in batch.sizes:
-            num_before += before
-            num_pairs += new * before + new * (new + 1) // 2
-        rows.add_end(end)
-        rows.add(
-            (
-                batch.ready,
-                1,
-                len(batch.sizes),
-                batch.num_new,
-                batch.num_decodes,
-                batch.context_sum,
-                num_before,
-                num_pairs,
-                batch.busy,
-                self.counts.num_waiting,
-                batch.num_used,
-                num_gaps,
-                0,
-            )
-        )
+        number, is_alone = batch.num_decodes, not (batch.sizes or rows.chunks)
+        steady = is_alone and rows.num_decodes == number and num_gaps == number
+        goes_on = steady and rows.num_steps > 0 and rows.end == batch.ready
+        if not goes_on or rows.context_sum + rows.num_steps * number != batch.context_sum:
+            rows.begin(batch.ready, batch.sizes, number, batch.context_sum, num_gaps)
+            rows.busy = 0.0
+        rows.busy += batch.busy
+        rows.note_end(end, self.counts.num_waiting, batch.num_used)
 
     def write_gaps(self, group: Group, number: int, start: float) -> int:
         """Write the gaps of decodes that had no token when their step began.
@@ -786,6 +786,137 @@ class Pipeline(Lane):
         self.context[slot] = self.entered[slot] = self.eligible[slot] = 0
         Lane.release(self, slot)
 
+    # --- batches in which nothing happens but the next token of each decode ---------------------
+
+    def skip(self, until: float) -> bool:
+        """Take the batches that return before a time while each plan is like the one before it.
+
+        Returns whether there was any.
+        """
+        self.num_quiet = 0
+        waits = self.prefilling or self.given_up or self.needs_longest or self.stops
+        if waits or len(self.batches) != self.size or self.time >= until or self.may_admit():
+            return False
+        for batch in self.batches:
+            if batch is None or batch.version != batch.group.version:
+                return False
+        for group in self.groups:
+            if not self.make_ready(group):
+                return False
+        number = 0
+        while self.time < until and self.turn_batch():
+            number += 1
+        if number:
+            self.some_left = False
+            for group in self.groups:
+                if group.num_planned or group.num_back:
+                    self.settle_group(group)
+        self.await_oldest()
+        self.num_quiet = 0 if self.time < until else -1
+        return number > 0
+
+    def may_admit(self) -> bool:
+        """Tell whether a plan of decodes alone may admit anybody."""
+        if not self.queue or len(self.running) == self.max_num_seqs:
+            return False
+        slot = self.fresh()
+        if slot < 0:
+            return False
+        return self.chains[slot] is not None or self.blocks.count(1) <= self.room()
+
+    def make_ready(self, group: Group) -> bool:
+        """Find out what quiet batches of a group have in common; return whether any may be."""
+        members, size = group.members, self.blocks.size
+        number = len(members)
+        group.num_planned = group.num_back = 0
+        if not number:
+            return not group.num_in_flight
+        if group.num_ending or group.joined or group.has_moved or group.newcomers:
+            return False
+        group.delay = self.delay(number)
+        group.turns = [0] * size
+        group.num_left = self.longest
+        for slot in members:
+            chain = self.chains[slot]
+            if chain is not None and chain.num_held < chain.num_shared:
+                return False
+            group.turns[self.context[slot] % size] += 1
+            left = self.num_final[slot] - self.num_tokens[slot] - self.num_due[slot]
+            group.num_left = min(group.num_left, left)
+        group.now = list(members)
+        return True
+
+    def turn_batch(self) -> bool:
+        """Let the oldest batch return, and plan the next one; return False if that is not quiet."""
+        batch = self.batches[0]
+        if batch is None:
+            return False
+        before, rows, size = batch.group, batch.group.rows, self.blocks.size
+        group = self.groups[self.plan_number % self.stagger] if self.stagger else before
+        number = len(group.members)
+        if batch.ready != before.ended or not number or group.num_left < 2 or self.num_flying < 2:
+            return False
+        if not self.stagger and before.num_in_flight > 1:
+            return False
+        need = group.turns[(size - group.num_planned % size) % size]
+        if need > self.blocks.num_free:
+            return False
+        if rows.chunks or not rows.num_steps or rows.end != batch.ready:
+            return False
+        if rows.context_sum + rows.num_steps * batch.num_decodes != batch.context_sum:
+            return False
+        if rows.num_decodes != batch.num_decodes:
+            return False
+        # it returns
+        del self.batches[0]
+        end = self.time
+        before.ended = end
+        before.num_back += 1
+        before.is_planned_last = False
+        before.num_steps += 1
+        before.num_in_flight -= 1
+        self.num_flying -= 1
+        self.num_given += batch.num_decodes
+        rows.busy += batch.busy
+        rows.note_end(end, self.counts.num_waiting, batch.num_used)
+        # and the next one is planned, in its place
+        if need:
+            self.blocks.grow(need)
+        batch.group, batch.decodes, batch.version = group, group.now, group.version
+        batch.num_used = self.blocks.num_blocks - self.blocks.num_free
+        batch.num_decodes, batch.context_sum = number, group.context_sum
+        batch.num_read_again = group.num_read_again
+        batch.goes_on = True
+        self.send(batch, group.delay)
+        if self.stagger:
+            self.recent[self.plan_number % self.stagger] = batch
+        self.plan_number += 1
+        self.num_flying += 1
+        group.num_in_flight += 1
+        group.num_planned += 1
+        group.num_left -= 1
+        group.context_sum += number
+        group.last_plan, group.is_planned_last = self.plan_number - 1, True
+        self.batches.append(batch)
+        self.await_oldest()
+        return True
+
+    def settle_group(self, group: Group) -> None:
+        """Enter the tokens of quiet batches."""
+        num_back, num_planned = group.num_back, group.num_planned
+        for slot in group.members:
+            self.num_tokens[slot] += num_back
+            self.num_due[slot] += num_planned - num_back
+            self.flights[slot] += num_planned - num_back
+            self.context[slot] += num_planned
+            self.num_blocks[slot] = self.blocks.count(self.context[slot])
+            if num_back:
+                self.last_token_at[slot] = group.ended
+            if num_planned:
+                self.eligible[slot] = group.last_plan + self.stagger
+            num_known = self.num_tokens[slot] - (0 if group.is_planned_last else 1)
+            self.enter_known(slot, num_known)
+
     # --- who gives up, and what stops the lane ------------------------------------------------
 
     def give_up(self, now: float, slot: int) -> bool:
@@ -822,6 +953,7 @@ class Pipeline(Lane):
 
     def halt(self) -> None:
         """Lose the batches in flight, and rest: those that gave up are let go."""
+        self.write()
         batches, self.batches = self.batches, []
         self.time, self.is_planning, self.is_halted = inf, True, True
         self.num_flying = 0
@@ -863,8 +995,9 @@ class Pipeline(Lane):
         return num_computed
 
     def write(self) -> None:
-        """Write the steps that have ended: they are written."""
+        """Write the batches that have returned."""
         for group in self.groups:
+            group.rows.flush()
             group.rows.hand_over_ends()
 
     # --- what others read ---------------------------------------------------------------------

@@ -23,6 +23,8 @@ class FastForward:
 
     def skip(self, lane: Lane, until: float) -> bool:
         """Take the quiet steps that end before a time, but not the last; return whether any was."""
+        if lane.is_pipeline:
+            return lane.skip(until)
         if lane.num_quiet < 0:
             lane.num_quiet = self.find_quiet(lane)
         if not lane.num_quiet or lane.time >= until:
@@ -42,6 +44,8 @@ class FastForward:
 
         Each takes at least as long as the step in flight, as contexts only grow.
         """
+        if lane.is_pipeline:
+            return lane.time
         if lane.num_quiet < 0:
             lane.num_quiet = self.find_quiet(lane)
         if not lane.num_quiet or lane.times.needs_longest:

@@ -6,7 +6,7 @@ cdef long long _MOST_ENDS
 cdef class Rows:
     cdef public object add, ends
     cdef public long long num_steps
-    cdef public double start, end
+    cdef public double start, end, busy
     cdef public tuple chunks
     cdef public long long num_decodes, context_sum, num_waiting, num_used, num_gaps
     cdef double[::1] latest

@@ -28,6 +28,7 @@ class Rows:
         self.chunks: Chunks = ()
         self.num_decodes = self.context_sum = self.num_waiting = self.num_used = 0
         self.num_gaps = 0
+        self.busy = -1.0  # seconds of work, -1: all of them
         self.latest, self.num_latest = array("d", bytes(8 * _MOST_ENDS)), 0
 
     def begin(
@@ -98,7 +99,7 @@ class Rows:
                 self.context_sum,
                 num_before,
                 num_pairs,
-                self.end - self.start,
+                self.end - self.start if self.busy < 0 else self.busy,
                 self.num_waiting,
                 self.num_used,
                 self.num_gaps,

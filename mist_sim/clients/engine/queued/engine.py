@@ -12,7 +12,6 @@ ranks batches never overtake one another:
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 
@@ -22,8 +21,6 @@ from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.engine.queued.groups import Pass
 from mist_sim.clients.engine.queued.queued_lane import QueuedLane
 from mist_sim.clients.engine.queued.rank_times import RankTimes
-from mist_sim.clients.engine.queued.settled import Stretches
-from mist_sim.clients.engine.queued.stretch import EngineQueue, Stretch
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.environment import PLAN, STEP_END, Environment
@@ -36,7 +33,6 @@ class QueueEngine:
     """The lane of a pipeline, and the ranks that compute its batches.
 
     phases: in which its batches return and in which it plans (see `engine_phases`).
-    is_alone: whether all requests that wait at its client are in its queue.
     """
 
     def __init__(
@@ -45,8 +41,6 @@ class QueueEngine:
         lane: QueuedLane,
         predictor: PipelinePredictor,
         phases: tuple[int, int] = (STEP_END, PLAN),
-        *,
-        is_alone: bool = True,
     ) -> None:
         self.env = env
         self.lanes = [lane]
@@ -68,10 +62,6 @@ class QueueEngine:
         self._then: Callable[[], None] | None = None
         self._begins_at = 0.0
         self._wake: Event = env.event()
-        self._stretches = Stretches(lane, predictor, self._times) if is_alone else None
-        self._stretch: Stretch | None = None
-        self._event = 0  # the place of its next return that is an event
-        self._rest: Stretch | None = None  # of one whose present return was an event
         lane.engine = self
 
     @property
@@ -84,11 +74,7 @@ class QueueEngine:
     def _return(self, event: Event) -> None:
         """Hand out the tokens of the oldest batch, and plan."""
         self._queue.popleft()
-        self._give(self._in_flight.popleft(), event)
-
-    def _give(self, found: Pass, event: Event) -> None:
-        """Hand out the tokens of a batch that returns now, and plan."""
-        self._lane.give(found)
+        self._lane.give(self._in_flight.popleft())
         if self._then is not None:
             self._look_whether_still()
         elif self.env.phase_is_last():
@@ -100,10 +86,6 @@ class QueueEngine:
     def _plan(self, event: Event) -> None:
         """Plan until the queue is full or nothing is left to compute; wait for the oldest."""
         self.env.note_plan(self._plan_phase)
-        if self._rest is not None:
-            self._stretch, self._rest = self._rest, None
-            self._sleep_through()
-            return
         queue, form, state = self._queue, self._form, self._lane.state
         before: object = None
         while True:
@@ -129,24 +111,7 @@ class QueueEngine:
                     self._lane.check_asleep()
                     return
                 before = members
-        self._await_return()
-
-    def _await_return(self) -> None:
-        """Sleep until the oldest batch returns, or through a stretch until something changes."""
-        if self._stretches is not None and self._then is None:
-            now = EngineQueue(self._queue, self._recent, self._number, self._rank_ends)
-            self._stretch = found = self._stretches.begin(now)
-            if found is not None:
-                self._sleep_through()
-                return
         self._sleep()
-
-    def _sleep_through(self, first: int = 0) -> None:
-        """Sleep until the next return of a stretch that is an event; none before `first` is."""
-        if (found := self._stretch) is not None and self._stretches is not None:
-            self._event = self._stretches.next_event(found, max(first, found.num_given))
-            self._wake = self.env.at(found.ends[self._event], self._step_end)
-            self._wake.callbacks.append(self._return_in_stretch)
 
     def _sleep(self) -> None:
         """Sleep until the oldest batch returns."""
@@ -191,63 +156,6 @@ class QueueEngine:
                 return before.end
         return now
 
-    # --- stretches ------------------------------------------------------------------------
-
-    def _return_in_stretch(self, event: Event) -> None:
-        """Enter a stretch up to the return that happens now; the stretch may go on behind it."""
-        found, place = self._stretch, self._event
-        if found is None or self._stretches is None:
-            return
-        if place < found.num_over:
-            returned = found.pass_at(place)
-            is_known = place == found.num_given < len(found.flight)
-            if returned.ending or not is_known:  # otherwise it reads only what is entered already
-                self._stretches.settle(found, place, place)
-            found.num_given = place + 1
-            self._stretch, self._rest = None, found
-            self._give(returned, event)
-        elif found.goes_on():
-            self._sleep_through(place)
-        else:
-            self._enter(found, place, place)
-            self._return(event)
-
-    def _cut_stretch(self) -> None:
-        """Enter the part of a stretch that has happened by now, and go on batch by batch."""
-        found, rest, env, self._rest = self._stretch, self._rest, self.env, None
-        if rest is not None:  # what has happened of it is entered
-            self._enter(rest, rest.num_given, rest.num_given - 1)
-        if found is None:
-            return
-        num_over, num_planned = self._by_now(found)
-        self._enter(found, num_over, num_planned)
-        self._wake.callbacks.clear()
-        if num_planned < num_over:
-            self._wake = env.at(env.now, self._plan_phase)
-            self._wake.callbacks.append(self._plan)
-        else:
-            self._sleep()
-
-    def _by_now(self, found: Stretch) -> tuple[int, int]:
-        """Return how many returns and plans of a stretch have happened by now."""
-        ends, env = found.ends, self.env
-        num_over = bisect_left(ends, env.now, found.num_given, self._event)
-        is_boundary = num_over < self._event and ends[num_over] == env.now
-        if is_boundary and env.phase > self._step_end:
-            return num_over + 1, num_over + (env.phase > self._plan_phase)
-        return num_over, num_over
-
-    def _enter(self, found: Stretch, num_over: int, num_planned: int) -> None:
-        """Bring the queue to the state after so many returns and plans of a stretch."""
-        self._stretch = None
-        if self._stretches is None or not num_over:
-            return
-        self._stretches.settle(found, num_over, num_planned)
-        now = self._stretches.queue(found)
-        self._queue, self._recent = now.queue, now.recent
-        self._in_flight = deque(now.in_flight)
-        self._number, self._rank_ends = now.number, now.rank_ends
-
     # --- begin and stop -------------------------------------------------------------------
 
     def sleep_until(self, time: float) -> None:
@@ -259,7 +167,6 @@ class QueueEngine:
 
     def stop(self, then: Callable[[], None]) -> None:
         """End with the batches in flight and plan no more; call `then` when all are over."""
-        self._cut_stretch()
         self._then = then
         if not self._in_flight:
             if self._wake.callbacks:  # a plan that is due
@@ -280,11 +187,6 @@ class QueueEngine:
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence; the next plan may admit it."""
-        found, stretches = self._stretch, self._stretches
-        if found and stretches and found.waits[0][1] and stretches.keeps_waiting(sequence):
-            found.waits.append((self._by_now(found)[0], self._lane.load.num_waiting))
-        else:
-            self._cut_stretch()
         sequence.lane = self._lane
         self._lane.state.add_request(sequence)
         self._wake_up()
@@ -301,18 +203,15 @@ class QueueEngine:
         return self._lane
 
     def num_unwritten(self, lane: object) -> int:
-        """Return the tokens of batches of a stretch that have returned."""
-        found = self._stretch
-        return found.num_tokens(self._by_now(found)[0]) if found is not None else 0
+        """Return 0: a batch is written down as it returns."""
+        return 0
 
     def steps_over(self, lane: object) -> tuple[StepPlan | None, int]:
-        """Enter all that has happened in the lane's state; return that no run is in flight."""
-        self._cut_stretch()
+        """Return that no run is in flight: the lane's state tells all that has happened."""
         return None, 0
 
     def steps_begun(self, lane: object) -> tuple[StepPlan | None, int]:
-        """Do the same."""
-        self._cut_stretch()
+        """Return the same."""
         return None, 0
 
     def end_load(self, sequence: SequenceState, lane: object) -> None:
@@ -326,7 +225,6 @@ class QueueEngine:
 
     def abort(self, sequence: SequenceState, lane: object) -> None:
         """Remove a sequence: at once if it waits, else when the next batch returns."""
-        self._cut_stretch()
         if self._in_flight and sequence in self._lane.state.running:
             self._lane.given_up.append(sequence)
         else:
@@ -339,7 +237,6 @@ class QueueEngine:
 
     def halt(self) -> None:
         """Stop: batches that returned count, those under way are lost (a failure, DESIGN §4)."""
-        self._cut_stretch()
         self._wake = self.env.put_off(self._wake)
         self._idle = True
         self._queue.clear()

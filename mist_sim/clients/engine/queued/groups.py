@@ -9,10 +9,9 @@ from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch
-from mist_sim.core.views import OUT
 
 if TYPE_CHECKING:
-    from mist_sim.clients.engine.step_records import Row, StepRecords
+    from mist_sim.clients.engine.step_records import StepRecords
 
 
 NOBODY: tuple[SequenceState, ...] = ()
@@ -75,7 +74,6 @@ class Pass:
         "plan",
         "ready",
         "released",
-        "row",
         "step",
         "vain",
     )
@@ -99,22 +97,6 @@ class Pass:
         group.become_last(self)
         self.ready = self.end = self.busy = 0.0
         self.num_used = self.num_gone = 0
-        self.row: Row | None = None
-
-    @classmethod
-    def of_decodes(cls, group: Group, step: int, row: Row, end: float) -> Pass:
-        """Return a planned batch of decodes alone; its group does not know of it yet.
-
-        row: of it in the records, if it returns with all decodes and as many requests wait.
-        """
-        found = cls.__new__(cls)
-        found.group, found.plan, found.step, found.num_gone = group, OF_DECODES, step, 0
-        found.row, found.batch = row, StepBatch((), row[4], row[5])
-        found.ready, found.end, found.busy, found.num_used = row[0], end, row[8], row[10]
-        found.before = ()
-        found.completed = found.ending = found.joined = found.left = found.released = NOBODY
-        found.vain, found.early = NOBODY, {}
-        return found
 
     def gives(self, sequence: SequenceState) -> bool:
         """Tell whether a sequence that is in its group, or was when it left, gets a token."""
@@ -134,12 +116,6 @@ class Pass:
         self.group.in_flight.remove(self)
         if self.group.last is not self:
             self.before = ()
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens that it gives."""
-        num_first = sum([each.phase != OUT for each in self.completed])
-        return self.batch.num_decodes - self.num_gone + num_first
 
     @property
     def gives_more(self) -> bool:

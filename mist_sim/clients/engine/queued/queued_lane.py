@@ -147,7 +147,7 @@ class QueuedLane(Lane):
             if sequence.phase != OUT:
                 records.resume(sequence)
                 state.home[sequence] = group
-        self.give_quietly(found, self.load.num_waiting)
+        self._write(found)
         for sequence in found.left:
             if sequence.phase != OUT:
                 records.evict(sequence)
@@ -169,31 +169,14 @@ class QueuedLane(Lane):
         if self.given_up:
             self.let_go(ended)
 
-    def is_quiet(self, found: Pass) -> bool:
-        """Tell whether a batch's return is invisible outside until the lane's next plan."""
-        if found.ending or found.left or found.released:
-            return False
-        if found.completed and (self.gate is not None or not self.state.ahead):
-            return False
-        return all(
-            each.visit.request.limits is None and each.last_token_at != each.last_token_at
-            for each in found.completed  # no limits (so no one may give up), and no token before
-        )
-
-    def give_quietly(self, found: Pass, num_waiting: int) -> None:
-        """Write down a batch that has returned, and its first tokens.
-
-        num_waiting: requests that waited then.
-        """
+    def _write(self, found: Pass) -> None:
+        """Write down a batch that has returned, and its first tokens."""
         self.records = records = found.group.records
         found.has_returned()
         if self.state.early:
             self.state.early.come(found)
-        if (row := found.row) is not None and row[9] == num_waiting and not found.num_gone:
-            records.rows((row,), (found.end,))
-            return
-        run = Run((), found.ready, found.end, 1, found.end, found.busy)
-        records.run(run, found.batch, num_waiting, found.num_used, num_gone=found.num_gone)
+        run, number = Run((), found.ready, found.end, 1, found.end, found.busy), found.num_gone
+        records.run(run, found.batch, self.load.num_waiting, found.num_used, num_gone=number)
         if found.completed:
             self._emit(found)
 

@@ -283,11 +283,6 @@ class QueuedState(InFlight):
         num_due_then = 1 + len(early) + len(before)
         return max(context + 1 - num_due_then, context - self.num_due(sequence))
 
-    def num_freed(self, found: Pass) -> int:
-        """Return the blocks that are free when a batch returns."""
-        leaving = self.leaving
-        return sum([leaving[each][0] for each in found.ending if each in leaving]) if leaving else 0
-
     def finish_with(self, sequence: SequenceState) -> None:
         """Free seat and blocks of a sequence that has its last token, unless it was preempted."""
         if sequence not in self.running and self.readmits:
