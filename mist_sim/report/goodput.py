@@ -143,7 +143,9 @@ def _three(value: float) -> str:
 
 def between(low: float, high: float | None) -> str:
     """Return a range of rates; None or infinite is not known."""
-    return f"{low:.3g} to {high:.3g}" if high and not isinf(high) else f"{low:.3g} or more"
+    if not high or isinf(high):
+        return f"{low:.3g} or more"
+    return f"{low:.3g} to {high:.3g}" if low else f"{high:.3g} or less"
 
 
 def _rate(value: float) -> str:

@@ -224,7 +224,8 @@ class Goodput(Findings):
             low = _last([(rate, margin + log1p(error.high)) for rate, margin, error in off])
             high = [(rate, margin + log1p(error.low)) for rate, margin, error in off]
             ends.append((low, inf if max(m for _, m in high) < 0 else _last(high)))
-        return fmean(low for low, _ in ends), fmean(high for _, high in ends)
+        low, high = fmean(low for low, _ in ends), fmean(high for _, high in ends)
+        return None if low == 0 and high == inf else (low, high)
 
     @property
     def per_gpu(self) -> float:

@@ -738,6 +738,8 @@ def test_the_goodput_has_a_range_for_the_error_of_step_times():
     )
     assert found.error_interval == pytest.approx((10 / 1.1, 10 / 0.9), rel=1e-3)
     assert replace(found, expected_errors={"llm": {"tpot": None}}).error_interval is None
+    wide = {"low": -0.99, "high": 9.0}
+    assert replace(found, expected_errors={"llm": {"tpot": wide}}).error_interval is None
 
 
 def test_too_few_requests_for_a_steady_answer_are_told_first():
