@@ -62,7 +62,7 @@ def distance_warnings(expected: Mapping[str, Any]) -> Iterator[ResultWarning]:
     found: dict[str, list[str]] = {}
     for client, bars in expected.items():
         # the metric that is farther speaks for both
-        far = max(
+        far: Mapping[str, Any] = max(
             bars.values(), key=lambda bar: len(bar.get("other", ())) if bar else 9, default={}
         )
         if line := distance_line(far):

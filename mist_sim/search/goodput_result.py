@@ -222,8 +222,8 @@ class Goodput(Findings):
                 if error is not None
             ]
             low = _last([(rate, margin + log1p(error.high)) for rate, margin, error in off])
-            high = [(rate, margin + log1p(error.low)) for rate, margin, error in off]
-            ends.append((low, inf if max(m for _, m in high) < 0 else _last(high)))
+            most = [(rate, margin + log1p(error.low)) for rate, margin, error in off]
+            ends.append((low, inf if max(m for _, m in most) < 0 else _last(most)))
         low, high = fmean(low for low, _ in ends), fmean(high for _, high in ends)
         return None if low == 0 and high == inf else (low, high)
 
