@@ -27,7 +27,7 @@ class Limits:
     """Upper limits in seconds that a good request keeps; None sets no limit.
 
     percentiles: percentiles (> 0, <= 100) that must keep a limit for the run to pass; a failed
-        request keeps none.
+        request keeps none. None: 99.
 
     Raises ValueError for limits that are not positive and finite, and for other percentiles.
     """
@@ -35,7 +35,7 @@ class Limits:
     ttft: Seconds | None = None
     tpot: Seconds | None = None
     e2el: Seconds | None = None
-    percentiles: Sequence[float] = (99.0,)
+    percentiles: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         for name in _LIMITS:
@@ -44,9 +44,14 @@ class Limits:
                 require_number(f"slo.{name}", limit)
             if limit is not None and not 0 < limit < math.inf:
                 raise ValueError(f"slo.{name} must be finite and > 0 s, got {limit}")
-        asked = self.percentiles
+        asked = self.looks_at
         if not asked or not all(0 < percentile <= 100 for percentile in asked):
             raise ValueError(f"slo.percentiles must be in (0, 100], one or more, got {list(asked)}")
+
+    @property
+    def looks_at(self) -> Sequence[float]:
+        """The percentiles that must keep a limit."""
+        return (99.0,) if self.percentiles is None else self.percentiles
 
     @property
     def is_set(self) -> bool:
@@ -103,14 +108,15 @@ class Slo(Limits):
     """Upper limits in seconds that a good request keeps; None sets no limit.
 
     percentiles: percentiles (> 0, <= 100) that must keep a limit for the run to pass; a failed
-        request keeps none.
+        request keeps none. None: 99. Given without `attainment`, searches and studies ask for them,
+        too: each limit has to be kept by the share of the highest.
     itl: limit on the time between two tokens, of all gaps together: each of `percentiles` of them
         has to keep it. at: limits on other percentiles (> 0, < 100) of ttft, tpot, itl, e2el and
         queue, such as {p99_itl: 0.05, p50_ttft: 1}. Neither makes a request good or not: they are
         of a run, and of a goodput, which has to keep them as well.
     attainment: share of the requests that has to be good at a goodput (> 0, <= 1), if the search
-        sets no other; None: 0.9. each: each limit has to be kept by that share, not necessarily of
-        the same requests.
+        sets no other; None: that of `percentiles`, or 0.9. each: each limit has to be kept by that
+        share, not necessarily of the same requests.
     classes: limits on requests of a class, by its name; a request is of the first class that takes
         it, keeps the limits of that one alone, and each class has to attain its share. The other
         limits are for requests of no class.
@@ -164,13 +170,20 @@ class Slo(Limits):
     @property
     def figures(self) -> dict[str, float]:
         """The limits on percentiles of a run, in seconds, by names such as "p99_itl"."""
-        of_itl = () if self.itl is None else self.percentiles
+        of_itl = () if self.itl is None else self.looks_at
         return {**{f"p{p:g}_itl": self.itl or 0.0 for p in of_itl}, **self.at}
 
     @property
     def asked(self) -> float:
         """The share of good requests that is asked for."""
-        return _ATTAINMENT if self.attainment is None else self.attainment
+        if self.attainment is not None:
+            return self.attainment
+        return _ATTAINMENT if self.percentiles is None else max(self.percentiles) / 100
+
+    @property
+    def asks_each(self) -> bool:
+        """Whether each limit has to be kept by that share, not all by the same requests."""
+        return self.each or (self.attainment is None and self.percentiles is not None)
 
     @property
     def groups(self) -> dict[str, Limits]:
@@ -283,7 +296,7 @@ def slo_verdicts(
         times = samples[metric] if metric != "tpot" else samples[metric][num_gaps > 0]
         known = times[~np.isnan(times)]
         is_asked = len(times) or num_failed or not len(num_gaps)
-        for percentile in slo.percentiles:
+        for percentile in slo.looks_at:
             value = _percentile(known, len(times) + num_failed, percentile)
             found[f"p{percentile:g}_{metric}_ms"] = {
                 "limit": limit * _MS,

@@ -103,18 +103,14 @@ class PointRuns:
         on_percentiles = limits_on_percentiles(slo.figures)
         good = fmean(map(good_share, self.summaries))
         keeps = good >= slo.asked
-        if slo.each:
-            found = [self.estimates.get(limit.figure) for limit in limits]
-            if None in found:  # the summaries have not that percentile
-                return None
-            keeps = all(
-                each.mean <= 1e3 * limit.limit
-                for each, limit in zip(found, limits, strict=True)
-                if each is not None
-            )
+        if slo.asks_each:
+            first = self.summaries[0]
+            if any(each.figure not in {*first, *first.get("slo", ())} for each in limits):
+                return None  # the summaries have not that percentile
+            keeps = all(over(each, self.summaries) <= 1 for each in limits)
         keeps = keeps and all(over(each, self.summaries) <= 1 for each in on_percentiles)
         every = [*limits, *on_percentiles]
-        share = slo.asked if slo.limits and not (slo.each or on_percentiles) else None
+        share = slo.asked if slo.limits and not (slo.asks_each or on_percentiles) else None
         sure = is_sure(every, share, self.summaries, keeps=keeps)
         first = first_missed(on_percentiles, limits, self.summaries)
         return Kept(

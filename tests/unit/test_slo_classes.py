@@ -308,7 +308,7 @@ def test_presets_are_asked_for_as_loadgen_does(name):
     """99 in 100 keep TTFT, 99 in 100 TPOT, each for itself (mlperf.conf)."""
     found = scenario(name)
     slo = found.slo.make()
-    assert slo.percentiles == (99.0,)
+    assert slo.looks_at == (99.0,)
     target = GoodputOptions().target(found)
     assert (target.attainment, target.each) == (0.99, True)
     assert set(target.shares) == {"ttft", "tpot"}
@@ -330,7 +330,7 @@ def test_presets_are_asked_for_as_loadgen_does(name):
 def test_a_limit_that_is_set_beside_a_preset_keeps_the_others(said, changes):
     slo = Scenario.from_dict(deepcopy(ASKED) | {"slo": said}, changes).slo.make()
     assert (slo.ttft, slo.tpot, slo.e2el) == (0.3, 0.1, 9.0)
-    assert (slo.percentiles, slo.asked, slo.each) == ((99.0,), 0.99, True)
+    assert (slo.looks_at, slo.asked, slo.each) == ((99.0,), 0.99, True)
 
 
 def test_a_share_that_is_said_takes_the_place_of_the_presets():

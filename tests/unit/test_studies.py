@@ -400,6 +400,14 @@ def test_points_keep_limits_of_their_own():
     assert [each.kept is None for each in other_share.points] == [True, False], "no p80 is known"
 
 
+def test_points_are_judged_by_the_percentiles_that_runs_are_judged_by():
+    said = {"slo.ttft": "1 s", "slo.percentiles": [60]}
+    limit = simulate(Scenario.from_dict(SMALL, said)).summary["slo"]["p60_ttft_ms"]["value"]
+    vary = {"slo.ttft": [f"{share * limit} ms" for share in (0.99, 1.01)]}
+    found = study(Scenario.from_dict(SMALL, said), vary=vary, jobs=1)
+    assert [each.kept.keeps for each in found.points] == [False, True]
+
+
 @pytest.mark.parametrize("on_requests", [{}, {"slo.ttft": "1 s", "slo.each": True}])
 def test_points_keep_limits_on_all_gaps(on_requests):
     scenario = Scenario.from_dict(SMALL, on_requests)

@@ -334,7 +334,7 @@ def target_of(
         slo=slo,
         attainment=asked,
         relaxation=relaxation,
-        each=each or slo.each,
+        each=each or (slo.each if attainment is not None else slo.asks_each),
         percentiles=(*starmap(limit_on, slo.figures.items()), *percentiles),
     )
 
