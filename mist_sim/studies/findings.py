@@ -104,8 +104,8 @@ class PointRuns:
         good = fmean(map(good_share, self.summaries))
         keeps = good >= slo.asked
         if slo.asks_each:
-            first = self.summaries[0]
-            if any(each.figure not in {*first, *first.get("slo", ())} for each in limits):
+            one = self.summaries[0]
+            if any(each.figure not in {*one, *one.get("slo", ())} for each in limits):
                 return None  # the summaries have not that percentile
             keeps = all(over(each, self.summaries) <= 1 for each in limits)
         keeps = keeps and all(over(each, self.summaries) <= 1 for each in on_percentiles)
