@@ -91,6 +91,7 @@ class ErrorBar:
 
     low, high: the ends of the range. num_points: measured figures that it rests on. like: the
     nearest of them in words. other: of `RESPECTS`, those in which that one is other.
+    knows_kernel: whether a run with this kernel on this GPU was measured.
     """
 
     low: float
@@ -98,6 +99,7 @@ class ErrorBar:
     num_points: int
     like: str
     other: tuple[str, ...] = ()
+    knows_kernel: bool = True
 
     @property
     def width(self) -> float:
@@ -171,6 +173,10 @@ class Evidence:
             num_points=len(self.rows),
             like=words(row.setting, row.load),
             other=other,
+            knows_kernel=any(
+                (each.setting.gpu, each.setting.kernel) == (setting.gpu, setting.kernel)
+                for each in self.rows
+            ),
         )
 
     def ends(self, setting: Setting, load: Load | None) -> tuple[float, float, int]:

@@ -164,7 +164,8 @@ def _shown(
     if bar is not None:
         found = {"low": bar.low, "high": bar.high, "num_points": bar.num_points}
         here = words(setting) if isinstance(setting, Setting) else ""
-        return {**found, "like": bar.like, "other": list(bar.other), "here": here, **of_load}
+        like = {"like": bar.like, "other": list(bar.other), "knows_kernel": bar.knows_kernel}
+        return {**found, **like, "here": here, **of_load}
     if isinstance(setting, Borrowed):
         why = setting.why
     else:

@@ -81,9 +81,9 @@ def distance_line(bar: Mapping[str, Any] | None) -> str:
         return f"No error bar: {why}. How far off these figures are is not known."
     if len(bar.get("other", ())) < FAR:
         return ""
-    missing = "kernel on this GPU" if "kernel" in bar["other"] else " and ".join(bar["other"])
+    missing = "like this" if bar.get("knows_kernel", True) else "of this kernel on this GPU"
     return (
-        f"No measurement of this {missing}: {bar['here']}. The nearest is {bar['like']} "
+        f"No measurement {missing}: {bar['here']}. The nearest is {bar['like']} "
         f"({len(bar['other'])} of {len(RESPECTS)} are other: {', '.join(bar['other'])}). Error "
         "bars are as wide as errors of runs as far away."
     )

@@ -106,6 +106,7 @@ def test_the_summary_has_the_ranges_of_every_client():
         "low": bar.low,
         "high": bar.high,
         "num_points": bar.num_points,
+        "knows_kernel": bar.knows_kernel,
         "like": bar.like,
         "other": list(bar.other),
         "here": "llama-3.1-8b, dense bf16, h100-sxm, vLLM 0.33",
@@ -253,6 +254,12 @@ def test_what_is_far_says_so_before_all_else(capsys):
     first = " ".join(out.split("Workload")[0].split())
     assert "No measurement of this kernel on this GPU: llama-3.1-8b, dense bf16, l40s" in first
     assert "The nearest is" in first
+
+
+def test_a_kernel_measured_on_this_gpu_is_not_said_to_be_unknown(capsys):
+    out = printed(run(llm_client("a", **DENSE | {"gpu": "a100-80gb-sxm"})), capsys)
+    first = " ".join(out.split("Workload")[0].split())
+    assert "No measurement like this: llama-3.1-8b, dense bf16, a100-80gb-sxm" in first
 
 
 def test_what_has_no_bar_says_so_before_all_else(capsys):
