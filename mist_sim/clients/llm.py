@@ -353,7 +353,7 @@ class LlmClient(LaidOutClient):
             if busy is not None:
                 self.reject(visit, busy, is_busy=True)
                 return
-        if content and not visit.stages[0].continues:
+        if content:
             self._meet(sequence)
         if delay := self._time_to_enter(sequence):
             self.env.start(self._enter_later(sequence, delay))
@@ -365,9 +365,9 @@ class LlmClient(LaidOutClient):
         return self.streamed.number + self._engines.num_unwritten()
 
     def _meet(self, sequence: SequenceState) -> None:
-        """Note a prompt's content, and what of it was known before."""
+        """Note what a visit computes, and what of its prompt was known before."""
         if self.history and self.memory.caches_prefixes:
-            self.history.meet_prompt(sequence, self.memory.block_size)
+            self.history.meet_visit(sequence, self.memory.block_size)
 
     def _time_to_enter(self, sequence: SequenceState) -> float:
         """Return the seconds from arrival until a sequence can be scheduled."""

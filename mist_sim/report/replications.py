@@ -14,7 +14,7 @@ from mist_sim.report.elements.cells import LONG_MS, count, number, section
 from mist_sim.report.elements.metric_cells import metric_cell
 from mist_sim.report.elements.pairs import pairs
 from mist_sim.report.run.expected import expected_section
-from mist_sim.report.run.latency import latency_table, latency_title
+from mist_sim.report.run.latency import latency_table, latency_title, note_on_turns
 from mist_sim.report.run.verdicts import slo_section
 
 if TYPE_CHECKING:
@@ -62,12 +62,14 @@ def replications_table(found: Replications) -> RenderableType:
     latency = latency_table(
         _FIGURES, lambda key: _latency(key, found.estimate(key)), width=15, with_legend=False
     )
+    note = note_on_turns(found.summaries[0])
+    told = [Text(f"{note} Of the first run.")] if note else []
     text = f"{len(found.seeds)} replications: mean ± half width of the 95 % confidence interval"
     return Group(
         Padding(Text(text), (0, 0, 1, 0)),
         *section("Workload", pairs(_rows(found, _COUNTS, {"simulated time": "s"}))),
         *section("Throughput", pairs(_rows(found, _RATES, dict.fromkeys(dict(_RATES), "/s")))),
-        *section(latency_title(found.summary), latency),
+        *section(latency_title(found.summary), Group(latency, *told)),
         *expected_section(
             found.summary.get("expected_errors", {}), lambda key: _latency(key, found.estimate(key))
         ),

@@ -198,6 +198,14 @@ def test_rows_of_a_session_wait_for_one_another(tmp_path):
     assert {row.arrival_time for row in rows} == {None}
 
 
+def test_a_turn_begins_with_the_answer_before_it(tmp_path):
+    of_first = {"hash_ids": [1, 2], "output_hash_ids": [3], "output_length": 10}
+    of_second = {"hash_ids": [1, 2, 3, 4], "input_length": 40}
+    path = _file(tmp_path, [_row("r1", "a", [], **of_first), _row("r2", "a", ["r1"], **of_second)])
+    first, second = AgenticMooncakeReader(path=path, hash_block_size=10).rows()
+    assert first.content == second.content[:3]
+
+
 def test_a_row_that_waits_for_an_earlier_one_is_a_branch_and_refused(tmp_path):
     records = [_row("r1", "a", []), _row("r2", "a", ["r1"]), _row("r3", "a", ["r1"])]
     with pytest.raises(ScenarioError, match=r":3: wait_for must name the request before it.*'r2'"):

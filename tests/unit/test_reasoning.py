@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -17,6 +18,8 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.core.request import Request, Stage
 from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.metrics import Result
+from mist_sim.network import Link
+from mist_sim.report.run.latency import note_on_turns
 from mist_sim.simulation import Simulation
 from mist_sim.stages import BestOfN, Deliver, Growing, ModelPass, ToolLoop, TreeSearch
 from mist_sim.traces import (
@@ -158,6 +161,28 @@ def test_a_tool_call_between_two_turns(others, more, second):
     user = of_users(result).iloc[0]
     assert (user["ttft"], user["e2el"]) == (1 + 40 / 16, BACK + second + 4)
     assert (user["num_prompt_tokens"], user["num_output_tokens"]) == (40 + 48, 10)
+
+
+@pytest.mark.parametrize(("roles", "num_cached"), [((None,), 44), (("prefill", "decode"), 40)])
+def test_no_cache_knows_what_a_tool_will_tell(roles, num_cached):
+    """Of 40 + 48 tokens 45 were there before; the last of an answer is not computed."""
+    clients = [ApplicationClient("app"), tools()]
+    clients += [engine(str(role), role=role, kv_block_bytes=1.0) for role in roles]
+    loop = ToolLoop(num_turns=2, duration=20.0, num_result_tokens=3)
+    workload = Workload(Rows([row(40, 5)]), TraceArrivals(), template([loop]))
+    found = (
+        Simulation(clients=clients, workload=workload, network=Link(bandwidth=1e9)).run().summary
+    )
+    assert found["prefix_cache_hit_rate_unbounded"] == 44 / (40 + 48)
+    assert found["prefix_cache_hit_rate"] == num_cached / (40 + 48)
+
+
+@pytest.mark.parametrize(("num_turns", "note"), [(1, ""), (3, "first call.* all 3 calls")])
+def test_a_result_says_whose_first_token_counts(num_turns, note):
+    loop = ToolLoop(num_turns=num_turns, duration=1.0)
+    result = run([loop], [row(8, 2)], tools(), engine("llm"))
+    assert re.search(note, note_on_turns(result.summary))
+    assert bool(note_on_turns(result.summary)) is bool(note)
 
 
 def test_what_is_retrieved_lengthens_the_prompt():

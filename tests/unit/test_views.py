@@ -203,12 +203,13 @@ def test_a_request_without_content_has_no_prefix():
 
 def test_a_history_knows_the_longest_beginning_that_any_request_had():
     history = ContentHistory()
-    assert history.meet(((1, 10), (2, 5))) == 0
-    assert history.meet(((1, 10), (2, 8))) == 15  # the span of an id may grow
-    assert history.meet(((1, 10), (2, 8), (3, 4))) == 18
-    assert history.meet(((1, 6),)) == 6
-    assert history.meet(((4, 10), (5, 5))) == 0
-    assert history.meet(((1, 10), (6, 5))) == 10
+    assert history.meet(((1, 10), (2, 5)), 15) == 0
+    assert history.meet(((1, 10), (2, 8)), 18) == 15  # the span of an id may grow
+    assert history.meet(((1, 10), (2, 8), (3, 4)), 22) == 18
+    assert history.meet(((1, 6),), 6) == 6
+    assert history.meet(((4, 10), (5, 5)), 15) == 0
+    assert history.meet(((1, 10), (6, 5)), 12) == 10
+    assert history.meet(((1, 10), (6, 5)), 15) == 12  # the rest was not computed
 
 
 def test_the_unbounded_rate_counts_full_blocks_of_all_clients():

@@ -31,9 +31,12 @@ class PrefixHistory:
         return max(0, min(num_known, most) - self._num_recomputed) * self._block_size
 
     def add(self, sequence: SequenceState) -> None:
-        """Note the blocks of a request, including those of its answer."""
+        """Note the blocks of a visit, including those of its answer; later turns have their own."""
+        most = (sequence.num_final_tokens - 1) // self._block_size
         for content_id, end in self._chain(sequence).spans:
-            self._ends[content_id] = max(end, self._ends.get(content_id, 0))
+            self._ends[content_id] = max(min(end, most), self._ends.get(content_id, 0))
+            if end >= most:
+                break
 
     def _chain(self, sequence: SequenceState) -> Chain:
         return Chain(sequence.visit.request.content, self._block_size)
@@ -45,12 +48,14 @@ class ContentHistory:
     def __init__(self) -> None:
         self._ends: dict[int, int] = {}  # behind the last token of each content id
 
-    def meet(self, content: Content) -> int:
-        """Note a request's content; return how many of its first tokens were known before."""
+    def meet(self, content: Content, num_tokens: int) -> int:
+        """Note the first tokens of a content; return how many of them were known before."""
         ends = self._ends
         num_known = end = 0
         for content_id, length in content:
-            start, end = end, end + length
+            start, end = end, min(end + length, num_tokens)
+            if start >= end:
+                break
             known_end = ends.get(content_id, 0)
             if num_known == start:
                 num_known = min(end, max(start, known_end))
@@ -58,13 +63,14 @@ class ContentHistory:
                 ends[content_id] = end
         return num_known
 
-    def meet_prompt(self, sequence: SequenceState, block_size: int) -> None:
-        """Note a prompt's content, and in its visit the tokens known before, in whole blocks.
+    def meet_visit(self, sequence: SequenceState, block_size: int) -> None:
+        """Note the tokens that a visit computes, and of its prompt those known, in whole blocks.
 
-        The last token of a prompt is always computed.
+        The content of a request has the turns to come, too. The last token of an answer is not
+        computed, that of a prompt always is.
         """
         visit = sequence.visit
-        num_known = self.meet(visit.request.content)
-        if num_known >= sequence.num_prompt_tokens:
-            num_known = sequence.num_prompt_tokens - 1
-        visit.num_known_tokens = num_known - num_known % block_size
+        num_known = self.meet(visit.request.content, sequence.num_final_tokens - 1)
+        if not visit.stages[0].continues:
+            num_known = min(num_known, sequence.num_prompt_tokens - 1)
+            visit.num_known_tokens = num_known - num_known % block_size

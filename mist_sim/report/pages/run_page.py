@@ -17,7 +17,7 @@ from mist_sim.report.pictures.catalog import PICTURES, drawn
 from mist_sim.report.run import failures
 from mist_sim.report.run.expected import TITLE as EXPECTED
 from mist_sim.report.run.expected import expected_rows
-from mist_sim.report.run.latency import latency_title
+from mist_sim.report.run.latency import latency_title, note_on_turns
 
 if TYPE_CHECKING:
     from mist_sim.report.pictures.run_data import RunData
@@ -187,7 +187,7 @@ def _latencies(summary: Mapping[str, Any]) -> PageTable:
     for metric, name in _LATENCIES.items():
         keys = [f"{figure}_{metric}_ms" for figure in _FIGURES]
         rows.append([Cell(name), *(Cell(_in_ms(summary.get(key)), key) for key in keys)])
-    return PageTable(latency_title(summary), ["", *_FIGURES], rows)
+    return PageTable(latency_title(summary), ["", *_FIGURES], rows, note_on_turns(summary))
 
 
 def _failures(summary: Mapping[str, Any]) -> Iterator[PageTable]:

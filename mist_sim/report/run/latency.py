@@ -8,7 +8,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from mist_sim.report.elements.cells import in_ms
 from mist_sim.report.elements.widths import Fitting, columns
+from mist_sim.stages import Prefill
 
 LATENCIES = (
     ("ttft", "TTFT", "arrival to first token"),
@@ -24,6 +26,19 @@ def latency_title(summary: Mapping[str, Any]) -> str:
     if not summary["failed"]:
         return "Latency, ms"
     return f"Latency of the {summary['completed']:,.0f} requests that finished, ms"
+
+
+def note_on_turns(summary: Mapping[str, Any]) -> str:
+    """Return of which call TTFT is, where requests call a model several times; else nothing."""
+    calls = summary["stage_latency_ms"].get(Prefill.kind, {"count": 0})
+    again = summary["num_retries"] + summary.get("num_lost_visits", 0)
+    if calls["count"] <= summary["completed"] + again:
+        return ""
+    figures = ", ".join(f"{name} {in_ms(calls[name])}" for name in ("mean", "p50", "p90", "p99"))
+    return (
+        "TTFT, in limits too, is that of a request's first call. Prefill of all "
+        f"{calls['count']:,.0f} calls, with its queue: {figures}."
+    )
 
 
 def latency_table(

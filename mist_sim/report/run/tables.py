@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from mist_sim.errors import in_words
 from mist_sim.metrics.latency import SHORT_NAMES, limit_title
@@ -22,7 +23,7 @@ from mist_sim.report.run.breakdown import breakdown_sections
 from mist_sim.report.run.clients import clients_table
 from mist_sim.report.run.expected import expected_section
 from mist_sim.report.run.failures import failures_section
-from mist_sim.report.run.latency import latency_table, latency_title
+from mist_sim.report.run.latency import latency_table, latency_title, note_on_turns
 from mist_sim.report.run.models import groups_section
 from mist_sim.report.run.spending import spending_section
 from mist_sim.report.run.verdicts import slo_section
@@ -44,10 +45,7 @@ def results_table(result: Result) -> RenderableType:
     return Group(
         *section("Workload", pairs(_workload(result, summary))),
         *section("Throughput", pairs(_throughput(result, summary))),
-        *section(
-            latency_title(summary),
-            latency_table(_FIGURES, lambda key: in_ms(summary[key]), width=7),
-        ),
+        *section(latency_title(summary), Group(*_latency(summary))),
         *failures_section(summary.get("through_failures", {})),
         *breakdown_sections(summary),
         *groups_section("Models", summary.get("models", {})),
@@ -57,6 +55,12 @@ def results_table(result: Result) -> RenderableType:
         *spending_section(result),
         *section("Clients", clients_table(result)),
     )
+
+
+def _latency(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
+    yield latency_table(_FIGURES, lambda key: in_ms(summary[key]), width=7)
+    if note := note_on_turns(summary):
+        yield Text(note)
 
 
 def _doubt(summary: Mapping[str, Any]) -> str:

@@ -36,13 +36,14 @@ class _Session:
 class AgenticMooncakeReader(FileReader):
     """Agentic Mooncake, as Dynamo and AIPerf replay it: Mooncake's rows with sessions and waits.
 
-    Each line has input_length, output_length, perhaps hash_ids, session_id, and request_id. A later
-    row of a session is sent `delay` and `tool_wait_ms` (milliseconds) after the end of the row
-    before it, which its `wait_for` names, if it names any. Rows come session by session and have no
-    times, for users who replay sessions (`closed_loop` with `sessions`): neither `timestamp` nor
-    the wait of a session's first row is used, so that sub-agents run in parallel to their parents.
-    A row that waits for none but an earlier row of its session is refused: sessions are chains
-    here. A row without session_id is a session. The file is read whole.
+    Each line has input_length, output_length, perhaps hash_ids and output_hash_ids (as in
+    Mooncake's), session_id, and request_id. A later row of a session is sent `delay` and
+    `tool_wait_ms` (milliseconds) after the end of the row before it, which its `wait_for` names, if
+    it names any. Rows come session by session and have no times, for users who replay sessions
+    (`closed_loop` with `sessions`): neither `timestamp` nor the wait of a session's first row is
+    used, so that sub-agents run in parallel to their parents. A row that waits for none but an
+    earlier row of its session is refused: sessions are chains here. A row without session_id is a
+    session. The file is read whole.
 
     hash_block_size: tokens in a block.
     Source: NVIDIA Dynamo, AgenticMooncakeRow of its dynamo-data-gen; Mooncake (FAST 2025).
@@ -104,9 +105,11 @@ class AgenticMooncakeReader(FileReader):
             for key in ("delay", "tool_wait_ms")
             if record.get(key) is not None
         )
-        ids = integers(record, "hash_ids", path, line)
+        ids, of_output = (
+            integers(record, key, path, line) for key in ("hash_ids", "output_hash_ids")
+        )
         try:
-            content = block_content(ids, (), prompt, output, self.hash_block_size)
+            content = block_content(ids, of_output, prompt, output, self.hash_block_size)
         except ValueError as error:
             raise TraceError(
                 path, line, f"{error}; set hash_block_size, or correct the row"
