@@ -58,7 +58,8 @@ class Kept(NamedTuple):
 
     keeps: as simulated. is_sure: neither the error of the step times nor another seed would tell
     otherwise, as far as known. first: the limit on a percentile that is missed by most, such as
-    "p99 ITL"; empty if none is, or another limit by more.
+    "p99 ITL"; empty if none is, or another limit by more. over: its worst figure over its limit,
+    where figures decide; NaN where the share of good requests does.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Kept(NamedTuple):
     is_sure: bool
     doubts: Doubts = Doubts()
     first: str = ""
+    over: float = nan
 
     @property
     def lasts(self) -> bool:
@@ -104,6 +106,11 @@ def over(limit: LimitOnShare, summaries: Sequence[Mapping[str, Any]]) -> float:
     Infinite where a summary has none; but without a single gap there is no ITL to keep.
     """
     return fmean(_value(limit, summary) for summary in summaries) / (1e3 * limit.limit)
+
+
+def most_over(limits: Sequence[LimitOnShare], summaries: Sequence[Mapping[str, Any]]) -> float:
+    """Return the worst of several percentiles over its limit, as `over`; NaN without limits."""
+    return max((over(limit, summaries) for limit in limits), default=nan)
 
 
 def good_share(summary: Mapping[str, Any]) -> float:
@@ -234,17 +241,26 @@ def _missing(cases: Sequence[Kept]) -> list[Kept]:
 def _count(keeping: Sequence[Kept], cases: Sequence[Kept], where: str) -> str:
     if not keeping:
         judged = _missing(cases)
+        least = min((case.over for case in judged), default=inf)
+        if isfinite(least) and all(case.over > 1 for case in judged):
+            nearest = _nearest([case for case in judged if case.over == least])
+            return (
+                f"None keeps its limits{where}; {nearest}, {100 * least - 100:.3g} % over a limit."
+            )
         if not judged or any(case.first for case in judged):
             return f"None keeps its limits{where}."
         most = max(_number(case.good) for case in judged)
         if most == 0:
             return f"None keeps its limits{where}; no request is good."
-        nearest = [case for case in judged if _number(case.good) == most]
-        come = f"{_names(nearest)} {'comes' if len(nearest) == 1 else 'come'} nearest"
-        return f"None keeps its limits{where}; {come}, with {100 * most:.1f} % good requests."
+        nearest = _nearest([case for case in judged if _number(case.good) == most])
+        return f"None keeps its limits{where}; {nearest}, with {100 * most:.1f} % good requests."
     if len(keeping) == len(cases):
         return f"All keep their limits{where}."
     return f"{len(keeping)} of {len(cases)} keep their limits{where}: {_names(keeping)}."
+
+
+def _nearest(cases: Sequence[Kept]) -> str:
+    return f"{_names(cases)} {'comes' if len(cases) == 1 else 'come'} nearest"
 
 
 def _names(cases: Sequence[Kept]) -> str:

@@ -14,7 +14,7 @@ from mist_sim.core.result_warnings import ResultWarning, of_data, over_runs
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
 from mist_sim.metrics.expected_errors import biases_of
-from mist_sim.metrics.keeping import Doubts, doubts_of, first_missed, is_sure, judged
+from mist_sim.metrics.keeping import Doubts, doubts_of, first_missed, is_sure, judged, most_over
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.run_warnings import room_line
@@ -204,6 +204,7 @@ class Case:
             is_undecided=goodput is not None and goodput.status == "undecided",
             biases=biases_of(self.summaries[0]) if self.summaries else {},
             first_missed=self._first_missed,
+            over=self._over,
             has_cap=any(each.kind is kinds.POWER_CAP for each in self.warnings),
             error_interval=goodput.error_interval if goodput is not None else None,
         )
@@ -214,6 +215,15 @@ class Case:
             return ""
         on_top, every = self.target.limits_on_percentiles, self.target.limits_on_shares
         return first_missed(on_top, every[: len(every) - len(on_top)], self.summaries)
+
+    @property
+    def _over(self) -> float:
+        """As `Kept.over`."""
+        target = self.target
+        if target is None or not self.summaries or target.slo.classes:
+            return nan
+        decides = target.each or not target.slo.limits
+        return most_over(target.limits_on_shares, self.summaries) if decides else nan
 
     @property
     def _keeps(self) -> bool | None:

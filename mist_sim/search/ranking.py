@@ -58,7 +58,7 @@ class Ranked(NamedTuple):
         state; else of the workload as it stands: the attained and the missed rate.
     keeps: whether enough requests keep the limits at the rate that was run; None where there are no
     limits. first_limit: the one missed first above the goodput, or where no rate is attained.
-    first_missed: as `Kept.first`.
+    first_missed, over: as `first` and `over` of `Kept`.
     is_sure: whether neither the error of the step times nor other seeds may change `keeps`. doubts:
     about the run; an overloaded case has no star.
     by_seed: the figures of each seed's run at the scenario's own rate, in the same order in all
@@ -83,6 +83,7 @@ class Ranked(NamedTuple):
     is_undecided: bool = False
     biases: Mapping[str, Range] = MappingProxyType({})
     first_missed: str = ""
+    over: float = nan
     error_interval: tuple[float, float] | None = None
     has_cap: bool = False
 
@@ -250,6 +251,7 @@ def _of_kept(cases: Sequence[Ranked], *, is_stopped: bool) -> str:
             case.is_sure,
             case.doubts,
             case.first_missed,
+            case.over,
         )
         for case in cases
     ]

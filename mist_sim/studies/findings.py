@@ -23,6 +23,7 @@ from mist_sim.metrics.keeping import (
     is_sure,
     judged,
     limits_on_percentiles,
+    most_over,
     over,
     sentence,
 )
@@ -113,9 +114,9 @@ class PointRuns:
         share = slo.asked if slo.limits and not (slo.asks_each or on_percentiles) else None
         sure = is_sure(every, share, self.summaries, keeps=keeps)
         first = first_missed(on_percentiles, limits, self.summaries)
-        return Kept(
-            self.point.name, good, keeps, sure, doubts_of(every, self.summaries), first=first
-        )
+        worst = most_over(every, self.summaries) if slo.asks_each or not slo.limits else nan
+        doubts = doubts_of(every, self.summaries)
+        return Kept(self.point.name, good, keeps, sure, doubts, first, worst)
 
     @property
     def warnings(self) -> Iterator[ResultWarning]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf, nan
+
 import pytest
 
 from mist_sim.metrics.keeping import Doubts, Kept, LimitOnShare, doubts_of, is_sure, sentence
@@ -81,6 +83,25 @@ def test_the_sentence_names_who_keeps_and_what_is_not_sure():
     ), "all of a tie"
     assert sentence([]) == ""
     assert "a, a, a, a, a, a, a, a and 3 more." in sentence([*[good] * 11, missed])
+
+
+@pytest.mark.parametrize(
+    ("overs", "nearest"),
+    [
+        ((4.5, 3.5), "b comes nearest, 250 % over a limit"),
+        ((2.0, 2.0), "a, b come nearest, 100 % over a limit"),
+        ((inf, 1.02), "b comes nearest, 2 % over a limit"),
+        ((inf, inf), "a comes nearest, with 40.0 % good"),
+        ((0.9, 2.0), "a comes nearest, with 40.0 % good"),  # too many failed
+        ((nan, nan), "a comes nearest, with 40.0 % good"),
+    ],
+)
+def test_what_decides_tells_who_comes_nearest(overs, nearest):
+    cases = [
+        Kept(name, good, keeps=False, is_sure=True, over=over)
+        for name, good, over in zip("ab", (0.4, 0.3), overs, strict=True)
+    ]
+    assert f"limits; {nearest}" in sentence(cases)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def served(rate: float, low: float, high: float, first: str = "tpot", **more: An
         per_gpu=rate / 4,
         bounds=(low, high),
         first_limit=first,
-        **(usual | {"binding": None} | more),
+        **(usual | {"binding": None, "warnings": (), "error_interval": None} | more),
     )
 
 

@@ -406,6 +406,9 @@ def test_points_are_judged_by_the_percentiles_that_runs_are_judged_by():
     vary = {"slo.ttft": [f"{share * limit} ms" for share in (0.99, 1.01)]}
     found = study(Scenario.from_dict(SMALL, said), vary=vary, jobs=1)
     assert [each.kept.keeps for each in found.points] == [False, True]
+    vary = {"slo.ttft": [f"{limit / over} ms" for over in (1.25, 1.5)]}
+    found = study(Scenario.from_dict(SMALL, said), vary=vary, jobs=1)
+    assert re.search("None.* comes nearest, 25 % over a limit", found.verdict)
 
 
 @pytest.mark.parametrize("on_requests", [{}, {"slo.ttft": "1 s", "slo.each": True}])
@@ -424,7 +427,8 @@ def test_compare_and_run_know_limits_on_all_gaps(mist):
     words = ["a.yaml", "--jobs=1", "-q", "--set=slo.itl=1 ms"]
     _, out, _ = mist("compare", *words, "--vary=clients.0.count=1,2")
     told = " ".join(out.split())
-    assert "None keeps its limits at this rate. p99 ITL misses first: count=1, count=2." in told
+    assert "None keeps its limits at this rate; " in told
+    assert "% over a limit. p99 ITL misses first: count=1, count=2." in told
     _, out, _ = mist("run", "a.yaml", words[-1], "--set=slo.ttft=9 s")
     assert "of the requests keep TTFT <= 9 s Latency" in " ".join(out.split())
 
