@@ -41,6 +41,7 @@ class StepExplained(Findings):
 
     operators: in the order of a layer; their seconds add up to the step's. gpu: one of the client's
     GPUs, whose data sheet has the peaks; None: the client names none.
+    num_engines: of the client, each of which computes such a step (data_parallel_size).
     kv_entries: how the client stores keys and values, such as "in 8 bits (fp8)".
     moment: (seconds when the step begins, requests that wait meanwhile); None for a batch by hand.
     expected_error: of TTFT (with prompts) or TPOT in runs of such a client, as `expected_errors` of
@@ -56,6 +57,7 @@ class StepExplained(Findings):
     operators: tuple[OperatorTime, ...]
     estimate: str
     gpu: GpuSpec | None
+    num_engines: int = 1
     kv_entries: str = ""
     expected_error: Mapping[str, Any] | None = None
     moment: tuple[float, int] | None = None
@@ -152,6 +154,7 @@ class StepExplained(Findings):
             "num_decodes": batch.num_decodes,
             "context_sum": batch.context_sum,
             "num_drafts": batch.num_drafts,
+            "num_engines": self.num_engines,
             "kv_entries": self.kv_entries,
             "starts_at_s": self.moment[0] if self.moment else None,
             "num_waiting": self.moment[1] if self.moment else None,
@@ -292,6 +295,7 @@ def _explained(
         operators=tuple(merged(_operators(client, batch, is_on_the_spot=is_on_the_spot))),
         estimate=traits.estimate,
         gpu=gpu,
+        num_engines=getattr(client, "data_parallel_size", 1),
         kv_entries=client.kv_entries,
         expected_error=_expected(client, batch),
         moment=moment,

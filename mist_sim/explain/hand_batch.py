@@ -11,7 +11,7 @@ from mist_sim.errors import ScenarioError, brief
 
 @dataclass(frozen=True, slots=True)
 class HandBatch:
-    """The work of a step.
+    """The work of a step of an engine; all engines of a client (data_parallel_size) do as much.
 
     prompts: (new tokens, tokens of context before them) of each prompt. decodes: answers that
     get a token. context: tokens that each of these has in the cache.
@@ -57,7 +57,9 @@ class HandBatch:
         tokens = sum(new for new, _ in self.prompts) + self.decodes * per_decode
         lengths = [new + context for new, context in self.prompts]
         lengths += [self.context + per_decode] if self.decodes else []
-        blocks = client.config.kv_cache.block_size * client.num_gpu_blocks
+        blocks = (
+            client.config.kv_cache.block_size * client.num_gpu_blocks // client.data_parallel_size
+        )
         sizes = [new + context for new, context in self.prompts]
         held = sum(sizes) + self.decodes * (self.context + per_decode)
         chunk = getattr(scheduler, "max_num_batched_tokens", None)

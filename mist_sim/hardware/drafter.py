@@ -84,10 +84,10 @@ def drafter(config: SpeculativeConfig, target: ModelSpec, cluster: Cluster) -> D
         return None
     if config.method == "draft_model":
         return _draft_model(config, target, cluster)
-    if config.method == "eagle" and target.moe:
+    if config.method in ("eagle", "eagle3") and target.moe:
         raise ScenarioError(
-            f"speculative_config must have another method than eagle for {target.name}, which has "
-            "experts; mtp is a layer with experts"
+            f"speculative_config must have another method than {config.method} for {target.name}, "
+            "which has experts; mtp is a layer with experts"
         )
     if config.method == "mtp" and not target.num_nextn_predict_layers:
         raise ScenarioError(

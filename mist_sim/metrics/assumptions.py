@@ -8,7 +8,7 @@ from typing import Any
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.front_end import FRONT_END, MEASURED
 from mist_sim.core.result_warnings import ResultWarning, WarningKind
-from mist_sim.models.speculative import ACCEPTANCE_RATE
+from mist_sim.models.speculative import ACCEPTANCE_RATE, HEAD, READING
 
 SPEC_ONLY = (
     "Step times marked spec-only come from data sheets and typical efficiencies; they "
@@ -132,6 +132,14 @@ def _sentences(
         kinds.NOT_MEASURED: (beginning(_MEASURED), _not_measured(assumed)),
         kinds.ONE_NODE: (beginning(_ONE_NODE), _one_node(assumed)),
         kinds.ACCEPTANCE: (beginning(_ACCEPTANCE), _acceptance(assumed)),
+        kinds.DRAFT_RATES: (beginning(READING), _reading(assumed)),
+        kinds.DRAFT_HEAD: if_any(
+            beginning(HEAD),
+            "The head of eagle3 (speculative_config.method) is timed as EAGLE-1's, a layer of the "
+            "model and its whole output head for each draft. The output heads of EAGLE-3 mostly "
+            "have 32,000 words, so they draft sooner.",
+        ),
+        kinds.HOST_COPIES: (beginning(HOST_COPIES), _host_copies(assumed)),
         kinds.NEAREST_MODEL: (beginning(_MODEL), _nearest(beginning(_MODEL))),
         kinds.STATE_CACHE: if_any(
             named("kv_cache.mamba_cache_mode"),
@@ -145,6 +153,7 @@ def _sentences(
 _ARCHITECTURE, _KERNELS, _MEASURED = "architecture: ", "kernels: ", "measured kernels: "
 _ONE_NODE, _MODEL, _ACCEPTANCE = "one node: ", "model: ", f"{ACCEPTANCE_RATE}: "
 _TOWERS = "towers: "
+HOST_COPIES = "kv_cache.tiers.read_bandwidth: "
 RELEASE = "release: "
 """Before what a release of vLLM is assumed to do as its neighbour does."""
 
@@ -238,6 +247,25 @@ def _acceptance(assumed: Mapping[str, Sequence[str]]) -> str:
     return rates and (
         f"How many drafts are right ({ACCEPTANCE_RATE}) is assumed, as published: {rates}. It is a "
         "matter of the models and the texts; set it, as vLLM's log reports it."
+    )
+
+
+def _reading(assumed: Mapping[str, Sequence[str]]) -> str:
+    """Return how a list of acceptance rates is read that can be read in two ways; or nothing."""
+    found = _told(assumed, READING)
+    return found and (
+        f"A list of {ACCEPTANCE_RATE} is the chance of each draft if all before it are accepted: "
+        f"{found}. vLLM's logs print such shares for each position."
+    )
+
+
+def _host_copies(assumed: Mapping[str, Sequence[str]]) -> str:
+    """Return which tiers are read at the full rate of host links; or nothing."""
+    tiers = _told(assumed, HOST_COPIES)
+    return tiers and (
+        f"Loads run at the full rate of the GPUs' host links: {tiers}. Copies of blocks reach "
+        "less, so loads are at least as long; give the tier's measured read_bandwidth, to all GPUs "
+        "of an engine together."
     )
 
 

@@ -52,6 +52,34 @@ _MTP = Published(
     "48892",
 )
 
+_EAGLE = {
+    "chat": Published(
+        Chances(0.70, 0.65),
+        Chances(0.61, 0.46),
+        Chances(0.81, 0.77),
+        "vLLM's test_acceptance_length.py on MT-Bench; vLLM pull request 16035; llama.cpp pull "
+        "request 24536",
+    ),
+    "code": Published(
+        Chances(0.80, 0.72),
+        Chances(0.77, 0.56),
+        Chances(0.81, 0.73),
+        "vllm-project/speculators issue 563; vLLM pull request 24344",
+    ),
+    "summary": Published(
+        Chances(0.68, 0.58),
+        Chances(0.67, 0.56),
+        Chances(0.69, 0.60),
+        "vllm-project/speculators issue 563",
+    ),
+    "rewrite": Published(
+        Chances(0.77, 0.56),
+        Chances(0.77, 0.53),
+        Chances(0.77, 0.58),
+        "vLLM pull request 24344, edits of code",
+    ),
+}
+
 PUBLISHED: Mapping[str, Mapping[str, Published]] = {
     "ngram": {
         "chat": Published(
@@ -67,33 +95,8 @@ PUBLISHED: Mapping[str, Mapping[str, Published]] = {
             "vLLM pull request 24344, edits of code; TensorRT-LLM blog 7, translations",
         ),
     },
-    "eagle": {
-        "chat": Published(
-            Chances(0.70, 0.65),
-            Chances(0.61, 0.46),
-            Chances(0.81, 0.77),
-            "vLLM's test_acceptance_length.py on MT-Bench; vLLM pull request 16035; llama.cpp pull "
-            "request 24536",
-        ),
-        "code": Published(
-            Chances(0.80, 0.72),
-            Chances(0.77, 0.56),
-            Chances(0.81, 0.73),
-            "vllm-project/speculators issue 563; vLLM pull request 24344",
-        ),
-        "summary": Published(
-            Chances(0.68, 0.58),
-            Chances(0.67, 0.56),
-            Chances(0.69, 0.60),
-            "vllm-project/speculators issue 563",
-        ),
-        "rewrite": Published(
-            Chances(0.77, 0.56),
-            Chances(0.77, 0.53),
-            Chances(0.77, 0.58),
-            "vLLM pull request 24344, edits of code",
-        ),
-    },
+    "eagle": _EAGLE,
+    "eagle3": _EAGLE,
     "mtp": {"chat": _MTP, "code": _MTP, "summary": _MTP},
     "draft_model": {
         "chat": Published(

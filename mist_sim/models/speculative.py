@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import mul
 from typing import Literal, get_args
 
@@ -19,6 +19,12 @@ METHODS: tuple[str, ...] = get_args(Method)
 ACCEPTANCE_RATE = "speculative_config.acceptance_rate"
 """Begins what results list as assumed of it."""
 
+READING = f"{ACCEPTANCE_RATE}, if all before are accepted: "
+"""Begins how results say that a list is read which could be vLLM's rates by position."""
+
+HEAD = "speculative_config.method: "
+"""Begins as which head results say that another one is timed."""
+
 _MOST_DRAFTS = 1024  # tokens a step; far more than anybody drafts
 
 
@@ -28,12 +34,14 @@ class SpeculativeConfig:
 
     method: drafting method. "draft_model": a smaller model, token by token. "mtp": one more layer
         of the model's own kind, of models trained with one (DeepSeek-V3). "eagle": the same for a
-        dense model; "eagle3", its third version, is read as "eagle". "ngram": a search of the
-        request's own tokens (prompt lookup).
+        dense model; "eagle3" is timed and accepted as "eagle", which results list as assumed.
+        "ngram": a search of the request's own tokens (prompt lookup).
     num_speculative_tokens: draft tokens per decode that a step verifies (>= 1).
     acceptance_rate: the chance in [0, 1] that a draft token is accepted, given that all before it
-        were: one number, or one for each position. vLLM's rejection sampler "synthetic" takes the
-        products of these (`synthetic_acceptance_rates`); otherwise the rate depends on the models.
+        were: one number, or one for each position. vLLM's logs ("Per-position acceptance rate")
+        and its sampler "synthetic" (`synthetic_acceptance_rates`) have the products of these, the
+        share of steps that accept so many: divide each of theirs by the one before. A list that
+        falls can be either, and results say how it is read.
         None: as published for the method and the kind of text, which results list as assumed.
     text: kind of text whose published rate is assumed: "chat", "code", "summary", or "rewrite",
         whose answers repeat the prompt (edits, translations).
@@ -55,8 +63,6 @@ class SpeculativeConfig:
 
     def __post_init__(self) -> None:
         check_name("method", self.method, METHODS)
-        if self.method == "eagle3":
-            object.__setattr__(self, "method", "eagle")
         if not 1 <= self.num_speculative_tokens <= _MOST_DRAFTS:
             raise ValueError(
                 f"num_speculative_tokens must be in [1, {_MOST_DRAFTS}], "
@@ -109,11 +115,29 @@ class SpeculativeConfig:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What is assumed of the acceptance; empty if it is set."""
-        if self.acceptance_rate is not None:
+        """What is assumed of the head, and of the acceptance or how it is read."""
+        head = (f"{HEAD}eagle3 as eagle",) if self.method == "eagle3" else ()
+        if self.acceptance_rate is None:
+            what = assumed_acceptance(self.method, self.text, self.num_speculative_tokens)
+            return (*head, f"{ACCEPTANCE_RATE}: {what}")
+        return (*head, *self._reading())
+
+    def _reading(self) -> tuple[str, ...]:
+        """Return how a list is read, and what it would be as shares of steps; or nothing.
+
+        Such shares never rise, and equal ones would mean drafts that are never wrong.
+        """
+        rates = self.rates
+        if list(rates) != sorted(rates, reverse=True) or rates[0] == rates[-1]:
             return ()
-        what = assumed_acceptance(self.method, self.text, self.num_speculative_tokens)
-        return (f"{ACCEPTANCE_RATE}: {what}",)
+        chances = [rates[0], *(b / a if a else 0.0 for a, b in pairwise(rates))]
+        said, instead = (", ".join(f"{each:.3g}" for each in them) for them in (rates, chances))
+        tokens, otherwise = 1 + sum(self.survival), 1 + sum(rates)
+        found = (
+            f"{READING}{said} give {tokens:.2f} tokens a decode step; as shares of all steps they "
+            f"would give {otherwise:.2f}, and be {instead} here"
+        )
+        return (found,)
 
     @property
     def survival(self) -> tuple[float, ...]:
@@ -137,7 +161,7 @@ class SpeculativeConfig:
         Source: vLLM v1, `SpeculativeConfig.use_eagle` and `find_longest_cache_hit` in
         `vllm/v1/core/single_type_kv_cache_manager.py`.
         """
-        return 1 if self.method in ("mtp", "eagle") else 0
+        return 1 if self.method in ("mtp", "eagle", "eagle3") else 0
 
     @property
     def num_extra_slots(self) -> int:

@@ -36,21 +36,31 @@ def step_table(summary: Mapping[str, Any]) -> RenderableType:
 
 
 def _batch(summary: Mapping[str, Any]) -> str:
-    parts = []
+    parts, engines, who = [], summary["num_engines"], summary["client"]
+    is_by_hand = summary["starts_at_s"] is None
+    if engines > 1 and not is_by_hand:
+        who += f", one of its {engines} engines"
+
+    def in_all(how_many: int, what: str, more: str = "") -> str:
+        each = _several(how_many, what) + more
+        if engines == 1 or not is_by_hand:
+            return each
+        return f"{each} on each of {engines} engines, {count(engines * how_many)} in all,"
+
     if prompts := summary["prompts"]:
         tokens = _several(summary["num_prefill_tokens"], "new token")
-        parts.append(f"{_several(len(prompts), 'prompt')} with {tokens}")
+        parts.append(f"{in_all(len(prompts), 'prompt')} with {tokens}")
     if decodes := summary["num_decodes"]:
         mean = summary["context_sum"] / decodes
         drafts = f" and {summary['num_drafts']} drafts each" if summary["num_drafts"] else ""
-        parts.append(f"{_several(decodes, 'decode')}{drafts} with {number(mean)} tokens of context")
+        parts.append(f"{in_all(decodes, 'decode', drafts)} with {number(mean)} tokens of context")
     when = ""
     if (start := summary["starts_at_s"]) is not None:
         when = f"; it begins at {start:.6g} s, with {count(summary['num_waiting'])} more waiting"
     reads_cache = decodes or any(context for _, context in prompts)
     if reads_cache and (stored := summary["kv_entries"]):
         parts[-1] += f", KV entries {stored}"
-    return f"{summary['client']}: {', '.join(parts)}{when}."
+    return f"{who}: {', '.join(parts)}{when}."
 
 
 def _several(how_many: int, what: str) -> str:

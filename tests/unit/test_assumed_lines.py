@@ -139,3 +139,13 @@ def test_ranks_beyond_a_node_are_said_to_be_timed_in_one(client, network, told):
         assert f"joined them all: {told}. Other links are slower" in lines[0]
         both = compare({name: Scenario.from_dict(data) for name in "ab"}, jobs=1)
         assert lines[0] in about(both.summary, "b")
+
+
+@pytest.mark.parametrize("rate", [None, "100 GB/s"])
+def test_loads_at_the_full_rate_of_host_links_are_assumed(rate):
+    tier = {"name": "cpu", "capacity": "1 GiB"} | ({"read_bandwidth": rate} if rate else {})
+    client = {"name": "llm", "gpu": "h100-sxm", "kv_cache": {"tiers": [tier]}}
+    summary = simulate(Scenario.from_dict(DATA | {"clients": [client]})).summary
+    found = texts(summary, "host copies")
+    assert len(found) == (rate is None)
+    assert all("cpu at 64 GB/s a GPU" in each for each in found)

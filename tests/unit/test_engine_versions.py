@@ -227,7 +227,7 @@ def test_other_drafts_are_planned_ahead_where_the_version_can():
     wrong = llm(engine="vllm-0.14", speculative_config=drafted("ngram"), async_scheduling=True)
     message = (
         "async_scheduling must be false with speculative_config.method ngram in vLLM 0.14, which "
-        "plans ahead with mtp and eagle alone"
+        "plans ahead with mtp, eagle, eagle3 alone"
     )
     with pytest.raises(ScenarioError, match=message):
         build_one(wrong)

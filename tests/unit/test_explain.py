@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 
 import pandas as pd
 import pytest
@@ -300,6 +301,29 @@ def test_files_and_words(tmp_path):
     assert table.share.sum() == pytest.approx(1)
     sources = table.set_index("operator").source
     assert sources["qkv_proj"].startswith("tools.kernels")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--decodes 4 --context 200", "4 decodes on each of 2 engines, 8 in all, with 200 tokens"),
+        ("--prompts 30", "1 prompt on each of 2 engines, 2 in all, with 30 new tokens"),
+        ("--at '1 s'", "llm, one of its 2 engines: "),
+    ],
+)
+def test_a_step_says_that_each_engine_has_one(tmp_path, words, told):
+    client = {"name": "llm", **CLIENTS["replicas"]}
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps({"clients": [client], "workload": WORKLOAD}))
+    result = CliRunner().invoke(app, ["explain", str(path), *shlex.split(words)])
+    assert told in " ".join(result.output.split())
+
+
+def test_a_step_has_room_in_the_cache_of_its_engine():
+    client = CLIENTS["replicas"] | {"name": "llm", "kv_cache": {"num_gpu_blocks_override": 100}}
+    scenario = Scenario.from_dict({"clients": [client], "workload": WORKLOAD})
+    with pytest.raises(ScenarioError, match="at most 1,[56].. tokens in the KV cache"):
+        explain_batch(scenario, HandBatch(decodes=10, context=300))
 
 
 def test_a_step_by_hand_needs_no_workload(tmp_path):

@@ -168,6 +168,7 @@ OF_PCIE = {"assumed host", "engine time", "penalties", "distance"}
 RAISED: dict[str, set[str]] = {
     "llamas": OF_PCIE
     | {"spec-only", "acceptance", "longest context", "tier loads", "no prefixes", "architecture"}
+    | {"host copies"}
     | {"kernels", "prompt step", "extrapolated", "assumed", "not measured", "adapters", "one node"}
     | {"re-sharding", "front end", "command line", "too short", "left out"},
     "others": {"sampling", "state blocks", "state cache", "older engines", "nearest model"},
@@ -299,6 +300,8 @@ OWN = {
     "run gap.yaml --replications 2 --jobs 1": {"alike"},
     "run one.yaml --set clients.0.power_limit=500W": {"power cap"},
     "run one.yaml --set model=towers.json": {"towers"},
+    "run one.yaml --set 'clients.0.speculative_config={method: eagle3, num_speculative_tokens: 2, "
+    "acceptance_rate: [0.7, 0.5]}'": {"draft rates", "draft head"},
     "run one.yaml --set model=llama-3.1-70b --set clients.0.tensor_parallel_size=2 --set "
     "engine=vllm-0.14 --set workload.lengths.prompt.tokens=2000": {"too small", "between releases"},
     "compare tight.yaml --designs --jobs 1": {"no room", "uneven"},

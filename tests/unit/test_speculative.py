@@ -33,6 +33,7 @@ from mist_sim.rng import Streams
 from mist_sim.testing import check_predictor
 from tests.reference.comparison import pipeline_of
 from tests.reference.predictors import ConstantPredictor
+from tests.warned import texts
 
 CLUSTER = Cluster(load_gpu("h100-sxm"))
 LLAMA = load_model("llama-3.1-8b")
@@ -102,7 +103,7 @@ def test_published_tokens_a_step_come_out(method, text, which, tokens):
         assert chances.tokens_a_step(number) == pytest.approx(published, rel=0.03)
 
 
-@pytest.mark.parametrize("method", sorted(set(METHODS) - {"eagle3"}))
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_a_rate_within_its_range(method):
     """Some rate of chats, which is the default, and of others where somebody has published one."""
     assert "chat" in PUBLISHED[method]
@@ -114,7 +115,7 @@ def test_every_method_has_a_rate_within_its_range(method):
             each.tokens_a_step(4) for each in (published.low, published.chances, published.high)
         )
         assert low <= mean <= high
-        assert published.source in found.assumed[0]
+        assert published.source in found.assumed[-1]
 
 
 def test_an_assumed_rate_is_that_rate_and_is_named():
@@ -451,8 +452,24 @@ def test_a_request_without_room_for_drafts_is_told_so():
     assert "for drafts exceed the KV cache of 304 tokens (19 blocks of 16)" in reason
 
 
-def test_eagle3_is_read_as_eagle():
-    drafts = {"num_speculative_tokens": 3}
-    third = SpeculativeConfig(method="eagle3", **drafts)
-    assert third == SpeculativeConfig(method="eagle", **drafts)
-    assert third.method in METHODS
+def test_eagle3_is_timed_as_eagle_and_says_so():
+    first, third = (served(speculative(method=method)) for method in ("eagle", "eagle3"))
+    assert third.requests.equals(first.requests)
+    assert [len(texts(each.summary, "draft head")) for each in (first, third)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("rates", "told"),
+    [
+        ([0.7, 0.5, 0.35], ("2.17 tokens", "2.55", "0.7, 0.714, 0.7 here")),
+        ([0.5, 0.0, 0.0], ("1.50 tokens", "1.50", "0.5, 0, 0 here")),
+        ([0.7, 0.7, 0.7], None),
+        ([0.7, 0.714, 0.7], None),
+        (0.7, None),
+    ],
+)
+def test_a_list_that_falls_says_how_it_is_read(rates, told):
+    config = speculative(acceptance_rate=rates)
+    found = texts(served(config, num_jobs=1).summary, "draft rates")
+    assert len(found) == len(config.assumed) == bool(told)
+    assert all(each in found[0] for each in told or ())

@@ -396,7 +396,7 @@ def client_of(arguments, **said):
             "-tp 2 -sc.method eagle3 --speculative-config.num_speculative_tokens 3",
             {
                 "tensor_parallel_size": 2,
-                "speculative_config": {"method": "eagle", "num_speculative_tokens": 3},
+                "speculative_config": {"method": "eagle3", "num_speculative_tokens": 3},
             },
         ),
         (
@@ -415,7 +415,7 @@ def client_of(arguments, **said):
         ),
         (
             """-sc '{"model": "AngelSlim/Qwen3-8B_eagle3", "num_speculative_tokens": 4}'""",
-            {"speculative_config": {"num_speculative_tokens": 4, "method": "eagle"}},
+            {"speculative_config": {"num_speculative_tokens": 4, "method": "eagle3"}},
         ),
         (
             f"-tp 2 {LMCACHE}",

@@ -30,9 +30,14 @@ def explain(
     prompts: str | None = typer.Option(
         None,
         metavar="NEW[@CONTEXT],...",
-        help="Explain a step with these prompts: new tokens, and those before them in the cache.",
+        help="Explain a step with these prompts, on each engine with data_parallel_size: new "
+        "tokens, and those before them in the cache.",
     ),
-    decodes: int = typer.Option(0, metavar="N", help="Answers that get a token in the step."),
+    decodes: int = typer.Option(
+        0,
+        metavar="N",
+        help="Answers that get a token in the step, on each engine with data_parallel_size.",
+    ),
     context: int = typer.Option(
         0, metavar="N", help="Tokens that each of these answers has in the cache."
     ),

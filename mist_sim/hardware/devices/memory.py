@@ -20,7 +20,8 @@ class MemoryTier:
     name: unique among the tiers of an engine, such as "cpu".
     capacity: bytes for the cache of one engine; a client has data_parallel_size engines.
     read_bandwidth: bytes/s to all accelerators of the engine together; None: that of their
-        host links (`GpuSpec.host_bandwidth`) side by side, as for host memory.
+        host links (`GpuSpec.host_bandwidth`) side by side, as for host memory, at their full rate,
+        which results list as assumed.
     latency: seconds before the first byte of a load. The default is that of DDR4 memory in MIST
         §IV-B: 80 ns; there an NVMe disk has 50 us and 7 GB/s.
     at: its place on a network with a topology: "host" or "storage", that of the node of each GPU,

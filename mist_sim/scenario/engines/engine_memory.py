@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +24,11 @@ from mist_sim.clients.kv_cache.profile_run import SAMPLER_BYTES, Needs, ProfileR
 from mist_sim.clients.rules.window_rules import page_rules
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware import Cluster
+from mist_sim.hardware import Cluster, GpuSpec
+from mist_sim.hardware.devices.memory import MemoryTier
 from mist_sim.hardware.drafter import Drafter, shared_groups
 from mist_sim.hardware.kernel_choice import deployment_of
+from mist_sim.metrics.assumptions import HOST_COPIES
 from mist_sim.models import ModelSpec
 from mist_sim.models.adapters import AT_ONCE, AdapterMoves, adapter_moves
 from mist_sim.models.expert_padding import is_padded
@@ -110,6 +113,13 @@ def with_loads(config: EngineConfig) -> EngineConfig:
     in_step = not against_loads(config) and all(tier.at is None for tier in tiers)
     decided = tuple(replace(tier, loads_in_step=in_step) for tier in tiers)
     return replace(config, kv_cache=replace(config.kv_cache, tiers=decided))
+
+
+def host_copies(tiers: Sequence[MemoryTier], gpu: GpuSpec) -> Iterator[str]:
+    """Yield the tiers that are read at the full rate of a GPU's host link, as results have it."""
+    for tier in tiers:
+        if tier.read_bandwidth is None and tier.at in (None, "host"):
+            yield f"{HOST_COPIES}{tier.name} at {gpu.from_host / 1e9:g} GB/s a GPU"
 
 
 def _adapter_moves(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> AdapterMoves:

@@ -48,6 +48,7 @@ from mist_sim.scenario.engines.engine_kernels import kernel_choice, unlike_timed
 from mist_sim.scenario.engines.engine_memory import (
     LOADS,
     engine_memory,
+    host_copies,
     of_a_lane,
     with_loads,
     with_longer_blocks,
@@ -156,6 +157,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     tiers = zip(asked_cache.tiers, config.kv_cache.tiers, strict=True)
     if any(asked.loads_in_step is None and not tier.loads_in_step for asked, tier in tiers):
         assumed += (LOADS,)
+    assumed += tuple(host_copies(config.kv_cache.tiers, cluster.gpu))
     assumed += tuple(f"model: {each}" for each in model.approximated)
     assumed += tuple(f"towers: {each}" for each in _tower_memory(config, model))
     assumed += config.speculative_config.assumed if config.speculative_config else ()

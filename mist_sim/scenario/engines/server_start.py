@@ -310,7 +310,7 @@ def _ahead(server: Server) -> Iterator[str]:
     if drafts and not rules.async_any_drafts and drafts.method not in rules.async_drafts:
         refused = (
             f"speculative_config.method {drafts.method} in {of}, which plans ahead with "
-            f"{' and '.join(rules.async_drafts)} alone"
+            f"{', '.join(rules.async_drafts)} alone"
         )
     elif ranks > 1 and not rules.async_pipelines:
         refused = f"pipeline_parallel_size {ranks} in {of}, whose pipelines do not plan ahead"

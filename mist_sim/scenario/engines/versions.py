@@ -335,10 +335,10 @@ DEFAULTS: Mapping[str, tuple[Default, ...]] = {
         Default(True, f"{_SCHEDULE}: _request_blocks_can_be_freed", 30),
     ),
     "rules.async_drafts": (
-        Default(("mtp", "eagle"), f"EagleModelTypes of {_POST_INIT}"),
-        Default(("draft_model", "mtp", "eagle"), _POST_INIT, 28),
+        Default(("mtp", "eagle", "eagle3"), f"EagleModelTypes of {_POST_INIT}"),
+        Default(("draft_model", "mtp", "eagle", "eagle3"), _POST_INIT, 28),
         Default(
-            tuple(each for each in METHODS if each != "eagle3"),  # read as eagle
+            METHODS,
             f"use_v2_model_runner of {_HASH}: model runner V2 drafts with all of them",
             33,
         ),

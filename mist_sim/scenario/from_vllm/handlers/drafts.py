@@ -22,7 +22,7 @@ _METHODS = {
     "[ngram]": "ngram",
     "ngram_gpu": "ngram",
     "eagle": "eagle",
-    "eagle3": "eagle",
+    "eagle3": "eagle3",
     "draft_model": "draft_model",
 }
 _AS_THEY_ARE = ("num_speculative_tokens", "acceptance_rate", "drafting_time")
@@ -130,8 +130,9 @@ def _method(said: dict[str, Any]) -> str | None:
         if model in ("ngram", "[ngram]"):
             return "ngram"
         method = "draft_model" if model else None
-    if method == "draft_model" and ("eagle-" in model.lower() or "eagle3" in model.lower()):
-        return "eagle"
+    if method == "draft_model":
+        named = {"eagle-": "eagle", "eagle3": "eagle3"}
+        method = next((head for part, head in named.items() if part in model.lower()), method)
     if method == "mtp" or str(method).endswith("_mtp"):
         return "mtp"
     return _METHODS.get(str(method))
