@@ -132,7 +132,7 @@ def test_a_summary_is_enough_and_may_have_the_names_of_others(capsys):
     mist("calibrate", "run", ".", "--out", "f.yaml")
     printed = " ".join(capsys.readouterr().out.split())
     assert "--set clients.0.overhead.request='30" in printed
-    assert [str(each) for each in found.warnings] == ["a flag"]
+    assert "a flag" in [str(each) for each in found.warnings]
     assert "Warnings A flag" in printed
 
 

@@ -139,7 +139,7 @@ def test_the_fullest_rank_decides():
 
 
 def test_a_model_that_does_not_fit_one_gpu_fits_four_ranks():
-    with pytest.raises(ScenarioError, match="pipeline_parallel_size"):
+    with pytest.raises(ScenarioError, match="tensor_parallel_size"):
         llm_client("one", model="llama-3.1-70b")
     assert llm_client("four", model="llama-3.1-70b", pipeline_parallel_size=4).num_gpu_blocks
 
