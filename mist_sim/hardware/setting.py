@@ -82,17 +82,14 @@ def figures_of_its_own(gpu: GpuSpec) -> str:
     """Return why measurements say nothing about a GPU's figures; empty: they are the catalog's."""
     if gpu.based_on not in gpu_names():
         return f"not known: {gpu.name} is a GPU of your own, whose kernels were not timed"
-    listed = load_gpu(gpu.based_on)
-    link = replace(
-        listed.interconnect,
-        host=gpu.interconnect.host,
-        all_reduce=gpu.interconnect.all_reduce,
-    )
-    same = replace(
-        listed, name=gpu.name, sources=gpu.sources, confidence=gpu.confidence, interconnect=link
-    )
-    if gpu == same:
-        return ""
+    listed, own = load_gpu(gpu.based_on), gpu.interconnect
+    if own.kind == listed.interconnect.kind:  # of another, the way of its all-reduce may be none
+        link = replace(listed.interconnect, host=own.host, all_reduce=own.all_reduce)
+        same = replace(
+            listed, name=gpu.name, sources=gpu.sources, confidence=gpu.confidence, interconnect=link
+        )
+        if gpu == same:
+            return ""
     return f"not known: {gpu.name} has figures of your own; the measurements are for {gpu.based_on}"
 
 

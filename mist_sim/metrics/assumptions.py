@@ -206,14 +206,14 @@ def _architecture(assumed: Mapping[str, Sequence[str]]) -> str:
 
 
 def _kernels(assumed: Mapping[str, Sequence[str]]) -> str:
-    """Return how much the steps of a user's GPU depend on its architecture; or nothing."""
+    """Return how much steps of a GPU that was not timed depend on its architecture; or nothing."""
     factors = _told(assumed, _KERNELS)
     if not factors:
         return ""
     return (
-        "Kernels of a GPU of your own are taken to reach the shares of its peaks that were timed "
-        "on others. If it reached what each fitted GPU of the catalog reaches, its steps would "
-        f"take so many times as long: {factors}. Its figures are at least as uncertain."
+        "Kernels of a GPU that was not timed are taken to reach the shares of its peaks that were "
+        "timed on others. If it reached what each fitted GPU of the catalog reaches, its steps "
+        f"would take so many times as long: {factors}. Its figures are at least as uncertain."
     )
 
 

@@ -2,12 +2,13 @@
 
 A star marks designs that keep their limits, and a certain difference. If intervals of goodput
 overlap by more than `NEAR`, the question stays open; so it does if step times of one are known to
-be off in one direction, and by more than its lead.
+be off in one direction, and by more than its lead. Where the error of one's step times is not
+known, no goodput has a star, and none is called sure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isclose, isnan, nan
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -104,7 +105,7 @@ def starred(figure: str, better: Better, cases: Sequence[Ranked]) -> list[str]:
     """Return the names of those with the best value of a figure; empty if not certain."""
     if figure in _GOODPUTS:
         best = _most(figure, cases)
-        if best is None or rivals(best, figure, cases):
+        if best is None or rivals(best, figure, cases) or _without_error(cases):
             return []
         return [best.name, *(case.name for case in _equals(best, figure, cases))]
     at_goodput = "_at_goodput" in figure
@@ -171,10 +172,15 @@ def _at(case: Ranked, figure: str, end: int) -> float:
     return value * case.figures["goodput"] / rate if rate else inf
 
 
-def _errors(best: Ranked, second: Ranked | None) -> str:
-    """Return whether the best stays ahead for the expected errors of the step times."""
-    ends = best.error_interval, second.error_interval if second else None
-    if second is None or ends[0] is None or ends[1] is None:
+def _errors(best: Ranked, second: Ranked, unknown: Sequence[str]) -> str:
+    """Return whether the best stays ahead for the expected errors of the step times.
+
+    unknown: names of all compared whose error is not known.
+    """
+    if unknown:
+        return f"not sure, since the error of the step times of {listed(unknown)} is not known"
+    ends = best.error_interval, second.error_interval
+    if ends[0] is None or ends[1] is None:
         return "errors of the step times, which may differ between GPUs and models, are not in them"
     told = ", ".join(
         f"{case.name} {low:.4g} to {high:.4g} /s"
@@ -287,9 +293,12 @@ def _of_goodput(cases: Sequence[Ranked]) -> str:
         return f"{_with_interval(best)} serves more than {told}{why}."
     if not others:
         return f"{best.name} alone attains a rate: {best.figures['goodput']:.4g} /s{why}."
+    unknown = _without_error(cases)
     if equals := _equals(best, "goodput", cases):
-        return _of_equals(best, equals, [case for case in others if case not in equals]) + f"{why}."
-    return _of_second(best, max(others, key=lambda case: case.figures["goodput"])) + f"{why}."
+        others = [case for case in others if case not in equals]
+        return f"{_of_equals(best, equals, others, unknown)}{why}."
+    second = max(others, key=lambda case: case.figures["goodput"])
+    return f"{_of_second(best, second, unknown)}{why}."
 
 
 def _of_open(cases: Sequence[Ranked], best: Ranked | None) -> str:
@@ -303,7 +312,7 @@ def _of_open(cases: Sequence[Ranked], best: Ranked | None) -> str:
     return f"Undecided: {told}. A higher end of --rates{more} may tell."
 
 
-def _of_second(best: Ranked, second: Ranked) -> str:
+def _of_second(best: Ranked, second: Ranked, unknown: Sequence[str]) -> str:
     """Return by how much the best one serves more than the next one, and how sure that is."""
     percent = f"{100 * (best.figures['goodput'] / second.figures['goodput'] - 1):.0f} %"
     gain = f"up to {percent}" if second.is_coarse else percent
@@ -316,20 +325,23 @@ def _of_second(best: Ranked, second: Ranked) -> str:
         most = f"{100 * beside.tolerance:g} %"
         return (
             f"{_with_interval(best)} serves most to within {most}: {_with_interval(second)} serves "
-            f"at most {most} more (95 %), by runs of the same requests; {_errors(best, second)}"
+            f"at most {most} more (95 %), by runs of the same requests; "
+            f"{_errors(best, second, unknown)}"
         )
     return (
         f"{_with_interval(best)} serves most, {gain} more than {_with_interval(second)}: "
-        f"{_sure_by_intervals(best, second)}; {_errors(best, second)}"
+        f"{_by_intervals(best, second, is_known=not unknown)}; {_errors(best, second, unknown)}"
     )
 
 
-def _of_equals(best: Ranked, equals: Sequence[Ranked], others: Sequence[Ranked]) -> str:
+def _of_equals(
+    best: Ranked, equals: Sequence[Ranked], others: Sequence[Ranked], unknown: Sequence[str]
+) -> str:
     """Return the designs that serve as much as the best one, and their lead over the next one."""
     tolerance = 100 * equals[0].beside.tolerance if equals[0].beside else 0.0
     names = " and ".join(case.name for case in equals)
     verb = "serves" if len(equals) == 1 else "serve"
-    more = ""
+    more, sure = "", "" if unknown else ": sure"
     if others:
         second = max(others, key=lambda case: case.figures["goodput"])
         percent = 100 * (best.figures["goodput"] / second.figures["goodput"] - 1)
@@ -337,18 +349,26 @@ def _of_equals(best: Ranked, equals: Sequence[Ranked], others: Sequence[Ranked])
         more = f", {most}{percent:.0f} % more than {_with_interval(second)}"
     return (
         f"{_with_interval(best)} serves most{more}; {names} {verb} as much, within "
-        f"{tolerance:g} %: sure (95 %), by runs of the same requests; {_errors(best, equals[0])}"
+        f"{tolerance:g} %{sure} (95 %), by runs of the same requests; "
+        f"{_errors(best, equals[0], unknown)}"
     )
 
 
-def _sure_by_intervals(best: Ranked, second: Ranked) -> str:
+def _by_intervals(best: Ranked, second: Ranked, *, is_known: bool) -> str:
     ends = best.interval or (0.0, 0.0), second.interval or (0.0, 0.0)
     if ends[0][0] >= ends[1][1]:
-        return "sure, since these 95 % intervals of the runs do not overlap"
+        sure = "sure, since " if is_known else ""
+        return f"{sure}these 95 % intervals of the runs do not overlap"
+    sure = f"sure to within {100 * NEAR:.0f} %, since " if is_known else ""
     return (
-        f"sure to within {100 * NEAR:.0f} %, since even at the ends of these 95 % intervals of the "
-        "runs the second serves no more than that above the first"
+        f"{sure}even at the ends of these 95 % intervals of the runs the second serves at most "
+        f"{100 * NEAR:.0f} % more than the first"
     )
+
+
+def _without_error(cases: Iterable[Ranked]) -> list[str]:
+    """Return the names of those with a limit for which the error of the step times is not known."""
+    return [case.name for case in cases if not case.doubts.has_error]
 
 
 def _with_interval(case: Ranked) -> str:

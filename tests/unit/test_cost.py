@@ -55,13 +55,35 @@ def test_longer_commitments_cost_less():
     assert [cost / costs[0] for cost in costs] == pytest.approx([h / hours[0] for h in hours], 1e-4)
 
 
-def test_a_gpu_of_ones_own_names_whose_price_it_has():
-    faster = {"based_on": "h100-sxm", "memory_bandwidth": "5 TB/s"}
-    for gpu, said in (("h100-sxm", "/h, on demand"), (faster, "/h, that of h100-sxm, on which")):
-        (origin,) = simulate(scenario(clients__0__gpu=gpu, cost__price="on_demand")).summary[
-            "price_origins"
-        ]
-        assert said in origin
+@pytest.mark.parametrize(
+    ("figure", "said"),
+    [
+        ("", "/h, on demand"),
+        ("based_on = 'l40s'\nprefill.mfu = 0.6", "/h, that of l40s, on which it is based"),
+    ],
+)
+def test_a_measured_gpu_has_the_price_of_its_base(tmp_path, figure, said):
+    (tmp_path / "own.toml").write_text(figure, "utf-8")
+    gpu = str(tmp_path / "own.toml") if figure else "l40s"
+    (origin,) = simulate(scenario(clients__0__gpu=gpu, cost={})).summary["price_origins"]
+    assert said in origin
+
+
+@pytest.mark.parametrize("name", ["own", "h100-sxm"])  # a file's name makes no price
+@pytest.mark.parametrize("base", ["h100-sxm", "l40s", ""])
+def test_a_gpu_of_ones_own_has_no_price(tmp_path, name, base):
+    link = 'interconnect = {kind = "pcie", bandwidth = "32 GB/s"}'
+    figures = f'memory = "96 GB"\nmemory_bandwidth = "2.5 TB/s"\nflops.bf16 = "600 TFLOP/s"\n{link}'
+    path = tmp_path / f"{name}.toml"
+    path.write_text(f'based_on = "{base}"\n{figures}' if base else figures, "utf-8")
+    for gpu in (str(path), {"based_on": base or str(path), "memory_bandwidth": "5 TB/s"}):
+        asked = scenario(clients__0__gpu=gpu, cost={})
+        (told,) = (each for each in simulate(asked).warnings if each.kind == NO_PRICE)
+        assert "gpu_price must be given for " in told.text
+        assert "own" in told.text
+        assert isnan(Built(asked).gpu_price)
+        priced = scenario(clients__0__gpu=gpu, clients__0__gpu_price="2 $/h", cost={})
+        assert Built(priced).gpu_price == 2
 
 
 def test_who_reserves_for_years_pays_while_a_client_is_off():

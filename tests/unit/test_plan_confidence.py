@@ -63,6 +63,13 @@ def one_less(*, attains, undecided=False, verdict="miss"):
     }
 
 
+def test_nothing_is_sure_without_a_known_error():
+    less = one_less(attains=False)
+    assert _need({"one_less": less, "is_cheapest": True, "unknown": ["own"]}) == "unsure"
+    less["one less"]["slo"]["p90_ttft_ms"]["error_known"] = False
+    assert _need({"one_less": less, "is_cheapest": True, "unknown": []}) == "unsure"
+
+
 @pytest.mark.parametrize(
     ("less", "is_cheapest", "how"),
     [
@@ -75,7 +82,7 @@ def one_less(*, attains, undecided=False, verdict="miss"):
     ],
 )
 def test_a_purchase_is_as_sure_as_it_is_that_nothing_cheaper_does(less, is_cheapest, how):
-    assert _need({"one_less": less, "is_cheapest": is_cheapest}) == how
+    assert _need({"one_less": less, "is_cheapest": is_cheapest, "unknown": []}) == how
 
 
 def test_a_plan_that_left_cheaper_candidates_open_is_not_sure(monkeypatch):

@@ -50,6 +50,19 @@ def test_a_lead_is_held_against_errors_of_step_times(ends, words):
     assert words in sentence([best, second])
 
 
+@pytest.mark.parametrize("unknown", ["apart", "together", "third"])
+def test_nothing_is_sure_without_a_known_error(unknown):
+    third = case("third", 50.0, (49.0, 51.0))
+    cases = [
+        each._replace(doubts=Doubts(has_error=each.name != unknown))
+        for each in (APART, TOGETHER, third)
+    ]
+    told = sentence(cases)
+    assert f"not sure, since the error of the step times of {unknown} is not known" in told
+    assert told.count("sure") == 1
+    assert starred("goodput", "more", cases) == starred("goodput_per_gpu", "more", cases) == []
+
+
 def test_no_star_on_joules_under_an_assumed_cap():
     cases = [
         each._replace(figures=each.figures | {"energy_j": joules})

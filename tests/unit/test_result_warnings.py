@@ -27,6 +27,7 @@ from mist_sim.explain.explained_step import explain_batch
 from mist_sim.explain.hand_batch import HandBatch
 from mist_sim.hardware.predictors import PREDICTORS, PredictorTraits
 from mist_sim.metrics.tables.saved_findings import Findings
+from mist_sim.report.elements.warned import warning_lines
 from mist_sim.report.pictures.picture import Picture
 from mist_sim.routers import ROUTERS
 from mist_sim.scenario import build
@@ -656,3 +657,9 @@ def test_runs_with_other_seeds_say_in_how_many():
     (told,) = over_runs([[slow], [], [slow]])
     assert told.text == "In 2 of 3 runs; in the first of them: Slow."
     assert over_runs([[slow], [slow]]) == (slow,)
+
+
+def test_many_parts_are_told_by_their_scenarios():
+    parts = [f"{name}: {part}" for name in ("apart", "hybrid") for part in ("p-0", "p-1", "d-0")]
+    said = ResultWarning(KINDS["uneven"], "Uneven.", of=("together", *parts))
+    assert warning_lines({"warnings": [said.data]}) == ["together, apart, hybrid: Uneven."]

@@ -29,6 +29,16 @@ from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.spec_files import Table, all_names, load_toml, name_of, read_table, tables_in
 from mist_sim.user_paths import user_path
 
+_DATA_SHEET = (
+    "memory",
+    "memory_bandwidth",
+    "flops",
+    "host_bandwidth",
+    "power",
+    "l2_cache",
+    "architecture",
+    "compute_capability",
+)
 _NO_FIGURES = ("name", "based_on", "confidence", "sources")
 _PRICES = ("price", "gpu_price", "cost", "usd_per_hour")
 _DEFAULT_ALL_REDUCE = {"nvlink": "auto", "pcie": "host", "hccs": "auto"}
@@ -93,6 +103,18 @@ def kernels_of(architecture: str) -> Mapping[str, Kernel]:
 def device_of(gpu: GpuSpec) -> GpuSpec:
     """Return the catalog's entry of the device that an accelerator is based on, or itself."""
     return load_gpu(gpu.based_on) if gpu.based_on in _catalog() else gpu
+
+
+def is_its_device(gpu: GpuSpec) -> bool:
+    """Tell whether an accelerator is the device of the catalog that it is based on.
+
+    Efficiencies, overheads and other measurements may differ; what a data sheet says may not.
+    """
+    base, links = device_of(gpu), ("kind", "bandwidth", "domain", "tray")
+    return gpu.based_on in _catalog() and (
+        all(getattr(gpu, name) == getattr(base, name) for name in _DATA_SHEET)
+        and all(getattr(gpu.interconnect, n) == getattr(base.interconnect, n) for n in links)
+    )
 
 
 def gpu_from_table(table: Table, *, name: str, source: str) -> GpuSpec:

@@ -11,6 +11,7 @@ import numpy as np
 
 from mist_sim.core.states import STATES
 from mist_sim.errors import ScenarioError
+from mist_sim.hardware.devices.device_loading import is_its_device
 from mist_sim.hardware.gpu_group import GpuGroup, GpuMachine
 from mist_sim.hardware.prices import Price, PriceKind, check_provider, price_of
 from mist_sim.metrics.clients.lives import RESERVED
@@ -236,10 +237,16 @@ def dollars_an_hour(machines: Sequence[GpuMachine | None], options: CostOptions)
 def _price(group: GpuGroup, options: CostOptions) -> Price:
     if group.price is not None:
         return Price(group.price, "given")
-    if (base := group.gpu.based_on) in (None, group.gpu.name):
-        return price_of(group.gpu.name, options.price, options.provider)
-    price = price_of(base, options.price, options.provider)
-    return replace(price, origin=f"that of {base}, on which it is based: {price.origin}")
+    gpu = group.gpu
+    if not is_its_device(gpu):
+        raise ScenarioError(
+            f"gpu_price must be given for {gpu.name}: it is a GPU of your own, which has none of "
+            "the catalog's prices"
+        )
+    price = price_of(gpu.based_on, options.price, options.provider)
+    if gpu.name == gpu.based_on:
+        return price
+    return replace(price, origin=f"that of {gpu.based_on}, on which it is based: {price.origin}")
 
 
 def api_cost(prices: ApiPrices, requests: Mapping[str, Any]) -> Array:

@@ -50,12 +50,12 @@ def in_ms(ms: float) -> str:
     return f"{text} s" if unit == "s" else text
 
 
-_LISTED = 4  # names on a line; more are counted
+LISTED = 4  # names on a line; more are counted
 
 
 def who(names: Sequence[str], num_all: int | None = None) -> str:
     """Return names, or how many they are where a list would be long. num_all: that there are."""
-    if len(names) <= _LISTED:
+    if len(names) <= LISTED:
         return ", ".join(names)
     return "all" if len(names) == num_all else f"{names[0]} and {len(names) - 1} others"
 

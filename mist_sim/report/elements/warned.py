@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from mist_sim.core.result_warnings import ResultWarning, WarningKind, of_data
-from mist_sim.report.elements.cells import who
+from mist_sim.report.elements.cells import LISTED, who
 
 _MOST_OF_A_KIND = 8  # lines about single points; files and JSON have all
 
@@ -68,5 +68,6 @@ def _paragraph(text: str, several: Sequence[ResultWarning]) -> str:
 
 def _of(names: Sequence[str], text: str) -> str:
     if names:
-        return f"{who(names)}: {text}"
+        wholes = [*dict.fromkeys(name.split(": ")[0] for name in names)]  # without their parts
+        return f"{who(names if len(names) <= LISTED else wholes)}: {text}"
     return text[:1].upper() + text[1:]

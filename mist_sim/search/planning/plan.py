@@ -11,7 +11,7 @@ from typing import Any
 
 from mist_sim.core.result_warnings import of_points
 from mist_sim.errors import ScenarioError, listed
-from mist_sim.metrics.expected_errors import WITHIN
+from mist_sim.metrics.expected_errors import WITHIN, expected_ranges
 from mist_sim.metrics.latency import limit_of, limit_title, metric_of
 from mist_sim.metrics.tables.saved_findings import UnansweredError
 from mist_sim.scenario import Scenario
@@ -93,6 +93,21 @@ def plan(
         return _answer(question, shop, hunt, Refining(question, driver, demand.is_steady))
 
 
+def _without_error(best: Candidate, hunt: Hunt, at_rate: Mapping[str, Any]) -> list[str]:
+    """Return the cheaper engines that missed, by step times whose error is not known.
+
+    at_rate: the summary of the best.
+    """
+    found: dict[str, None] = {}
+    for each in hunt.tried:
+        errors = expected_ranges({**at_rate, "expected_errors": each.engine.built.expected_errors})
+        if each.price < best.price and any(
+            errors[metric_of(name)] is None for name in at_rate["slo"]
+        ):
+            found[each.engine.name] = None
+    return [*found]
+
+
 def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> Plan:
     best = hunt.best
     if best is None:
@@ -118,6 +133,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         "one_less": one_less,
         "one_more": _one_more(best.candidate, figures["at rate"], question, refining),
         "is_cheapest": not hunt.left,
+        "unknown": _without_error(best.candidate, hunt, figures["at rate"]),
         "network": _assumed_network(question, chosen, best.candidate),
     }
     tried = sorted(hunt.tried.values(), key=lambda each: each.candidate.rank)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any
 
+from mist_sim.errors import listed
 from mist_sim.metrics.expected_errors import WITHIN, expected_ranges
 from mist_sim.metrics.latency import limit_of, limit_title, metric_of
 from mist_sim.report.run.expected import error_range
@@ -29,13 +30,18 @@ def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[
 
     found: `goodput`, `at_rate`, `at_goodput` and `one_less`, as `Plan` has them; `one_more`: the
         summary of a run with one engine more, by its name; `is_cheapest`: whether all that is
-        cheaper is known to miss; `network`: which one is assumed, in words.
+        cheaper is known to miss; `unknown`: cheaper engines that missed, without a known error of
+        their step times; `network`: which one is assumed, in words.
     """
     candidate, at_rate = best.candidate, found["at_rate"]
     in_doubt = best.trial is None or not best.attained or doubt_of(best.trial)
     sure = "unsure" if in_doubt else confidence_of(at_rate)
     lines = [
-        Line("buy", f"{_buy(candidate)}{_margin(at_rate, found)}", _worst(sure, _need(found))),
+        Line(
+            "buy",
+            f"{_buy(candidate)}{_margin(at_rate, found)}{_doubt(found)}",
+            _worst(sure, _need(found)),
+        ),
         Line("each engine", _engine(question, candidate)),
         Line("design", _design(candidate), ""),
     ]
@@ -128,6 +134,12 @@ def _margin(at_rate: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     return told
 
 
+def _doubt(found: Mapping[str, Any]) -> str:
+    """Return which cheaper engines may keep the limits, since the error of theirs is not known."""
+    unknown = found["unknown"]
+    return f"; error of cheaper engines not known: {listed(unknown)}" if unknown else ""
+
+
 def _engine(question: Question, candidate: Candidate) -> str:
     engine = candidate.engine
     gpus = "1 GPU" if engine.num_gpus == 1 else f"{engine.num_gpus} GPUs"
@@ -216,9 +228,12 @@ def _one_less_confidence(found: Mapping[str, Mapping[str, Any]]) -> Confidence:
     told: list[Confidence] = []
     for each in found.values():
         verdicts = {one["verdict"] for one in each["slo"].values()}
+        is_known = all(one.get("error_known", True) for one in each["slo"].values())
         is_good = each["attains"]
         if each["nobody"]:
             told.append("sure")
+        elif not is_known:
+            told.append("unsure")
         elif each["undecided"]:
             told.append("likely")
         elif is_good:
@@ -229,9 +244,14 @@ def _one_less_confidence(found: Mapping[str, Mapping[str, Any]]) -> Confidence:
 
 
 def _need(found: Mapping[str, Any]) -> Confidence:
-    """Return how sure it is that nothing cheaper does; unsure where one engine less does."""
+    """Return how sure it is that nothing cheaper does; unsure where one engine less does.
+
+    And where step times by which a cheaper one misses have an error that is not known.
+    """
     one_less = found["one_less"]
     if any(each["attains"] and not each["undecided"] for each in one_less.values()):
+        return "unsure"
+    if found["unknown"]:
         return "unsure"
     return _worst(_one_less_confidence(one_less), "sure" if found["is_cheapest"] else "likely")
 
