@@ -24,6 +24,7 @@ TARGET = Target(slo=Slo(ttft=0.5, tpot=0.015))
 
 def case(name: str, good: float, ttft: float, tpot: float, **more: Any) -> Case:
     """Return a design of so many good requests, and 90th percentiles in milliseconds."""
+    known = {"low": 0.0, "high": 0.0}
     summary = {
         "good_request_fraction": good,
         "p90_ttft_ms": ttft,
@@ -32,6 +33,7 @@ def case(name: str, good: float, ttft: float, tpot: float, **more: Any) -> Case:
         "completed": 90,
         "failed": 0,
         "slo": {},
+        "expected_errors": {"llm": {"ttft": known, "tpot": known}},
         **more.pop("summary", {}),
     }
     form = more.pop("form", "apart" if "prefill" in name else "together")
@@ -41,7 +43,14 @@ def case(name: str, good: float, ttft: float, tpot: float, **more: Any) -> Case:
 
 
 def served(rate: float, low: float, high: float, first: str = "tpot", **more: Any) -> Any:
-    usual = {"is_steady": True, "is_coarse": False, "status": "found", "is_open": False}
+    usual = {
+        "is_steady": True,
+        "is_coarse": False,
+        "status": "found",
+        "is_open": False,
+        "warnings": (),
+        "error_interval": None,
+    }
     return SimpleNamespace(
         rate=rate,
         per_gpu=rate / 4,
