@@ -258,7 +258,7 @@ def test_how_the_loop_was_measured_is_said_with_options(tmp_path, options, sourc
     [
         ("--max-num-seqs,8", "--max-num-seqs has no effect with splitwise", "splitwise"),
         ("--engine,vllm", "--engine has no effect with splitwise", "splitwise"),
-        ("--engine,vllm-0.13", "write vllm-0.12 or vllm-0.14", "closed_loop"),
+        ("--engine,vllm-0.9", "vllm-0.10", "closed_loop"),
         ("--think-time,1 s", "--think-time has no effect with splitwise", "splitwise"),
         ("--max-num-batched-tokens,4,--max-num-seqs,8", "(8), got 4", "closed_loop"),
         ("--max-num-batched-tokens,4,--tokens-beyond-prompt,8", "has no effect", "closed_loop"),

@@ -20,7 +20,7 @@ from tests.reference.scenarios import of_profile
 ASKED = {
     "model": "llama-3.1-8b",
     "workload": of_profile(60, "20 /s", name="azure-conv-2023"),
-    "clients": [{"name": "llm", "gpu": "h100-sxm"}],
+    "clients": [{"name": "llm", "gpu": "h100-sxm", "engine": "vllm-0.15"}],  # measured
     "slo": {"ttft": "500 ms", "tpot": "25 ms"},
 }
 ONE_KIND = {"gpus": ("h100-sxm",), "tensor_parallel_sizes": (1,), "designs": ("together",)}

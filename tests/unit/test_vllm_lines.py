@@ -721,10 +721,10 @@ def test_what_is_not_simulated_is_refused(text, said):
 
 
 def test_images_of_other_versions_take_the_nearest(capsys):
-    text = "docker run vllm/vllm-openai:v0.16.0 --model qwen3-4b"
+    text = "docker run vllm/vllm-openai:v0.9.2 --model qwen3-4b"
     found = from_vllm([text])
-    assert found.keys["engine"] == "vllm-0.14"
-    assert [item.flag for item in found.assumed] == ["image vllm-openai:v0.16.0"]
+    assert found.keys["engine"] == "vllm-0.10"
+    assert [item.flag for item in found.assumed] == ["image vllm-openai:v0.9.2"]
     assert "engine" not in from_vllm([text], engine="vllm-0.19").keys
     with pytest.raises(SystemExit):
         main(("from-vllm", text, "--gpu", "l4", "--engine", "vllm-0.19"))
