@@ -570,7 +570,6 @@ def _built(said: Scenario) -> Simulation:
         ({"scheduler": {"type": "chunked", "order": "priority"}}, "scheduler.order"),
         ({"scheduler": {"long_prefill_token_threshold": 64}}, "long_prefill_token_threshold"),
         ({"scheduler": {"prefill_schedule_interval": 4}}, "prefill_schedule_interval"),
-        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size"),
         (
             {
                 "speculative_config": {
