@@ -148,12 +148,18 @@ class Picture:
         for each in warnings:
             points.setdefault(each.kind.name, {}).update(dict.fromkeys(each.of))
         names = [f"{name} (of {who(list(of))})" if of else name for name, of in points.items()]
-        told = wrap(f"Warnings: {', '.join(names)}", _CAPTION) if names else ()
+        told = (
+            wrap(f"Warnings: {', '.join(names)}", _CAPTION, break_on_hyphens=False) if names else ()
+        )
         return replace(self, caption=[*self.caption, *told])
 
     def headed(self, headline: str) -> Picture:
         """Return it below what was simulated. headline: of a scenario, in lines."""
-        lines = [part for line in headline.splitlines() for part in wrap(line, _CAPTION)]
+        lines = [
+            part
+            for line in headline.splitlines()
+            for part in wrap(line, _CAPTION, break_on_hyphens=False)
+        ]
         return replace(self, caption=[*lines, *self.caption])
 
     def panel(self, wanted: str) -> Picture:
