@@ -80,7 +80,7 @@ def test_figures_that_are_no_cells_are_met_within_a_quarter(
     more=st.integers(1, 200),
     words=st.integers(20_000, 260_000),
 )
-@examples(200)
+@examples(400)
 def test_more_rows_never_take_less_time(sampler, masked_by, rows, more, words):
     less = milliseconds(sampler, masked_by, rows, words)
     assert milliseconds(sampler, masked_by, rows + more, words) >= less * (1 - 1e-12)
