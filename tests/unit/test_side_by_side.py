@@ -267,7 +267,7 @@ def test_a_study_shows_the_numbers_that_are_asked_for(tmp_path, capsys):
     assert "did you mean 'p99_itl_ms'" in capsys.readouterr().err
     mist("report", study, "--out", tmp_path / "study.html")
     page = (tmp_path / "study.html").read_text("utf-8")
-    assert "2 points." in page
+    assert "2 points" in page
     assert "2 x llm (llama-3.1-8b on h100-sxm); seed 0" in page
     assert "router least_outstanding" not in page
 
