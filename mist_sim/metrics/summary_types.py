@@ -115,6 +115,7 @@ class ExpectedError(TypedDict):
     like: str
     other: list[str]
     here: str
+    knows_kernel: bool
     load: str | None
     arrivals: str | None
 
