@@ -170,5 +170,5 @@ def _shown(
         why = setting.why
     else:
         why = f"not known: {evidence_for(setting.source, metric).unknown(setting)}"
-    nothing = {"low": None, "high": None, "num_points": 0}
+    nothing = {"low": None, "high": None, "num_points": 0, "knows_kernel": False}
     return {**nothing, "like": why, "other": list(RESPECTS), "here": "", **of_load}

@@ -230,7 +230,7 @@ def test_afd_takes_options_of_a_trace(log, mist):
     more = ["--beta-a=1", "--alpha-f=1", "--beta-f=1", "--alpha-c=1", "--beta-c=1"]
     code, _, err = mist(*words, *more)
     assert code == 2
-    assert "skip: bad leaves out 4 of 7 rows" in err
+    assert "--set skip=bad leaves out 4 of 7 rows" in err
 
 
 def test_plan_takes_options_of_its_trace(log, mist):
