@@ -20,10 +20,10 @@ class FrontEnd:
     assumed. Otherwise, and if every client sets its own `overhead.request`, they are 0.
 
     request: server process time from a request's arrival to the engine's queue, seconds.
-    parse: server process time before that, seconds: HTTP, JSON and the chat template. What arrives
-        meanwhile is parsed before a parsed request goes on, so that the first of a burst waits for
-        all. By default a part of `request` in vLLM 0.10 and 0.11, and 11 ms more in 0.11.0, which
-        parses the template of each chat anew; 0 if `request` is set.
+    parse: server process time before that, seconds: HTTP, JSON and the chat template. Requests
+        that arrive meanwhile are parsed before a parsed one goes on, so that the first of a burst
+        waits for all. By default a part of `request` in vLLM 0.10 and 0.11, and 11 ms more in
+        0.11.0, which parses the template of each chat anew; 0 if `request` is set.
     prompt_token: server process time per prompt token, for tokenizing, seconds.
     stream_token: server process time per output token streamed, seconds. Requests wait for the
         tokens that came before them, and the first token of an answer for those of its step.
@@ -154,8 +154,8 @@ class ApiServers:
 
     Requests go to the processes in turn. A process does one thing at a time, in order of arrival:
     a request, its parsing before, or a token that an engine of its client has emitted. Between two
-    of its requests the tokens come evenly. What a client streams that takes no prompts leaves
-    through servers of its own, which no prompt passes.
+    of its requests the tokens come evenly. A client that takes no prompts streams through
+    servers of its own, which no prompt passes.
     """
 
     __slots__ = (

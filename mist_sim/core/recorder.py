@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mist_sim.core.batch import StepBatch
@@ -27,12 +27,11 @@ class StepSink(NamedTuple):
     """Receives runs of a track's steps in which each decode gets one token.
 
     add: takes the row of a run. ends: the ends of all its steps, which the caller must append as
-        well. add_all: takes the rows of several runs.
+        well.
     """
 
     add: Callable[[StepRow], None]
     ends: array[float]
-    add_all: Callable[[Iterable[StepRow]], None]
 
 
 class Recorder(Protocol):

@@ -34,7 +34,7 @@ class Setting:
 
     @property
     def kernel(self) -> tuple[str, str, str]:
-        """What kernels a step runs: kind of model, format and architecture."""
+        """The kernels of a step: kind of model, format of weights, architecture."""
         return self.kind, self.weights, self.architecture
 
 

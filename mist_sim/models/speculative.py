@@ -115,7 +115,7 @@ class SpeculativeConfig:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What is assumed of the head, and of the acceptance or how it is read."""
+        """Assumptions about the head, the acceptance rates and how they are read."""
         head = (f"{HEAD}eagle3 as eagle",) if self.method == "eagle3" else ()
         if self.acceptance_rate is None:
             what = assumed_acceptance(self.method, self.text, self.num_speculative_tokens)

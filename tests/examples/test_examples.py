@@ -116,7 +116,7 @@ def run(path, *arguments, cwd):
 def as_a_script(tmp_path, monkeypatch, capsys):
     """Run a script in this process, which imports nothing anew; return what it prints.
 
-    What it registers is forgotten.
+    Plugins that it registers are forgotten.
     """
     for family in (mist.CLIENTS, mist.STAGES):
         monkeypatch.setattr(family, "_classes", dict(family._classes))

@@ -127,14 +127,6 @@ def test_packing_lets_go_of_rows():
     assert table.nbytes == 100_000
 
 
-def test_a_table_packs_rows_that_come_together_when_they_are_many():
-    table = Table(a="i8")
-    for k in range(1_000):
-        table.extend([(k,), (-k,)])
-        assert len(table.rows) < 100
-    assert table.columns()["a"].tolist() == [sign * k for k in range(1_000) for sign in (1, -1)]
-
-
 @examples(40)
 @given(codes=st.lists(st.integers(0, 2), max_size=20))
 def test_coded_text_is_written_as_plain_text_is(codes, tmp_path_factory):

@@ -96,7 +96,7 @@ class StepRecords:
                 step_tokens,
             )
             return
-        add, all_ends, _ = self._sink
+        add, all_ends = self._sink
         if num_steps == 1:
             all_ends.append(end)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import starmap
 from typing import Any, NamedTuple
@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-_MOST_ROWS = 64  # that `extend` leaves as tuples, while they lie in a processor's cache
 _MOST_PACKED = 2**18  # bytes; more rows at a time cost fewer calls, and more memory a table
 
 
@@ -34,12 +33,6 @@ class Table:
     def nbytes(self) -> int:
         """Bytes that the packed rows take."""
         return len(self._packed) + sum(column.nbytes for column in self._columns.values())
-
-    def extend(self, rows: Iterable[tuple[object, ...]]) -> None:
-        """Add rows, and pack the latest ones when they are many."""
-        self.rows.extend(rows)
-        if len(self.rows) >= _MOST_ROWS:
-            self.pack()
 
     def pack(self) -> None:
         """Pack the latest rows, and move many packed ones into the columns."""

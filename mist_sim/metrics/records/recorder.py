@@ -331,7 +331,7 @@ class ColumnRecorder:
         """Return the lists themselves; None if a subclass records steps in its own way."""
         is_plain = type(self).record_steps is ColumnRecorder.record_steps
         table, ends = self.steps[track], self.step_ends[track].latest
-        sink = StepSink(table.rows.append, ends, table.extend)
+        sink = StepSink(table.rows.append, ends)
         return sink if is_plain else None
 
     def record_move(

@@ -161,13 +161,13 @@ class Lack:
 
     @property
     def otherwise(self) -> str:
-        """What to write, in words."""
+        """The setting to write in its place, in words."""
         newer = "" if self.reason else f"engine: vllm-0.{self.until + 1} or newer, or "
         return f"{newer}{self.instead}"
 
 
 class Note(NamedTuple):
-    """What releases from `since` on do by default that is not simulated."""
+    """A default of releases from `since` on that is not simulated."""
 
     text: str
     since: int
@@ -175,7 +175,7 @@ class Note(NamedTuple):
 
 @dataclass(frozen=True)
 class Releases:
-    """What all releases do.
+    """The rules of all releases.
 
     defaults: by option, as `clients.N` has them, the oldest first; what a release decides without
     one, as `rules.` and the name in `EngineRules`; what it takes of the memory beside weights and
@@ -229,7 +229,7 @@ class EngineVersion:
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """What it does by default that is not simulated."""
+        """Defaults of the release that are not simulated."""
         notes = self.table.notes.items()
         return {topic: note.text for topic, note in notes if note.since <= self.minor}
 

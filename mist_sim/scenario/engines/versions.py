@@ -1,4 +1,4 @@
-"""What vLLM does by release, 0.10 to 0.33: the one table of it.
+"""The rules of vLLM by release, 0.10 to 0.33, in one table.
 
 A row is a rule: its values, each from a release on, with the place in vLLM's package that has it.
 Where a value came was looked up in the source distributions of all these releases on PyPI; what

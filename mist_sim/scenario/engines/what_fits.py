@@ -1,4 +1,4 @@
-"""What would hold a model, or requests, that an engine's GPUs have too little memory for."""
+"""Larger engines, GPUs and smaller weights for a model that does not fit."""
 
 from __future__ import annotations
 

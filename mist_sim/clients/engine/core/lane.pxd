@@ -150,6 +150,7 @@ cdef class Lane:
     @cython.locals(slot=cython.longlong, end=cython.longlong,
                    number=cython.longlong)
     cdef give_pieces_blocks(self)
+    cdef enter_piece(self, long long slot, long long end)
     @cython.locals(blocks=Blocks, slot=cython.longlong, num_tokens=cython.longlong,
                    num_computed=cython.longlong, num_shared=cython.longlong, new=cython.longlong,
                    need=cython.longlong, room=cython.longlong, whole=cython.bint, flows=cython.bint)

@@ -907,9 +907,13 @@ class Lane:
                 if number > 0:
                     self.blocks.grow(number)
                     self.num_blocks[slot] += number
-                chain = self.chains[slot]
-                if chain is not None:
-                    self.blocks.enter(chain, end)
+                self.enter_piece(slot, end)
+
+    def enter_piece(self, slot: int, end: int) -> None:
+        """Let others find the blocks of a prompt up to the end of its next piece."""
+        chain = self.chains[slot]
+        if chain is not None:
+            self.blocks.enter(chain, end)
 
     def admit(self, budget: int) -> None:
         """Admit requests in order of arrival while seats, memory and tokens last.

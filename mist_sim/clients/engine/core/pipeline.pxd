@@ -97,7 +97,7 @@ cdef class Pipeline(Lane):
     @cython.locals(num_left=cython.longlong, on_their_way=cython.longlong, is_over=cython.bint)
     cdef long long num_to_go(self, long long slot) noexcept
     @cython.locals(slot=cython.longlong, end=cython.longlong, number=cython.longlong)
-    cdef give_pieces_blocks(self)
+    cdef enter_piece(self, long long slot, long long end)
     @cython.locals(slot=cython.longlong, num_tokens=cython.longlong, num_computed=cython.longlong,
                    num_shared=cython.longlong, new=cython.longlong, need=cython.longlong,
                    number=cython.longlong)

@@ -2,8 +2,8 @@
 
 Whenever the oldest batch has returned, or work comes while there is none, the next one is planned,
 and more as long as the queue has room (vLLM's `EngineCore.step_with_batch_queue`). Plans that
-compute nothing take a place in the queue, too. What a batch computes counts as computed when it is
-planned, and its tokens come when it returns. On the ranks batches never overtake one another:
+compute nothing take a place in the queue, too. Tokens count as computed when their batch is
+planned, and come when it returns. On the ranks batches never overtake one another:
 
     start[r] = max(end[r - 1] + delay between ranks, end of the batch before on r)
     end[r] = start[r] + time of the batch on rank r
@@ -13,7 +13,7 @@ one plan of a decode to its next one, which is made before its token comes; with
 afterwards. No more is planned of an answer of which one token is to come, or which reaches the
 longest context; tokens behind its last are computed in vain.
 
-Who gives way gets the tokens on their way all the same. Where steps are planned ahead and `drains`
+A preempted request still gets its tokens in flight. Where steps are planned ahead and `drains`
 is false it may come back before them: its first piece ends with the tokens that have come, and
 later pieces go on with the others, unless those end the answer. Otherwise it waits for them, and
 all behind it; with `drains` others pass it, and it waits for all batches that compute it. One whose
@@ -492,16 +492,9 @@ class Pipeline(Lane):
             return 0
         return num_left + on_their_way
 
-    def give_pieces_blocks(self) -> None:
-        """Give the pieces of prompts their blocks."""
-        for slot in self.prefilling:
-            if self.num_piece[slot]:
-                end = self.num_computed[slot] + self.num_piece[slot]
-                number = self.blocks.count(end) - self.num_blocks[slot]
-                if number > 0:
-                    self.blocks.grow(number)
-                    self.num_blocks[slot] += number
-                self.enter_known(slot, min(end, self.num_tokens[slot]))
+    def enter_piece(self, slot: int, end: int) -> None:
+        """Let others find its blocks, of tokens that are known."""
+        self.enter_known(slot, min(end, self.num_tokens[slot]))
 
     def admit(self, budget: int) -> None:
         """Admit requests in order of arrival while seats, memory and tokens last."""
