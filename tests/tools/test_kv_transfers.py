@@ -100,6 +100,7 @@ def test_without_a_connector_they_would_be_a_fifth_too_fast(rows):
 
 
 def test_the_defaults_of_mooncake_are_fitted_to_all_rows(rows):
+    """One start a layer for two engines and models: within 8 % of the start of each fit."""
     connector, named = fitted(rows), MooncakeConnector()
-    assert connector.start == pytest.approx(named.start, rel=0.01)
+    assert connector.start == pytest.approx(named.before(1, MODEL.num_layers), rel=0.08)
     assert connector.efficiency == pytest.approx(named.efficiency, rel=0.001)

@@ -19,7 +19,6 @@ FEW = (
     (step_ends, "_MOST", 0),
     (step_ends, "_TOGETHER", 5),
     (columns, "_MOST_PACKED", 64),
-    (columns, "_MOST_ROWS", 3),
     (recorder, "_MOST_ROWS", 4),
     (breakdown, "_TOGETHER", 3),
     (together, "_MOST", 0),

@@ -45,6 +45,8 @@ _NOT_COMPARED = {
     "tie_word_embeddings",
     "vector_params_per_layer",
     "vector_params_outside_layers",
+    "tower_parameters",
+    "unsized_towers",
     "num_nextn_predict_layers",
     "quantization",
     "kv_cache_dtype",
