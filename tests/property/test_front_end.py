@@ -64,7 +64,7 @@ def test_what_engines_have_emitted_is_counted_and_no_more(case, predictor, data)
     if data.draw(st.booleans()):
         case = with_time_outs_on_boundaries(data, case, predictor)
     result, seen = asked(case, predictor)
-    result.recorder.turn = 0.0  # first tokens when the engine emits them, before their turn to go out
+    result.recorder.turn = 0.0  # first tokens as the engine emits them, not as they go out
     ids = result.recorder.requests.columns()["request_id"].tolist()
     times = [time for each in ids for time in result.token_times(each).tolist()]
     assert seen == [(now, sum(time <= now for time in times)) for now, _ in seen]
