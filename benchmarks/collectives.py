@@ -4,7 +4,7 @@ All-reduces of vLLM (CUDA graphs) and gathers and reduce-scatters of NCCL, as ai
 has them of nine systems (the package is needed), and Vidur's, where they lie beside the repository.
 Errors are of seconds: median and nine in ten of their absolute values, in percent. Every system is
 scored with itself left out of the fit as well; `--fit` prints the constants of
-`hardware/collectives/ways.py`, fitted anew on all.
+`hardware/collectives.py`, fitted anew on all.
 """
 
 from __future__ import annotations
@@ -22,8 +22,16 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from mist_sim.hardware import Interconnect, load_gpu, load_host
-from mist_sim.hardware.collectives.costs import all_gather, all_reduce, send
-from mist_sim.hardware.collectives.ways import Kernels, Line, Way, kernel_lines, lines_of
+from mist_sim.hardware.collectives import (
+    Kernels,
+    Line,
+    Way,
+    all_gather,
+    all_reduce,
+    kernel_lines,
+    lines_of,
+    send,
+)
 
 VIDUR = Path(__file__).parents[2] / "shared/measurements/vidur-operators"
 HOSTS = {"l40s": "l40s-pcie4", "rtx_pro_6000_server": "rtx-pro-6000-pcie5"}

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.binding.relaxing import relaxed
+from mist_sim.search.binding import relaxed
 from mist_sim.search.goodput import GoodputOptions
-from mist_sim.search.verdicts.whole_runs import WholeRun, run_workload
+from mist_sim.search.verdicts.trials import WholeRun, run_workload
 from mist_sim.studies.rates import Rates
 
 LONG, LONGER = 30_000, 120_000  # requests

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from benchmarks.stability import QUEUES, Queue, put, queue_runs
-from mist_sim.metrics.overloads import overloads
 from mist_sim.metrics.stability import Stays
+from mist_sim.metrics.summary import overloads
 
 BEGIN, END = "<!-- made by benchmarks/overloads.py -->", "<!-- end of overloads -->"
 LOADS = (0.5, 0.8, 0.9, 0.95, 0.98, 1.0, 1.1, 1.2)

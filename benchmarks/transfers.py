@@ -9,9 +9,8 @@ import numpy as np
 
 from benchmarks.unit import bare_timeout_s
 from mist_sim.network import load_topology
-from mist_sim.network.fair_shares import Path
-from mist_sim.network.flows import Flows
-from mist_sim.network.ways.routes import Routes
+from mist_sim.network.flows import Flows, Path
+from mist_sim.network.ways import Routes
 from mist_sim.rng import Streams
 
 _CHANGES = 40

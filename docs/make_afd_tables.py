@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim import Scenario, simulate
+from mist_sim.cli.bundles.input import slot_lengths
 from mist_sim.clients.afd import BundleConfig
 from mist_sim.hardware.afd import PRESETS
 from mist_sim.rng import Streams
@@ -30,7 +31,6 @@ from mist_sim.search import (
     provision_interval,
     simulate_bundle,
 )
-from mist_sim.search.afd.trace_lengths import slot_lengths
 from mist_sim.traces import TRACE_READERS
 
 C = PRESETS["deepseek-v3-ascend-910c"]

@@ -14,9 +14,7 @@ from typing import Any
 from mist_sim import units
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
-from mist_sim.clients.rag.client import PassageStore
-from mist_sim.clients.rag.encoder_passes import EncoderPass
-from mist_sim.clients.rag.latency_table import LatencyTable
+from mist_sim.clients.rag import EncoderPass, LatencyTable, PassageStore
 from mist_sim.clients.resharding_options import Resharding
 from mist_sim.core.hand_over import HandOver
 from mist_sim.hardware.predictors import EngineOverhead
@@ -28,11 +26,12 @@ from mist_sim.models import SpeculativeConfig
 from mist_sim.network import Fabric, Link
 from mist_sim.reconfiguration import Reconfigure
 from mist_sim.registry import comes_with_package
+from mist_sim.scenario import schema as reconfigurations
 from mist_sim.scenario.format.docstrings import documented_with_bases
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.json_schema import json_schema
 from mist_sim.scenario.plugins import FAMILIES
-from mist_sim.scenario.sections import lifecycles, reconfigurations
+from mist_sim.scenario.sections import lifecycles
 from mist_sim.traces import Retries
 
 TARGET = Path(__file__).parent / "reference" / "scenario.md"

@@ -38,8 +38,7 @@ from mist_sim.clients.resharding_options import Resharding
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
 from mist_sim.hardware.devices.specs import Efficiency
-from mist_sim.hardware.resharding import Layout, device_of, layouts_of
-from mist_sim.hardware.resharding.resharded_times import SeesawPredictor
+from mist_sim.hardware.resharding import Layout, SeesawPredictor, device_of, layouts_of
 from mist_sim.models import load_model
 from mist_sim.rng import Streams
 from mist_sim.search.resharding import Lengths, PairOptions, rank_pairs

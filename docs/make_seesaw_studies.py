@@ -40,8 +40,7 @@ from mist_sim import (
 )
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.hardware import GpuSpec
-from mist_sim.hardware.resharding import Layout
-from mist_sim.hardware.resharding.resharded_times import SeesawPredictor
+from mist_sim.hardware.resharding import Layout, SeesawPredictor
 from mist_sim.network import Link
 from mist_sim.rng import Streams
 

@@ -10,9 +10,7 @@ from taichi_runs import Limits
 
 from mist_sim import Scenario
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.designs.chunks import USUAL
-from mist_sim.search.designs.design_fleet import Fleet, Side
-from mist_sim.search.designs.hybrids import hybrid, ratios_to_try
+from mist_sim.search.designs import USUAL, Fleet, Side, hybrid, ratios_to_try
 
 Designs = dict[str, Scenario]
 LARGE = USUAL[1:]  # chunks of P-heavy clients

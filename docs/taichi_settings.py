@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from mist_sim import Scenario
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.sliders import Sliders
+from mist_sim.search.slider_search import Sliders
 
 CHUNKS = {
     "chat": (256, 512, 1024),

@@ -13,9 +13,9 @@ from mist_sim.clients import TextClient as TextClient
 from mist_sim.clients import TimedFunction as TimedFunction
 from mist_sim.clients.kv_cache import KvCacheConfig as KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl as AdmissionControl
-from mist_sim.clients.rag.client import PassageStore as PassageStore
-from mist_sim.clients.rag.encoder_passes import EncoderPass as EncoderPass
-from mist_sim.clients.rag.latency_table import LatencyTable as LatencyTable
+from mist_sim.clients.rag import EncoderPass as EncoderPass
+from mist_sim.clients.rag import LatencyTable as LatencyTable
+from mist_sim.clients.rag import PassageStore as PassageStore
 from mist_sim.clients.retrieval.levels import StorageLevel as StorageLevel
 from mist_sim.clients.scheduling import SCHEDULERS as SCHEDULERS
 from mist_sim.clients.scheduling import ChunkedScheduler as ChunkedScheduler

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf
 
 from mist_sim.clients import Client
-from mist_sim.clients.rules.flowing_clients import check_flows
+from mist_sim.clients.rules import check_flows
 from mist_sim.clients.traits import FLOWING_ROLES, SENDING_ROLES, ClientTraits
 from mist_sim.core.hand_over import HandOver
 from mist_sim.errors import ScenarioError

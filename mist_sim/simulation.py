@@ -11,7 +11,7 @@ from simpy.events import Event
 
 from mist_sim.clients import Client
 from mist_sim.clients.roster import Roster
-from mist_sim.clients.rules.flowing_clients import check_not_stuck, let_flow, let_stay_alone
+from mist_sim.clients.rules import check_not_stuck, let_flow, let_stay_alone
 from mist_sim.clients.shared_parts import SharedParts
 from mist_sim.clients.traits import TimesOrigin
 from mist_sim.conservation import Conservation

@@ -12,7 +12,7 @@ from numpy import isin
 from mist_sim.clients import Client
 from mist_sim.clients.kv_cache.capacity import gib
 from mist_sim.clients.layouts.laid_out import LaidOutClient
-from mist_sim.clients.rules.sharing import check_shared_parts, check_shared_tiers
+from mist_sim.clients.rules import check_shared_parts, check_shared_tiers
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Stage
@@ -22,7 +22,7 @@ from mist_sim.hand_over_rules import check_hand_overs
 from mist_sim.hardware.gpu_group import num_gpus, without_watts
 from mist_sim.lifecycle import Lifecycle
 from mist_sim.metrics import ColumnRecorder, CostOptions, Slo
-from mist_sim.metrics.spending.cost import gpu_prices
+from mist_sim.metrics.spending import gpu_prices
 from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
 from mist_sim.routers import ROUTERS, Router

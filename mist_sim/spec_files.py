@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin,
 
 from mist_sim.bounds import NESTING, TOML_BYTES
 from mist_sim.errors import ScenarioError, brief, did_you_mean, printable
-from mist_sim.inputs.files import text_of
-from mist_sim.inputs.texts import check_plain
+from mist_sim.inputs import check_plain, text_of
 from mist_sim.units import Kind
 
 if TYPE_CHECKING:

@@ -27,9 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from mist_sim.output import is_free
-from mist_sim.output.claims import SUFFIX
-from mist_sim.output.sums import written_here
+from mist_sim.output import SUFFIX, is_free, written_here
 from tests.damage.draws import Draw
 from tests.processes import in_session, wait_until_gone
 from tests.reference.scenarios import of_profile

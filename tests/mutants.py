@@ -626,13 +626,13 @@ MUTANTS = [
     ),
     Mutant(
         "who finds no place in another layout goes behind those that wait",
-        "clients/layouts/carrying.py",
+        "clients/layouts/laid_out.py",
         "for sequence in [*again, *waiting]:",
         "for sequence in [*waiting, *again]:",
     ),
     Mutant(
         "lanes of another layout are filled one after the other",
-        "clients/layouts/carrying.py",
+        "clients/layouts/laid_out.py",
         "sorted(lanes, key=_num_inside)",
         "list(lanes)",
     ),
@@ -668,7 +668,7 @@ MUTANTS = [
     ),
     Mutant(
         "who waits in another layout has lost its place by arrival",
-        "clients/layouts/carrying.py",
+        "clients/layouts/laid_out.py",
         "        sequence.arrival = number\n",
         "        sequence.arrival = -number\n",
     ),
@@ -686,19 +686,19 @@ MUTANTS = [
     ),
     Mutant(
         "positions of the sliders come by their sum with the number of now",
-        "reconfiguration/reconfigurer.py",
+        "mist_sim/reconfiguration.py",
         "abs(sliders.num_p - num_p)",
         "abs(sliders.num_p + num_p)",
     ),
     Mutant(
         "positions that change most roles come first",
-        "reconfiguration/reconfigurer.py",
+        "mist_sim/reconfiguration.py",
         "key=lambda sliders: abs(sliders.num_p - num_p)",
         "key=lambda sliders: -abs(sliders.num_p - num_p)",
     ),
     Mutant(
         "D-heavy clients stay what they are last",
-        "reconfiguration/reconfigurer.py",
+        "mist_sim/reconfiguration.py",
         'self._positions[n][0] != "p_heavy"',
         'self._positions[n][0] == "p_heavy"',
     ),
@@ -926,13 +926,13 @@ MUTANTS = [
     ),
     Mutant(
         "who is rejected on a plain walk is written down as served",
-        "coordination/plain_walk.py",
+        "load_generation/open_loops.py",
         "self._ended(request, [visit], outcome)",
         "self._ended(request, [visit], None)",
     ),
     Mutant(
         "visits that failed on a plain walk are not written down",
-        "coordination/plain_walk.py",
+        "load_generation/open_loops.py",
         "            self._recorder.record_visit(client_id, visit)\n            self._end_now",
         "            self._end_now",
     ),

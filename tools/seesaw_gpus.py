@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mist_sim.hardware.resharding.device import Device
+from mist_sim.hardware.resharding import Device
 
 _GIB = 2**30
 _FLOPS, _MEMORY, _TAKEN = 0.6, 0.8, 0.9

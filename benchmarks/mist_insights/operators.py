@@ -15,14 +15,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mist_sim.calibration.regression.ensemble import (
+from mist_sim.calibration.regression import (
     StageData,
     decode_data,
     fit_ensemble,
     held_out,
     prefill_data,
+    read_splitwise,
 )
-from mist_sim.calibration.regression.measured_steps import read_splitwise
 from mist_sim.models import load_model
 
 MODEL = load_model("llama-2-70b")

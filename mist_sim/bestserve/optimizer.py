@@ -8,13 +8,13 @@ The best few can be searched in the full simulation as well.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import nan
 from pathlib import Path
 from typing import Any, get_args
 
-from mist_sim.bestserve.dollars_and_joules import powered, priced
 from mist_sim.bestserve.drawn_requests import Requests, requests_of
 from mist_sim.bestserve.engines import Engines, Template
 from mist_sim.bestserve.largest_rate import at_rate, most_a_second, search_rate, served_alone
@@ -26,10 +26,13 @@ from mist_sim.bestserve.strategy_result import Entry, Per
 from mist_sim.core.result_warnings import of_data
 from mist_sim.errors import ScenarioError, brief, first_problem
 from mist_sim.hardware import load_gpu
-from mist_sim.output.texts import json_text
-from mist_sim.report.elements.cells import duration
+from mist_sim.metrics import CostOptions
+from mist_sim.metrics.spending import dollars_an_hour
+from mist_sim.output import json_text
+from mist_sim.report.elements import duration
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
+from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.bracketing import Bracket, around, between
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
@@ -40,6 +43,58 @@ from mist_sim.studies.driver import Driver, studying
 from mist_sim.studies.rates import Rates
 from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.task import Key, Row, Task
+
+
+def priced(
+    entries: Iterable[Entry], template: Template, longest: int, *, is_needed: bool
+) -> Iterator[Entry]:
+    """Yield entries with the dollars of their GPUs an hour.
+
+    longest: tokens of the longest prompt. is_needed: raise ScenarioError for a GPU without a price.
+    """
+    cost = template.scenario.cost
+    options = cost.make() if cost else CostOptions()
+    known: dict[Strategy, float] = {}
+    for entry in entries:
+        if entry.left_out:
+            yield entry
+            continue
+        one = replace(entry.strategy.one_of_each, together=1, prefill=0, decode=0)
+        if one not in known:
+            clients = Built(template.full(one, longest)).simulation.clients
+            try:
+                known[one] = dollars_an_hour([clients[0].traits.machine], options)
+            except ScenarioError:
+                if is_needed:
+                    raise
+                known[one] = nan
+        yield replace(entry, usd_per_hour=known[one] * entry.strategy.num_instances)
+
+
+def powered(
+    entries: Sequence[Entry], template: Template, longest: int, driver: Driver
+) -> list[Entry]:
+    """Return entries with the joules of a request, of a full run at each one's goodput.
+
+    longest: tokens of the longest prompt. An entry without goodput has none, nor one whose run
+        failed. Raises what a run raises if all of them fail.
+    """
+    tasks = [
+        at_goodput((k, "at goodput"), Built(template.full(entry.strategy, longest)), entry.goodput)
+        for k, entry in enumerate(entries)
+        if entry.goodput is not None and entry.rate > 0
+    ]
+    rows = driver.run(tasks, keep_errors=True)
+    found = {row.key[0]: row.result for row in rows if row.failure is None}
+    if rows and not found:
+        raise rows[0].error or ScenarioError(str(rows[0].failure))
+    return [
+        replace(entry, joules=1 / found[k]["requests_per_joule"])
+        if found.get(k, {}).get("requests_per_joule")
+        else entry
+        for k, entry in enumerate(entries)
+    ]
+
 
 FEASIBLE = GoodputOptions(attainment=0.9, relaxation=0.1, each=True)
 """Algorithm 9: nine of ten keep each limit, which times may exceed by a tenth."""

@@ -14,7 +14,7 @@ from mist_sim.bestserve.strategy_result import Entry, Per
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_points
 from mist_sim.metrics.tables.saved_findings import Findings
-from mist_sim.output.texts import json_text, write_text
+from mist_sim.output import json_text, write_text
 from mist_sim.report.presenters import BESTSERVE
 from mist_sim.search.verdicts.request_times import Target
 

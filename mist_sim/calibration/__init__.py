@@ -3,8 +3,15 @@
 from mist_sim.calibration.afd_latency import AfdFit, fit_afd_coefficients
 from mist_sim.calibration.closed_loop_fit import LoopProtocol, calibrate_closed_loop
 from mist_sim.calibration.fitted_figures import Calibration, write_spec
-from mist_sim.calibration.regression.fitting import Regression, Setting, fit_file, fit_regression
-from mist_sim.calibration.regression.measured_steps import MeasuredSteps, read_splitwise, read_steps
+from mist_sim.calibration.regression import (
+    MeasuredSteps,
+    Regression,
+    Setting,
+    fit_file,
+    fit_regression,
+    read_splitwise,
+    read_steps,
+)
 from mist_sim.calibration.splitwise_fit import calibrate_splitwise
 
 __all__ = [

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.calibration.fitted_figures import Array, Calibration, Figure, Observations, calibrate
-from mist_sim.calibration.regression.measured_steps import MeasuredSteps, read_splitwise
+from mist_sim.calibration.regression import MeasuredSteps, read_splitwise
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from mist_sim.studies.executor import Executor
+    from mist_sim.studies.task import Executor
 
 Jobs = Annotated[
     int | None, typer.Option(metavar="N", help="Parallel runs; by default one per core.")

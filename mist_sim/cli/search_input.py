@@ -10,7 +10,7 @@ from mist_sim.units import DURATION
 
 if TYPE_CHECKING:
     from mist_sim.search.goodput import GoodputOptions
-    from mist_sim.search.verdicts.percentiles import Percentile
+    from mist_sim.search.verdicts.request_times import Percentile
 
 
 def goodput_options(**given: Any) -> GoodputOptions:
@@ -22,7 +22,7 @@ def goodput_options(**given: Any) -> GoodputOptions:
 
 def percentiles_in(given: Sequence[str]) -> tuple[Percentile, ...]:
     """Return the percentiles of NAME=TIME. Raises ScenarioError for other texts."""
-    from mist_sim.search.verdicts.percentiles import percentiles_of
+    from mist_sim.search.verdicts.request_times import percentiles_of
 
     pairs = [text.partition("=") for text in given]
     if not all(middle for _, middle, _ in pairs):

@@ -18,11 +18,11 @@ from mist_sim.errors import printable
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from mist_sim.cli.progress import Progress
+    from mist_sim.cli.progress_bar import Progress
     from mist_sim.errors import ScenarioError
     from mist_sim.metrics import Replications, Result
     from mist_sim.metrics.tables.saved_findings import Findings, UnansweredError
-    from mist_sim.output.folders import OutputFolder
+    from mist_sim.output import OutputFolder
     from mist_sim.scenario import Scenario
 
 
@@ -129,7 +129,7 @@ class Session:
 
         total, unit: amount of work, for the progress bar. write: writes the files.
         """
-        from mist_sim.cli.progress import Progress
+        from mist_sim.cli.progress_bar import Progress
         from mist_sim.cli.signals import Saved
         from mist_sim.metrics.tables.saved_findings import UnansweredError
 
@@ -141,7 +141,7 @@ class Session:
                     try:
                         found = work(How(progress=progress, journal=journal, resume=self.resume))
                     except UnansweredError as problem:
-                        from mist_sim.report.elements.warned import warning_lines
+                        from mist_sim.report.elements import warning_lines
 
                         told = {"warnings": [each.data for each in problem.warnings]}
                         for line in warning_lines(told):
@@ -166,7 +166,7 @@ class Session:
             raise
 
     def _write_run(self, result: Result, folder: Path) -> None:
-        from mist_sim.output.texts import write_text
+        from mist_sim.output import write_text
 
         result.write_files(folder, self.tables)
         if self.report:
@@ -196,7 +196,7 @@ class Session:
         """Print results as tables, or as JSON."""
         if self.as_json:
             from mist_sim.metrics.other_names import NAMES
-            from mist_sim.output.texts import json_text
+            from mist_sim.output import json_text
 
             summary = NAMES[self.names](result.summary) if self.names else result.summary
             typer.echo(json_text(summary), nl=False)

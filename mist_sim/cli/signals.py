@@ -17,8 +17,7 @@ from mist_sim.errors import printable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mist_sim.output.files import OutputFile
-    from mist_sim.output.folders import OutputFolder
+    from mist_sim.output import OutputFile, OutputFolder
 
 _SAID = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}
 _GRACE = 2.0  # seconds in which a second signal does not disturb the leaving

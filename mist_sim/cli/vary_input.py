@@ -59,7 +59,7 @@ def axes_of(options: list[str], settings: Collection[str] = ()) -> dict[str, lis
     settings: keys that are set besides.
     Raises ScenarioError as `vary_of` does, and for ranges that have no end.
     """
-    from mist_sim.search.spaces.ranges import spread
+    from mist_sim.search.spaces.space import spread
 
     found: dict[str, list[Any]] = {}
     for option in options:

@@ -12,10 +12,9 @@ from mist_sim.on_demand import on_demand
 
 if TYPE_CHECKING:
     from mist_sim.clients.afd.client import AfdClient
-    from mist_sim.clients.rag.client import RagClient
+    from mist_sim.clients.rag import RagClient
     from mist_sim.clients.retrieval.client import KvRetrievalClient
-    from mist_sim.clients.workers.text.client import TextClient
-    from mist_sim.clients.workers.text.timed import TimedFunction
+    from mist_sim.clients.workers.text import TextClient, TimedFunction
 
 __all__ = [
     "CLIENTS",
@@ -36,8 +35,8 @@ __getattr__ = on_demand(
     {
         "AfdClient": "afd.client",
         "KvRetrievalClient": "retrieval.client",
-        "RagClient": "rag.client",
-        "TextClient": "workers.text.client",
-        "TimedFunction": "workers.text.timed",
+        "RagClient": "rag",
+        "TextClient": "workers.text",
+        "TimedFunction": "workers.text",
     },
 )

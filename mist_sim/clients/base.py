@@ -12,9 +12,7 @@ from mist_sim.clients.kv_cache.prefix_history import ContentHistory
 from mist_sim.clients.shared_parts import SharedParts
 from mist_sim.clients.stay import Stay
 from mist_sim.clients.step_track import StepTrack, TokenCount
-from mist_sim.clients.stores.base import StoredKv
-from mist_sim.clients.stores.inbox import Inbox
-from mist_sim.clients.stores.other_clients import EntryForm
+from mist_sim.clients.stores import EntryForm, Inbox, StoredKv
 from mist_sim.clients.traits import ClientTraits, EngineGroup, KvForm, Role
 from mist_sim.core.flowing import FlowRule
 from mist_sim.core.recorder import Recorder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 
-from mist_sim.clients.rag.batches import BatchedClient
+from mist_sim.clients.rag import BatchedClient
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.step_track import StepTrack
 from mist_sim.clients.traits import ClientTraits, TimesOrigin

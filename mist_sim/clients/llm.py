@@ -37,12 +37,10 @@ from mist_sim.clients.loop_choice import (
 )
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
-from mist_sim.clients.rules.window_rules import page_rules
+from mist_sim.clients.rules import page_rules
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.clients.stores.base import Stores
-from mist_sim.clients.stores.of_engines import EngineStores
-from mist_sim.clients.stores.other_clients import EntryForm
+from mist_sim.clients.stores import EngineStores, EntryForm, Stores
 from mist_sim.clients.traits import KvForm, Role, TimesOrigin
 from mist_sim.core.flowing import FlowRule
 from mist_sim.core.recorder import Recorder

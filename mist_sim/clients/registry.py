@@ -7,8 +7,8 @@ CLIENTS = Registry(
     later={
         "afd": "mist_sim.clients.afd.client:AfdClient",
         "kv_retrieval": "mist_sim.clients.retrieval.client:KvRetrievalClient",
-        "text": "mist_sim.clients.workers.text.client:TextClient",
+        "text": "mist_sim.clients.workers.text:TextClient",
         "image_encoder": "mist_sim.clients.image_encoder:ImageEncoderClient",
-        "rag": "mist_sim.clients.rag.client:RagClient",
+        "rag": "mist_sim.clients.rag:RagClient",
     },
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mist_sim.clients.kv_cache.moves.kv_move import KvMove
+from mist_sim.clients.kv_cache.moves import KvMove
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.recorder import Recorder
 

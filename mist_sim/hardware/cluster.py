@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.collectives.costs import all_reduce
-from mist_sim.hardware.collectives.spans import ONE_NODE, Spans
+from mist_sim.hardware.collectives import ONE_NODE, Spans, all_reduce
 from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.models.mixers import LatentMixer
 from mist_sim.models.spec import ModelSpec

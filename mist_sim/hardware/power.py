@@ -9,7 +9,7 @@ sum bends into the limit:
 
 u_m and u_c are seconds at the peaks of bandwidth and arithmetic over the seconds of the step
 (`hardware/work.py`). Energy of a request, a client and a run follows in
-`metrics/spending/energy.py`.
+`metrics/spending.py`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
+from math import nan
 from typing import Any
 
 from simpy.events import Event
@@ -12,19 +13,150 @@ from mist_sim.clients import Client
 from mist_sim.clients.roster import Roster
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.recorder import Recorder
+from mist_sim.core.request import Request, Stage
+from mist_sim.core.visit import Failure, HeldKv, Lost, Visit
 from mist_sim.environment import CHANGE, Environment
-from mist_sim.lifecycle.absences import Policy
-from mist_sim.lifecycle.autoscaling import Autoscaling
-from mist_sim.lifecycle.autoscaling.controller import Controller
+from mist_sim.lifecycle.autoscaling import Autoscaling, Controller
 from mist_sim.lifecycle.endless import Endless
-from mist_sim.lifecycle.failures import Drain, Failures
+from mist_sim.lifecycle.failures import Drain, Failures, OnFailure
 from mist_sim.lifecycle.fleet import Fleet
 from mist_sim.lifecycle.gateway import Gateway
 from mist_sim.lifecycle.lifecycle_options import Lifecycle
-from mist_sim.lifecycle.start_up import StartTimes
-from mist_sim.lifecycle.starts import Starts
+from mist_sim.lifecycle.start_up import Starts, StartTimes
 from mist_sim.network import Cable, Network, Ways
 from mist_sim.rng import Streams
+from mist_sim.stages import Decode, Prefill, Recomputation
+
+
+def rest_of(visit: Visit) -> tuple[Stage, ...]:
+    """Return the stages that redo the unfinished part of a lost visit."""
+    stages = rest(visit.stages, visit.kv, visit.num_output_tokens, visit.last_token_at)
+    first, *later = stages
+    if isinstance(first, Prefill) and not first.is_again and visit.num_queried_tokens:
+        return (_again(first.num_prompt_tokens), *later)
+    return stages
+
+
+def rest(
+    stages: Sequence[Stage], kv: HeldKv | None, num_new: int = 0, last_token_at: float = 0.0
+) -> tuple[Stage, ...]:
+    """Return the stages that continue after a loss of all KV entries.
+
+    The prompt and the tokens so far form a new prompt, whose prefill emits the next token. Stages
+    of other kinds, and prompts without a token, start again from the beginning.
+
+    kv: the entries with which the stages began, that are lost now. num_new: tokens emitted since
+    then, the latest at `last_token_at`, seconds.
+    """
+    first = stages[0]
+    if isinstance(first, Prefill) and num_new:
+        num_known, num_left_out = first.num_prompt_tokens, num_new
+        num_emitted = first.num_emitted + num_new
+    elif isinstance(first, Decode) and kv is not None:
+        num_emitted = kv.num_output_tokens + num_new
+        if not num_emitted:  # the first token was to come from here, too
+            return (_again(kv.num_prompt_tokens), *stages)
+        num_known = kv.num_prompt_tokens + kv.num_output_tokens
+        num_left_out = num_new + (kv.num_output_tokens > 0)
+        last_token_at = last_token_at if num_new else kv.last_token_at
+    else:
+        return tuple(stages)
+    again = _again(num_known + num_new, num_emitted, last_token_at)
+    return (again, *_without(stages, num_left_out))
+
+
+def _again(
+    num_prompt_tokens: int, num_before: int = 0, last_token_at: float = nan
+) -> Recomputation:
+    """Return the prefill of a prompt that was looked up in a prefix cache before."""
+    return Recomputation(
+        num_prompt_tokens=num_prompt_tokens, num_before=num_before, last_token_at=last_token_at
+    )
+
+
+def _without(stages: Sequence[Stage], num_tokens: int) -> Iterator[Stage]:
+    """Yield decodes without their first tokens, dropping decodes with no token left."""
+    for stage in stages:
+        if isinstance(stage, Decode):
+            num_left = stage.num_tokens - num_tokens
+            num_tokens = max(-num_left, 0)
+            if num_left > 0:
+                yield stage.with_rest(num_left)
+
+
+def num_lost_tokens(visit: Visit) -> int:
+    """Return how many tokens had KV entries that were lost with a visit."""
+    kv, num_new = visit.kv, visit.num_output_tokens
+    first = visit.stages[0]
+    if kv is not None and first.continues:
+        return kv.num_tokens * kv.is_computed + num_new
+    if isinstance(first, Prefill) and num_new:
+        return first.num_prompt_tokens + num_new - 1
+    return visit.num_computed_tokens
+
+
+class Policy:
+    """The coordinator's `Absences`: a gateway where requests wait, and the recovery from a loss.
+
+    numbers: client numbers by name.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        recorder: Recorder,
+        gateway: Gateway,
+        on_failure: OnFailure,
+        numbers: dict[str, int],
+    ) -> None:
+        self._env = env
+        self._recorder = recorder
+        self._gateway = gateway
+        self._on_failure = on_failure
+        self._numbers = numbers
+
+    def wait(
+        self, request: Request, kind: str, near: frozenset[str] | None = None
+    ) -> Generator[Event, Any, Failure | None]:
+        """Wait at the gateway until a client is up; return a Failure if none will be."""
+        return self._gateway.wait(request, kind, near)
+
+    def after_visit(self, visit: Visit, client: Client) -> tuple[Stage, ...] | Failure:
+        """Return stages for another client after a lost visit, or the request's failure."""
+        reason = visit.outcome.reason if isinstance(visit.outcome, Lost) else ""
+        kept = visit.held_kv if self._on_failure.policy == "resume" else None
+        num_tokens = 0 if kept else num_lost_tokens(visit)
+        failure = self._after(visit.request, client.client_id, num_tokens, reason)
+        if kept is not None and failure is None:
+            return visit.stages
+        if visit.held_kv is not None:
+            visit.held_kv.drop()
+        return failure or rest_of(visit)
+
+    def after_hand_over(
+        self, request: Request, stage: Stage, kv: HeldKv
+    ) -> tuple[Stage, ...] | Failure:
+        """Return stages that recompute lost entries, or the request's failure."""
+        reason = f"{kv.source}: failed while it kept KV entries of the request"
+        failure = self._after(request, self._numbers[kv.source], kv.num_tokens, reason)
+        return failure or rest((stage,), kv)
+
+    def _after(
+        self, request: Request, client_id: int, num_tokens: int, reason: str
+    ) -> Failure | None:
+        """Note a loss; return how the request ends, None when it goes on."""
+        request.num_losses += 1
+        retries = self._on_failure.max_retries if self._on_failure.policy != "fail" else 0
+        is_retried = request.num_losses <= retries
+        now = self._env.now
+        self._recorder.record_loss(
+            client_id, request.request_id, now, num_tokens, retried=is_retried
+        )
+        if is_retried:
+            return None
+        if retries:
+            reason += f", after {retries} retries elsewhere"
+        return Failure("lost", now, reason)
 
 
 class Manager:

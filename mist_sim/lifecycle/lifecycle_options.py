@@ -7,12 +7,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from mist_sim.clients import Client
-from mist_sim.durations.base import not_reached
+from mist_sim.durations import not_reached
 from mist_sim.errors import ScenarioError, brief, did_you_mean, listed
 from mist_sim.lifecycle.autoscaling import Autoscaling, Schedule, SloAttainment
 from mist_sim.lifecycle.failures import RETRY, Drain, Failures, OnFailure
-from mist_sim.lifecycle.start_up import StartUp
-from mist_sim.lifecycle.starts import loads_over, seats_of
+from mist_sim.lifecycle.start_up import StartUp, loads_over, seats_of
 from mist_sim.network import Cable, Network
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.records.together import together
-from mist_sim.metrics.requests.window_rates import Mask
+from mist_sim.metrics.requests import Mask
 
 LONG_PROMPTS, LOW_LOAD = "long prompts", "low load"
 DECODE_HEAVY, OTHER_LOAD = "decode-heavy", "other load"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mist_sim.metrics.latency import SHORT_NAMES, Array
-from mist_sim.metrics.requests.window_rates import Mask
+from mist_sim.metrics.requests import Mask
 from mist_sim.metrics.stats import describe
 
 FEWEST = 100

@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.metrics import latency, stats
-from mist_sim.metrics.clients.interference import interference
-from mist_sim.metrics.clients.step_figures import run_periods
+from mist_sim.metrics.clients import interference, run_periods
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.columns import Table
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.records.run_tables import empty_table
-from mist_sim.metrics.requests.spawned import ends_with_children
+from mist_sim.metrics.requests import ends_with_children
 from mist_sim.metrics.tables.tabular import (
     Coded,
     Columns,

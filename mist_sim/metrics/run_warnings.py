@@ -16,7 +16,7 @@ from mist_sim.metrics.evidence import FAR, NOTHING_LIKE_IT, RESPECTS
 from mist_sim.metrics.latency import limit_of, limit_title
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.recoveries import FEWEST, RECOVERING
-from mist_sim.metrics.requests.front_end_use import front_end_use
+from mist_sim.metrics.requests import front_end_use
 from mist_sim.metrics.summary import extrapolated_share
 
 _FULL = 0.95  # of a process; requests wait for ten others then (M/D/1: u / (2 (1 - u)))

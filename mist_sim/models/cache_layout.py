@@ -19,7 +19,7 @@ from math import ceil
 from mist_sim.errors import ScenarioError
 from mist_sim.models.kv_groups import KvGroups, kv_groups
 from mist_sim.models.layers import Layers, mixers_of
-from mist_sim.models.mixers.base import Mixer
+from mist_sim.models.mixers import Mixer
 
 # vLLM gives DeepSeek-V4 blocks of 256 tokens, two entries of its widest ratio (`--block-size 256`
 # in its recipes for the model).

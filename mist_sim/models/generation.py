@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mist_sim.bounds import CONFIG_BYTES
 from mist_sim.errors import MistError
-from mist_sim.inputs.json_files import object_in
+from mist_sim.inputs import object_in
 from mist_sim.models.model_loading import repository_of
 from mist_sim.user_paths import user_path
 

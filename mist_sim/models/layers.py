@@ -7,9 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from mist_sim.models.mixers.base import Mixer
-from mist_sim.models.mixers.latent import LatentMixer
-from mist_sim.models.mixers.linear_state import LinearMixer
+from mist_sim.models.mixers import LatentMixer, LinearMixer, Mixer
 from mist_sim.models.quantization import Part
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mist_sim.bounds import CONFIG_BYTES
 from mist_sim.errors import ScenarioError, brief, nearest
-from mist_sim.inputs.json_files import object_in, object_of
+from mist_sim.inputs import object_in, object_of
 from mist_sim.models.spec import ModelSpec
 from mist_sim.spec_files import texts_in
 from mist_sim.user_paths import user_path

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 from simpy.events import Event
 
 from mist_sim.environment import Environment
-from mist_sim.hardware.collectives.spans import Spans
+from mist_sim.hardware.collectives import Spans
 
 Granularity = Literal["full", "layerwise"]
 

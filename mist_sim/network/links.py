@@ -12,7 +12,7 @@ from simpy.events import Event
 from mist_sim.environment import Environment
 from mist_sim.network.base import Granularity, Message, Reach, Seat, Tenant, bytes_left
 from mist_sim.network.connectors import PLAIN, Connector
-from mist_sim.network.hidden import HiddenTransfers
+from mist_sim.network.fabric import HiddenTransfers
 from mist_sim.network.transfers import Transfers
 from mist_sim.units import BytesPerSecond, Seconds, require_quantities
 

@@ -14,9 +14,8 @@ from typing import NamedTuple
 from simpy.events import Event
 
 from mist_sim.environment import ARRIVE, SHARE, Environment
-from mist_sim.network.fair_shares import Path, fill_up
-from mist_sim.network.flows import Flows
-from mist_sim.network.ways.outages import Way
+from mist_sim.network.flows import Flows, Path, fill_up
+from mist_sim.network.ways import Way
 
 
 class Flow(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 from mist_sim.core.content_ids import leading
 from mist_sim.errors import ScenarioError, in_words
 from mist_sim.observation.sender import Observed
-from mist_sim.output.texts import write_text
+from mist_sim.output import write_text
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.format import yaml_text
 from mist_sim.traces import TraceRow

@@ -10,8 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.metrics.latency import limit_title
-from mist_sim.report.elements.cells import count, number, section, who
-from mist_sim.report.elements.widths import Fitting, columns
+from mist_sim.report.elements import Fitting, columns, count, number, section, who
 from mist_sim.report.goodput import asked
 
 _UNITS = {"gpu": "GPU", "usd": "dollar", "joule": "joule"}

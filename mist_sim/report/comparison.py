@@ -11,9 +11,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.metrics.latency import limit_of, limit_title
-from mist_sim.report.elements.cells import in_ms, merged, number, percent, section
-from mist_sim.report.elements.widths import Folded, listed
-from mist_sim.report.run.expected import expected_of_each
+from mist_sim.report.elements import Folded, in_ms, listed, merged, number, percent, section
+from mist_sim.report.run import expected_of_each
 
 Title = TypeVar("Title")
 

@@ -10,10 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.metrics.latency import limit_title, percentile_of
-from mist_sim.report.elements.cells import count, duration, number, percent, section
-from mist_sim.report.elements.pairs import pairs
-from mist_sim.report.elements.widths import columns
-from mist_sim.report.run.expected import expected_of_each
+from mist_sim.report.elements import columns, count, duration, number, pairs, percent, section
+from mist_sim.report.run import expected_of_each
 
 _MILLION = 1e6
 ENDED_EARLY = "≤ a bound: the run ended once it had missed; all of its requests may fare far worse"

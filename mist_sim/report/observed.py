@@ -8,8 +8,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 
 from mist_sim.metrics.latency import SHORT_NAMES
-from mist_sim.report.elements.cells import in_ms, section
-from mist_sim.report.elements.widths import columns
+from mist_sim.report.elements import columns, in_ms, section
 
 _PERCENTILES = (50, 90, 99)
 

@@ -10,10 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mist_sim.report.elements.cells import number, percent, section
-from mist_sim.report.elements.widths import listed
+from mist_sim.report.elements import listed, number, percent, section
 from mist_sim.report.goodput import ENDED_EARLY
-from mist_sim.report.run.expected import expected_of_each
+from mist_sim.report.run import expected_of_each
 
 _MOST_ROWS = 12  # of the candidates tried; all are in the files
 

@@ -31,13 +31,13 @@ class Tables:
 
     def show(self, found: Any) -> None:
         """Print the findings as tables."""
-        from mist_sim.report.elements.shown import show
+        from mist_sim.report.elements import show
 
         show(self._title(found), self._body(found))
 
     def as_html(self, found: Any) -> str:
         """Return the tables of the findings as HTML."""
-        from mist_sim.report.elements.shown import as_html
+        from mist_sim.report.elements import as_html
 
         return as_html(self._title(found), self._body(found))
 
@@ -57,12 +57,12 @@ class Tables:
         return pictures_of(self._page(found), [name]).figures[0].figure
 
     def _body(self, found: Any) -> RenderableType:
-        from mist_sim.report.elements.warned import with_warnings
+        from mist_sim.report.elements import with_warnings
 
         return with_warnings(found.summary, self.make(found))
 
     def _page(self, found: Any) -> Page:
-        from mist_sim.report.elements.key_labels import headline_line
+        from mist_sim.report.elements import headline_line
         from mist_sim.report.pages.page import Verdict
         from mist_sim.report.pages.printed_page import printed_page
 
@@ -79,7 +79,7 @@ class Tables:
 
 
 def _of_run(found: Result) -> RenderableType:
-    from mist_sim.report.run.tables import results_table
+    from mist_sim.report.run import results_table
 
     return results_table(found)
 

@@ -10,12 +10,14 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from mist_sim.report.elements.cells import LONG_MS, count, number, section
-from mist_sim.report.elements.metric_cells import metric_cell
-from mist_sim.report.elements.pairs import pairs
-from mist_sim.report.run.expected import expected_section
-from mist_sim.report.run.latency import latency_table, latency_title, note_on_turns
-from mist_sim.report.run.verdicts import slo_section
+from mist_sim.report.elements import LONG_MS, count, metric_cell, number, pairs, section
+from mist_sim.report.run import (
+    expected_section,
+    latency_table,
+    latency_title,
+    note_on_turns,
+    slo_section,
+)
 
 if TYPE_CHECKING:
     from mist_sim.metrics import Estimate, Replications

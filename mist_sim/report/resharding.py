@@ -8,8 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.report.elements.cells import number, section
-from mist_sim.report.elements.widths import columns
+from mist_sim.report.elements import columns, number, section
 
 _MOST_ROWS = 12
 

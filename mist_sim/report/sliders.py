@@ -9,10 +9,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.report.elements.cells import count, section
-from mist_sim.report.elements.widths import columns
+from mist_sim.report.elements import columns, count, section
 from mist_sim.report.goodput import asked
-from mist_sim.report.run.expected import expected_of_each
+from mist_sim.report.run import expected_of_each
 
 
 def sliders_table(summary: Mapping[str, Any]) -> RenderableType:

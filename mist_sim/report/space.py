@@ -9,11 +9,18 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.report.elements.cells import count, in_ms, number, percent, section
-from mist_sim.report.elements.pairs import pairs
-from mist_sim.report.elements.warned import with_warnings
-from mist_sim.report.elements.widths import columns, listed
-from mist_sim.report.run.expected import expected_of_each
+from mist_sim.report.elements import (
+    columns,
+    count,
+    in_ms,
+    listed,
+    number,
+    pairs,
+    percent,
+    section,
+    with_warnings,
+)
+from mist_sim.report.run import expected_of_each
 
 _MOST_ROWS = 15  # of a table; all are in the files
 _FEW_ROWS = 6  # all of which are shown, also equal ones

@@ -8,9 +8,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.report.elements.cells import count, number, percent, section
-from mist_sim.report.elements.widths import Fitting, columns
-from mist_sim.report.run.expected import told
+from mist_sim.report.elements import Fitting, columns, count, number, percent, section
+from mist_sim.report.run import told
 
 _BOUNDS = {
     "compute": "compute",

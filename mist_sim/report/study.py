@@ -11,10 +11,16 @@ from rich.padding import Padding
 from rich.text import Text
 
 from mist_sim.errors import listed as listed_names
-from mist_sim.report.elements.cells import section
-from mist_sim.report.elements.metric_cells import metric_cell, metric_title
-from mist_sim.report.elements.widths import Fitting, Folded, columns, listed
-from mist_sim.report.run.expected import expected_of_each
+from mist_sim.report.elements import (
+    Fitting,
+    Folded,
+    columns,
+    listed,
+    metric_cell,
+    metric_title,
+    section,
+)
+from mist_sim.report.run import expected_of_each
 
 _TITLES = {
     "steady_request_throughput": ("requests", "/s"),

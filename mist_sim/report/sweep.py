@@ -9,10 +9,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.report.elements.cells import section
-from mist_sim.report.elements.metric_cells import metric_cell
-from mist_sim.report.elements.widths import columns
-from mist_sim.report.run.expected import expected_of_each
+from mist_sim.report.elements import columns, metric_cell, section
+from mist_sim.report.run import expected_of_each
 
 _LONGEST = 30  # cells of a bar
 

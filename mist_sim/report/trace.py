@@ -7,9 +7,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from mist_sim.report.elements.cells import count, number, percent, section
-from mist_sim.report.elements.pairs import Row, pairs
-from mist_sim.report.elements.widths import columns
+from mist_sim.report.elements import Row, columns, count, number, pairs, percent, section
 
 _MOST_MODELS = 10
 

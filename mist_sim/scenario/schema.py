@@ -3,41 +3,53 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    PrivateAttr,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from mist_sim.bounds import COPIES, SEED
-from mist_sim.clients.traits import FLOWING_ROLES
+from mist_sim.clients.traits import FLOWING_ROLES, ClientTraits
 from mist_sim.core.front_end import FrontEnd
-from mist_sim.errors import brief, listed
-from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions
-from mist_sim.scenario.format.families import ROUTER, Settings
+from mist_sim.core.hand_over import HandOver, HandOverPolicy
+from mist_sim.errors import brief, did_you_mean, listed
+from mist_sim.hand_over_rules import are_alike, dtype_name
+from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
+from mist_sim.metrics.goodput import ClassLimits
+from mist_sim.reconfiguration import Change, OnChange, Reconfigure
+from mist_sim.registry import comes_with_package
+from mist_sim.scenario.engines.version_origins import engine_line
+from mist_sim.scenario.format.families import HAND_OVER_POLICY, ROUTER, Settings
 from mist_sim.scenario.format.fields import Duration, as_tuple
 from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.paths import Origin
-from mist_sim.scenario.format.problems import Problem
+from mist_sim.scenario.format.problems import Problem, failure
 from mist_sim.scenario.format.strict import Strict
-from mist_sim.scenario.headline import headline, imitated
 from mist_sim.scenario.loading import as_data, as_text, from_text, load, validated
 from mist_sim.scenario.sections.clients import (
     AnyClient,
+    ClientPart,
     EngineName,
     ModelName,
     NamedTraits,
     client_problems,
     with_engine,
 )
-from mist_sim.scenario.sections.hand_overs import HAND_OVER, idle_options, unlike_engines
 from mist_sim.scenario.sections.lifecycles import LIFECYCLE, names_nodes, problems_of_lives
-from mist_sim.scenario.sections.limits import LIMITS, class_problems
 from mist_sim.scenario.sections.networks import NETWORK, is_shared, places_of_nobody, spanning
-from mist_sim.scenario.sections.reconfigurations import RECONFIGURE, problems_of_sliders
 from mist_sim.scenario.sections.routing import (
     adapter_problems,
     image_problems,
@@ -47,8 +59,337 @@ from mist_sim.scenario.sections.routing import (
     served_models,
 )
 from mist_sim.scenario.sections.workload import WorkloadSpec
-from mist_sim.scenario.useless_options import useless_options
-from mist_sim.stages import Decode, Prefill
+from mist_sim.scenario.slo_presets import slo_preset, slo_preset_names
+from mist_sim.stages import Decode, Prefill, Rag
+
+
+def headline(
+    source: str,
+    clients: Sequence[ClientPart],
+    model: str | None,
+    router: str,
+    seed: int,
+    varied: Collection[str] = (),
+) -> str:
+    """Return where a scenario comes from, and below it its clients, router and seed.
+
+    varied: dotted keys that a study varies: what the scenario says of them is left out.
+    """
+    tops = {key.partition(".")[0] for key in varied}
+    serving = ", ".join(_client(n, client, model, varied) for n, client in enumerate(clients))
+    parts = [serving]
+    parts += [] if tops & {"router", "routers"} else [f"router {router}"]
+    parts += [] if "seed" in tops else [f"seed {seed}"]
+    return "\n".join(line for line in (source, "; ".join(parts)) if line)
+
+
+def imitated(clients: Sequence[ClientPart]) -> str:
+    """Return which engines the options of clients imitate; empty if no client has a model."""
+    return engine_line(client.engine for client in clients if client.engine is not None)
+
+
+def _client(position: int, client: ClientPart, model: str | None, varied: Collection[str]) -> str:
+    place = f"clients.{position}."
+    mine = {key.removeprefix(place).partition(".")[0] for key in varied if key.startswith(place)}
+    mine |= {"model"} & {*varied}
+    copies = f"{client.count} x " if client.count > 1 and "count" not in mine else ""
+    return f"{copies}{client.title(model, mine)}"
+
+
+HAND_OVER = part_type(
+    HandOver, meanings={HandOverPolicy | None: Annotated[Part, HAND_OVER_POLICY] | None}
+)
+
+
+def idle_options(hand_over: Part) -> Iterable[Problem]:
+    """Yield options of hand-overs that have no effect because nothing is handed over."""
+    for name, value in hand_over.parameters().items():
+        if value != getattr(HandOver(), name):
+            yield Problem(("hand_over", name), "has no effect: no client has a role")
+
+
+def unlike_engines(
+    clients: Mapping[int, NamedTraits], *, by_model: bool = False
+) -> Iterable[Problem]:
+    """Yield clients that cannot take over others' entries, at their positions.
+
+    Any two clients may exchange entries, so all are compared with the first engine. Clients whose
+    entries never travel are left out. by_model: whether every request names a model, so that only
+    clients of the same model exchange entries.
+    """
+    firsts: dict[str | None, NamedTraits] = {}
+    # a client that takes blocks of any size is compared with those that have a size
+    for position in sorted(clients, key=lambda k: _block_size(clients[k].traits) is None):
+        named = clients[position]
+        if named.traits.entries is None:
+            continue
+        first = firsts.setdefault(named.traits.model if by_model else None, named)
+        for key, text in _differences(first, named):
+            yield Problem(("clients", position, *key.split(".")), text)
+        if _cannot_take_over(named.traits):
+            yield Problem(
+                ("clients", position, "scheduler"),
+                "must not be static beside clients with a role, which may hand over to it: "
+                "no request joins a static batch",
+            )
+
+
+def _block_size(traits: ClientTraits) -> int | None:
+    return traits.entries.block_size if traits.entries else None
+
+
+def _cannot_take_over(traits: ClientTraits) -> bool:
+    """Tell whether a client without a role can decode only after its own prefills."""
+    return traits.role is None and Decode.kind in traits.serves and not traits.takes_entries
+
+
+def _differences(first: NamedTraits, other: NamedTraits) -> Iterable[tuple[str, str]]:
+    """Yield (key, problem) for each way in which two clients store entries differently."""
+    mine, theirs = other.traits, first.traits
+    if mine.model != theirs.model:
+        others = "as of the other clients, with which it exchanges KV entries"
+        yield "model", f"must be {theirs.model} {others}, got {mine.model}"
+        return
+    exchange = f"as of {first.name}, with which {other.name} exchanges KV entries"
+    sizes = _block_size(theirs), _block_size(mine)
+    if None not in sizes and sizes[0] != sizes[1]:
+        yield "kv_cache.block_size", f"must be {sizes[0]} {exchange}, got {sizes[1]}"
+    dtypes = [_dtype(traits) for traits in (theirs, mine)]
+    if not are_alike(*dtypes):
+        key = "kv_cache_dtype" if sizes[1] is None else "kv_cache.kv_cache_dtype"
+        yield key, f"must be {dtypes[0]} {exchange}, got {dtypes[1]}"
+
+
+def _dtype(traits: ClientTraits) -> str:
+    return dtype_name((traits.entries and traits.entries.dtype) or "auto")
+
+
+@dataclass(frozen=True, eq=False)
+class LimitsOrPreset(Settings):
+    """Marks limits that a file may give by the name of a preset."""
+
+    def read(self, value: object, info: ValidationInfo) -> Part:
+        """Return the limits that a value in a file describes."""
+        if not isinstance(value, str):
+            return super().read(value, info)
+        names = slo_preset_names()
+        if value not in names:
+            hint = did_you_mean(value, names)
+            text = f"no preset of limits named {brief(value)}{hint} Known: {', '.join(names)}"
+            raise failure([Problem((), text)])
+        return super().read(slo_preset(value), info)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        limits = super().__get_pydantic_json_schema__(schema, handler)
+        return {"anyOf": [{"enum": slo_preset_names()}, limits]}
+
+
+_CLASS = Annotated[Part, Settings(part_type(ClassLimits))]
+LIMITS = LimitsOrPreset(
+    part_type(
+        Slo,
+        meanings={"classes": dict[str, _CLASS], "at": dict[str, Duration]},
+        defaults={"classes": {}, "at": {}},
+    )
+)
+
+
+def class_problems(slo: Slo, workload: WorkloadSpec) -> Iterable[Problem]:
+    """Yield classes that no request can belong to."""
+    for name, limits in slo.classes.items():
+        place = ("slo", "classes", name)
+        if limits.priority is not None and limits.priority not in workload.known_priorities:
+            known = listed(sorted(workload.known_priorities))
+            yield Problem(
+                (*place, "priority"),
+                f"no request has priority {limits.priority}; they have {known}",
+            )
+        if limits.model is not None and not workload.may_name(limits.model):
+            yield Problem((*place, "model"), f"no request names {brief(limits.model)}")
+        by_name = limits.priority is None and limits.model is None
+        if by_name and name not in workload.classes:
+            known = listed(workload.classes) if workload.classes else "none"
+            yield Problem(
+                place,
+                f"no request is of this class; workload.lengths has {known}; or name the priority "
+                "or the model of its requests",
+            )
+
+
+_CHANGE = part_type(Change)
+_ON_CHANGE = part_type(OnChange)
+RECONFIGURE = part_type(
+    Reconfigure,
+    meanings={
+        "schedule": Annotated[
+            tuple[Annotated[Part, Settings(_CHANGE)], ...], BeforeValidator(as_tuple)
+        ],
+        "on_change": Annotated[Part, Settings(_ON_CHANGE)] | None,
+    },
+)
+PARTS = {"schedule": _CHANGE, "on_change": _ON_CHANGE}
+"""The mappings that lie in it, by key; `schedule` is a list of them."""
+
+
+def problems_of_sliders(
+    part: Part | None, roles: Collection[str | None], *, has_slo: bool, has_polls: bool
+) -> Iterable[Problem]:
+    """Yield problems that keep the sliders of a scenario from moving.
+
+    roles: of its clients. has_slo: whether it has limits. has_polls: whether routers see polled
+    views.
+    """
+    if part is None:
+        return
+    if not FLOWING_ROLES.intersection(roles):
+        text = "has no effect: no client has role p_heavy or d_heavy"
+        yield Problem(("reconfigure",), text)
+    if has_polls:
+        text = (
+            "must be left out with reconfigure: the gateway that changes roles knows them at once"
+        )
+        yield Problem(("view_interval",), text)
+    if getattr(part, "on_change", None) is not None and not has_slo:
+        text = "must have a limit, which the search of reconfigure.on_change goes by"
+        yield Problem(("slo",), text)
+
+
+def useless_options(
+    workload: WorkloadSpec,
+    clients: Iterable[ClientPart],
+    routers: Iterable[Part],
+    model: str | None,
+    lives: Part | None = None,
+    *,
+    limits_by_priority: bool = False,
+) -> Iterable[Problem]:
+    """Yield options of a workload that no client reads, and those that clients lack.
+
+    model: the scenario's. limits_by_priority: whether limits of the slo go by priorities. Plugins
+    may read any option, so with them none counts as useless.
+    """
+    clients = list(clients)
+    engines = [client.describe(model) for client in clients]
+    are_ours = all(comes_with_package(router.plugin) for router in routers)
+    if are_ours and all(client.is_ours for client in clients):
+        yield from _useless_deadlines(workload, engines)
+        if not limits_by_priority:
+            yield from _useless_priorities(workload, engines)
+        may_fail = any(failure.link is None for failure in getattr(lives, "failures", ()))
+        yield from _useless_retries(workload, engines, may_fail=may_fail)
+    yield from _useless_numbers(workload, clients)
+    yield from _useless_times(workload, clients, engines)
+    yield from _missing_deadlines(workload, engines)
+    yield from _deadlines_of_nobody(workload)
+
+
+def _useless_numbers(workload: WorkloadSpec, clients: list[ClientPart]) -> Iterable[Problem]:
+    """Yield keys of a retrieval stage that no client serving it reads."""
+    serving = [client for client in clients if Rag.kind in client.stages]
+    if not serving or not all(client.is_ours for client in serving):
+        return
+    for position, stage in enumerate(workload.pipeline):
+        if isinstance(stage, str) or stage.plugin is not Rag:
+            continue
+        for name, value in stage.parameters().items():
+            if value is not None and not any(name in client.looks_at for client in serving):
+                yield Problem(
+                    ("workload", "pipeline", position, name),
+                    f"has no effect: {serving[0].name} serves all rag stages alike; leave it out",
+                )
+
+
+def _useless_times(
+    workload: WorkloadSpec, clients: list[ClientPart], described: list[ClientTraits]
+) -> Iterable[Problem]:
+    """Yield times for each token of workers that serve only stages without tokens."""
+    for position, (client, traits) in enumerate(zip(clients, described, strict=True)):
+        if getattr(client, "time_per_token", None) is None:
+            continue
+        parts = [part for part in workload.pipeline if not isinstance(part, str)]
+        served = [part for part in parts if part.plugin.kind in traits.serves]
+        if served and not any(map(_has_tokens, served)):
+            kinds = listed(sorted({part.plugin.kind for part in served}))
+            yield Problem(
+                ("clients", position, "time_per_token"),
+                f"has no effect: num_tokens of {kinds} is 0; give the stage num_tokens, or a task, "
+                "with which a preprocess or postprocess stage has the tokens of the row",
+            )
+
+
+def _has_tokens(part: Part) -> bool:
+    """Tell whether a stage of the pipeline has tokens, set in the stage or in the row."""
+    stage = part.make()
+    of_a_row = stage.with_lengths(1, 1) if stage.takes_lengths else stage
+    return bool(getattr(of_a_row, "num_tokens", 0))
+
+
+def _useless_deadlines(workload: WorkloadSpec, engines: list[ClientTraits]) -> Iterable[Problem]:
+    if workload.ttft_deadline is None or any(engine.deadline_option for engine in engines):
+        return
+    yield Problem(
+        ("workload", "ttft_deadline"),
+        "has no effect: no client has admission.drop_expired, admission.early_rejection "
+        "or scheduler.order: earliest_deadline_first",
+    )
+
+
+def _missing_deadlines(workload: WorkloadSpec, engines: list[ClientTraits]) -> Iterable[Problem]:
+    used = [using for engine in engines if (using := engine.deadline_option)]
+    if workload.ttft_deadline is None and used:
+        yield Problem(("workload", "ttft_deadline"), f"is required for {used[0]}")
+
+
+def _useless_priorities(workload: WorkloadSpec, engines: list[ClientTraits]) -> Iterable[Problem]:
+    by_priority = isinstance(workload.ttft_deadline, dict)
+    if by_priority or any(engine.uses_priorities for engine in engines):
+        return
+    why = (
+        "has no effect: no client has scheduler.order: priority, and neither ttft_deadline nor a "
+        "class of the slo goes by priority"
+    )
+    if workload.priorities is not None:
+        yield Problem(("workload", "priorities"), why)
+    for name, each in workload.classes.items():
+        if each.priority:
+            yield Problem(("workload", "lengths", "classes", name, "priority"), why)
+
+
+def _deadlines_of_nobody(workload: WorkloadSpec) -> Iterable[Problem]:
+    if not isinstance(workload.ttft_deadline, dict):
+        return
+    known = workload.known_priorities
+    said = listed(sorted(known)) if known != {0} else "none, so all have 0"
+    for priority in sorted(set(workload.ttft_deadline) - known):
+        yield Problem(
+            ("workload", "ttft_deadline", str(priority)),
+            f"no request has this priority; workload.priorities has {said}",
+        )
+
+
+def _useless_retries(
+    workload: WorkloadSpec, engines: list[ClientTraits], *, may_fail: bool
+) -> Iterable[Problem]:
+    if workload.retries is None:
+        return
+    why_not = {
+        "timed_out": "there is no timeout and no ttft_timeout",
+        "rejected": "no client has admission, which turns requests away",
+        "lost": "no client fails",
+    }
+    if may_fail:
+        del why_not["lost"]
+    if workload.timeout is not None or workload.ttft_timeout is not None:
+        del why_not["timed_out"]
+    if any(engine.turns_away for engine in engines):
+        del why_not["rejected"]
+    tried = workload.retries.make().on
+    if set(tried) <= set(why_not):
+        reasons = ", and ".join(why_not[status] for status in tried)
+        yield Problem(("workload", "retries"), f"has no effect: {reasons}")
+
 
 _API = Annotated[Part, Settings(part_type(ApiPrices))] | None
 _ENGINE = re.compile(r"^(clients\.\d+\.)?engine(\.|$)")

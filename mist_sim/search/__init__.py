@@ -1,5 +1,7 @@
 """Searches for the best deployment: goodput, comparisons, ratios of attention to FFN workers."""
 
+from mist_sim.core.sliders import Sliders
+from mist_sim.search import sweeps as sweep
 from mist_sim.search.afd.bundle_simulation import BundleRun, simulate_bundle
 from mist_sim.search.afd.gaussian_cycle import expected_maximum
 from mist_sim.search.afd.heavy_tails import Tail, check_tail, tail_of
@@ -15,13 +17,14 @@ from mist_sim.search.afd.provisioning import (
 )
 from mist_sim.search.afd.slot_load import (
     SlotLoad,
+    SlotLoadEstimate,
     dependent_slot_load,
+    estimate_slot_load,
     geometric_slot_load,
     independent_slot_load,
     mean_slot_load,
 )
-from mist_sim.search.afd.slot_load_estimate import SlotLoadEstimate, estimate_slot_load
-from mist_sim.search.binding.what_binds import what_binds
+from mist_sim.search.binding import what_binds
 from mist_sim.search.binding_result import Binding
 from mist_sim.search.compared_case import Case
 from mist_sim.search.comparison import Comparison, compare
@@ -29,11 +32,10 @@ from mist_sim.search.designs import Designs, designs_of
 from mist_sim.search.goodput import GoodputOptions, find_goodput, find_goodputs
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning import Plan, PlanOptions, plan
-from mist_sim.search.slider_search import SliderSearch, search_sliders
-from mist_sim.search.sliders import Slidable, Sliders
+from mist_sim.search.slider_search import Slidable, SliderSearch, search_sliders
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane
 from mist_sim.search.spaces import SearchOptions, Space, SpaceSearch, read_space, search_space
-from mist_sim.search.sweeps import Sweep, goodput_sweep, sweep
+from mist_sim.search.sweeps import Sweep, goodput_sweep
 
 __all__ = [
     "Binding",

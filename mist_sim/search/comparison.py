@@ -13,8 +13,8 @@ from mist_sim.core.result_warnings import ResultWarning, of_points
 from mist_sim.errors import ScenarioError, brief, did_you_mean, in_words, listed
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.tables.saved_findings import Findings
-from mist_sim.output.texts import json_text, write_text
-from mist_sim.report.elements.key_labels import headline_line
+from mist_sim.output import json_text, write_text
+from mist_sim.report.elements import headline_line
 from mist_sim.report.presenters import COMPARISON
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data

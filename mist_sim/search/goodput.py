@@ -18,16 +18,14 @@ from mist_sim.errors import ScenarioError, in_words
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
-from mist_sim.search.binding.lone_runs import lone_run
-from mist_sim.search.binding.what_binds import search_binding
+from mist_sim.search.binding import lone_run, search_binding
 from mist_sim.search.bracketing import Bracket, Search, around, between
 from mist_sim.search.driving import SearchKey, drive
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
 from mist_sim.search.lone_requests import LoneRequests
 from mist_sim.search.race import COARSE, SHORT, Race
 from mist_sim.search.sure_search import Asked, SureSearch, seeming, until_sure
-from mist_sim.search.verdicts.percentiles import Percentile
-from mist_sim.search.verdicts.request_times import Target, target_of
+from mist_sim.search.verdicts.request_times import Percentile, Target, target_of
 from mist_sim.search.verdicts.trials import Trial, told, trial_data
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, studying

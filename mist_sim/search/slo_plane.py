@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mist_sim.core.result_warnings import ResultWarning, of_data, of_points, over_runs
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.run_warnings import record_warnings
-from mist_sim.output.texts import json_text, write_text
+from mist_sim.output import json_text, write_text
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.verdicts.request_times import (
@@ -254,7 +254,7 @@ class SloPlane:
         The picture, slo_plane.png, needs Matplotlib, and names the warnings of the runs. headline:
         what was compared.
         """
-        from mist_sim.report.pictures.findings.plane_picture import plane_picture
+        from mist_sim.report.pictures.findings import plane_picture
         from mist_sim.report.pictures.picture import write_png
 
         write_text(folder / "slo_plane.json", json_text(self.summary))

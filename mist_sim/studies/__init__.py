@@ -1,8 +1,8 @@
 """Studies: points, rates and seeds become rows, in parallel, journalled, and with their errors."""
 
-from mist_sim.studies.executor import Executor
 from mist_sim.studies.findings import Study
 from mist_sim.studies.replicating import replicate
 from mist_sim.studies.study import study
+from mist_sim.studies.task import Executor
 
 __all__ = ["Executor", "Study", "replicate", "study"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.hardware import gpu_group
-from mist_sim.metrics.spending.cost import dollars_an_hour, rent_summary
+from mist_sim.metrics.spending import dollars_an_hour, rent_summary
 from mist_sim.scenario import Scenario, build
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload

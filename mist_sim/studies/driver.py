@@ -14,9 +14,8 @@ from typing import Any
 from mist_sim.errors import ScenarioError, in_words
 from mist_sim.metrics.tables.saved_findings import Findings
 from mist_sim.studies.decided_question import named_files, plain
-from mist_sim.studies.executor import Executor, InTurn
 from mist_sim.studies.journal import Journal, journal_at
-from mist_sim.studies.task import Failure, Key, Row, Task
+from mist_sim.studies.task import Executor, Failure, InTurn, Key, Row, Task
 from mist_sim.studies.workers import Workers, num_cores
 
 Progress = Callable[[int], None]

@@ -29,8 +29,8 @@ from mist_sim.metrics.keeping import (
 )
 from mist_sim.metrics.replications import CONFIDENCE_LEVEL, Estimate, estimate, numbers_of
 from mist_sim.metrics.tables.saved_findings import Findings
-from mist_sim.output.texts import json_text, write_text
-from mist_sim.report.elements.key_labels import value_text
+from mist_sim.output import json_text, write_text
+from mist_sim.report.elements import value_text
 from mist_sim.report.presenters import STUDY
 from mist_sim.studies.points import Point
 from mist_sim.studies.task import Failure, Row

@@ -18,9 +18,7 @@ from time import monotonic
 from typing import Any
 
 from mist_sim.errors import ScenarioError, brief
-from mist_sim.output.claims import telling
-from mist_sim.output.journals import LOCK
-from mist_sim.output.locks import lock, unlock
+from mist_sim.output import LOCK, lock, telling, unlock
 from mist_sim.studies.decided_question import difference, digest
 from mist_sim.studies.task import Failure, Row, Task
 from mist_sim.user_paths import user_path

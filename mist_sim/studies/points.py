@@ -11,7 +11,7 @@ from typing import Any
 
 from mist_sim.bounds import COPIES
 from mist_sim.errors import ScenarioError, brief
-from mist_sim.report.elements.key_labels import labels_of, value_text
+from mist_sim.report.elements import labels_of, value_text
 
 
 @dataclass(frozen=True)

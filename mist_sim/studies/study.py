@@ -13,11 +13,10 @@ from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
 from mist_sim.studies.decided_question import plain
 from mist_sim.studies.driver import studying
-from mist_sim.studies.executor import Executor, InTurn
 from mist_sim.studies.findings import PointRuns, Study
 from mist_sim.studies.points import Point, points_of
 from mist_sim.studies.subjects import Figures, Seeds, Subject, check_subject, subject_at, tasks_of
-from mist_sim.studies.task import Failure, Key, Row, Task
+from mist_sim.studies.task import Executor, Failure, InTurn, Key, Row, Task
 
 RATE = "rate"
 _NOT_SENT = (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from mist_sim.errors import MistError
 
@@ -86,3 +86,39 @@ def _number(value: Any) -> Any:
 
 def _all_kinds(cls: type[BaseException]) -> set[type[BaseException]]:
     return {cls}.union(*(_all_kinds(sub) for sub in cls.__subclasses__()))
+
+
+class Done(NamedTuple):
+    """A task that was done. answer: its result as JSON text, or the error that it raised."""
+
+    task: Task
+    answer: str | Exception
+
+
+class Executor(Protocol):
+    """Does tasks, several at a time.
+
+    To run a study somewhere else, such as on a cluster, write a class with this method. One that
+    holds a connection may have a method `close`, too, which is called when the study ends.
+    """
+
+    def stream(self, tasks: Iterable[Task]) -> Generator[Done, None, None]:
+        """Yield tasks as they finish, in any order; each is run by `studies.task.answer`.
+
+        tasks: taken one by one, few more than can run at a time. An exception in a task becomes its
+            answer. Closing the generator early ends running tasks.
+        Raises StoppedError if no more tasks can be run.
+        """
+
+
+class InTurn:
+    """Does one task after the other, in this process."""
+
+    def stream(self, tasks: Iterable[Task]) -> Generator[Done, None, None]:
+        """Run tasks one after the other in this process."""
+        for task in tasks:
+            try:
+                found: str | Exception = answer(task.run, task.arguments)
+            except Exception as error:  # noqa: BLE001 - a failing point is a row
+                found = error
+            yield Done(task, found)

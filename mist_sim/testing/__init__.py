@@ -17,7 +17,7 @@ random cases come from fixed seeds, so that a check that passes keeps passing.
 from mist_sim.core.candidates import Candidates
 from mist_sim.testing.autoscalers import check_autoscaler
 from mist_sim.testing.clients import check_client
-from mist_sim.testing.doubles.fake_views import FakeView
+from mist_sim.testing.doubles import FakeView
 from mist_sim.testing.laws import check_duration_law
 from mist_sim.testing.predictors import check_predictor
 from mist_sim.testing.routers import check_router

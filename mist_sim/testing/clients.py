@@ -12,7 +12,7 @@ from mist_sim.core.request import Limits, Request, Stage
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
 from mist_sim.stages import STAGES, Decode, Prefill, completion
-from mist_sim.testing.doubles.watched_client import Others, ReturnedVisit, WatchedRun, start
+from mist_sim.testing.doubles import Others, ReturnedVisit, WatchedRun, start
 from mist_sim.testing.rules import name_of, require, stream_of
 from mist_sim.testing.stages import example_values
 

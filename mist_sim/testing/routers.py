@@ -11,7 +11,7 @@ from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
 from mist_sim.routers import RefusalError, Router, Seeded
 from mist_sim.stages import completion
-from mist_sim.testing.doubles.fake_views import FakeView
+from mist_sim.testing.doubles import FakeView
 from mist_sim.testing.rules import name_of, require, stream_of
 
 _REFUSED = -1

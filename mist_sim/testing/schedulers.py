@@ -9,8 +9,7 @@ from itertools import zip_longest
 import numpy as np
 
 from mist_sim.clients.scheduling import Scheduler
-from mist_sim.testing.doubles.scheduler_client import Setting, served
-from mist_sim.testing.doubles.scheduler_engine import Arrival, Load, SteppingEngine, Trace
+from mist_sim.testing.doubles import Arrival, Load, Setting, SteppingEngine, Trace, served
 from mist_sim.testing.rules import name_of, require, stream_of
 
 

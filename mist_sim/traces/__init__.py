@@ -27,17 +27,20 @@ from mist_sim.traces.base import (
     TraceReader,
     TraceRow,
 )
-from mist_sim.traces.lengths.distributions import (
+from mist_sim.traces.lengths import (
     FixedLength,
     GeometricLength,
     LengthDistribution,
     LogNormalLength,
+    MeanMedianP95Length,
+    Mix,
     NormalLength,
+    PrefixRepetition,
+    Profile,
+    RequestClass,
+    Synthetic,
     UniformLength,
 )
-from mist_sim.traces.lengths.mixtures import Mix, RequestClass
-from mist_sim.traces.lengths.synthetic import PrefixRepetition, Profile, Synthetic
-from mist_sim.traces.lengths.three_figures import MeanMedianP95Length
 from mist_sim.traces.pipeline_templates import PipelineTemplate, completion_pipeline, template
 from mist_sim.traces.retries import Retries
 from mist_sim.traces.time_limits import TimeLimits
@@ -56,11 +59,13 @@ if TYPE_CHECKING:
         TimedTraceReader,
     )
     from mist_sim.traces.readers.timed_csv import BurstGptReader, SplitwiseReader, VidurReader
-    from mist_sim.traces.sessions.agentic import AgenticReader
-    from mist_sim.traces.sessions.dependent import AgenticMooncakeReader
-    from mist_sim.traces.sessions.dynamo import DynamoReader
-    from mist_sim.traces.sessions.ragpulse import RagPulseReader
-    from mist_sim.traces.sessions.telemetry import OtelReader
+    from mist_sim.traces.sessions import (
+        AgenticMooncakeReader,
+        AgenticReader,
+        DynamoReader,
+        OtelReader,
+        RagPulseReader,
+    )
 
 __all__ = [
     "ARRIVALS",
@@ -138,10 +143,10 @@ __getattr__ = on_demand(
         "BurstGptReader": "readers.timed_csv",
         "SplitwiseReader": "readers.timed_csv",
         "VidurReader": "readers.timed_csv",
-        "AgenticReader": "sessions.agentic",
-        "AgenticMooncakeReader": "sessions.dependent",
-        "DynamoReader": "sessions.dynamo",
-        "RagPulseReader": "sessions.ragpulse",
-        "OtelReader": "sessions.telemetry",
+        "AgenticReader": "sessions",
+        "AgenticMooncakeReader": "sessions",
+        "DynamoReader": "sessions",
+        "RagPulseReader": "sessions",
+        "OtelReader": "sessions",
     },
 )

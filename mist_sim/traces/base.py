@@ -28,11 +28,11 @@ TRACE_READERS = Registry(
         "mist": "mist_sim.traces.readers.parquet_reader:MistReader",
         "servegen": "mist_sim.traces.readers.servegen:ServeGenReader",
         "sharegpt": "mist_sim.traces.readers.sharegpt:ShareGptReader",
-        "otel": "mist_sim.traces.sessions.telemetry:OtelReader",
-        "ragpulse": "mist_sim.traces.sessions.ragpulse:RagPulseReader",
-        "dynamo": "mist_sim.traces.sessions.dynamo:DynamoReader",
-        "agentic_mooncake": "mist_sim.traces.sessions.dependent:AgenticMooncakeReader",
-        "agentic": "mist_sim.traces.sessions.agentic:AgenticReader",
+        "otel": "mist_sim.traces.sessions:OtelReader",
+        "ragpulse": "mist_sim.traces.sessions:RagPulseReader",
+        "dynamo": "mist_sim.traces.sessions:DynamoReader",
+        "agentic_mooncake": "mist_sim.traces.sessions:AgenticMooncakeReader",
+        "agentic": "mist_sim.traces.sessions:AgenticReader",
     },
 )
 """Sources that read a file: classes with `rows()` (see `TraceReader`)."""
@@ -54,7 +54,7 @@ class TraceRow(NamedTuple):
     arrival_time: seconds from the first row of the trace; None when the trace has no times.
     session_id: the conversation that the request belongs to; None when it stands alone.
     content: the content ids of prompt and answer, for prefix caches (see `Content`; the ids are
-        made by `traces/content.py`).
+        made by `traces/workload.py`).
     model: name of the model that has to answer; None: any.
     think_time: seconds from the end of the previous request of its session until this one is sent,
         if sessions are replayed (`ClosedLoop.sessions`).

@@ -14,7 +14,6 @@ from mist_sim.core.content_ids import OF_BLOCK, origin_of
 from mist_sim.core.request import Content
 from mist_sim.errors import ScenarioError
 from mist_sim.traces.base import TraceRow, require_count
-from mist_sim.traces.content import block_content
 from mist_sim.traces.profiles import (
     OUTPUT_LEVELS,
     PROMPT_LEVELS,
@@ -23,6 +22,7 @@ from mist_sim.traces.profiles import (
     drawn_by_bin,
 )
 from mist_sim.traces.statistics import Known
+from mist_sim.traces.workload import block_content
 
 Floats = NDArray[np.float64]
 

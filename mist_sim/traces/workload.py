@@ -5,18 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import islice, repeat
 from operator import index
 from typing import TypeVar
 
 import numpy as np
 
-from mist_sim.core.content_ids import leading
-from mist_sim.core.request import Request, Stage, token_totals
+from mist_sim.core.content_ids import (
+    OF_BLOCK,
+    OF_CONVERSATION,
+    OF_PREFIX,
+    content_id,
+    content_ids,
+    leading,
+)
+from mist_sim.core.request import Content, Request, Stage, token_totals
 from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
 from mist_sim.stages import EncodeImages, validate_pipeline
-from mist_sim.traces.adapter_shares import with_adapters
 from mist_sim.traces.arrivals import AllAtOnce, ArrivalProcess, ClosedLoop, TraceArrivals
 from mist_sim.traces.base import (
     ARRIVALS,
@@ -27,14 +34,109 @@ from mist_sim.traces.base import (
     TraceRow,
     require_count,
 )
-from mist_sim.traces.pipeline_templates import (
-    PipelineTemplate,
-    StageTemplate,
-    completion_pipeline,
-)
+from mist_sim.traces.pipeline_templates import PipelineTemplate, StageTemplate, completion_pipeline
 from mist_sim.traces.prompt_images import ImageLaw
 from mist_sim.traces.retries import Retries
 from mist_sim.traces.time_limits import TimeLimits
+
+BASE = "base"
+"""The name that stands for no adapter: the model's own weights."""
+
+
+def with_adapters(
+    requests: Iterator[Request], drawn: Iterator[str], names: Sequence[str]
+) -> Iterator[Request]:
+    """Pass requests on, each of which names an adapter, or none where `BASE` is drawn.
+
+    All requests of a conversation name the one that its first request drew. KV entries differ by
+    adapter, so equal tokens under two adapters get different content ids (vLLM: the adapter's name
+    is part of the hash of a block, `generate_block_hash_extra_keys`).
+
+    names: all names, in an order that tells them apart.
+    """
+    numbers = {name: number for number, name in enumerate(names)}
+    of_session: dict[int, str] = {}
+    for request, name in zip(requests, drawn, strict=False):
+        own = name
+        if request.session_id is not None:
+            own = of_session.setdefault(request.session_id, name)
+        request.adapter = None if own == BASE else own
+        if request.content:
+            number = numbers[own]
+            request.content = tuple(
+                [(content * len(names) + number, length) for content, length in request.content]
+            )
+        yield request
+
+
+def conversation_content(session_id: int, num_tokens: int) -> Content:
+    """Return the content of a turn: the first tokens of its conversation, answer included."""
+    return ((content_id(OF_CONVERSATION, session_id), num_tokens),)
+
+
+def prefix_content(prefix: int, num_tokens: int) -> Content:
+    """Return the content of a prompt that begins with one of several known prefixes."""
+    return ((content_id(OF_PREFIX, prefix), num_tokens),) if num_tokens else ()
+
+
+def block_content(
+    hash_ids: Sequence[int],
+    output_hash_ids: Sequence[int],
+    num_prompt_tokens: int,
+    num_output_tokens: int,
+    block_size: int,
+) -> Content:
+    """Return the content of chain hashes of blocks of `block_size` tokens.
+
+    hash_ids: those of the prompt's full blocks, and perhaps of the rest (Mooncake has one).
+    output_hash_ids: those of the blocks that the answer completes. Raises ValueError if the numbers
+    of ids do not fit the numbers of tokens.
+    """
+    if not hash_ids and not output_hash_ids:
+        return ()
+    full, rest = divmod(num_prompt_tokens, block_size)
+    if len(hash_ids) != full and len(hash_ids) != full + (rest > 0):
+        either = f"{full} or {full + 1}" if rest else f"{full}"
+        raise ValueError(
+            f"hash_ids must have {either} ids for {num_prompt_tokens} tokens in blocks of "
+            f"{block_size}, got {len(hash_ids)}"
+        )
+    content = list(zip(content_ids(OF_BLOCK, hash_ids), repeat(block_size)))
+    if len(hash_ids) > full:
+        content[-1] = (content[-1][0], rest)
+    if output_hash_ids:
+        completed = (num_prompt_tokens + num_output_tokens) // block_size - full
+        if len(hash_ids) != full or len(output_hash_ids) != completed:
+            raise ValueError(
+                f"output_hash_ids must be the {completed} blocks that {num_output_tokens} tokens "
+                f"complete behind {full} blocks in hash_ids, got {len(output_hash_ids)} behind "
+                f"{len(hash_ids)}"
+            )
+        content += zip(content_ids(OF_BLOCK, output_hash_ids), repeat(block_size))
+    return tuple(content)
+
+
+_WHOLE = 2.0**64
+
+
+def sampled(rows: Iterable[TraceRow], share: float, seed: int = 0) -> Iterator[TraceRow]:
+    """Yield each conversation, and each request without one, with probability `share`.
+
+    Times stay, so the rate falls to about that share; memory is constant. With the same seed a
+    larger share includes all of a smaller one. Raises ValueError for a share outside (0, 1].
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share must be above 0 and at most 1, got {share:g}")
+    return (
+        row for position, row in enumerate(rows) if _place(seed, position, row.session_id) < share
+    )
+
+
+def _place(seed: int, position: int, session: int | None) -> float:
+    """Return a random number from 0 to 1 for a conversation, or for a request without one."""
+    name = f"{seed} request {position}" if session is None else f"{seed} session {session}"
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") / _WHOLE
+
 
 _BLOCK = 4096  # priorities and models drawn at a time
 _FIRST_ROWS = 200  # that tell whether a file knows common prefixes

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mist_sim.bounds import TABLE_BYTES
 from mist_sim.errors import MistError, ScenarioError, brief, did_you_mean
 from mist_sim.hardware.setting import Setting
-from mist_sim.inputs.json_files import object_in
-from mist_sim.inputs.tables import read_csv
+from mist_sim.inputs import object_in, read_csv
 from mist_sim.metrics import evidence
 from mist_sim.metrics.load import Load
 from mist_sim.metrics.other_names import as_ours

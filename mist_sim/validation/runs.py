@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
-from mist_sim.inputs.files import check_ordinary, is_there
-from mist_sim.inputs.json_files import object_in
-from mist_sim.inputs.tables import read_csv
-from mist_sim.inputs.texts import check_plain
+from mist_sim.inputs import check_ordinary, check_plain, is_there, object_in, read_csv
 from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.metrics.other_names import as_ours
 from mist_sim.scenario import Scenario

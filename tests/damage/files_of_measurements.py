@@ -13,8 +13,8 @@ import pandas as pd
 from mist_sim import Scenario, load_gpu, load_model
 from mist_sim.calibration import fit_afd_coefficients
 from mist_sim.calibration.closed_loop_fit import LoopProtocol, closed_loop_observations
-from mist_sim.calibration.regression.measured_steps import read_splitwise, read_steps
-from mist_sim.inputs.tables import of_a_form
+from mist_sim.calibration.regression import read_splitwise, read_steps
+from mist_sim.inputs import of_a_form
 from mist_sim.metrics.tables.run_folder import RunFolder
 from mist_sim.metrics.timeline import TABLES, timeline
 from mist_sim.scenario import build

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mist_sim.traces.readers.forms import form_of, reader_of
+from mist_sim.traces.readers.opening import form_of, reader_of
 
 COUNTS = {
     "AzureLLMInferenceTrace_code.csv": ("azure", 8_819),

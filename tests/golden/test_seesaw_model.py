@@ -16,16 +16,16 @@ from mist_sim.hardware.resharding import (
     Layout,
     additive_time,
     decode_layer,
+    kv_bytes,
     layouts_of,
     most_requests,
     prefill_layer,
     stage_time,
     time_per_request,
+    weight_bytes,
 )
-from mist_sim.hardware.resharding.throughput import kv_bytes, weight_bytes
 from mist_sim.models import load_model
-from mist_sim.search.resharding import Lengths, PairOptions, rank_pairs
-from mist_sim.search.resharding.pair_times import PairModel
+from mist_sim.search.resharding import Lengths, PairModel, PairOptions, rank_pairs
 from tools.seesaw_gpus import A10, A100_NVLINK, A100_PCIE, L4
 
 SMALL, MIDDLE, LARGE = (load_model(n) for n in ("llama-3-15b", "codellama-34b", "llama-2-70b"))

@@ -14,14 +14,14 @@ from mist_sim.clients.resharding_options import Resharding
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.resharding import (
     Layout,
+    SeesawPredictor,
     decode_layer,
     device_of,
     layouts_of,
     prefill_layer,
     time_per_request,
+    weight_bytes,
 )
-from mist_sim.hardware.resharding.resharded_times import SeesawPredictor
-from mist_sim.hardware.resharding.throughput import weight_bytes
 from mist_sim.models import load_model
 
 MODEL, GPU = load_model("llama-3-15b"), load_gpu("a100-40gb-pcie")

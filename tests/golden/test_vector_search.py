@@ -11,8 +11,7 @@ import pytest
 from scipy import stats
 
 from mist_sim import HnswIndex, IvfPqIndex, SearchCores
-from mist_sim.calibration.rag import calibrate_rag, read_searches
-from mist_sim.calibration.rag.search_fit import KINDS, errors, index_of
+from mist_sim.calibration.rag import KINDS, calibrate_rag, errors, index_of, read_searches
 from mist_sim.hardware.vector_search import load_coefficients
 from mist_sim.hardware.vector_search.coefficients import DEFAULT, Rates
 from tests.conftest import ROOT

@@ -24,7 +24,7 @@ SWEEP = ("sweep", "demo", "clients.0.count=1,2", *FEW, "--out", "found")
 TEXTS = ("calibrate", "text", str(ROOT / "docs"), "--out", "times.json")
 PROFILE = ("--model", "qwen3-0.6b", "--device", "cpu", "--out", "steps.csv", "--repeats", "1")
 SMALL = ("--max-num-batched-tokens", "32", "--max-num-seqs", "2", "--max-context", "64")
-MEASURE_A_SEARCH = "import mist_sim.calibration.rag.timed_searches as m; print(m.faiss_version())"
+MEASURE_A_SEARCH = "import mist_sim.calibration.rag as m; print(m.faiss_version())"
 
 
 @pytest.fixture(scope="module")

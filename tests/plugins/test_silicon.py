@@ -13,7 +13,7 @@ from mist_sim import testing
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import RooflinePredictor
-from mist_sim.hardware.predictors.external import installed
+from mist_sim.hardware.predictors import external as installed
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 from mist_sim.metrics.assumptions import assumption_warnings
 from mist_sim.models import ModelSpec, model_names

@@ -22,7 +22,7 @@ from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.machine import Machine
 from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.metrics import Result
-from mist_sim.metrics.spending.cost import ApiPrices, CostOptions
+from mist_sim.metrics.spending import ApiPrices, CostOptions
 from mist_sim.models import load_model
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, Preprocess, ToolCall

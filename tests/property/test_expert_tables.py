@@ -7,8 +7,8 @@ import pandas as pd
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from mist_sim.hardware.tables.base import measured_grid
 from mist_sim.hardware.tables.expert_tables import AXES
-from mist_sim.hardware.tables.reading import measured_grid
 from tests.effort import examples
 
 TOKENS = (1.0, 2.0, 4.0, 16.0, 64.0)

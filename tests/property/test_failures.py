@@ -28,7 +28,7 @@ from mist_sim.lifecycle import (
     Utilisation,
 )
 from mist_sim.metrics import Result, Slo
-from mist_sim.metrics.clients.step_figures import pooled_gaps
+from mist_sim.metrics.clients import pooled_gaps
 from mist_sim.network import Link
 from mist_sim.routers import (
     ROUTERS,

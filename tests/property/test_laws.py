@@ -30,7 +30,7 @@ from mist_sim.hardware.predictors import (
     traits_of,
 )
 from mist_sim.metrics import Result
-from mist_sim.metrics.clients.step_figures import pooled_gaps
+from mist_sim.metrics.clients import pooled_gaps
 from mist_sim.models import ModelSpec, MoeSpec, load_model
 from mist_sim.routers import ROUTERS
 from mist_sim.simulation import Simulation

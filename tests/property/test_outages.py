@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from mist_sim.environment import CHANGE, Environment
 from mist_sim.network.transfers import Flow, Transfers
-from mist_sim.network.ways.outages import Outages
-from mist_sim.network.ways.routes import Routes
+from mist_sim.network.ways import Outages, Routes
 from tests.effort import examples, features_seen, missing
 from tests.property.test_transfers import graphs
 from tests.reference.water_filling import Sent, ends_of

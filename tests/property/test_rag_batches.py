@@ -9,8 +9,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mist_sim.clients.rag.batches import BatchedClient
-from mist_sim.clients.rag.client import RagClient
+from mist_sim.clients.rag import BatchedClient, RagClient
 from mist_sim.core.visit import Visit
 from mist_sim.hardware.vector_search import FlatIndex
 from mist_sim.lifecycle import Failures, Lifecycle

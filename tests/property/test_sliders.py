@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mist_sim.core.sliders import Sliders, all_sliders
-from mist_sim.reconfiguration.reconfigurer import Reconfigurer
+from mist_sim.reconfiguration import Reconfigurer
 from tests.effort import examples
 
 pytestmark = pytest.mark.exact

@@ -7,12 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mist_sim.clients.kv_cache import CacheTier
-from mist_sim.clients.kv_cache.tiers.evicting import EvictingStore
 from mist_sim.clients.kv_cache.tiers.stores import WriteThroughStore
 from mist_sim.clients.kv_cache.tiers.use_order import EVICTIONS
 from mist_sim.clients.prefixes.prefix_cache import Chain
-from mist_sim.clients.retrieval.contents import Contents
-from mist_sim.clients.retrieval.levels import StorageLevel, expected_time, shares
+from mist_sim.clients.retrieval.levels import (
+    Contents,
+    EvictingStore,
+    StorageLevel,
+    expected_time,
+    shares,
+)
 from tests.effort import examples
 from tests.reference.levels import PlainLevels, expected_seconds
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mist_sim import ChunkedScheduler, Result, Simulation, TraceArrivals, Workload
 from mist_sim.core.content_ids import origin_of
 from mist_sim.traces import TRACE_READERS, Rows, TraceRow
-from mist_sim.traces.content import block_content
+from mist_sim.traces.workload import block_content
 from mist_sim.traces.writers import WRITERS
 from tests.effort import examples
 from tests.reference.engines import llm_engine

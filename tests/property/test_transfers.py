@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mist_sim.environment import Environment
 from mist_sim.network.transfers import Flow, Transfers
-from mist_sim.network.ways.routes import Routes
+from mist_sim.network.ways import Routes
 from mist_sim.rng import Streams
 from tests.effort import examples
 from tests.reference.water_filling import Sent, ends_of

@@ -34,7 +34,7 @@ from mist_sim.hardware.predictors import (
 )
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, pipeline_predictor
 from mist_sim.metrics import Result
-from mist_sim.metrics.clients.step_figures import pooled_gaps, run_periods
+from mist_sim.metrics.clients import pooled_gaps, run_periods
 from mist_sim.models.adapters import AT_ONCE, AdapterMoves, LoraConfig
 from mist_sim.models.kv_groups import KvGroups, StateCache
 from mist_sim.models.speculative import SpeculativeConfig

@@ -8,8 +8,8 @@ from simpy.events import Event
 
 from mist_sim.clients import LlmClient
 from mist_sim.clients.kv_cache import SerialLink
-from mist_sim.clients.kv_cache.moves.kv_move import KvMove
-from mist_sim.clients.stores.base import KvStore, StoredKv, Transit
+from mist_sim.clients.kv_cache.moves import KvMove
+from mist_sim.clients.stores import KvStore, StoredKv, Transit
 from mist_sim.core.request import Request
 from mist_sim.core.visit import HeldKv
 from mist_sim.environment import MOVE

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mist_sim.clients.resharding import ReshardingClient
-from mist_sim.clients.resharding.client import ShardSizes
+from mist_sim.clients.resharding import ReshardingClient, ShardSizes
 from mist_sim.clients.resharding_options import Resharding
 from mist_sim.hardware.predictors import PipelinePredictor, Predictor
 from tests.reference.engines import llm_engine

@@ -11,8 +11,7 @@ import pytest
 from mist_sim import ScenarioError, Simulation, llm_client
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import load_gpu
-from mist_sim.hardware.collectives.costs import all_gather, all_reduce, send
-from mist_sim.hardware.collectives.spans import Span
+from mist_sim.hardware.collectives import Span, all_gather, all_reduce, send
 from mist_sim.metrics.assumptions import assumption_warnings
 from mist_sim.network import Fabric, Topology
 from tests.reference.comparison import workload

@@ -14,7 +14,7 @@ from mist_sim.hardware.predictors.adapter_times import AdapterTimes
 from mist_sim.models import load_model
 from mist_sim.models.adapters import LoraConfig, adapter_bytes, adapter_moves
 from mist_sim.rng import Streams
-from mist_sim.traces.adapter_shares import with_adapters
+from mist_sim.traces.workload import with_adapters
 from tests.reference.scenarios import PRESSED, scenario
 
 LLAMA = load_model("llama-3.1-8b")

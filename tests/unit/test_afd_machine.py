@@ -7,7 +7,7 @@ import pytest
 
 import mist_sim as mist
 from mist_sim.clients import AfdClient
-from mist_sim.hardware.afd.step_work import ffn_work
+from mist_sim.hardware.afd import ffn_work
 from mist_sim.hardware.work import StepCounts
 from mist_sim.lifecycle import StartUp
 from mist_sim.lifecycle.start_up import SAFETENSORS_RATE

@@ -20,7 +20,7 @@ from mist_sim.traces import (
     OtelReader,
     TimedTraceReader,
 )
-from mist_sim.traces.readers.forms import form_of
+from mist_sim.traces.readers.opening import form_of
 from tests.effort import examples
 
 BLOCK = 4

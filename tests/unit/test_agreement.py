@@ -7,7 +7,7 @@ import pytest
 
 from mist_sim.cli import main
 from mist_sim.rng import Streams
-from mist_sim.validation.agreement import agreement
+from mist_sim.validation.comparing import agreement
 
 _RUNS = 400
 

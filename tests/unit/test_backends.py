@@ -8,9 +8,15 @@ from benchmarks import measured_itl
 from mist_sim import ScenarioError
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.devices.backends import has_figures, usual_backend, with_backend
 from mist_sim.hardware.devices.kernels import KERNELS
-from mist_sim.hardware.kernel_choice import KernelChoice, deployment_of, experts_kind
+from mist_sim.hardware.kernel_choice import (
+    KernelChoice,
+    deployment_of,
+    experts_kind,
+    has_figures,
+    usual_backend,
+    with_backend,
+)
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.setting import Setting
 from mist_sim.metrics.load import LOW_LOAD

@@ -28,7 +28,7 @@ from mist_sim.bestserve.largest_rate import most_a_second, served_alone
 from mist_sim.bestserve.orders import order_of
 from mist_sim.bestserve.simulators import pseudo_batches
 from mist_sim.hardware.predictors import PipelinePredictor
-from mist_sim.output.texts import json_text
+from mist_sim.output import json_text
 from mist_sim.rng import Streams
 from mist_sim.search.bracketing import around
 from mist_sim.search.verdicts.request_times import RequestTimes, Target

@@ -12,9 +12,17 @@ from mist_sim import Scenario, ScenarioError
 from mist_sim.metrics import ColumnRecorder, Slo
 from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.binding.relaxed_runs import BATCHES, relaxed_run
-from mist_sim.search.binding.relaxing import RESOURCES, relaxed
-from mist_sim.search.binding.what_binds import _fall, _ranked, _worth, search_binding, what_binds
+from mist_sim.search.binding import (
+    BATCHES,
+    RESOURCES,
+    _fall,
+    _ranked,
+    _worth,
+    relaxed,
+    relaxed_run,
+    search_binding,
+    what_binds,
+)
 from mist_sim.search.binding_result import Binding, worth
 from mist_sim.search.bracketing import Bracket
 from mist_sim.search.goodput import GoodputOptions, find_goodput
@@ -294,7 +302,7 @@ def test_what_was_run_is_not_run_again(tmp_path, monkeypatch):
     def again(*_):
         raise AssertionError("a run is repeated")
 
-    monkeypatch.setattr("mist_sim.search.binding.relaxed_runs.build", again)
+    monkeypatch.setattr("mist_sim.search.binding.build", again)
     second = find_goodput(scenario, options, **how, resume=True)
     assert first.binding is not None
     assert second.binding == first.binding

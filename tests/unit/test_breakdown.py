@@ -12,7 +12,7 @@ import mist_sim as mist
 from mist_sim import Decode, Prefill, SequentialClient, Workload, simulate
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.lifecycle import Failures, Lifecycle
-from mist_sim.report.run.tables import results_table
+from mist_sim.report.run import results_table
 from mist_sim.stages import Preprocess
 from mist_sim.traces import Retries, TimeLimits, template
 from tests.reference.engines import llm_engine

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from mist_sim import ScenarioError, simulate
-from mist_sim.report.run.tables import results_table
+from mist_sim.report.run import results_table
 from tests.commands import exit_code
 from tests.reference.scenarios import BASE, PRESSED, scenario
 

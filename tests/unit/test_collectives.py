@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, Interconnect, gpu_from_table, load_gpu
-from mist_sim.hardware.collectives.costs import all_gather, all_reduce
+from mist_sim.hardware.collectives import all_gather, all_reduce
 
 NVLINK = Interconnect(kind="nvlink", bandwidth=450e9, all_reduce="auto")
 PCIE = Interconnect(kind="pcie", bandwidth=32e9, all_reduce="host_shared")

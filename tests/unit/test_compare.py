@@ -20,10 +20,10 @@ from mist_sim import Scenario, ScenarioError, Slo, simulate
 from mist_sim.core.result_warnings import UNSTABLE, ResultWarning
 from mist_sim.metrics.replications import estimate
 from mist_sim.report.comparison import comparison_table
-from mist_sim.report.elements.warned import with_warnings
-from mist_sim.report.pictures.findings.plane_picture import plane_picture
+from mist_sim.report.elements import with_warnings
+from mist_sim.report.pictures.findings import plane_picture
 from mist_sim.report.pictures.style import can_draw
-from mist_sim.report.run.expected import expected_of_each
+from mist_sim.report.run import expected_of_each
 from mist_sim.search.compared_case import FIGURES, Case
 from mist_sim.search.comparison import Comparison, compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput

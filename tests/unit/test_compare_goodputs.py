@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from mist_sim import Scenario
-from mist_sim.report.elements.cells import number
+from mist_sim.report.elements import number
 from mist_sim.scenario.loading import as_data
 from mist_sim.search import designs_of
 from mist_sim.search.comparison import compare

@@ -8,7 +8,7 @@ from mist_sim.cli.app import BAD_INPUT
 from mist_sim.core.result_warnings import TOO_SMALL
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import build
-from mist_sim.scenario.from_vllm.tables.honoured import context_length
+from mist_sim.scenario.from_vllm.tables import context_length
 from mist_sim.search.comparison import compare
 from tests.warned import texts
 

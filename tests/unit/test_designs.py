@@ -14,10 +14,14 @@ from mist_sim.hardware import gpu_names, load_gpu
 from mist_sim.network import Fabric
 from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.designs import designs_of
-from mist_sim.search.designs.assumed_fabric import assumed_network
-from mist_sim.search.designs.chunks import MOST, USUAL, chunks_to_try
-from mist_sim.search.designs.hybrids import ratios_to_try
+from mist_sim.search.designs import (
+    MOST,
+    USUAL,
+    assumed_network,
+    chunks_to_try,
+    designs_of,
+    ratios_to_try,
+)
 from mist_sim.search.same_workload import workloads_differ
 from mist_sim.studies.built import Built
 from tests.reference.scenarios import of_profile

@@ -14,7 +14,7 @@ import pytest
 import mist_sim as mist
 from mist_sim.clients.retrieval.client import KvRetrievalClient
 from mist_sim.clients.retrieval.levels import StorageLevel
-from mist_sim.clients.workers.devices import Device
+from mist_sim.clients.workers.base import Device
 from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.stages import KvRetrieval, Postprocess, Rag
 from mist_sim.traces import Rows, TimeLimits, TraceArrivals, TraceRow, Workload, template

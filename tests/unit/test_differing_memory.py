@@ -9,9 +9,7 @@ from mist_sim.cli.app import app
 from mist_sim.clients.kv_cache.pages.page_pool import PagePool, PageRules
 from mist_sim.models.cache_layout import cache_layout
 from mist_sim.models.layers import LayerSpec
-from mist_sim.models.mixers import CompressedMixer, HeadsMixer, LinearMixer
-from mist_sim.models.mixers.base import Mixer
-from mist_sim.models.mixers.latent import Indexer
+from mist_sim.models.mixers import CompressedMixer, HeadsMixer, Indexer, LinearMixer, Mixer
 
 
 def layout(*mixers: tuple[Mixer, int], ranks: int = 1):

@@ -19,9 +19,9 @@ from mist_sim.hardware.devices.specs import DTYPES
 from mist_sim.hardware.power import PowerDraw
 from mist_sim.hardware.power_cap import with_power_limit
 from mist_sim.hardware.predictors.analytic.compile import Phase
-from mist_sim.metrics.spending import energy as energy_module
+from mist_sim.metrics import spending as energy_module
 from mist_sim.report.replications import replications_table
-from mist_sim.report.run.tables import results_table
+from mist_sim.report.run import results_table
 from mist_sim.scenario.build import build
 from tests.reference.scenarios import PRESSED, scenario
 

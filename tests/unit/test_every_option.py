@@ -11,7 +11,7 @@ import pytest
 
 from mist_sim import simulate
 from mist_sim.models import load_model
-from mist_sim.scenario.options.listing import engine_options
+from mist_sim.scenario.options import engine_options
 from tests.reference.measured import measured_layers, measured_steps
 from tests.reference.regression_files import regression_file
 from tests.reference.scenarios import PRESSED, scenario

@@ -12,7 +12,7 @@ from mist_sim.metrics.expected_errors import error_bar as in_package
 from mist_sim.metrics.expected_errors import expected_errors, expected_ranges
 from mist_sim.metrics.load import CLOSED, LOW_LOAD, OPEN, Load
 from mist_sim.models import SpeculativeConfig
-from mist_sim.report.run.expected import error_range
+from mist_sim.report.run import error_range
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.scenarios import of_profile

@@ -9,7 +9,7 @@ import pytest
 from mist_sim import Scenario, ScenarioError, llm_client
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.collectives.costs import all_gather
+from mist_sim.hardware.collectives import all_gather
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.models import load_model
 from mist_sim.scenario.build import build

@@ -12,7 +12,7 @@ import mist_sim as mist
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import PREDICTORS
-from mist_sim.hardware.predictors.external.program import ProgramPredictor
+from mist_sim.hardware.predictors.external import ProgramPredictor
 from tests.conftest import ROOT
 from tests.reference.scenarios import of_profile
 
@@ -107,7 +107,7 @@ def test_what_a_program_leaves_behind_is_not_waited_for(tmp_path, script):
 
 
 def test_a_program_that_answers_without_reading_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr("mist_sim.hardware.predictors.external.program.PROTOCOL", [1] * 2**18)
+    monkeypatch.setattr("mist_sim.hardware.predictors.external.PROTOCOL", [1] * 2**18)
     start = time.monotonic()
     with pytest.raises(ScenarioError, match="did not read its question within 0.5 s"):
         ProgramPredictor(

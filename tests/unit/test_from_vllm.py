@@ -7,10 +7,8 @@ from mist_sim.cli.app import BAD_INPUT
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario.from_vllm.commands import from_vllm
 from mist_sim.scenario.from_vllm.serve import HANDLERS
-from mist_sim.scenario.from_vllm.tables.honoured import HONOURED
-from mist_sim.scenario.from_vllm.tables.refused import REFUSED
-from mist_sim.scenario.from_vllm.tables.without_effect import WITHOUT_EFFECT
-from mist_sim.scenario.options.listing import engine_options
+from mist_sim.scenario.from_vllm.tables import HONOURED, REFUSED, WITHOUT_EFFECT
+from mist_sim.scenario.options import engine_options
 from tests.commands import exit_code
 
 SERVE = "vllm serve meta-llama/Llama-3.1-8B-Instruct"

@@ -15,7 +15,7 @@ from mist_sim import Scenario, Simulation, Workload, llm_client, simulate
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.core.front_end import MEASURED, NONE, ApiServers, FrontEnd
 from mist_sim.errors import ScenarioError
-from mist_sim.metrics.requests.front_end_use import front_end_use
+from mist_sim.metrics.requests import front_end_use
 from mist_sim.scenario.from_vllm.commands import from_vllm
 from mist_sim.search import GoodputOptions, find_goodput
 from mist_sim.traces.arrivals import TraceArrivals

@@ -18,7 +18,7 @@ from mist_sim.core.visit import HeldKv, Longer, Served, Visit
 from mist_sim.errors import ScenarioError
 from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.metrics import ApiPrices
-from mist_sim.metrics.spending.cost import api_cost
+from mist_sim.metrics.spending import api_cost
 from mist_sim.routers import RoundRobinRouter
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Postprocess, Prefill, Preprocess, Reasoning, ToolCall

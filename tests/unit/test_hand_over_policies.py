@@ -15,7 +15,7 @@ from mist_sim.routers import HAND_OVER_POLICIES, ConditionalPolicy, FlippingPoli
 from mist_sim.scenario.build import build
 from mist_sim.scenario.loading import as_data
 from mist_sim.stages import completion
-from mist_sim.testing.doubles.fake_views import FakeView
+from mist_sim.testing.doubles import FakeView
 from tests.reference.run_lengths import LIMITS, records
 from tests.reference.scenarios import of_profile
 

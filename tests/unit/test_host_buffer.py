@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from mist_sim.clients import LlmClient
 from mist_sim.clients.kv_cache import SerialLink
-from mist_sim.clients.kv_cache.moves.lower_memory import Room
-from mist_sim.clients.stores.base import KvStore, StoredKv, Transit
+from mist_sim.clients.kv_cache.moves import Room
+from mist_sim.clients.stores import KvStore, StoredKv, Transit
 from mist_sim.core.visit import HeldKv
 from mist_sim.environment import MOVE
 from tests.reference.apart import engine

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mist_sim import Cluster, Scenario, ScenarioError, TraceError, load_gpu, load_model
+from mist_sim import inputs as line_reader
 from mist_sim.bounds import LINE_LENGTH, TABLE_BYTES
 from mist_sim.calibration import fit_afd_coefficients
 from mist_sim.calibration.closed_loop_fit import LoopProtocol, closed_loop_observations
@@ -26,8 +27,7 @@ from mist_sim.durations import DURATIONS
 from mist_sim.errors import printable
 from mist_sim.hardware import load_host
 from mist_sim.hardware.predictors import PREDICTORS, TablePredictor
-from mist_sim.inputs import lines as line_reader
-from mist_sim.inputs.lines import lines_of
+from mist_sim.inputs import lines_of
 from mist_sim.network import load_topology
 from mist_sim.scenario.build import build
 from mist_sim.scenario.from_vllm.commands import from_vllm
@@ -195,8 +195,8 @@ STEPS = "num_new_tokens,num_context_tokens,num_decodes,context_sum,seconds\n"
     ids=["cells", "bytes", "row", "quote", "digits", "columns", "twice", "notes", "grid"],
 )
 def test_tables_without_measure(monkeypatch, content, problem):
-    monkeypatch.setattr("mist_sim.inputs.tables.TABLE_CELLS", 10_000)
-    monkeypatch.setattr("mist_sim.hardware.tables.reading.GRID_POINTS", 1_000)
+    monkeypatch.setattr("mist_sim.inputs.TABLE_CELLS", 10_000)
+    monkeypatch.setattr("mist_sim.hardware.tables.base.GRID_POINTS", 1_000)
     Path("t.csv").write_text(content)
     assert problem in refusal(table("steps"), "t.csv")
 
@@ -211,7 +211,7 @@ def test_what_is_packed_is_read_as_far_as_it_may_be_long():
 
 
 def test_times_without_measure(monkeypatch):
-    monkeypatch.setattr("mist_sim.durations.empirical.MEASURED_TIMES", 100)
+    monkeypatch.setattr("mist_sim.durations.MEASURED_TIMES", 100)
     Path("d.txt").write_text("1\n" * 101)
     assert "must have <= 100 times" in refusal(READERS["durations"], "d.txt")
 

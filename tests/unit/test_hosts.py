@@ -14,10 +14,10 @@ from mist_sim import Scenario, llm_client, load_gpu, replicate, simulate
 from mist_sim.cli import main
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import HostSpec, host_from_table, host_names, load_host
-from mist_sim.hardware.collectives.costs import all_gather, all_reduce, send
+from mist_sim.hardware.collectives import all_gather, all_reduce, send
 from mist_sim.hardware.devices.hosts import bus_rate
 from mist_sim.report.comparison import comparison_table
-from mist_sim.report.elements.warned import with_warnings
+from mist_sim.report.elements import with_warnings
 from mist_sim.report.goodput import goodput_table
 from mist_sim.report.replications import replications_table
 from mist_sim.report.study import study_table

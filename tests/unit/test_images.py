@@ -20,8 +20,12 @@ from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.devices.kernels import kernel_of
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.predictors.analytic.compile import Phase
-from mist_sim.hardware.predictors.analytic.tower_attention import computed_head, tower_attention
-from mist_sim.hardware.predictors.tower_times import TowerTimes, tower_bytes
+from mist_sim.hardware.predictors.tower_times import (
+    TowerTimes,
+    computed_head,
+    tower_attention,
+    tower_bytes,
+)
 from mist_sim.models import load_model
 from mist_sim.models.vision import ImagesConfig
 from mist_sim.rng import Streams

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mist_sim import ScenarioError
-from mist_sim.output.locks import lock, unlock
+from mist_sim.output import lock, unlock
 from mist_sim.studies.driver import studying
 from mist_sim.studies.journal import journal_at
 from mist_sim.studies.task import Task

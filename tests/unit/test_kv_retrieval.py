@@ -12,8 +12,7 @@ import pytest
 
 from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.retrieval.client import KvRetrievalClient
-from mist_sim.clients.retrieval.contents import Contents, contents_of
-from mist_sim.clients.retrieval.levels import StorageLevel
+from mist_sim.clients.retrieval.levels import Contents, StorageLevel, contents_of
 from mist_sim.clients.retrieval.measured import MeasuredTimes
 from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.metrics import Result

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mist_sim.clients.kv_cache import CacheTier
-from mist_sim.clients.kv_cache.moves.kv_move import KvMove
+from mist_sim.clients.kv_cache.moves import KvMove
 from mist_sim.clients.scheduling import ChunkedScheduler
-from mist_sim.clients.stores.base import KvStore, Stores, Transit
+from mist_sim.clients.stores import KvStore, Stores, Transit
 from mist_sim.core.hand_over import HandOver
 from mist_sim.errors import InvariantError
 from mist_sim.metrics import Result

@@ -24,7 +24,7 @@ from mist_sim.lifecycle import Failures, Lifecycle, OnFailure
 from mist_sim.models import load_model
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.network import Fabric, Link
-from mist_sim.report.run.tables import results_table
+from mist_sim.report.run import results_table
 from mist_sim.traces import Workload
 from tests.reference.changing import at, change_at
 from tests.reference.comparison import workload

@@ -12,7 +12,7 @@ from mist_sim.core.result_warnings import LEFT_OUT
 from mist_sim.errors import TraceError
 from mist_sim.testing import check_trace_reader
 from mist_sim.traces import TRACE_READERS, CsvReader, OtelReader
-from mist_sim.traces.readers.forms import reader_of
+from mist_sim.traces.readers.opening import reader_of
 from tests.contract.test_registered_plugins import TRACES
 
 LOG = """timestamp,prompt_tokens,output_tokens

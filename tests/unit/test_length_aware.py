@@ -17,7 +17,7 @@ from mist_sim.rng import Streams
 from mist_sim.routers import LengthAwareRouter, RandomRouter, RefusalError
 from mist_sim.scenario.loading import as_data
 from mist_sim.stages import completion
-from mist_sim.testing.doubles.fake_views import FakeView
+from mist_sim.testing.doubles import FakeView
 from tests.reference.scenarios import of_profile
 
 P0, P1 = FakeView(0, role="p_heavy"), FakeView(1, role="p_heavy")

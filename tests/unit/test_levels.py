@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mist_sim.network.fair_shares import fill_up
-from mist_sim.network.water_levels import Levels
+from mist_sim.network.flows import Levels, fill_up
 from mist_sim.rng import Streams
 
 

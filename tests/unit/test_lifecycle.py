@@ -41,7 +41,7 @@ from mist_sim.lifecycle import (
     StartUp,
     Utilisation,
 )
-from mist_sim.lifecycle.recovery import rest
+from mist_sim.lifecycle.assembly import rest
 from mist_sim.lifecycle.start_up import SAFETENSORS_RATE, SLLM_EFFICIENCY
 from mist_sim.rng import Streams
 from mist_sim.stages import Preprocess, Recomputation

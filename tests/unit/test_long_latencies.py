@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from mist_sim import Scenario, simulate
-from mist_sim.report.elements.cells import in_ms, latency, number
-from mist_sim.report.elements.metric_cells import metric_cell
+from mist_sim.report.elements import in_ms, latency, metric_cell, number
 from tests.reference.scenarios import synthetic
 
 OVERLOADED = {

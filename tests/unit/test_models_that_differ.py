@@ -30,7 +30,7 @@ from mist_sim.models import ModelSpec, load_model, model_names
 from mist_sim.models.cache_layout import cache_layout
 from mist_sim.models.layers import LayerSpec
 from mist_sim.models.mixers import HeadsMixer, LinearMixer
-from mist_sim.models.partition import rank_part
+from mist_sim.models.spec import rank_part
 from tests.effort import examples
 
 PUBLISHED = yaml.safe_load((Path(__file__).parent / "data/models_of_2026.yaml").read_text())
@@ -283,7 +283,7 @@ def test_chunked_layers_see_half_a_chunk_beyond_the_first():
 
 def test_prompts_in_pieces_see_the_keys_of_the_whole():
     """Chunks of a context, whatever they begin with, have its pairs together."""
-    from mist_sim.hardware.predictors.analytic.reaches import Reach
+    from mist_sim.hardware.predictors.analytic.roofline import Reach
 
     for reach in (Reach(), Reach(2_048), Reach(8_192, is_chunked=True)):
         _, whole = reach.of_prompt(50_000, np.zeros(1))

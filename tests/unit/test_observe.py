@@ -20,7 +20,7 @@ from mist_sim.observation.prompts import Prompts
 from mist_sim.observation.sender import Observation, Server
 from mist_sim.rng import Streams
 from mist_sim.traces import AllAtOnce, Rows, TraceRow, Workload
-from mist_sim.traces.readers.forms import reader_of
+from mist_sim.traces.readers.opening import reader_of
 from mist_sim.validation import read_run
 from tests.commands import mist
 from tests.conftest import ROOT

@@ -11,8 +11,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
 from mist_sim.hardware.predictors import BestServePredictor, RooflinePredictor
 from mist_sim.models import MlaSpec, ModelSpec, MoeSpec, load_model, operators
-from mist_sim.models.operators.attention import projections
-from mist_sim.models.operators.experts import moe_layer
+from mist_sim.models.operators import moe_layer, projections
 
 MOE = MoeSpec(num_experts=8, num_experts_per_token=2, intermediate_size=32)
 MLA = MlaSpec(q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8)

@@ -6,15 +6,14 @@ import pytest
 
 from mist_sim.clients.scheduling.order import ORDERS
 from mist_sim.models.quantization import KV_CACHE_BYTES
-from mist_sim.scenario.options.listing import engine_options
-from mist_sim.scenario.options.vllm_names import NO_COUNTERPART, VLLM_NAMES
+from mist_sim.scenario.options import NO_COUNTERPART, VLLM_NAMES, engine_options
 
 OPTIONS = {option.key: option for option in engine_options()}
 
 
 @pytest.mark.parametrize("key", list(OPTIONS))
 def test_every_option_says_what_vllm_calls_it(key):
-    """A new option needs a line in mist_sim/scenario/options/vllm_names.py."""
+    """A new option needs a line in mist_sim/scenario/options.py."""
     name = OPTIONS[key].vllm
     assert name is not None, f"vllm_names.py says nothing of {key}"
     assert name == NO_COUNTERPART or name.startswith("--")

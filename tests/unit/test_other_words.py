@@ -8,7 +8,7 @@ from mist_sim import Scenario
 from mist_sim.errors import ScenarioError
 from mist_sim.network import Fabric
 from mist_sim.scenario.format.other_words import KEYS, instead
-from mist_sim.scenario.options.listing import engine_options
+from mist_sim.scenario.options import engine_options
 from mist_sim.scenario.schema import Scenario as Schema
 from mist_sim.scenario.sections.workload import WorkloadSpec
 

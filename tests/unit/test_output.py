@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from mist_sim.errors import ScenarioError
-from mist_sim.output import is_free, output_file, output_folder, write_whole
-from mist_sim.output.claims import SUFFIX
+from mist_sim.output import SUFFIX, is_free, output_file, output_folder, write_whole
 
 HOLD = """
 import sys, time

@@ -5,8 +5,8 @@ import pytest
 
 from mist_sim import Scenario, simulate
 from mist_sim.clients import SequentialClient
-from mist_sim.metrics.overloads import overloads
 from mist_sim.metrics.stability import Stays
+from mist_sim.metrics.summary import overloads
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Postprocess

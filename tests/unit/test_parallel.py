@@ -26,7 +26,7 @@ from mist_sim.core.front_end import NONE
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor, pipeline_predictor
 from mist_sim.models import load_model
-from mist_sim.models.partition import layers_per_rank, rank_part
+from mist_sim.models.spec import layers_per_rank, rank_part
 from mist_sim.scenario.build import build
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor

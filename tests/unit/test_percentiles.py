@@ -14,8 +14,7 @@ from mist_sim.metrics.stability import Stays
 from mist_sim.rng import Streams
 from mist_sim.search import GoodputOptions, SearchOptions, find_goodput, search_space
 from mist_sim.search.spaces import read_space
-from mist_sim.search.verdicts.percentiles import Percentile, percentiles_of
-from mist_sim.search.verdicts.request_times import RequestTimes, Target
+from mist_sim.search.verdicts.request_times import Percentile, RequestTimes, Target, percentiles_of
 from mist_sim.search.verdicts.steady_state import OfClass, Seen, look
 from tests.effort import examples
 from tests.reference.scenarios import of_profile

@@ -16,7 +16,7 @@ from mist_sim.cli.app import app
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import first_problem
-from mist_sim.metrics.spending.cost import HOURS_A_MONTH
+from mist_sim.metrics.spending import HOURS_A_MONTH
 from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.report.plan import _good
 from mist_sim.rng import Streams
@@ -25,9 +25,8 @@ from mist_sim.search import PlanOptions, plan
 from mist_sim.search.planning.demand import Demand, demand_of
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.engines import engines_of
-from mist_sim.search.planning.hunt import Budget, Hunt
+from mist_sim.search.planning.hunt import Budget, Hunt, confidence_of
 from mist_sim.search.planning.question import Question
-from mist_sim.search.planning.refining import confidence_of
 from mist_sim.search.planning.space import candidates, scenario_of
 from mist_sim.search.planning.upper_bounds import alone, fewest, least_of
 from mist_sim.search.verdicts.trials import Trial, try_rate

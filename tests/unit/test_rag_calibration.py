@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from mist_sim import ScenarioError
+from mist_sim.calibration import rag as grid
 from mist_sim.calibration.rag import (
     calibrate_rag,
     coefficients_text,
     fit_searches,
-    grid,
+    index_of,
     notes_of,
     read_searches,
     searches_text,
 )
-from mist_sim.calibration.rag.search_fit import index_of
 from mist_sim.cli import main
 from mist_sim.hardware.vector_search import load_coefficients
 from mist_sim.hardware.vector_search.coefficients import Rates
@@ -108,8 +108,8 @@ def test_the_verb_times_fits_and_writes(tmp_path, monkeypatch, capsys):
     both = [replace(i, is_held_out=held) for i in chosen for held in (False, True)]
     monkeypatch.setattr(grid, "indexes", lambda: iter(both))
     monkeypatch.setattr(grid, "_efforts", efforts)
-    monkeypatch.setattr("mist_sim.calibration.rag.timed_searches._ROUND_SECONDS", 1e-4)
-    monkeypatch.setattr("mist_sim.calibration.rag.timed_searches._ROUNDS", 1)
+    monkeypatch.setattr("mist_sim.calibration.rag._ROUND_SECONDS", 1e-4)
+    monkeypatch.setattr("mist_sim.calibration.rag._ROUNDS", 1)
     csv, out = tmp_path / "runs.csv", tmp_path / "own.toml"
     with pytest.raises(SystemExit) as left:
         main(["calibrate", "rag", str(csv), "--measure", "--out", str(out)])

@@ -17,7 +17,7 @@ from mist_sim import (
     Workload,
     simulate,
 )
-from mist_sim.clients.rag.client import Query
+from mist_sim.clients.rag import Query
 from mist_sim.hardware import load_gpu
 from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.scenario.build import build

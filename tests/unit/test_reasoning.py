@@ -19,7 +19,7 @@ from mist_sim.core.request import Request, Stage
 from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.metrics import Result
 from mist_sim.network import Link
-from mist_sim.report.run.latency import note_on_turns
+from mist_sim.report.run import note_on_turns
 from mist_sim.simulation import Simulation
 from mist_sim.stages import BestOfN, Deliver, Growing, ModelPass, ToolLoop, TreeSearch
 from mist_sim.traces import (

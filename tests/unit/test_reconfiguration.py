@@ -16,9 +16,16 @@ from mist_sim.clients.engine import run_length
 from mist_sim.core.request import Request
 from mist_sim.core.sliders import Sliders
 from mist_sim.metrics import Result
-from mist_sim.reconfiguration import Change, OnChange, Reconfigure, Traffic, TrafficWatch
-from mist_sim.reconfiguration.reconfigurer import Reconfigurer
-from mist_sim.reconfiguration.traffic import Seen, differ
+from mist_sim.reconfiguration import (
+    Change,
+    OnChange,
+    Reconfigure,
+    Reconfigurer,
+    Seen,
+    Traffic,
+    TrafficWatch,
+    differ,
+)
 from mist_sim.scenario.build import build
 from mist_sim.stages import completion
 from tests.effort import examples

@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 
 from mist_sim.errors import ScenarioError
-from mist_sim.output import is_free, output_file, output_folder
-from mist_sim.output.claims import SUFFIX
-from mist_sim.output.sums import written_here
+from mist_sim.output import SUFFIX, is_free, output_file, output_folder, written_here
 
 KILLS = '''
 """Save results in children, each killed before another of its operations on files."""

@@ -11,10 +11,9 @@ from rich.console import Console
 from mist_sim import Scenario, replicate, simulate
 from mist_sim.cli import main
 from mist_sim.metrics import Replications, Result
-from mist_sim.report.elements.cells import percent
-from mist_sim.report.elements.pairs import pairs
+from mist_sim.report.elements import pairs, percent
 from mist_sim.report.replications import replications_table
-from mist_sim.report.run.tables import results_table
+from mist_sim.report.run import results_table
 from tests.reference.scenarios import changed, of_profile
 
 BASE = {

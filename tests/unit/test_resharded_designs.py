@@ -9,9 +9,7 @@ from mist_sim.hardware import load_gpu
 from mist_sim.hardware.resharding import device_of
 from mist_sim.models import load_model
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.designs import designs_of
-from mist_sim.search.designs.design_fleet import Fleet
-from mist_sim.search.designs.resharded import resharded
+from mist_sim.search.designs import Fleet, designs_of, resharded
 from mist_sim.search.planning import PlanOptions, plan
 from mist_sim.search.resharding import Lengths, PairOptions, rank_pairs
 from mist_sim.search.spaces import SearchOptions, Space, search_space

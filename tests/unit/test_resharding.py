@@ -13,7 +13,7 @@ from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.resharding_options import Resharding
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.resharding.resharded_times import SeesawPredictor
+from mist_sim.hardware.resharding import SeesawPredictor
 from tests.reference.predictors import AWKWARD
 from tests.reference.resharding import BLOCK_BYTES, resharding_engine
 

@@ -23,17 +23,16 @@ from mist_sim.cli.app import _VERBS, app
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.result_warnings import KINDS, ResultWarning, of_data, of_points, over_runs
 from mist_sim.errors import ScenarioError
-from mist_sim.explain.explained_step import explain_batch
-from mist_sim.explain.hand_batch import HandBatch
+from mist_sim.explain import HandBatch, explain_batch
 from mist_sim.hardware.predictors import PREDICTORS, PredictorTraits
 from mist_sim.metrics.tables.saved_findings import Findings
-from mist_sim.report.elements.warned import warning_lines
+from mist_sim.report.elements import warning_lines
 from mist_sim.report.pictures.picture import Picture
 from mist_sim.routers import ROUTERS
 from mist_sim.scenario import build
 from mist_sim.search import GoodputOptions, find_goodput
 from mist_sim.search.comparison import compare
-from mist_sim.search.sweeps.sweep import sweep
+from mist_sim.search.sweeps import sweep
 from tests.reference import measured
 from tests.reference.predictors import AffinePredictor
 from tests.unit.test_models_that_differ import UNKNOWN

@@ -19,10 +19,7 @@ from mist_sim import (
 )
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
-from mist_sim.clients.roster import Roster
-from mist_sim.clients.roster.client_counts import LoadIndex, bits_of
-from mist_sim.clients.roster.live_candidates import LiveCandidates
-from mist_sim.clients.roster.prefix_holders import PrefixHolders
+from mist_sim.clients.roster import LiveCandidates, LoadIndex, PrefixHolders, Roster, bits_of
 from mist_sim.core.request import Request
 from mist_sim.core.views import ClientState
 from mist_sim.core.visit import HeldKv

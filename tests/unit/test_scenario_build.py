@@ -24,7 +24,7 @@ from mist_sim import (
     llm_client,
     simulate,
 )
-from mist_sim.clients.workers.service_times import linear
+from mist_sim.clients.workers.base import linear
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import TablePredictor

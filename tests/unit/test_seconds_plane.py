@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mist_sim.hardware.interpolation.grids import seconds_plane
+from mist_sim.hardware.interpolation import seconds_plane
 
 GRID = seconds_plane([1, 2, 4], [0, 100], [[1.0, 2.0], [2.0, 3.0], [4.0, 5.0]])
 

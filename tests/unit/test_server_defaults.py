@@ -10,7 +10,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.scenario import build, server_limits
-from mist_sim.scenario.options.listing import engine_options
+from mist_sim.scenario.options import engine_options
 
 
 def scheduler(gpu, said):

@@ -11,6 +11,7 @@ from scipy import stats
 
 import mist_sim as mist
 from mist_sim import Scenario, ScenarioError, SequentialClient, TraceError, simulate
+from mist_sim import durations as empirical
 from mist_sim.clients import CLIENTS, Client
 from mist_sim.durations import (
     DURATIONS,
@@ -21,7 +22,6 @@ from mist_sim.durations import (
     LogNormalDuration,
     SecondsOrLaw,
     UniformDuration,
-    empirical,
 )
 from mist_sim.rng import Streams
 from mist_sim.scenario.build import build

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
+from mist_sim.cli.listings.catalogs import drawing
 from mist_sim.environment import Environment
 from mist_sim.lifecycle import StartUp
 from mist_sim.network import Fabric, MooncakeConnector, Seat, Store, Tenant, Topology
-from mist_sim.network.topology.drawing import drawing
 from mist_sim.scenario.build import build
 from mist_sim.scenario.loading import as_data
 from tests.reference.scenarios import synthetic

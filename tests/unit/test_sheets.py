@@ -10,12 +10,12 @@ import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.hardware.prices import price_of
-from mist_sim.metrics.spending.cost import HOURS_A_MONTH
+from mist_sim.metrics.spending import HOURS_A_MONTH
 from mist_sim.metrics.tables.run_folder import RunFolder
-from mist_sim.report.pages.decision import decision
 from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.report.pages.page import Card
 from mist_sim.report.pages.run_page import run_page
+from mist_sim.report.pages.sheets import decision
 from mist_sim.report.pictures.run_data import OfResult
 from mist_sim.scenario import build
 from tests.browser import needs_browser, pages_of

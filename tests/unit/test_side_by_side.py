@@ -12,7 +12,7 @@ from mist_sim import Scenario, ScenarioError, overlaid, side_by_side, simulate
 from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.report.pages.study_page import metric_picture
 from mist_sim.report.pictures.catalog import draw, drawn
-from mist_sim.report.pictures.findings.study_lines import axis_of
+from mist_sim.report.pictures.findings import axis_of
 from mist_sim.report.pictures.marks import Band, Bars, Cells, Limit, Line
 from mist_sim.report.pictures.run_data import OfResult
 from mist_sim.report.study import study_table

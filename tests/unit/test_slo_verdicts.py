@@ -16,7 +16,7 @@ from mist_sim.metrics import Slo
 from mist_sim.metrics.expected_errors import Range, verdict_of
 from mist_sim.metrics.goodput import slo_verdicts
 from mist_sim.metrics.stats import describe
-from mist_sim.report.run.tables import results_table
+from mist_sim.report.run import results_table
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
 from tests.reference.engines import llm_engine

@@ -14,12 +14,12 @@ from mist_sim.cli.app import app
 from mist_sim.rng import Streams
 from mist_sim.search.spaces import SearchOptions, Space, read_space, search_space
 from mist_sim.search.spaces.constraints import constraints_of
-from mist_sim.search.spaces.fronts import Rival, dominates, front, rate_to_beat
 from mist_sim.search.spaces.objectives import OBJECTIVES, objectives_of
-from mist_sim.search.spaces.ranges import values_of
-from mist_sim.search.sweeps.sweep_result import GOOD, At, Sweep
+from mist_sim.search.spaces.space import values_of
+from mist_sim.search.spaces.space_result import Rival, dominates, front, rate_to_beat
+from mist_sim.search.sweeps import GOOD, At, Sweep
 from mist_sim.studies.decided_question import digest
-from mist_sim.studies.executor import Done, InTurn
+from mist_sim.studies.task import Done, InTurn
 from tests.reference.random_spaces import ASKED, random_space, space
 
 TOLERANCE = 0.02
@@ -384,7 +384,7 @@ def test_a_search_in_vain_without_a_run_leaves_the_next_one_alone(folder):
 
 def test_names_of_any_length_leave_the_picture_its_width():
     pytest.importorskip("matplotlib")
-    from mist_sim.report.pictures.findings.front_picture import front_picture
+    from mist_sim.report.pictures.findings import front_picture
 
     def row(number, status, name):
         figures = {"goodput": 1.0 + number, "num_gpus": 1.0 + number}
@@ -497,7 +497,7 @@ def test_a_journal_of_other_files_is_that_of_another_search(folder):
 
 
 def test_a_journal_of_a_sweep_knows_the_files_that_vary(folder):
-    from mist_sim.search.sweeps import sweep
+    from mist_sim.search import sweeps as sweep
 
     file = folder / "my.toml"
     file.write_text('based_on = "h100-sxm"\n')

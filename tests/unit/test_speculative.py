@@ -27,7 +27,7 @@ from mist_sim.core.front_end import NONE
 from mist_sim.hardware.drafter import drafter
 from mist_sim.hardware.predictors import EngineOverhead, pipeline_predictor, with_drafting
 from mist_sim.models.acceptance import PUBLISHED
-from mist_sim.models.partition import rank_part
+from mist_sim.models.spec import rank_part
 from mist_sim.models.speculative import METHODS
 from mist_sim.rng import Streams
 from mist_sim.testing import check_predictor

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from mist_sim import output as folders
+from mist_sim import output as replacement
 from mist_sim.cli import main
 from mist_sim.cli.signals import Saved, Stopped, interruption_of, stopping_signals
-from mist_sim.output import folders, replacement
 from tests.conftest import ROOT
 
 if os.name != "posix":

@@ -29,7 +29,7 @@ from mist_sim import (
     study,
 )
 from mist_sim.metrics.replications import estimate
-from mist_sim.report.elements.key_labels import labels_of
+from mist_sim.report.elements import labels_of
 from mist_sim.scenario import build
 from mist_sim.search import (
     GoodputOptions,
@@ -46,10 +46,9 @@ from mist_sim.search import (
 from mist_sim.search.slo_plane import slo_plane
 from mist_sim.studies import built
 from mist_sim.studies.driver import Driver
-from mist_sim.studies.executor import InTurn
 from mist_sim.studies.points import points_of
 from mist_sim.studies.seeds import seeds_from
-from mist_sim.studies.task import Task
+from mist_sim.studies.task import InTurn, Task
 from mist_sim.traces import Rows, TraceRow, template
 from tests.conftest import ROOT
 from tests.reference.scenarios import of_profile

@@ -11,7 +11,7 @@ import pytest
 import mist_sim as mist
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.collectives.costs import all_gather
+from mist_sim.hardware.collectives import all_gather
 from mist_sim.hardware.predictors import TablePredictor
 from mist_sim.hardware.predictors.measured import table as table_module
 from mist_sim.testing import check_predictor

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mist_sim.metrics.records.columns import Table
-from mist_sim.metrics.spending.spent import Spent
+from mist_sim.metrics.spending import Spent
 from mist_sim.metrics.tables.tabular import (
     Coded,
     WithMissing,

@@ -24,9 +24,9 @@ from mist_sim.core.visit import HeldKv, Pace, Visit
 from mist_sim.rng import Streams
 from mist_sim.routers import FlowingPolicy
 from mist_sim.scenario.build import build
-from mist_sim.scenario.headline import imitated
+from mist_sim.scenario.schema import imitated
 from mist_sim.stages import completion
-from mist_sim.testing.doubles.fake_views import FakeView
+from mist_sim.testing.doubles import FakeView
 from tests.reference.scenarios import of_profile
 
 # --- Algorithm 1: who leaves ------------------------------------------------------------------

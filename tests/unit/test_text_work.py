@@ -7,10 +7,10 @@ import json
 import pytest
 
 import mist_sim as mist
-from mist_sim.calibration.text import tasks
-from mist_sim.calibration.text import timed_texts as measure
+from mist_sim.calibration import text as measure
+from mist_sim.calibration import text as tasks
 from mist_sim.clients.workers.growing import num_until_growth
-from mist_sim.clients.workers.text.times import LONG, TaskTime, load_times
+from mist_sim.clients.workers.text import LONG, TaskTime, load_times
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.measured.timing import Timing
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore

@@ -17,13 +17,13 @@ from mist_sim.search.bracketing import Bracket, around, between
 from mist_sim.search.driving import drive
 from mist_sim.search.goodput import GoodputOptions, so_far
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
-from mist_sim.search.planning import PlanOptions, refining
+from mist_sim.search.planning import PlanOptions
+from mist_sim.search.planning import hunt as refining
 from mist_sim.search.race import COARSE, SHORT, Race
 from mist_sim.search.spaces import SearchOptions, read_space, search_space
-from mist_sim.search.spaces.space_runs import Runs
+from mist_sim.search.spaces.prepared import Runs
 from mist_sim.search.sure_search import until_sure
-from mist_sim.search.verdicts.percentiles import percentiles_of
-from mist_sim.search.verdicts.request_times import Target
+from mist_sim.search.verdicts.request_times import Target, percentiles_of
 from mist_sim.search.verdicts.steady_state import OfClass, Seen, least_requests, look
 from mist_sim.search.verdicts.trials import Trial, told, try_rate
 from mist_sim.studies.built import Built

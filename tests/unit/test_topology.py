@@ -8,13 +8,13 @@ import pstats
 import networkx as nx
 import pytest
 
+from mist_sim.cli.listings.catalogs import drawing
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
 from mist_sim.network import Tenant, Topology, load_topology, topology_names
-from mist_sim.network.topology.drawing import drawing
-from mist_sim.network.topology.places import find_places
+from mist_sim.network.fabric import find_places
 from mist_sim.network.topology.topology_loading import topology_from_table
-from mist_sim.network.ways.routes import Routes
+from mist_sim.network.ways import Routes
 
 FIGURES = {"gpus", "nvlink", "pcie", "gpus_per_switch", "nics", "nic", "nodes", "nodes_per_rack"}
 FIGURES |= {"oversubscription", "uplink", "storage", "nvlink_latency", "pcie_latency"}

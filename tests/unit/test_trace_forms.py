@@ -24,9 +24,9 @@ from mist_sim.traces import (
     TraceRow,
     Workload,
 )
-from mist_sim.traces.content import block_content
-from mist_sim.traces.readers.forms import form_of, reader_of
+from mist_sim.traces.readers.opening import form_of, reader_of
 from mist_sim.traces.statistics import statistics
+from mist_sim.traces.workload import block_content
 from mist_sim.traces.writers import WRITERS
 from tests.commands import mist
 from tests.contract.test_registered_plugins import PARQUET_TRACES, TRACES

@@ -15,12 +15,11 @@ import pytest
 from mist_sim import ScenarioError
 from mist_sim.rng import Streams
 from mist_sim.traces import GammaArrivals, Profile, ServeGenReader, TraceRow
-from mist_sim.traces.content import block_content
 from mist_sim.traces.downloads import fetch
-from mist_sim.traces.readers.forms import reader_of
+from mist_sim.traces.readers.opening import reader_of
 from mist_sim.traces.statistics import statistics
-from mist_sim.traces.subsets import sampled
 from mist_sim.traces.synthesis import fit_trace
+from mist_sim.traces.workload import block_content, sampled
 from mist_sim.traces.writers import WRITERS
 from tests.commands import mist
 from tests.contract.test_registered_plugins import BESIDE, TRACES
@@ -252,7 +251,7 @@ def test_an_interrupted_download_says_what_it_keeps(source, tmp_path, monkeypatc
     def interrupt(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("mist_sim.cli.verbs.trace_making._Bar.show", interrupt)
+    monkeypatch.setattr("mist_sim.cli.verbs.trace_app._Bar.show", interrupt)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         mist("trace", "fetch", (source / "t.csv").as_uri(), "--out", "t", code=130)

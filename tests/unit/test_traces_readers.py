@@ -17,7 +17,7 @@ from mist_sim.traces import (
     TraceReader,
     TraceRow,
 )
-from mist_sim.traces.content import block_content, conversation_content, prefix_content
+from mist_sim.traces.workload import block_content, conversation_content, prefix_content
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 ROWS = (

@@ -10,7 +10,7 @@ import pytest
 
 from mist_sim.errors import TraceError
 from mist_sim.traces import ShareGptReader, TraceRow
-from mist_sim.traces.content import conversation_content
+from mist_sim.traces.workload import conversation_content
 
 
 def talk(*messages: tuple[str, str], name: str = "a") -> dict[str, Any]:

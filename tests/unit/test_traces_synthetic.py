@@ -33,7 +33,7 @@ from mist_sim.traces import (
     Synthetic,
     UniformLength,
 )
-from mist_sim.traces.lengths.mixtures import Mix
+from mist_sim.traces.lengths import Mix
 from mist_sim.traces.profiles import _FOLDER, compute_profile, load_profile, profile_names
 
 Z = 4.42

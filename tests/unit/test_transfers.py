@@ -8,8 +8,7 @@ from math import inf
 import pytest
 
 from mist_sim.environment import MOVE, Environment
-from mist_sim.network.fair_shares import fill_up
-from mist_sim.network.flows import Flows
+from mist_sim.network.flows import Flows, fill_up
 from mist_sim.network.transfers import Flow, Transfers
 
 ONE = (0,)

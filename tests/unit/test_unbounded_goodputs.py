@@ -66,7 +66,7 @@ def test_its_page_says_that_it_is_not_drawn():
 
 def test_its_picture_says_so_too():
     pytest.importorskip("matplotlib")
-    from mist_sim.report.pictures.findings.front_picture import front_picture
+    from mist_sim.report.pictures.findings import front_picture
 
     def drawn(summary):
         return front_picture(summary).as_bytes("png")

@@ -11,7 +11,7 @@ from mist_sim import ChunkedScheduler
 from mist_sim.cli.app import app
 from mist_sim.errors import ScenarioError
 from mist_sim.validation import read_run
-from mist_sim.validation.intakes import intakes
+from mist_sim.validation.comparing import intakes
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
 

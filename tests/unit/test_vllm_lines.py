@@ -24,7 +24,7 @@ from mist_sim.scenario.from_vllm.commands import from_vllm, read_commands
 from mist_sim.scenario.from_vllm.flags import flags_of
 from mist_sim.scenario.from_vllm.generators.vllm_bench import SERVE as BENCH_ROWS
 from mist_sim.scenario.from_vllm.serve import ARITIES, SHORT
-from mist_sim.scenario.from_vllm.tables.renamed import RENAMED
+from mist_sim.scenario.from_vllm.tables import RENAMED
 from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
 from tests.effort import examples
 from tests.warned import texts

@@ -20,7 +20,7 @@ from mist_sim.clients import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache.pages.page_manager import PageManager, Turn
 from mist_sim.clients.kv_cache.pages.page_pool import PagePool, PageRules
-from mist_sim.clients.rules.window_rules import page_rules
+from mist_sim.clients.rules import page_rules
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth, grown

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from mist_sim.cli import main
-from mist_sim.worker_processes import (
+from mist_sim.studies.workers import (
     set_variables,
     variables_for_workers,
     while_processes_start,
@@ -270,7 +270,7 @@ def test_a_signal_that_another_thread_takes_waits_until_processes_have_started(n
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems do not tell")
 def test_a_worker_whose_parent_is_gone_ends_at_once():
-    code = "from mist_sim.worker_processes import end_with; end_with({}); print('here')"
+    code = "from mist_sim.studies.workers import end_with; end_with({}); print('here')"
     for parent, expected in ((os.getpid(), (0, "here\n")), (os.getpid() + 1, (1, ""))):
         command = [sys.executable, "-c", code.format(parent)]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)

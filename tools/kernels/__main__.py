@@ -13,8 +13,7 @@ from pathlib import Path
 from mist_sim.hardware import load_gpu
 from mist_sim.models import load_model
 from mist_sim.output import output_file
-from mist_sim.report.elements.terminal import Terminal
-from mist_sim.report.elements.widths import listed
+from mist_sim.report.elements import Terminal, listed
 from tools.command import run
 from tools.kernels.kernel_calibration import KernelFits, calibrate_kernels
 from tools.kernels.kernel_tables import written

@@ -13,7 +13,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec
 from mist_sim.hardware.devices.kernels import Kernel
 from mist_sim.hardware.predictors.analytic.compile import SERIAL_HEAD, phase_time
-from mist_sim.inputs.tables import of_a_form
+from mist_sim.inputs import of_a_form
 from mist_sim.models import ModelSpec, load_model
 from tools.kernels.expert_rows import TABLE, expert_rows
 from tools.kernels.kernel_reading import FORMATS, cold, columns, newest, table_of

@@ -14,7 +14,7 @@ import numpy as np
 
 from mist_sim.hardware import GpuSpec
 from mist_sim.hardware.devices.kernels import Kernel
-from mist_sim.inputs.tables import of_a_form
+from mist_sim.inputs import of_a_form
 from tools.kernels.kernel_reading import (
     FORMATS,
     cold,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mist_sim.bounds import NUMBER
 from mist_sim.errors import ScenarioError
-from mist_sim.inputs.parquet import read_parquet
+from mist_sim.inputs import read_parquet
 from tools.kernels.kernel_rows import KernelRows
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 from mist_sim.bounds import NUMBER
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.hardware import GpuSpec
-from mist_sim.inputs.tables import as_numbers, of_a_form, read_csv
+from mist_sim.inputs import as_numbers, of_a_form, read_csv
 from mist_sim.models import ModelSpec
 from tools.kernels.kernel_rows import KernelRows, kernel_rows, shapes_of
 

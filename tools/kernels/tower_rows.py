@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mist_sim.hardware import GpuSpec
-from mist_sim.hardware.predictors.analytic.tower_attention import computed_head
-from mist_sim.inputs.tables import of_a_form
+from mist_sim.hardware.predictors.tower_times import computed_head
+from mist_sim.inputs import of_a_form
 from tools.kernels.kernel_reading import columns, table_of
 from tools.kernels.kernel_rows import KernelRows, kernel_rows, shapes_of
 

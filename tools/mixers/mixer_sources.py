@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from mist_sim.bounds import NUMBER
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec, load_gpu
-from mist_sim.inputs.parquet import read_parquet
-from mist_sim.inputs.tables import of_a_form
+from mist_sim.inputs import of_a_form, read_parquet
 from tools.mixers.mixer_rows import MixerRows, joined
 from tools.mixers.modules import read_modules
 from tools.mixers.recurrences import StateKind, read_states

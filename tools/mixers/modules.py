@@ -13,12 +13,11 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
 from mist_sim.hardware.predictors.analytic.compile import Phase
 from mist_sim.hardware.predictors.analytic.phase_time import Term
-from mist_sim.hardware.predictors.analytic.reaches import Reach
+from mist_sim.hardware.predictors.analytic.roofline import Reach
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.layers import LayerSpec
 from mist_sim.models.mixers import CompressedMixer, HeadsMixer, LatentMixer, Mixer
-from mist_sim.models.operators import Attends, attends
-from mist_sim.models.operators.mixers import mixer_operators
+from mist_sim.models.operators import Attends, attends, mixer_operators
 from tools.mixers.mixer_rows import Array, MixerRows, Part, joined
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from mist_sim.hardware.kernel_choice import KernelChoice, deployment_of
 from mist_sim.hardware.machine import load_of
 from mist_sim.hardware.power import Array, Demand, Load
 from mist_sim.hardware.work import StepCounts, step_demand
-from mist_sim.inputs.parquet import read_parquet
-from mist_sim.inputs.tables import read_csv
+from mist_sim.inputs import read_csv, read_parquet
 from mist_sim.models import attention_backends, load_model, moe_backends
 from mist_sim.models.moe_backends import MoeBackend, expert_format, rows_computed
 from mist_sim.models.spec import ModelSpec

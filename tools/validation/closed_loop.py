@@ -17,7 +17,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import EngineOverhead, Predictor
 from mist_sim.hardware.sampling import Sampling
-from mist_sim.hardware.tables.reading import read_columns
+from mist_sim.hardware.tables.base import read_columns
 from mist_sim.models import load_model
 from mist_sim.scenario import llm_client
 from mist_sim.simulation import Simulation

@@ -16,7 +16,7 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
-from mist_sim.hardware.tables.reading import read_columns
+from mist_sim.hardware.tables.base import read_columns
 from mist_sim.models import load_model
 from mist_sim.validation.comparing import Row
 from mist_sim.validation.runs import MeasuredRun

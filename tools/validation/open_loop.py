@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.bounds import TABLE_BYTES
-from mist_sim.inputs.files import text_of
-from mist_sim.inputs.tables import of_a_form
+from mist_sim.inputs import of_a_form, text_of
 from mist_sim.scenario import Scenario
 from mist_sim.validation.comparing import Row, request_rows
 from mist_sim.validation.runs import MeasuredRun

@@ -16,7 +16,7 @@ import numpy as np
 
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.content_ids import OF_PREFIX, content_id
-from mist_sim.hardware.tables.reading import read_columns
+from mist_sim.hardware.tables.base import read_columns
 from mist_sim.rng import Streams
 from mist_sim.scenario import llm_client
 from mist_sim.simulation import Simulation

@@ -11,11 +11,18 @@ from rich.console import Group
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning
-from mist_sim.report.elements.cells import count, percent, section
-from mist_sim.report.elements.pairs import Row, pairs
-from mist_sim.report.elements.terminal import Terminal
-from mist_sim.report.elements.warned import with_warnings
-from mist_sim.report.elements.widths import Trimmed, columns, listed
+from mist_sim.report.elements import (
+    Row,
+    Terminal,
+    Trimmed,
+    columns,
+    count,
+    listed,
+    pairs,
+    percent,
+    section,
+    with_warnings,
+)
 from mist_sim.search import (
     BundleChoice,
     BundleSpec,

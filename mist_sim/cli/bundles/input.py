@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mist_sim.bounds import NUMBER
 from mist_sim.cli.bundles.hardware import HardwareOptions, quantity
 from mist_sim.errors import ScenarioError, brief
-from mist_sim.hardware.afd import (
-    PRESETS,
-    AfdCoefficients,
-    chosen_coefficients,
-    named_coefficients,
-)
-from mist_sim.inputs.files import is_there
+from mist_sim.hardware.afd import PRESETS, AfdCoefficients, chosen_coefficients, named_coefficients
+from mist_sim.inputs import is_there
 from mist_sim.search import BundleChoice, BundleSpec, SlotLoad, best_bundles
-from mist_sim.search.afd.trace_lengths import FirstToken, Tokens, slot_lengths
-from mist_sim.traces import TraceReader
+from mist_sim.traces import TraceReader, TraceRow
 from mist_sim.units import DURATION
+
+FirstToken = Literal["prefill", "decode"]
+"""The client that emits an answer's first token; the other tokens are one decode step each."""
+
+Tokens = NDArray[np.int64]
+
+
+def slot_lengths(
+    rows: Iterable[TraceRow], first_token: FirstToken = "prefill"
+) -> tuple[Tokens, Tokens]:
+    """Return (prompt tokens, decode steps) of every request, shape (n,) each."""
+    lengths = [(row.num_prompt_tokens, row.num_output_tokens) for row in rows]
+    prefill, output = np.array(lengths, dtype=np.int64).reshape(-1, 2).T
+    return prefill, output - (first_token == "prefill")
+
 
 Unit = Literal["s", "cycles"]
 """Units of coefficients and results."""

@@ -15,8 +15,8 @@ from mist_sim.hardware import gpu_names, host_names
 from mist_sim.hardware.prices import offers
 from mist_sim.models import model_names
 from mist_sim.network import topology_names
-from mist_sim.report.elements.widths import listed
-from mist_sim.scenario.options.listing import engine_options
+from mist_sim.report.elements import listed
+from mist_sim.scenario.options import engine_options
 from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.scenario.presets import preset_names, preset_path
 from mist_sim.scenario.slo_presets import slo_preset, slo_preset_names

@@ -97,7 +97,7 @@ def afd(
     if isinstance(source, LeavesOut) and (text := source.left_out.sentence(source.path)):
         told.append(ResultWarning(LEFT_OUT, text))
     if as_json:
-        from mist_sim.output.texts import json_text
+        from mist_sim.output import json_text
 
         typer.echo(json_text(as_data(spec, estimate, tail, found, choices, told)), nl=False)
     else:

@@ -149,12 +149,12 @@ def calibrate(
     }
     _check(kind, {"gpu": gpu, "model": model, **driven, "measure": measure or None, "out": out})
     if kind == "rag":
-        from mist_sim.cli.calibrations.rag import calibrate_searches
+        from mist_sim.cli.calibrations import calibrate_searches
 
         calibrate_searches(measurements, measure, out, force)
         return
     if kind == "run":
-        from mist_sim.cli.calibrations.run import calibrate_own_time
+        from mist_sim.cli.calibrations import calibrate_own_time
 
         calibrate_own_time(measurements, out, force)
         return
@@ -192,8 +192,7 @@ def _check(kind: str, options: Mapping[str, object]) -> None:
 def _print(found: Calibration) -> None:
     """Print how well the figures fit, and the figures."""
     from mist_sim.calibration.fitted_figures import as_quantity
-    from mist_sim.report.elements.terminal import Terminal
-    from mist_sim.report.elements.widths import listed
+    from mist_sim.report.elements import Terminal, listed
 
     errors = [
         (f"{quantity}, {rows}", str(number), f"{mean:.1%}", f"{median:.1%}")
@@ -215,9 +214,8 @@ def _texts(folder: Path) -> str:
     """Time tasks on texts, print how well lines fit, and return the file of a text client."""
     from statistics import median
 
-    from mist_sim.calibration.text.timed_texts import calibrate_text
-    from mist_sim.report.elements.terminal import Terminal
-    from mist_sim.report.elements.widths import listed
+    from mist_sim.calibration.text import calibrate_text
+    from mist_sim.report.elements import Terminal, listed
 
     with Terminal(stderr=True).status("timing ..."):
         found = calibrate_text(folder)
@@ -241,7 +239,7 @@ def _calibrated(
     kind: str, path: Path, gpu: GpuSpec, model: str, driven: Mapping[str, Any]
 ) -> Calibration:
     from mist_sim.calibration import calibrate_closed_loop, calibrate_splitwise
-    from mist_sim.report.elements.terminal import Terminal
+    from mist_sim.report.elements import Terminal
 
     protocol = _protocol(driven)
     with Terminal(stderr=True).status("fitting ..."):

@@ -12,7 +12,7 @@ from mist_sim.cli.options import ReplaceFile
 from mist_sim.cli.session import note
 
 if TYPE_CHECKING:
-    from mist_sim.calibration.regression.fitting import Regression
+    from mist_sim.calibration.regression import Regression
 
 
 def fit(
@@ -41,8 +41,7 @@ def fit(
     from mist_sim.calibration import fit_file
     from mist_sim.cli.signals import Saved
     from mist_sim.output import output_file
-    from mist_sim.report.elements.terminal import Terminal
-    from mist_sim.report.elements.widths import listed
+    from mist_sim.report.elements import Terminal, listed
 
     console = Terminal()
     with Saved() as saved, output_file(out, replace=force) as file:

@@ -97,7 +97,7 @@ def _show(account: tuple[Statement, ...]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from mist_sim.report.elements.terminal import Terminal
+    from mist_sim.report.elements import Terminal
 
     console = Terminal(stderr=True)
     for statement in account:

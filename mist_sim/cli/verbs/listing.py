@@ -43,8 +43,7 @@ def list_(
     from mist_sim.cli.listings.entries import ENTRIES, entry
     from mist_sim.cli.listings.scenarios import homes_of, overview
     from mist_sim.errors import ScenarioError, UnknownPluginError, brief, did_you_mean
-    from mist_sim.report.elements.terminal import Terminal
-    from mist_sim.report.elements.widths import Trimmed
+    from mist_sim.report.elements import Terminal, Trimmed
 
     listings = _listings()
     if family and family not in listings:

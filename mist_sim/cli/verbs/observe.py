@@ -48,7 +48,7 @@ def observe(
     quiet: Quiet = False,
 ) -> None:
     """Send a scenario's requests to a live server and time its answers, for mist validate."""
-    from mist_sim.cli.progress import Progress
+    from mist_sim.cli.progress_bar import Progress
     from mist_sim.cli.session import note
     from mist_sim.cli.signals import Saved
     from mist_sim.errors import ScenarioError
@@ -56,7 +56,7 @@ def observe(
     from mist_sim.observation.run_files import write_run
     from mist_sim.observation.sender import Observation, Server
     from mist_sim.output import output_folder
-    from mist_sim.report.elements.shown import show
+    from mist_sim.report.elements import show
     from mist_sim.report.observed import observed_table
     from mist_sim.rng import Streams
     from mist_sim.scenario.build import build_workload

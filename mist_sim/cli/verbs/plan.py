@@ -260,6 +260,6 @@ def _check_place(path: Path | None) -> None:
 
 
 def _write(found: Plan, path: Path) -> None:
-    from mist_sim.output.texts import write_text
+    from mist_sim.output import write_text
 
     write_text(path, found.scenario.resolved())

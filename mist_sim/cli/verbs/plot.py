@@ -46,7 +46,7 @@ def plot(
     """
     from mist_sim.cli.signals import Saved
     from mist_sim.errors import ScenarioError, in_words
-    from mist_sim.inputs.tables import of_a_form
+    from mist_sim.inputs import of_a_form
     from mist_sim.output import output_file
     from mist_sim.report.pages.page import require_report
     from mist_sim.report.pictures.picture import bytes_of

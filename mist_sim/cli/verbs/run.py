@@ -83,7 +83,7 @@ def run(
     """Simulate a scenario and print its results, or those of each point of --vary in one table."""
     from mist_sim.cli.session import Session
     from mist_sim.errors import ScenarioError
-    from mist_sim.report.run.verdicts import shortcomings
+    from mist_sim.report.run import shortcomings
 
     require_scenario(scenario, commands)
     shown = _metrics(metric, is_study=bool(vary)) if metric else ()
@@ -141,7 +141,7 @@ def _study(
     from dataclasses import replace
 
     from mist_sim.metrics.replications import Replications
-    from mist_sim.report.run.verdicts import shortcomings
+    from mist_sim.report.run import shortcomings
     from mist_sim.studies.study import plan_study
 
     plan = replace(plan_study(scenario, vary=axes), shown=shown)

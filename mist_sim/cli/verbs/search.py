@@ -154,7 +154,7 @@ def _check_row(space: Space, explain: str) -> None:
 def _explain_results(folder: Path, explain: str | None) -> None:
     """Show a row of results that were written before."""
     from mist_sim.errors import ScenarioError
-    from mist_sim.inputs.json_files import object_in
+    from mist_sim.inputs import object_in
     from mist_sim.report.pages.folder_page import MOST_BYTES
     from mist_sim.search.spaces.space_result import row_of
 
@@ -175,7 +175,7 @@ def _explain_results(folder: Path, explain: str | None) -> None:
 
 
 def _show(row: Mapping[str, Any], *, as_json: bool) -> None:
-    from mist_sim.report.elements.shown import show
+    from mist_sim.report.elements import show
     from mist_sim.report.space import row_table
 
     if not as_json:

@@ -62,9 +62,8 @@ def sweep(
     from mist_sim.errors import ScenarioError
     from mist_sim.metrics.summary_types import check_number
     from mist_sim.search.spaces import SearchOptions
-    from mist_sim.search.sweeps import goodput_sweep
+    from mist_sim.search.sweeps import GOOD, goodput_sweep
     from mist_sim.search.sweeps import sweep as run
-    from mist_sim.search.sweeps.sweep_result import GOOD
 
     of_goodput = {"--tolerance": tolerance, "--most-requests": most_requests}
     for name, value in {**of_goodput, "--as-is": as_is or None}.items():

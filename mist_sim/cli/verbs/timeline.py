@@ -40,12 +40,12 @@ def timeline(
     """
     from mist_sim.cli.signals import Saved
     from mist_sim.errors import ScenarioError
-    from mist_sim.inputs.tables import of_a_form
+    from mist_sim.inputs import of_a_form
     from mist_sim.metrics.tables.run_folder import RunFolder
     from mist_sim.metrics.timeline import TABLES
     from mist_sim.metrics.timeline import timeline as text_of
     from mist_sim.output import output_file
-    from mist_sim.report.elements.warned import warning_lines
+    from mist_sim.report.elements import warning_lines
 
     first, last = _seconds(start, "--from"), _seconds(end, "--until") if end else inf
     if first >= last:

@@ -69,10 +69,10 @@ def inspect(
     force: Force = False,
 ) -> None:
     """Print the statistics of a trace: lengths, arrivals, conversations, prefixes in common."""
-    from mist_sim.output.texts import json_text
-    from mist_sim.report.elements.shown import show
+    from mist_sim.output import json_text
+    from mist_sim.report.elements import show
     from mist_sim.report.trace import trace_table
-    from mist_sim.traces.readers.forms import form_of
+    from mist_sim.traces.readers.opening import form_of
     from mist_sim.traces.statistics import Figures, statistics
 
     if plot is not None:
@@ -89,7 +89,7 @@ def inspect(
         tell_left_out(source)
     if plot is not None:
         from mist_sim.errors import printable
-        from mist_sim.report.pictures.findings.trace_picture import trace_picture
+        from mist_sim.report.pictures.findings import trace_picture
         from mist_sim.report.pictures.picture import bytes_of
 
         title = printable(f"{Path(file).name}: {name}")
@@ -154,7 +154,7 @@ def reader(
 ) -> TraceReader:
     """Return the reader of a file; raises ScenarioError that names options."""
     from mist_sim.cli.settings import overrides_of
-    from mist_sim.traces.readers.forms import form_of, reader_of
+    from mist_sim.traces.readers.opening import form_of, reader_of
 
     if not settings:
         with as_options():

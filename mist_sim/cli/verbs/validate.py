@@ -75,11 +75,10 @@ def show_benchmarks(runs: Sequence[Benchmark], *, as_json: bool = False) -> None
     """Simulate measured benchmarks, and print each figure with its bar, and tables by group."""
     import pandas as pd
 
-    from mist_sim.cli.progress import Progress
-    from mist_sim.output.texts import json_text
-    from mist_sim.report.elements.terminal import Terminal
-    from mist_sim.report.elements.widths import listed
-    from mist_sim.report.run.expected import error_range
+    from mist_sim.cli.progress_bar import Progress
+    from mist_sim.output import json_text
+    from mist_sim.report.elements import Terminal, listed
+    from mist_sim.report.run import error_range
     from mist_sim.validation.benchmarks import scores, table
 
     found = []
@@ -136,7 +135,7 @@ def show_runs(runs: Sequence[MeasuredRun], margin: float | None = None) -> None:
 
     margin: percent, within which latencies of single requests count as equivalent; None: not asked.
     """
-    from mist_sim.cli.progress import Progress
+    from mist_sim.cli.progress_bar import Progress
     from mist_sim.errors import in_words
 
     for number, run in enumerate(runs):
@@ -157,9 +156,7 @@ def _show(run: MeasuredRun, found: Sequence[Row], margin: float | None) -> None:
     from rich.padding import Padding
 
     from mist_sim.core.result_warnings import merged
-    from mist_sim.report.elements.terminal import Terminal
-    from mist_sim.report.elements.warned import with_warnings
-    from mist_sim.report.elements.widths import listed
+    from mist_sim.report.elements import Terminal, listed, with_warnings
 
     out = Terminal()
     titles = ("", "measured", "simulated", "error", "mean |error|", "median")
@@ -186,7 +183,7 @@ def _show(run: MeasuredRun, found: Sequence[Row], margin: float | None) -> None:
 
 def _agreements(rows: Sequence[Row], margin: float) -> Iterator[str]:
     """Yield a line a latency of single requests."""
-    from mist_sim.validation.agreement import agreement
+    from mist_sim.validation.comparing import agreement
 
     for row in rows:
         if row.samples is None:

@@ -3,36 +3,170 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
-from math import inf, nan
+from math import ceil, inf, nan
 from typing import Literal
 
 from mist_sim.bounds import COPIES
-from mist_sim.clients.afd.bundle import Bundle
-from mist_sim.clients.afd.bundle_config import BundleConfig
+from mist_sim.clients.afd.bundle import Bundle, BundleConfig
 from mist_sim.clients.afd.bundle_engine import AfdStay, BundleEngine
-from mist_sim.clients.afd.gpus import WorkerGpus
 from mist_sim.clients.afd.seats import Seats
 from mist_sim.clients.afd.track import BatchTrack
-from mist_sim.clients.afd.worker_links import linked
 from mist_sim.clients.afd.worker_placement import PLACEMENTS
 from mist_sim.clients.base import Client
-from mist_sim.clients.kv_cache.moves.kv_move import GPU, KvMove
+from mist_sim.clients.kv_cache.moves import GPU, KvMove
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.stay import Stay
-from mist_sim.clients.stores.base import Stores
-from mist_sim.clients.stores.mover import Mover
-from mist_sim.clients.stores.other_clients import EntryForm, OtherClients
+from mist_sim.clients.stores import EntryForm, Mover, OtherClients, Stores
 from mist_sim.clients.traits import ClientTraits, EngineGroup, KvForm, TimesOrigin
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.visit import Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware import GpuSpec
-from mist_sim.hardware.afd import chosen_coefficients, named_coefficients
-from mist_sim.models import load_generating
-from mist_sim.network import Seat
+from mist_sim.hardware import Cluster, GpuSpec, load_gpu
+from mist_sim.hardware.afd import (
+    AfdCoefficients,
+    AttentionGpus,
+    BundleMachine,
+    BundleShape,
+    FfnGpus,
+    activation_bytes,
+    chosen_coefficients,
+    named_coefficients,
+)
+from mist_sim.models import ModelSpec, load_generating
+from mist_sim.network import Seat, Tenant, Ways
 from mist_sim.stages import Decode
 from mist_sim.units import Bytes, DollarsPerHour, Seconds
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerGpus:
+    """The options of a bundle that describe its GPUs.
+
+    gpu: GPU of attention workers, and of FFN workers if `ffn_gpu` is None; None: unknown.
+    attention, ffn: GPUs of a worker of each kind. price, ffn_price: dollars of a GPU an hour; None:
+    as the catalog says. kv_memory: bytes for KV entries of an attention worker; None: not known.
+
+    Raises ValueError for prices out of range, and for options that need an unset GPU.
+    """
+
+    gpu: str | GpuSpec | None
+    ffn_gpu: str | GpuSpec | None
+    attention: int
+    ffn: int
+    price: float | None
+    ffn_price: float | None
+    kv_memory: float | None
+
+    def __post_init__(self) -> None:
+        for name, value in (("gpu_price", self.price), ("ffn_gpu_price", self.ffn_price)):
+            if value is not None and not 0 <= value < inf:
+                raise ValueError(f"{name} must be finite and >= 0 $/h, got {value}")
+        for name, said, needed, gpu in (
+            ("ffn_gpu", self.ffn_gpu, "gpu", self.gpu),
+            ("gpu_price", self.price, "gpu", self.gpu),
+            ("ffn_gpu_price", self.ffn_price, "ffn_gpu", self.ffn_gpu),
+        ):
+            if said is not None and gpu is None:
+                raise ValueError(f"{needed} is required with {name}")
+
+    def machine(self, model: ModelSpec, config: BundleConfig) -> BundleMachine | None:
+        """Return the machine of a bundle; None if its GPUs are unknown.
+
+        Raises ValueError if weights and `kv_memory` do not fit, and ScenarioError for an unknown
+        GPU.
+        """
+        if self.gpu is None:
+            return None
+        gpu = load_gpu(self.gpu)
+        ffn_gpu = gpu if self.ffn_gpu is None else load_gpu(self.ffn_gpu)
+        self._check_split(model)
+        shape = BundleShape(
+            coefficients=config.coefficients,
+            attention_workers=config.attention_workers,
+            ffn_workers=config.ffn_workers,
+            slots=config.slots_per_batch,
+            static_graph=config.static_graph,
+        )
+        attention = AttentionGpus(
+            model=model,
+            cluster=Cluster(gpu, self.attention),
+            number=config.attention_workers,
+            shape=shape,
+            price=self.price,
+        )
+        spreads = model.moe is not None and self.ffn > 1
+        ffn = FfnGpus(
+            model=model,
+            cluster=Cluster(ffn_gpu, self.ffn, enable_expert_parallel=spreads),
+            number=config.ffn_workers,
+            shape=shape,
+            price=self.price if self.ffn_gpu is None else self.ffn_price,
+        )
+        self._check_memory(attention, ffn)
+        return BundleMachine(attention, ffn)
+
+    def _check_split(self, model: ModelSpec) -> None:
+        """Raise ValueError for a model that cannot be divided among the GPUs of a worker."""
+        if model.layers:
+            raise ValueError(f"model must have layers that are alike; those of {model.name} differ")
+        if model.num_attention_heads % self.attention:
+            raise ValueError(
+                f"attention_gpus must divide the {model.num_attention_heads} attention heads of "
+                f"{model.name}, got {self.attention}"
+            )
+        if model.moe is not None and model.moe.num_experts < self.ffn:
+            raise ValueError(
+                f"ffn_gpus must be <= {model.moe.num_experts}, the experts of {model.name}, "
+                f"got {self.ffn}"
+            )
+        if model.moe is None and model.intermediate_size % self.ffn:
+            raise ValueError(
+                f"ffn_gpus must divide the MLP size {model.intermediate_size} of {model.name}, "
+                f"got {self.ffn}"
+            )
+
+    def _check_memory(self, attention: AttentionGpus, ffn: FfnGpus) -> None:
+        """Raise ValueError for workers that do not hold their weights and KV entries."""
+        kv_memory = self.kv_memory or 0.0
+        beside = f" and {kv_memory / _GIB:.1f} GiB of kv_memory" if kv_memory else ""
+        for name, workers, more in (("attention", attention, kv_memory), ("ffn", ffn, 0.0)):
+            needed, gpu = workers.weight_bytes + more, workers.gpu
+            if needed > workers.gpus_an_engine * gpu.memory:
+                raise ValueError(
+                    f"{name}_gpus must be >= {ceil(needed / gpu.memory)}: weights of "
+                    f"{workers.weight_bytes / _GIB:.1f} GiB{beside if more else ''} are on each "
+                    f"worker, and {gpu.name} has {gpu.memory / _GIB:.1f} GiB; "
+                    f"got {workers.gpus_an_engine}"
+                )
+
+
+def linked(
+    coefficients: AfdCoefficients,
+    ways: Ways,
+    attention: Tenant,
+    ffn: Tenant,
+    model: ModelSpec,
+) -> AfdCoefficients:
+    """Return coefficients in seconds, with the communication of a step that the links allow.
+
+    In each layer every attention GPU sends an equal part of the activations to every FFN GPU, all
+    at once, and gets as much back. The links are assumed to carry nothing else. `beta_c`
+    comes on top of latencies. attention, ffn: the workers.
+    """
+    there = ways.exchange(attention.seats, ffn.seats)
+    back = ways.exchange(ffn.seats, attention.seats)
+    bytes_there, bytes_back = activation_bytes(model)
+    per_request = bytes_there * there.time_per_byte + bytes_back * back.time_per_byte
+    return replace(
+        coefficients,
+        # of the requests in the batch of one FFN worker, and all share the links
+        alpha_c=model.num_layers * per_request * ffn.data,
+        beta_c=coefficients.beta_c + model.num_layers * (there.latency + back.latency),
+    )
+
 
 _COEFFICIENTS = ("alpha_a", "beta_a", "alpha_f", "beta_f", "alpha_c", "beta_c")
 

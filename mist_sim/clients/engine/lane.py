@@ -10,14 +10,13 @@ from mist_sim.clients.engine.held_entries import HeldEntries
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.engine.run_length import RunLength
 from mist_sim.clients.engine.step_records import StepRecords
-from mist_sim.clients.kv_cache.moves.kv_move import KvMove
+from mist_sim.clients.kv_cache.moves import KvMove
 from mist_sim.clients.overload import Gate
 from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan
 from mist_sim.clients.scheduling.preemption import num_to_compute
 from mist_sim.clients.scheduling.update import lose_step, update
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.clients.stores.base import Stores
-from mist_sim.clients.stores.mover import Mover
+from mist_sim.clients.stores import Mover, Stores
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
 from mist_sim.core.visit import Visit

@@ -39,14 +39,14 @@ from mist_sim.clients.engine.flowing_lane import num_asked
 from mist_sim.clients.engine.held_entries import HeldEntries
 from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.prefill_estimate import PrefillEstimate, Prompts
-from mist_sim.clients.kv_cache.moves.kv_move import GPU, HOST, Kind, KvMove
+from mist_sim.clients.kv_cache.moves import GPU, HOST, Kind, KvMove
 from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.scheduling.flowing_answers import flowing_of, pace_of
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.step_track import write_move
-from mist_sim.clients.stores.mover import Mover
+from mist_sim.clients.stores import Mover
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.flowing import Backflow, FlowRule
 from mist_sim.core.views import RUNNING, WAITING, ClientState, ContentWatcher
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from mist_sim.clients.kv_cache.lane_memory import LaneMemory
     from mist_sim.clients.overload import Gate
     from mist_sim.clients.scheduling import LaneState
-    from mist_sim.clients.stores.base import Stores
+    from mist_sim.clients.stores import Stores
     from mist_sim.core.answers import AnswerLengths
     from mist_sim.core.recorder import Recorder, StepRow
     from mist_sim.core.request import Request

@@ -10,7 +10,7 @@ from mist_sim.clients.kv_cache.capacity import (
 )
 from mist_sim.clients.kv_cache.lane_memory import EngineMemory, LaneMemory, lane_memory
 from mist_sim.clients.kv_cache.manager import KvCacheManager
-from mist_sim.clients.kv_cache.moves.lower_memory import SerialLink, SwapSpace
+from mist_sim.clients.kv_cache.moves import SerialLink, SwapSpace
 from mist_sim.clients.kv_cache.prefix_history import ContentHistory, PrefixHistory
 from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 from mist_sim.clients.kv_cache.tiers.stores import CacheTier

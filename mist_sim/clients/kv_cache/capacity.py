@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mist_sim.clients.kv_cache.moves.lower_memory import SwapSpace
+from mist_sim.clients.kv_cache.moves import SwapSpace
 from mist_sim.clients.kv_cache.profile_run import NEWEST, Needs
 from mist_sim.clients.kv_cache.tiers.stores import CacheTier
 from mist_sim.errors import ScenarioError
@@ -13,9 +13,8 @@ from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.devices.memory import MemoryTier
 from mist_sim.hardware.drafter import Drafter, shared_groups
 from mist_sim.models.kv_groups import STATE_CACHES, StateCache
-from mist_sim.models.partition import rank_part
 from mist_sim.models.quantization import KV_CACHE_BYTES, KvCacheDtype, check_name
-from mist_sim.models.spec import ModelSpec
+from mist_sim.models.spec import ModelSpec, rank_part
 from mist_sim.units import Bytes
 
 _GIB = 2.0**30

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS, KvCacheConfig
 from mist_sim.clients.kv_cache.manager import KvCacheManager
-from mist_sim.clients.kv_cache.moves.lower_memory import SwapSpace
+from mist_sim.clients.kv_cache.moves import SwapSpace
 from mist_sim.clients.kv_cache.pages.caching_manager import CachingPageManager
 from mist_sim.clients.kv_cache.pages.page_manager import PageManager
 from mist_sim.clients.kv_cache.pages.page_pool import PagePool, PageRules

@@ -9,7 +9,7 @@ from mist_sim.clients.engine.queued.form import QueueForm
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.traits import ClientTraits, EngineGroup
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.collectives.spans import Spans
+from mist_sim.hardware.collectives import Spans
 from mist_sim.hardware.layout_period import LayoutPeriod
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.ranks import PipelinePredictor

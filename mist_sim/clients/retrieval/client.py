@@ -2,42 +2,142 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from math import inf
-from typing import Any
+from typing import Any, Literal, Protocol, get_args
 
 import simpy
+from numpy.random import Generator as Rng
 from simpy.events import Event
 
 from mist_sim.clients.base import Client
+from mist_sim.clients.kv_cache.moves import KvMove
 from mist_sim.clients.kv_cache.tiers.use_order import EVICTIONS, Eviction
 from mist_sim.clients.registry import CLIENTS
-from mist_sim.clients.retrieval.arrived import Arrived
-from mist_sim.clients.retrieval.contents import Contents, Keeper, contents_of, num_blocks_of
-from mist_sim.clients.retrieval.hits import (
-    KINDS,
-    DrawnHits,
-    ExpectedHits,
-    Found,
-    Hits,
-    Kind,
-    StoredHits,
+from mist_sim.clients.retrieval.levels import (
+    Contents,
+    Keeper,
+    LevelLink,
+    StorageLevel,
+    check_levels,
+    contents_of,
+    described,
+    link_of,
+    num_blocks_of,
+    shares,
 )
-from mist_sim.clients.retrieval.level_links import LevelLink, link_of
-from mist_sim.clients.retrieval.levels import StorageLevel, check_levels, described, shares
-from mist_sim.clients.stores.base import StoredKv
+from mist_sim.clients.stores import KvStore, StoredKv, Transit
 from mist_sim.clients.traits import ClientTraits
-from mist_sim.clients.workers.devices import Device
+from mist_sim.clients.workers.base import Device, Waiting
 from mist_sim.clients.workers.fetching import check_way
-from mist_sim.clients.workers.waiting import Waiting
 from mist_sim.core.recorder import Recorder
+from mist_sim.core.request import Request
 from mist_sim.core.visit import HeldKv, Visit
-from mist_sim.environment import PLAN, Environment
+from mist_sim.environment import ARRIVE, PLAN, Environment
 from mist_sim.errors import brief, did_you_mean
 from mist_sim.network import Network
 from mist_sim.stages import KvRetrieval, Prompted
 from mist_sim.units import Bytes
+
+
+class Arrived(KvStore):
+    """Entries that have already arrived: the levels' times cover the whole way.
+
+    name: name of the client that retrieved them.
+    """
+
+    def __init__(self, name: str, env: Environment) -> None:
+        self.name = name
+        self._env = env
+
+    def fetch(self, move: KvMove) -> Transit:
+        """Let them be used at once; their bytes were counted when they came."""
+        return Transit(0.0, self._env.at(self._env.now, ARRIVE))
+
+
+Kind = Literal["expected", "drawn", "stored"]
+KINDS: tuple[str, ...] = get_args(Kind)
+
+Found = Sequence[float]
+"""Tokens that come from each level, the nearest first; with expected hits a mean."""
+
+Steps = Generator[Event, Any, None]
+
+
+class Hits(Protocol):
+    """Finds the tokens of each level, and reads a batch of them."""
+
+    def find(self, request: Request, num_tokens: int) -> Found:
+        """Return how many of the tokens that a request asks for come from each level."""
+
+    def read(self, links: Sequence[LevelLink], asked: float, found: Found) -> Steps:
+        """Wait until the bytes of a batch are there. asked: bytes in all. found: by level."""
+
+
+class ExpectedHits:
+    """Each retrieval takes the expected time, and the expected share of its tokens is found.
+
+    shares: of each level.
+    """
+
+    def __init__(self, shares: Sequence[float]) -> None:
+        self._shares = shares
+
+    def find(self, request: Request, num_tokens: int) -> Found:
+        """Return the expected tokens from each level."""
+        return [share * num_tokens for share in self._shares]
+
+    def read(self, links: Sequence[LevelLink], asked: float, found: Found) -> Steps:
+        """Wait for the expected time of each level, one after the other, since they add up."""
+        for link, share in zip(links, self._shares, strict=True):
+            if share > 0:
+                yield link.read(asked, share)
+
+
+class _SideBySide:
+    """Levels are read at the same time, since each has its own link."""
+
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+
+    def read(self, links: Sequence[LevelLink], asked: float, found: Found) -> Steps:
+        """Wait for the level that takes longest."""
+        ends = [link.read(part) for link, part in zip(links, found, strict=True) if part]
+        if ends:
+            yield self._env.all_of(ends)
+
+
+class DrawnHits(_SideBySide):
+    """One level, or none, has all tokens of a retrieval. shares: probability of each level."""
+
+    def __init__(self, env: Environment, shares: Sequence[float], rng: Rng) -> None:
+        super().__init__(env)
+        self._shares = shares
+        self._rng = rng
+
+    def find(self, request: Request, num_tokens: int) -> Found:
+        """Return all tokens from one level, drawn by the shares, or from none."""
+        drawn, found = self._rng.random(), [0.0] * len(self._shares)
+        for number, share in enumerate(self._shares):
+            if drawn < share:
+                found[number] = float(num_tokens)
+                break
+            drawn -= share
+        return found
+
+
+class StoredHits(_SideBySide):
+    """Hits follow from the stored content."""
+
+    def __init__(self, env: Environment, contents: Contents) -> None:
+        super().__init__(env)
+        self._contents = contents
+
+    def find(self, request: Request, num_tokens: int) -> Found:
+        """Return the tokens that lie in each level now."""
+        return self._contents.find(request.content, num_tokens)
+
 
 BLOCK_SIZE = 256
 """Tokens of a block: LMCache's default (`chunk_size`)."""

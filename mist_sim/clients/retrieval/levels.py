@@ -1,14 +1,101 @@
-"""Levels of KV storage, and the expected time of a retrieval from them (MIST §IV-A3)."""
+"""Levels of KV storage, and the expected time of a retrieval from them (MIST §IV-A3).
+
+Stateful retrieval: the content of a client's levels, and its changes.
+
+Levels are inclusive, and written through: entries computed by an engine are written to every level,
+and each level evicts blocks by its own capacity and order. Entries read from a level are written to
+the levels in front of it. The alternative is demotion, where a level receives the blocks that the
+one in front evicts. We chose write-through for two reasons. A level shared by several clients then
+has every client's entries as soon as they are computed, which is the purpose of sharing; with
+demotion it lacks the hottest entries, since they stay in front. And such stores write through by
+default (LMCache; SGLang's HiCache, `write_through`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import pairwise
 from math import inf
+from typing import Protocol
 
+from simpy.events import Event
+
+from mist_sim.clients.kv_cache.tiers.stores import (
+    CacheTier,
+    OrderedStore,
+    Spans,
+    found_in,
+    parts_of,
+)
+from mist_sim.clients.kv_cache.tiers.use_order import Eviction, Rank
+from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.retrieval.measured import MeasuredTimes, measured_times
+from mist_sim.clients.shared_parts import SharedParts
+from mist_sim.core.request import Content, Request
+from mist_sim.core.visit import Failure, Lost, Visit
+from mist_sim.environment import ARRIVE, MOVE, Environment
+from mist_sim.errors import InvariantError
+from mist_sim.network import Network
+from mist_sim.network.flows import Path
+from mist_sim.network.transfers import Transfers
+from mist_sim.stages import Prefill
 from mist_sim.units import Bytes, BytesPerSecond, Seconds
+
+
+class EvictingStore(OrderedStore):
+    """Keeps written blocks up to its capacity; evicted blocks are lost.
+
+    With `lru` it holds the same blocks as `WriteThroughStore`. With `fifo` the first blocks of a
+    prompt may be evicted before later ones, which are then not found until the first ones are
+    written again.
+
+    num_written, num_given_up: blocks written and evicted since the start; their difference is the
+        number held.
+    """
+
+    def __init__(self, tier: CacheTier, eviction: Eviction = "lru") -> None:
+        super().__init__(tier, None, eviction)
+        self.num_written = 0
+        self.num_given_up = 0
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that it holds."""
+        return self._order.num_blocks
+
+    def compute(self, spans: Spans, num_blocks: int) -> None:
+        """Write the first blocks of a prompt, as many as the tier can hold.
+
+        Blocks already there are kept, and keep their place in the order; writing them again counts
+        as no use. No block of the prompt is evicted for another one of it.
+        """
+        num_blocks = min(num_blocks, self.tier.num_blocks)
+        order, num_missing = self._order, 0
+        parts: list[tuple[Hashable, int, int, Rank | None]] = []
+        for key, start, end, is_there in parts_of(order, spans, num_blocks):
+            rank = order.take_out(key, start, end) if is_there else None
+            parts.append((key, start, end, rank))
+            num_missing += 0 if is_there else end - start
+        num_there = sum(end - start for _, start, end, _ in parts) - num_missing
+        self._make_room(num_there + num_missing)
+        for key, start, end, rank in parts:
+            if rank is None:
+                order.add(key, start, end)
+            else:
+                order.put_back(key, start, end, rank)
+        self.num_written += num_missing
+
+    def _make_room(self, num_blocks: int) -> None:
+        """Give up blocks until there is room for so many, at most all."""
+        while (too_many := self.num_blocks + num_blocks - self.tier.num_blocks) > 0:
+            _, start, end = self._order.pop(too_many)
+            self.num_given_up += end - start
+
+    def fill(self, num_blocks: int) -> None:
+        """They are not written, since no other request will look them up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,3 +267,211 @@ def described(level: StorageLevel) -> dict[str, object]:
     said = {field.name: getattr(level, field.name) for field in fields(level)}
     del said["hit_rate"], said["name"]
     return said
+
+
+class Contents:
+    """The blocks in each of a client's levels, the nearest first.
+
+    block_size: tokens of a block; only full ones are kept.
+    """
+
+    def __init__(self, stores: Sequence[EvictingStore], block_size: int) -> None:
+        self.stores = stores
+        self.block_size = block_size
+
+    def find(self, content: Content, num_tokens: int) -> list[int]:
+        """Return how many of the first tokens of a request come from each level.
+
+        num_tokens: tokens requested. Changes no level.
+        """
+        chain = Chain(content, self.block_size)
+        most = min(num_tokens // self.block_size, chain.num_shared)
+        counts, _ = found_in(self.stores, chain.spans, 0, most)
+        return [count * self.block_size for count in counts]
+
+    def read(self, content: Content, found: Sequence[int]) -> None:
+        """Record that tokens were read from levels, as returned by `find`.
+
+        Those levels count a use, and the levels in front of the last one hold the tokens from now
+        on.
+        """
+        if not any(found):
+            return
+        spans = Chain(content, self.block_size).spans
+        num_blocks = sum(found) // self.block_size
+        deepest = max(number for number, count in enumerate(found) if count)
+        for number, store in enumerate(self.stores[: deepest + 1]):
+            if found[number]:
+                store.use(spans, num_blocks)
+            if number < deepest:
+                store.compute(spans, num_blocks)
+
+    def write(self, content: Content, num_tokens: int) -> None:
+        """Write the first tokens of a request to all levels: an engine has computed them."""
+        chain = Chain(content, self.block_size)
+        num_blocks = min(num_tokens // self.block_size, chain.num_shared)
+        for store in self.stores:
+            store.compute(chain.spans, num_blocks)
+
+
+def contents_of(
+    levels: Sequence[StorageLevel],
+    block_size: int,
+    bytes_per_token: float,
+    eviction: Eviction,
+    parts: SharedParts | None,
+) -> Contents:
+    """Return the contents of a client's levels: empty, except for shared ones already in use."""
+    stores = []
+    for level in levels:
+        num_blocks = num_blocks_of(level, block_size, bytes_per_token)
+        tier = CacheTier(level.name, num_blocks, level.latency, 0.0, shared=level.shared)
+        make = partial(EvictingStore, tier, eviction)
+        known = parts or SharedParts()
+        stores.append(known.part("level", level.name, make) if level.shared else make())
+    return Contents(stores, block_size)
+
+
+def num_blocks_of(level: StorageLevel, block_size: int, bytes_per_token: float) -> int:
+    """Return how many blocks a level holds; more than there can be for one without a limit."""
+    if level.capacity_tokens is not None:
+        return level.capacity_tokens // block_size
+    if level.capacity is None:
+        return sys.maxsize
+    return int(level.capacity // (block_size * bytes_per_token))
+
+
+class Keeper:
+    """Follows the visits of one request.
+
+    The entries of a visit are written when it ends, including those of its answer: all tokens but
+    the last have entries. Writes use the other direction of links and delay nothing.
+    """
+
+    def __init__(self, request: Request, contents: Contents) -> None:
+        self.contents = contents
+        self._request = request
+        self._num_tokens = 0  # of the prompt, and of its answer so far
+
+    def __call__(self, visit: Visit) -> None:
+        """Write the entries of a visit that has ended."""
+        if isinstance(visit.outcome, Failure | Lost):
+            return
+        for stage in visit.stages:
+            if isinstance(stage, Prefill):
+                self._num_tokens = stage.num_prompt_tokens
+        if visit.num_output_tokens:
+            self._num_tokens += visit.num_output_tokens
+            self.contents.write(self._request.content, self._num_tokens - 1)
+
+
+class LevelLink(Protocol):
+    """Brings bytes of one level to one client."""
+
+    def read(self, num_bytes: float, share: float = 1.0) -> Event:
+        """Begin a read; the event happens when the last byte is there.
+
+        share: of a read that takes place, where times are expected values (0 to 1).
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLink:
+    """A link without other readers. seconds: of a read of so many bytes."""
+
+    env: Environment
+    seconds: Callable[[float], float]
+
+    def read(self, num_bytes: float, share: float = 1.0) -> Event:
+        """Begin a read that takes the level's own time, however much other clients read."""
+        return self.env.at(self.env.now + share * self.seconds(num_bytes), ARRIVE)
+
+
+class SharedBandwidth:
+    """The bandwidth of a shared level, shared by all clients max-min fairly.
+
+    Each client has its own link in front of the level's, so that none gets more than
+    `read_bandwidth`.
+    """
+
+    def __init__(self, env: Environment, level: StorageLevel) -> None:
+        self._env = env
+        self._each = level.read_bandwidth
+        self._latency = level.latency
+        self._capacities = [level.total_bandwidth or 0.0]
+        self._paths: dict[str, Path] = {}
+        self._transfers: Transfers | None = None
+
+    def join(self, client: str) -> LevelLink:
+        """Return the link of a client; all clients join before the first one reads."""
+        if client not in self._paths:
+            if self._transfers is not None:
+                raise InvariantError(f"{client} joins a shared level after its first read")
+            path: Path = (0,)
+            if self._each is not None:
+                path = (0, len(self._capacities))
+                self._capacities.append(self._each)
+            self._paths[client] = path
+        return _SharedLink(self, self._paths[client])
+
+    def send(self, path: Path, num_bytes: float, share: float) -> Event:
+        """Begin to send so many bytes, behind the level's latency."""
+        if self._transfers is None:
+            self._transfers = Transfers(self._capacities)
+            self._transfers.start(self._env)
+        return self._transfers.send_alike((path,), share * num_bytes, share * self._latency)
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedLink:
+    """The part of a client in a shared level."""
+
+    bandwidth: SharedBandwidth
+    path: Path
+
+    def read(self, num_bytes: float, share: float = 1.0) -> Event:
+        """Begin to send bytes over the shared link; the event happens when they are there."""
+        return self.bandwidth.send(self.path, num_bytes, share)
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyLink:
+    """Bytes look themselves up at a place, and share the links from there to another place."""
+
+    env: Environment
+    network: Network
+    level: StorageLevel
+    to: str
+
+    def read(self, num_bytes: float, share: float = 1.0) -> Event:
+        """Begin a read: first its latency, then its bytes travel."""
+        end = Event(self.env)
+        found = self.env.at(self.env.now + share * self.level.latency, MOVE)
+        found.callbacks.append(partial(self._carry, share * num_bytes, end))
+        return end
+
+    def _carry(self, num_bytes: float, end: Event, _: Event) -> None:
+        ways = self.network.ways
+        if ways is None or self.level.at is None:
+            raise InvariantError(f"{self.level.name} is at no place of a topology")
+        arrival = ways.carry(self.level.at, (self.to,), num_bytes)
+        arrival.callbacks.append(lambda _: self.env.happen(end))
+
+
+def link_of(
+    level: StorageLevel,
+    client: str,
+    to: str | None,
+    env: Environment,
+    network: Network | None,
+    parts: SharedParts | None,
+) -> LevelLink:
+    """Return how the bytes of a level come to a client. to: its place in a topology."""
+    if level.at is not None and to is not None and network is not None:
+        return TopologyLink(env, network, level, to)
+    if level.total_bandwidth is not None:
+        make = partial(SharedBandwidth, env, level)
+        found = (parts or SharedParts()).part("bandwidth of level", level.name, make)
+        return found.join(client)
+    times = level.times
+    return OwnLink(env, level.read_time if times is None else times.seconds)

@@ -9,9 +9,7 @@ from math import inf, isfinite
 from pathlib import Path
 
 from mist_sim.errors import ScenarioError, TraceError, brief
-from mist_sim.inputs.files import text_of
-from mist_sim.inputs.lines import has_swallowed, swallowed
-from mist_sim.inputs.tables import check_columns
+from mist_sim.inputs import check_columns, has_swallowed, swallowed, text_of
 from mist_sim.user_paths import user_path
 
 _COLUMNS = ("num_bytes", "seconds")

@@ -8,7 +8,7 @@ from mist_sim.clients.decode.clock_of_lane import clock_of_lane
 from mist_sim.clients.decode.speculative_clock import Speculation, SpeculativeClock
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
-from mist_sim.clients.kv_cache.moves.kv_move import KvMove
+from mist_sim.clients.kv_cache.moves import KvMove
 from mist_sim.clients.kv_cache.pages.page_manager import PageManager
 from mist_sim.clients.scheduling.adapter_slots import AdapterSlots
 from mist_sim.clients.scheduling.cadence import Cadence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mist_sim.clients.kv_cache.moves.kv_move import KvMove
+from mist_sim.clients.kv_cache.moves import KvMove
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import AdapterWork, StepBatch
 

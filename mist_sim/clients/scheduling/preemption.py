@@ -33,7 +33,7 @@ import sys
 from collections.abc import Callable
 from typing import Literal, get_args
 
-from mist_sim.clients.kv_cache.moves.kv_move import GPU, HOST, KvMove
+from mist_sim.clients.kv_cache.moves import GPU, HOST, KvMove
 from mist_sim.clients.scheduling.admission import add_piece
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.page_turns import (

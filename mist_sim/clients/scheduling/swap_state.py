@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from mist_sim.clients.kv_cache import SwapSpace
-from mist_sim.clients.kv_cache.moves.kv_move import KvMove
-from mist_sim.clients.kv_cache.moves.lower_memory import Room
+from mist_sim.clients.kv_cache.moves import KvMove, Room
 from mist_sim.clients.sequence_state import SequenceState
 
 

@@ -10,8 +10,8 @@ from simpy.events import Event
 
 from mist_sim.clients.base import Client
 from mist_sim.clients.registry import CLIENTS
+from mist_sim.clients.workers.base import check_time
 from mist_sim.clients.workers.growing import let_grow
-from mist_sim.clients.workers.service_times import check_time
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Stage
 from mist_sim.core.visit import Visit

@@ -7,16 +7,16 @@ from dataclasses import KW_ONLY, dataclass, replace
 
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.traits import ClientTraits
-from mist_sim.clients.workers.base import Workers
-from mist_sim.clients.workers.devices import Device
-from mist_sim.clients.workers.fetching import Fetch, check_fetch
-from mist_sim.clients.workers.service_times import (
+from mist_sim.clients.workers.base import (
+    Device,
     GivenServiceTime,
+    Workers,
     check_function,
     check_time,
     linear,
     seeded,
 )
+from mist_sim.clients.workers.fetching import Fetch, check_fetch
 from mist_sim.core.request import Stage
 from mist_sim.durations import SecondsOrLaw
 from mist_sim.network import Network

@@ -12,7 +12,7 @@ from mist_sim.hardware.predictors.ranks import PipelinePredictor, pipeline_predi
 from mist_sim.on_demand import on_demand
 
 if TYPE_CHECKING:
-    from mist_sim.hardware.predictors.external.program import ProgramPredictor
+    from mist_sim.hardware.predictors.external import ProgramPredictor
     from mist_sim.hardware.predictors.measured.regression import RegressionPredictor
     from mist_sim.hardware.predictors.measured.table import TablePredictor
 
@@ -37,7 +37,7 @@ __all__ = [
 __getattr__ = on_demand(
     __name__,
     {
-        "ProgramPredictor": "external.program",
+        "ProgramPredictor": "external",
         "RegressionPredictor": "measured.regression",
         "TablePredictor": "measured.table",
     },

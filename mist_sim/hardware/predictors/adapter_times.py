@@ -15,7 +15,7 @@ from math import sqrt
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.collectives.costs import all_gather, all_reduce
+from mist_sim.hardware.collectives import all_gather, all_reduce
 from mist_sim.hardware.predictors.analytic.compile import Phase
 from mist_sim.hardware.predictors.analytic.phase_time import Term
 from mist_sim.models.adapters import Adapted, LoraConfig, adapted

@@ -19,8 +19,8 @@ _HERE = "mist_sim.hardware.predictors"
 PREDICTORS = Registry(
     "predictors",
     later={
-        "program": f"{_HERE}.external.program:ProgramPredictor",
-        "seesaw": "mist_sim.hardware.resharding.resharded_times:SeesawPredictor",
+        "program": f"{_HERE}.external:ProgramPredictor",
+        "seesaw": "mist_sim.hardware.resharding:SeesawPredictor",
         "regression": f"{_HERE}.measured.regression:RegressionPredictor",
         "table": f"{_HERE}.measured.table:TablePredictor",
     },

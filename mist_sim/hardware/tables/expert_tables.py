@@ -16,9 +16,9 @@ import numpy as np
 
 from mist_sim.errors import ScenarioError, listed
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.collectives.costs import all_gather
-from mist_sim.hardware.interpolation.grids import Array, Axis
-from mist_sim.hardware.tables.reading import measured_grid
+from mist_sim.hardware.collectives import all_gather
+from mist_sim.hardware.interpolation import Array, Axis
+from mist_sim.hardware.tables.base import measured_grid
 from mist_sim.models.moe import MoeSpec
 from mist_sim.models.spec import ModelSpec
 

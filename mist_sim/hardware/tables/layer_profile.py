@@ -18,18 +18,21 @@ import numpy as np
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.interpolation.grids import Curve, resampled, rising, rising_plane
-from mist_sim.hardware.interpolation.volumes import carried_on
-from mist_sim.hardware.tables.base import StepTables, table_format
-from mist_sim.hardware.tables.expert_tables import AXES, RANKS, ExpertTimes, check_reached
-from mist_sim.hardware.tables.identity import (
+from mist_sim.hardware.interpolation import Curve, carried_on, resampled, rising, rising_plane
+from mist_sim.hardware.tables.base import (
+    StepTables,
     check_measured,
+    checked,
+    curve,
+    full_grid,
     is_on,
     profiled_ranks,
+    read_columns,
     read_meta,
+    table_format,
 )
+from mist_sim.hardware.tables.expert_tables import AXES, RANKS, ExpertTimes, check_reached
 from mist_sim.hardware.tables.layer_times import layers_curve
-from mist_sim.hardware.tables.reading import checked, curve, full_grid, read_columns
 from mist_sim.hardware.tables.uneven import UnsplitDecodes, weights_plane
 from mist_sim.models.spec import ModelSpec
 

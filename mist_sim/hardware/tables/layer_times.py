@@ -8,7 +8,7 @@ import numpy as np
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.interpolation.grids import Curve, rising
+from mist_sim.hardware.interpolation import Curve, rising
 from mist_sim.hardware.tables.expert_tables import ExpertTimes
 from mist_sim.models.spec import ModelSpec
 

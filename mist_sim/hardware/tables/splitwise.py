@@ -16,8 +16,7 @@ import numpy as np
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean, listed
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.tables.base import StepTables, table_format
-from mist_sim.hardware.tables.reading import curve, read_columns
+from mist_sim.hardware.tables.base import StepTables, curve, read_columns, table_format
 from mist_sim.hardware.tables.whole_steps import Grid, whole_steps
 from mist_sim.models.spec import ModelSpec
 

@@ -19,13 +19,16 @@ import numpy as np
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.tables.base import StepTables, table_format
-from mist_sim.hardware.tables.identity import check_measured
-from mist_sim.hardware.tables.reading import checked, full_grid, read_columns
+from mist_sim.hardware.tables.base import (
+    StepTables,
+    check_measured,
+    checked,
+    full_grid,
+    read_columns,
+    table_format,
+)
 from mist_sim.hardware.tables.whole_steps import Grid, whole_steps
-from mist_sim.inputs.files import opened
-from mist_sim.inputs.lines import lines_of
-from mist_sim.inputs.parquet import read_parquet
+from mist_sim.inputs import lines_of, opened, read_parquet
 from mist_sim.models.spec import ModelSpec
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.hardware.interpolation.grids import Plane
+from mist_sim.hardware.interpolation import Plane
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,10 +15,16 @@ import numpy as np
 
 from mist_sim.errors import ScenarioError, listed
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.interpolation.grids import Curve, Plane, rising, rising_plane
-from mist_sim.hardware.tables.base import StepTables, table_format
+from mist_sim.hardware.interpolation import Curve, Plane, rising, rising_plane
+from mist_sim.hardware.tables.base import (
+    StepTables,
+    checked,
+    curve,
+    full_grid,
+    read_columns,
+    table_format,
+)
 from mist_sim.hardware.tables.layer_times import layers_curve
-from mist_sim.hardware.tables.reading import checked, curve, full_grid, read_columns
 from mist_sim.models.spec import ModelSpec
 
 if TYPE_CHECKING:

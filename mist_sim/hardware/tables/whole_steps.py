@@ -6,15 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mist_sim.hardware.interpolation.grids import (
+from mist_sim.hardware.interpolation import (
     Array,
     Curve,
     Plane,
+    Volume,
+    carried_on,
     resampled,
     rising,
     rising_plane,
 )
-from mist_sim.hardware.interpolation.volumes import Volume, carried_on
 from mist_sim.hardware.tables.base import StepTables
 
 

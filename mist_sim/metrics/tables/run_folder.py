@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError
-from mist_sim.inputs.files import text_of
-from mist_sim.inputs.json_files import object_in
-from mist_sim.inputs.parquet import read_parquet
+from mist_sim.inputs import object_in, read_parquet, text_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,8 +24,7 @@ from mist_sim.models.huggingface.config_experts import MOE_TYPES, read_mla, read
 from mist_sim.models.huggingface.config_quantization import read_quantization
 from mist_sim.models.huggingface.config_reader import ConfigReader, MissingSizeError
 from mist_sim.models.huggingface.config_text import TEXT_PART, language_keys, text_part
-from mist_sim.models.huggingface.config_towers import count_towers
-from mist_sim.models.huggingface.config_vision import read_vision
+from mist_sim.models.huggingface.config_vision import count_towers, read_vision
 from mist_sim.models.huggingface.config_window import check_layer_types, read_window
 from mist_sim.models.huggingface.families import FAMILIES
 from mist_sim.models.huggingface.nearest import (

@@ -8,12 +8,10 @@ from math import isnan, nan
 from typing import Any
 
 from mist_sim.report.comparison import comparison_table
-from mist_sim.report.elements.cells import percent
-from mist_sim.report.elements.metric_cells import metric_cell
-from mist_sim.report.pages.decision import decision
+from mist_sim.report.elements import metric_cell, percent
 from mist_sim.report.pages.page import Brief, Card, Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
-from mist_sim.report.pages.sheets import cheapest_token, how_sure
+from mist_sim.report.pages.sheets import cheapest_token, decision, how_sure
 from mist_sim.report.pictures.marks import Bars
 from mist_sim.report.pictures.picture import Panel, Picture
 

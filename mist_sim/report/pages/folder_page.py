@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError
-from mist_sim.inputs.json_files import object_in
-from mist_sim.inputs.tables import of_a_form
+from mist_sim.inputs import object_in, of_a_form
 
 if TYPE_CHECKING:
     from mist_sim.report.pages.page import Page
@@ -94,7 +93,7 @@ def folder_page(folder: Path, title: str) -> Page:
 
 
 def _page(kind: Kind, file: Path, title: str) -> Page:
-    from mist_sim.report.elements.key_labels import headline_line
+    from mist_sim.report.elements import headline_line
 
     summary = object_in(file, MOST_BYTES)
     title = headline_line(summary.get("title") or title)

@@ -146,7 +146,7 @@ class Page:
 
     def warned(self, summary: Mapping[str, Any]) -> Self:
         """Return it with the warnings of findings. summary: `Findings.summary`."""
-        from mist_sim.report.elements.warned import warning_lines
+        from mist_sim.report.elements import warning_lines
 
         return replace(self, warnings=warning_lines(summary), told=of_data(summary))
 
@@ -155,7 +155,7 @@ class Page:
 
         Raises ScenarioError for a page that has none, and without Jinja2 or Matplotlib.
         """
-        from mist_sim.report.elements.warned import warning_lines
+        from mist_sim.report.elements import warning_lines
 
         if self.brief is None:
             raise ScenarioError(

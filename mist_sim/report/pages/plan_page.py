@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from math import isnan, nan
 from typing import Any
 
-from mist_sim.metrics.spending.cost import HOURS_A_MONTH
+from mist_sim.metrics.spending import HOURS_A_MONTH
 from mist_sim.report.pages.page import Brief, Card, Detail, Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
 from mist_sim.report.pages.sheets import how_sure, monthly

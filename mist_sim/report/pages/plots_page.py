@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.report.pages.page import Drawing, Page, Verdict
-from mist_sim.report.pages.run_verdict import run_verdict
+from mist_sim.report.pages.run_page import run_verdict
 from mist_sim.report.pictures.catalog import (
     MOST_BESIDE,
     PICTURES,

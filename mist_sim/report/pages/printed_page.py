@@ -46,7 +46,7 @@ def printed_page(
 def _printed(body: RenderableType) -> Iterator[Printed]:
     from markupsafe import Markup
 
-    from mist_sim.report.elements.shown import as_html
+    from mist_sim.report.elements import as_html
 
     for place, width in _WIDTHS.items():
         html = as_html("", body, width=width)

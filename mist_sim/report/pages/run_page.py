@@ -2,25 +2,114 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.metrics.latency import limit_of, limit_title
-from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT
-from mist_sim.report.elements.cells import count, in_ms, latency, number, percent
-from mist_sim.report.pages.offered_load import offered_load
-from mist_sim.report.pages.page import Brief, Card, Cell, Detail, Drawing, Page, PageTable
-from mist_sim.report.pages.run_verdict import run_verdict
+from mist_sim.metrics.latency import NAMES, limit_of, limit_title
+from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT, nothing_finished
+from mist_sim.report import run as failures
+from mist_sim.report.elements import count, in_ms, latency, number, percent
+from mist_sim.report.pages.page import Brief, Card, Cell, Detail, Drawing, Page, PageTable, Verdict
 from mist_sim.report.pages.sheets import how_sure, monthly
 from mist_sim.report.pictures.catalog import PICTURES, drawn
-from mist_sim.report.run import failures
-from mist_sim.report.run.expected import TITLE as EXPECTED
-from mist_sim.report.run.expected import expected_rows
-from mist_sim.report.run.latency import latency_title, note_on_turns
+from mist_sim.report.run import TITLE as EXPECTED
+from mist_sim.report.run import expected_rows, latency_title, note_on_turns
 
 if TYPE_CHECKING:
     from mist_sim.report.pictures.run_data import RunData
+
+
+_ARRIVALS = re.compile(r"^  arrivals:\n((?: {4}.*\n)+)", re.MULTILINE)
+_RATE = re.compile(r"(\S+) /s")
+_KEY = re.compile(r"^ {4}(\w+): (\S.*)$", re.MULTILINE)
+
+
+def offered_load(run: RunData) -> str:
+    """Return a run's load: a rate as the scenario says it, users, or a burst.
+
+    Rates that change, a trace's own and those of a run without a scenario are means over all
+    arrivals.
+    """
+    arrivals = _arrivals(run.scenario)
+    if arrivals.get("type") == "closed_loop":
+        return _some(int(arrivals["concurrency"]), "user")
+    if rate := _RATE.fullmatch(arrivals.get("rate", "")):
+        return f"{float(rate[1]):g} requests a second"
+    summary = run.summary
+    some = _some(summary["completed"] + summary["failed"], "request")
+    if arrivals.get("type") == "all_at_once":
+        return f"a burst of {some}"
+    if "stability" not in summary or not run.has("requests"):
+        return some  # of users, whose number only a scenario says, or all at once
+    table = run.table("requests")
+    sent = table["arrival_time"][table["parent_id"].isna()]
+    return f"{(len(sent) - 1) / (sent.max() - sent.min()):.3g} requests a second on average"
+
+
+def _arrivals(scenario: str | None) -> dict[str, str]:
+    """Return the arrivals of a resolved scenario, whose rates are per second; {} without one.
+
+    They are read by their lines, as `Scenario.resolved` writes them: YAML is above this package.
+    """
+    found = _ARRIVALS.search(scenario or "")
+    return dict(_KEY.findall(found[1])) if found else {}
+
+
+def _some(number: int, name: str) -> str:
+    return f"{number:,} {name}{'s' * (number != 1)}"
+
+
+_RANKS = ("miss", "within error", "pass")
+_WORDS = {
+    "miss": ("bad", "Misses its limits."),
+    "within error": ("unsure", "Within error of its limits."),
+    "pass": ("good", "Keeps its limits."),
+}
+
+
+def run_verdict(summary: Mapping[str, Any]) -> Verdict:
+    """Return whether a run keeps its limits; without limits, its throughput."""
+    if not summary["completed"]:
+        return Verdict("bad", "Nothing finished.", nothing_finished(summary))
+    if summary.get("unstable"):
+        return Verdict(
+            "bad",
+            "Overloaded.",
+            "More work arrives than the clients can do, so latencies grow with the length of the "
+            f"run. {_limits(summary)}".strip(),
+        )
+    if not summary.get("slo"):
+        return Verdict("plain", "No limits were set.", _served(summary))
+    worst = min((each["verdict"] for each in summary["slo"].values()), key=_RANKS.index)
+    level, word = _WORDS[worst]
+    return Verdict(level, word, _limits(summary))
+
+
+def _limits(summary: Mapping[str, Any]) -> str:
+    told = [_limit(name, each) for name, each in summary.get("slo", {}).items()]
+    return f"{'; '.join(told)}." if told else ""
+
+
+def _limit(name: str, verdict: Mapping[str, Any]) -> str:
+    percentile, metric, _ = name.split("_")
+    value, limit = verdict["value"], f"{verdict['limit']:g} ms"
+    found = "has no figure, as too many requests failed" if value is None else in_ms(value)
+    unknown = "" if value is None or verdict["error_known"] else ", error not known"
+    return f"{percentile} {NAMES[metric]} {found} of {limit}: {verdict['verdict']}{unknown}"
+
+
+def _served(summary: Mapping[str, Any]) -> str:
+    of_part, where = "", "the whole run"
+    if summary.get("has_steady_part"):
+        of_part, where = "steady_", "the steady part"
+    return (
+        f"{number(summary[f'{of_part}request_throughput'])} requests and "
+        f"{number(summary[f'{of_part}output_throughput'])} output tokens a second in {where}, "
+        f"p99 TTFT {' '.join(latency(summary['p99_ttft_ms']))}."
+    )
+
 
 _FIGURES = ("mean", "p50", "p90", "p95", "p99")
 _LATENCIES = {

@@ -8,8 +8,7 @@ from typing import Any
 
 from mist_sim.report.pages.page import Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
-from mist_sim.report.pictures.findings.front_picture import front_picture
-from mist_sim.report.pictures.findings.sweep_picture import sweep_picture, sweep_title
+from mist_sim.report.pictures.findings import front_picture, sweep_picture, sweep_title
 from mist_sim.report.space import space_table
 from mist_sim.report.sweep import sweep_table
 

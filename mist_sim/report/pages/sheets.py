@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mist_sim.metrics.spending.cost import HOURS_A_MONTH
-from mist_sim.report.elements.cells import number
-from mist_sim.report.pages.page import Card
-from mist_sim.report.run.expected import expected_rows
+from mist_sim.metrics.latency import limit_of, limit_title
+from mist_sim.metrics.spending import HOURS_A_MONTH
+from mist_sim.report.elements import in_ms, number
+from mist_sim.report.pages.page import Brief, Card, Verdict
+from mist_sim.report.run import expected_rows
 
 
 def how_sure(how: str, summary: Mapping[str, Any]) -> str:
@@ -45,3 +46,91 @@ def cheapest_token(dollars: Mapping[str, float]) -> Card:
     best = min(known, key=lambda name: known[name])
     unit = "$ a million output tokens"
     return Card("cost", number(known[best]), unit, note=f"the least, of {best}")
+
+
+Cases = Mapping[str, Mapping[str, Any]]
+"""By name, as `metrics.keeping.judged` has them; empty for one that was not judged."""
+
+
+def decision(cases: Cases, room: Card) -> tuple[Verdict, Brief] | None:
+    """Return the answer and the sheet; None unless two keep or miss limits.
+
+    The answer is the cheapest that keeps its limits, or has fewest GPUs where prices are unknown.
+    room: the tile of how much more is served.
+    """
+    judged = {name: each for name, each in cases.items() if each}
+    sizes = ("usd_per_hour", "num_gpus")
+    known = [key for key in sizes if all(each.get(key) is not None for each in judged.values())]
+    if len(judged) < 2 or not known:
+        return None
+    order = sorted(judged, key=lambda name: judged[name][known[0]])
+    kept = [name for name in order if judged[name]["keeps"]]
+    cheapest, dearest = order[0], order[-1]
+    answer = kept[0] if kept and len(order) > 2 else cheapest
+    of_answer, others = judged[answer], [name for name in order if name != answer]
+    verdict = _of_two(answer, dearest, of_answer) if len(order) == 2 else _of_many(answer, kept)
+    question = f"Which is the cheapest that keeps its limits: {', '.join(judged)}?"
+    if len(order) == 2:
+        question = f"May {cheapest} take the place of {dearest}?"
+    missed = [name for name in others if name not in kept]
+    told = "; ".join([*_limits(of_answer), *(f"{name} misses its limits" for name in missed)])
+    doubt = _doubt(of_answer)
+    level = "unsure" if doubt and verdict.level == "good" else verdict.level
+    tiles = [_kept(answer, of_answer), _cost(answer, others, judged), room]
+    sheet = Brief(question, how_sure(doubt or "sure beyond the expected error", of_answer), tiles)
+    return Verdict(level, verdict.word, f"{told}."), sheet
+
+
+def _of_two(one: str, other: str, of_one: Mapping[str, Any]) -> Verdict:
+    if not of_one["keeps"]:
+        return Verdict("bad", f"No, {one} misses its limits.", "")
+    if _doubt(of_one):
+        return Verdict("unsure", f"Perhaps: {one} keeps its limits, but that is not sure.", "")
+    return Verdict("good", f"Yes, {one} may take the place of {other}.", "")
+
+
+def _of_many(answer: str, kept: list[str]) -> Verdict:
+    if not kept:
+        return Verdict("bad", "None keeps its limits.", "")
+    return Verdict("good", f"{answer} is the cheapest that keeps its limits.", "")
+
+
+def _doubt(case: Mapping[str, Any]) -> str:
+    """Return why it is not sure that limits are kept or missed; empty if it is."""
+    doubts = {
+        "is_sure": "a limit lies within the expected error of the step times, or of other seeds",
+        "is_long": "the run is too short to tell whether queues grow",
+        "has_error": "the error of the step times is not known",
+    }
+    found = [text for key, text in doubts.items() if not case[key]]
+    return f"unsure, since {' and '.join(found)}" if found else ""
+
+
+def _limits(case: Mapping[str, Any]) -> list[str]:
+    told = []
+    for name, each in case["slo"].items():
+        latency, percentile = limit_of(name)
+        value = "-" if each["value"] is None else in_ms(each["value"])
+        told.append(f"{percentile} {limit_title(latency)} {value} of {each['limit']:g} ms")
+    return told
+
+
+def _kept(name: str, case: Mapping[str, Any]) -> Card:
+    kept = sum(bool(each["kept"]) for each in case["slo"].values())
+    return Card("limits", f"{kept} of {len(case['slo'])}", "kept", note=f"by {name}")
+
+
+def _cost(answer: str, others: list[str], cases: Cases) -> Card:
+    """Return the tile of dollars a month of the answer, with those of the others."""
+    month = {name: _dollars(cases[name]) for name in (answer, *others)}
+    if month[answer] is None:
+        return Card("cost", "-", note="not known: a GPU has no price; give gpu_price")
+    beside = [f"{name} {month[name]:,.0f}" for name in others if month[name] is not None]
+    note = f"of {answer}; {', '.join(beside)}"
+    return Card("cost", f"{month[answer]:,.0f}", "$ a month", note=note)
+
+
+def _dollars(case: Mapping[str, Any]) -> float | None:
+    """Return dollars a month of all GPUs; None if not known."""
+    hourly = case.get("usd_per_hour")
+    return None if hourly is None else HOURS_A_MONTH * float(hourly)

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.replications import Estimate
-from mist_sim.report.elements.key_labels import labels_of, value_text
-from mist_sim.report.elements.metric_cells import metric_title
-from mist_sim.report.pages.decision import decision
+from mist_sim.report.elements import labels_of, metric_title, value_text
 from mist_sim.report.pages.page import Card, Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
-from mist_sim.report.pictures.findings.study_lines import axis_of, lines_over, plane_of
-from mist_sim.report.pictures.findings.sweep_picture import heat_map
+from mist_sim.report.pages.sheets import decision
+from mist_sim.report.pictures.findings import axis_of, heat_map, lines_over, plane_of
 from mist_sim.report.pictures.marks import Points
 from mist_sim.report.pictures.picture import Panel, Picture
 from mist_sim.report.pictures.style import COLOURS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mist_sim.errors import ScenarioError
-from mist_sim.report.elements.cells import latency, percent
+from mist_sim.report.elements import latency, percent
 from mist_sim.report.pictures.marks import Bars
 from mist_sim.report.pictures.picture import Panel, Picture
 from mist_sim.report.pictures.style import COLOURS

@@ -3,23 +3,200 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mist_sim.core.result_warnings import ResultWarning, of_data, of_points
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics import Result
+from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.report.pictures.breakdown import breakdown
-from mist_sim.report.pictures.distributions import distributions
-from mist_sim.report.pictures.engines import batches, memory, queues
+from mist_sim.report.pictures.intervals import (
+    Array,
+    edges,
+    means,
+    middles,
+    number_inside,
+    percentiles,
+    rates,
+)
 from mist_sim.report.pictures.latency import attainment, latency
-from mist_sim.report.pictures.load import load
-from mist_sim.report.pictures.picture import Picture, beside, hides, over
+from mist_sim.report.pictures.marks import Band, Limit, Line, Mark
+from mist_sim.report.pictures.picture import Panel, Picture, beside, hides, over
 from mist_sim.report.pictures.requests import requests
-from mist_sim.report.pictures.run_data import OfResult, RunData, outages_of
-from mist_sim.report.pictures.style import COLOURS, require_matplotlib
-from mist_sim.report.pictures.transfers import power, transfers
+from mist_sim.report.pictures.run_data import OfResult, RunData, limits_of, outages_of
+from mist_sim.report.pictures.style import COLOURS, LIMIT_COLOUR, require_matplotlib
+
+_SHARES = np.unique(np.concatenate([np.linspace(0, 1, 201), 1 - np.geomspace(1e-4, 0.05, 60)]))
+
+
+def distributions(run: RunData) -> Picture:
+    """Draw for TTFT, TPOT and E2E which share of the finished requests is as fast or faster.
+
+    Raises ScenarioError where no request finished.
+    """
+    requests = run.table("requests")
+    finished = requests[requests["status"] == "finished"]
+    if finished.empty:
+        raise ScenarioError("no request finished, so there are no latencies to draw")
+    limits = limits_of(run.summary)
+    panels = []
+    for (metric, name), colour in zip(SHORT_NAMES.items(), COLOURS, strict=False):
+        marks: list[Mark] = []
+        values = 1e3 * finished[metric].dropna().to_numpy(float)
+        if len(values):
+            marks.append(Line(np.quantile(values, _SHARES), 100 * _SHARES, colour=colour))
+        if metric in limits:
+            limit = 1e3 * limits[metric]
+            marks.append(Limit(limit, f"limit {limit:g} ms", is_across=False))
+        title = f"{name}: % of the requests that take at most so many ms"
+        panels.append(Panel(title, marks))
+    return Picture(panels)
+
+
+_MOST_LINES = len(COLOURS)
+_ROUNDING = 1e-9  # of sums over a run; an engine with less time in steps had none
+
+
+def queues(run: RunData) -> Picture:
+    """Draw requests that wait and requests in service at each client, means of intervals."""
+    stages = run.table("stages")
+    if stages.empty:
+        raise ScenarioError("no client served a stage, so there are no queues to draw")
+    visits = stages[stages["stage"] != "decode"]  # decode shares the queue of its prefill
+    visits = stages if visits.empty else visits
+    ends = edges(float(stages["finished_at"].max()))
+    waiting, served = {}, {}
+    for name in dict.fromkeys(stages["client"]):
+        mine, all_mine = visits[visits["client"] == name], stages[stages["client"] == name]
+        waiting[name] = _inside(mine, "queued_at", "started_at", ends)
+        served[name] = _inside(all_mine, "started_at", "finished_at", ends)
+    panels = [
+        Panel("requests that wait", _lines(ends, waiting)),
+        Panel("requests in service", _lines(ends, served)),
+    ]
+    return Picture(panels, is_over_time=True)
+
+
+def batches(run: RunData) -> Picture:
+    """Draw decodes and prompt tokens a step of each engine, means over the time in steps."""
+    steps, ends = _steps(run)
+    panels = []
+    for column, title in (
+        ("num_decodes", "decodes a step"),
+        ("num_prefill_tokens", "prompt tokens a step"),
+    ):
+        found = {}
+        for name, mine in steps.groupby("client", sort=False):
+            busy = _mean(mine, np.ones(len(mine)), ends)
+            values = _mean(mine, mine[column].to_numpy(float), ends)
+            found[name] = np.divide(values, busy, out=np.zeros_like(values), where=busy > _ROUNDING)
+        panels.append(Panel(title, _lines(ends, found)))
+    return Picture(panels, is_over_time=True)
+
+
+def memory(run: RunData) -> Picture:
+    """Draw the KV blocks that requests hold at each engine, and how many there are."""
+    steps, ends = _steps(run)
+    found = {
+        name: _mean(mine, mine["num_used_blocks"].to_numpy(float), ends)
+        for name, mine in steps.groupby("client", sort=False)
+    }
+    clients = run.table("clients")
+    there = clients[clients["client"].isin(list(found))]["num_gpu_blocks"]
+    limits = [Limit(each, f"{each:,} blocks") for each in sorted(set(there.tolist()) - {0})]
+    return Picture([Panel("KV blocks held", [*_lines(ends, found), *limits])], is_over_time=True)
+
+
+def _steps(run: RunData) -> tuple[Any, Array]:
+    """Return the table of steps, and intervals. Raises ScenarioError for a run without steps."""
+    steps = run.table("steps")
+    if steps.empty:
+        raise ScenarioError("no engine took a step, so there are no batches to draw")
+    return steps, edges(float(steps["end"].max()))
+
+
+def _mean(rows: Any, values: Array, ends: Array) -> Array:
+    return means(rows["start"].to_numpy(float), rows["end"].to_numpy(float), values, ends)
+
+
+def _inside(rows: Any, entered: str, left: str, ends: Array) -> Array:
+    return number_inside(rows[entered].to_numpy(float), rows[left].to_numpy(float), ends)
+
+
+def _lines(ends: Array, found: Mapping[Any, Array]) -> list[Mark]:
+    """Return a line a client; of many their mean, and the range from the lowest to the highest."""
+    at = middles(ends)
+    if len(found) <= _MOST_LINES:
+        named = zip(found.items(), COLOURS, strict=False)
+        return [Line(at, values, str(name), colour) for (name, values), colour in named]
+    table = np.stack(list(found.values()))
+    title = f"mean of {len(found)} clients, and their range"
+    return [Band(at, table.min(axis=0), table.max(axis=0)), Line(at, table.mean(axis=0), title)]
+
+
+def load(run: RunData) -> Picture:
+    """Draw arrivals, finished and failed requests a second, and requests in flight."""
+    requests = run.table("requests")
+    arrived = requests["arrival_time"].to_numpy(float)
+    finished = requests["finished_at"].to_numpy(float)
+    is_done = (requests["status"] == "finished").to_numpy(bool)
+    ends = edges(float(np.nanmax(finished, initial=arrived.max(initial=0.0))))
+    at = middles(ends)
+    lines = [
+        Line(at, rates(arrived, ends), "arrive", COLOURS[0]),
+        Line(at, rates(finished[is_done], ends), "finish", COLOURS[2]),
+    ]
+    if not is_done.all():
+        lines.append(Line(at, rates(finished[~is_done], ends), "fail", LIMIT_COLOUR))
+    inside = Line(at, number_inside(arrived, finished, ends), "in flight", COLOURS[1])
+    panels = [Panel("requests a second", lines), Panel("requests in flight", [inside])]
+    return Picture(panels, is_over_time=True)
+
+
+def transfers(run: RunData) -> Picture:
+    """Draw bytes a second by kind of transfer, and the time that the slowest take.
+
+    Raises ScenarioError for a run in which no entries moved.
+    """
+    if not run.has("transfers"):
+        raise ScenarioError("no KV entries went from one place to another, so there is nothing")
+    table = run.table("transfers")
+    ends = edges(float(table["end"].max()))
+    at = middles(ends)
+    moves, times = [], []
+    for (kind, mine), colour in zip(table.groupby("kind"), COLOURS, strict=False):
+        start, end = mine["start"].to_numpy(float), mine["end"].to_numpy(float)
+        moved = np.nan_to_num(mine["num_bytes"].to_numpy(float)) / 1e9
+        took = end - start
+        speed = np.divide(moved, took, out=np.zeros_like(moved), where=took > 0)
+        name = str(kind).replace("_", " ")
+        moves.append(Line(at, means(start, end, speed, ends), name, colour))
+        times.append(Line(at, percentiles(start, 1e3 * took, ends, 99.0), name, colour))
+    panels = [Panel("moved, GB/s", moves), Panel("time of a transfer, ms, p99 by start", times)]
+    return Picture(panels, is_over_time=True)
+
+
+def power(run: RunData) -> Picture:
+    """Draw the watts of each client and of all.
+
+    Raises ScenarioError for a run without GPUs, or without a saved table over time.
+    """
+    table = run.table("over_time")
+    if "power" not in table:
+        raise ScenarioError("no client has GPUs whose power is known, so there are no watts")
+    watts = table.pivot_table(index="start", columns="client", values="power", sort=False)
+    names, at = list(watts.columns), watts.index.to_numpy(float)
+    lines = []
+    if len(names) <= len(COLOURS):
+        for name, colour in zip(names, COLOURS, strict=False):
+            lines.append(Line(at, watts[name].to_numpy(), str(name), colour, is_stepped=True))
+    if len(names) > 1:
+        of_all = watts.sum(axis=1).to_numpy()
+        lines.append(Line(at, of_all, "all", "#555555", ":", is_stepped=True))
+    return Picture([Panel("power, W", lines)], is_over_time=True)
+
 
 MOST_BESIDE = 4  # columns that can be read
 

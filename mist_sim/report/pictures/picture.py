@@ -18,7 +18,7 @@ import numpy as np
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.output import output_file
-from mist_sim.report.elements.cells import who
+from mist_sim.report.elements import who
 from mist_sim.report.pictures.marks import Bars, Cells, Limit, Line, Mark, Span, text_of
 from mist_sim.report.pictures.style import (
     COLOURS,

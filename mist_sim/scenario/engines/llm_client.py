@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, ParamSpec, Protocol, cast, overload
 
 from mist_sim.clients import EngineConfig, LlmClient
-from mist_sim.clients.engine_checks import AUTO_LENGTH
-from mist_sim.clients.kv_cache import KvCacheConfig
-from mist_sim.clients.kv_cache.capacity import NoRoomError
-from mist_sim.clients.scheduling import (
-    SCHEDULERS,
-    ChunkedScheduler,
-    ContinuousScheduler,
-    Scheduler,
+from mist_sim.clients.engine.queued.form import queue_form
+from mist_sim.clients.engine_checks import AUTO_LENGTH, against_loads
+from mist_sim.clients.engine_rules import EngineRules
+from mist_sim.clients.kv_cache import (
+    EngineMemory,
+    KvCacheConfig,
+    SwapSpace,
+    cache_tiers,
+    kv_block_bytes,
+    num_gpu_blocks,
+    swap_space,
 )
+from mist_sim.clients.kv_cache.capacity import NoRoomError
+from mist_sim.clients.kv_cache.lane_memory import LaneMemory, lane_memory
+from mist_sim.clients.kv_cache.profile_run import SAMPLER_BYTES, Needs, ProfileRun, num_graphs
+from mist_sim.clients.resharding import ReshardingClient, ShardSizes
+from mist_sim.clients.resharding_options import HOST_MEMORY
+from mist_sim.clients.rules import page_rules
+from mist_sim.clients.scheduling import SCHEDULERS, ChunkedScheduler, ContinuousScheduler, Scheduler
 from mist_sim.clients.scheduling.whole_prompts.base import WholePromptScheduler
 from mist_sim.clients.traits import ROLES, TimesOrigin
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
-from mist_sim.hardware.collectives.spans import ONE_NODE, Spans
-from mist_sim.hardware.drafter import Drafter
-from mist_sim.hardware.kernel_choice import KernelChoice
+from mist_sim.hardware.collectives import ONE_NODE, Spans
+from mist_sim.hardware.devices.device_loading import fitted_gpus
+from mist_sim.hardware.devices.memory import MemoryTier
+from mist_sim.hardware.drafter import Drafter, shared_groups
+from mist_sim.hardware.kernel_choice import KernelChoice, deployment_of
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.power_cap import cap_warnings, with_power_limit
 from mist_sim.hardware.predictors import PREDICTORS, PipelinePredictor
@@ -39,22 +52,16 @@ from mist_sim.hardware.setting import (
     Setting,
     comparable,
 )
+from mist_sim.metrics.assumptions import HOST_COPIES
 from mist_sim.models import ModelSpec, check_generates, load_model
-from mist_sim.models.moe_backends import rows_computed
+from mist_sim.models.adapters import AT_ONCE, AdapterMoves, adapter_moves
+from mist_sim.models.expert_padding import is_padded
+from mist_sim.models.kv_groups import KvGroups
+from mist_sim.models.moe_backends import MoeBackend, expert_format, rows_computed
+from mist_sim.models.spec import rank_part
 from mist_sim.scenario.engines.all_reduce import with_all_reduce
-from mist_sim.scenario.engines.default_overhead import parse_time
 from mist_sim.scenario.engines.engine_hosts import with_host
-from mist_sim.scenario.engines.engine_kernels import kernel_choice, unlike_timed
-from mist_sim.scenario.engines.engine_memory import (
-    LOADS,
-    engine_memory,
-    host_copies,
-    of_a_lane,
-    with_loads,
-    with_longer_blocks,
-    with_state_pages,
-)
-from mist_sim.scenario.engines.resharding import resharding
+from mist_sim.scenario.engines.engine_version import EXPERTS, SAMPLER
 from mist_sim.scenario.engines.server_defaults import server_limits
 from mist_sim.scenario.engines.server_start import (
     LENGTH,
@@ -63,17 +70,369 @@ from mist_sim.scenario.engines.server_start import (
     check_length,
     check_start,
     context_length,
+    longest_that_fits,
     most_sequences,
     older_versions,
 )
-from mist_sim.scenario.engines.signatures import taking
-from mist_sim.scenario.engines.state_caching import MODE
-from mist_sim.scenario.engines.step_times import is_made_here, step_times
+from mist_sim.scenario.engines.state_caching import MODE, state_caching
+from mist_sim.scenario.engines.step_times import (
+    StepTimes,
+    is_made_here,
+    kernel_choice,
+    parse_time,
+    step_times,
+    unlike_timed,
+)
 from mist_sim.scenario.engines.version_defaults import scheduler_options, with_version_defaults
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.version_origins import imitated
-from mist_sim.scenario.engines.what_fits import what_fits
 from mist_sim.stages import Decode, Prefill
+
+
+def engine_memory(
+    config: EngineConfig,
+    model: ModelSpec,
+    cluster: Cluster,
+    scheduler: Scheduler,
+    times: StepTimes,
+    longest: int,
+) -> EngineMemory:
+    """Return the KV cache of an engine. Raises ScenarioError if there is no room.
+
+    longest: tokens of the longest prompt, which a scheduler without a limit takes in one step.
+    """
+    draft = times.drafter
+    kv_cache = config.kv_cache
+    num_tokens = getattr(scheduler, "max_num_batched_tokens", longest)
+    sizes: dict[str, Any] = {
+        "max_num_batched_tokens": num_tokens,
+        "max_num_seqs": scheduler.max_num_seqs,
+    }
+    decodes = scheduler.max_num_seqs * (1 + config.num_drafts)
+    needs = Needs(
+        profile=_profile(config),
+        num_graphs=num_graphs(times.graphs, decodes),
+        moe_backend=config.moe_backend or _experts_of(config, model, cluster),
+        lora=config.lora,
+        images=config.images,
+        language_model_only=config.language_model_only,
+    )
+    blocks = num_gpu_blocks(kv_cache, model, cluster, **sizes, drafter=draft, needs=needs)
+    return EngineMemory(
+        num_gpu_blocks=blocks,
+        kv_groups=_groups(config, model, cluster, draft),
+        cache_tiers=cache_tiers(kv_cache, model, cluster),
+        swap_space=_swap_space(scheduler, kv_cache, model, cluster),
+        kv_block_bytes=kv_block_bytes(kv_cache, model, cluster),
+        num_layers=model.num_layers,
+        adapter_moves=_adapter_moves(config, model, cluster),
+        kv_entries=model.kv_entries,
+    )
+
+
+def _profile(config: EngineConfig) -> ProfileRun:
+    """Return what the version's profile finds, with the sampler of the engine."""
+    version = version_of(config.engine)
+    said = config.sampling.sampler if config.sampling else None
+    sampler = said or version.default(SAMPLER)
+    return replace(version.profile, sampler_bytes=SAMPLER_BYTES[sampler])
+
+
+def _experts_of(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> MoeBackend | None:
+    """Return the version's kernel of experts that a kernel pads; None for others."""
+    if not is_padded(model):
+        return None
+    choices = version_of(config.engine).default(f"{EXPERTS}{expert_format(model)}")
+    chosen: MoeBackend | None = choices.of(deployment_of(model, cluster))
+    return chosen
+
+
+LOADS = "kv_cache.tiers.loads_in_step"
+
+
+def with_loads(config: EngineConfig) -> EngineConfig:
+    """Return an engine whose tiers say whether a step waits for loads.
+
+    A step does where the tiers leave it open, unless an option or a topology rules it out. Tiers
+    have a place (`MemoryTier.at`) on a topology only.
+    """
+    tiers = config.kv_cache.tiers
+    if all(tier.loads_in_step is not None for tier in tiers):
+        return config
+    in_step = not against_loads(config) and all(tier.at is None for tier in tiers)
+    decided = tuple(replace(tier, loads_in_step=in_step) for tier in tiers)
+    return replace(config, kv_cache=replace(config.kv_cache, tiers=decided))
+
+
+def host_copies(tiers: Sequence[MemoryTier], gpu: GpuSpec) -> Iterator[str]:
+    """Yield the tiers that are read at the full rate of a GPU's host link, as results have it."""
+    for tier in tiers:
+        if tier.read_bandwidth is None and tier.at in (None, "host"):
+            yield f"{HOST_COPIES}{tier.name} at {gpu.from_host / 1e9:g} GB/s a GPU"
+
+
+def _adapter_moves(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> AdapterMoves:
+    if config.lora is None:
+        return AT_ONCE
+    bandwidth = cluster.gpu.from_host
+    return adapter_moves(model, config.lora, cluster.tensor_parallel_size, bandwidth)
+
+
+def _groups(
+    config: EngineConfig, model: ModelSpec, cluster: Cluster, draft: Drafter | None
+) -> KvGroups | None:
+    """Return the groups of layers that share pages; None if all layers share a page."""
+    if not model.layers:
+        return shared_groups(model, draft) if model.sliding_window else None
+    layout = model.cache_layout(cluster.tensor_parallel_size)
+    if not layout.has_groups:
+        return None
+    if not layout.has_states:
+        return layout.groups
+    caching = state_caching(config, model, cluster, layout)
+    return replace(layout.groups, state_cache=caching.mode, saves_inside=caching.saves_inside)
+
+
+def with_state_pages(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> EngineConfig:
+    """Return an engine whose blocks are as long as the states of its model require.
+
+    A block's entries take at least the bytes of a state (see `CacheLayout`). Prefixes are cached
+    where states are kept.
+    """
+    layout = model.cache_layout(cluster.tensor_parallel_size) if model.layers else None
+    if layout is None or not layout.has_states:
+        if config.kv_cache.mamba_cache_mode is not None:
+            raise ScenarioError(
+                f"{MODE} must be left out for {model.name}, no layer of which keeps a state, got "
+                f"{config.kv_cache.mamba_cache_mode}"
+            )
+        return config
+    caching = state_caching(config, model, cluster, layout)
+    kv_cache = replace(
+        config.kv_cache,
+        block_size=caching.block_size,
+        enable_prefix_caching=caching.mode != "none",
+        mamba_cache_mode=caching.mode,
+    )
+    return replace(config, kv_cache=kv_cache)
+
+
+def with_longer_blocks(config: EngineConfig) -> EngineConfig:
+    """Return an engine whose blocks hold the tokens of all ranks that share out a context.
+
+    On each of them a block has `block_size` of these (vLLM: `KVCacheManager` multiplies the block
+    size by `dcp_world_size`).
+    """
+    size, kv_cache = config.decode_context_parallel_size, config.kv_cache
+    if size == 1:
+        return config
+    return replace(config, kv_cache=replace(kv_cache, block_size=size * kv_cache.block_size))
+
+
+def of_a_lane(memory: EngineMemory, config: EngineConfig, rules: EngineRules) -> LaneMemory:
+    """Return the part of an engine's KV cache into which each request has to fit."""
+    num_ranks, ahead = config.pipeline_parallel_size, bool(config.async_scheduling)
+    form = queue_form(rules, memory, num_ranks, config.no_batch_queue, ahead=ahead)
+    return lane_memory(
+        memory,
+        config.kv_cache,
+        1 if form else num_ranks,
+        drafting=config.speculative_config,
+        swaps=memory.swap_space is not None,
+        page_rules=page_rules(config, rules, form),
+    )
+
+
+def _swap_space(
+    scheduler: Scheduler, config: KvCacheConfig, model: ModelSpec, cluster: Cluster
+) -> SwapSpace | None:
+    """Return the swap space of an engine; None if its scheduler does not swap."""
+    if scheduler.swaps:
+        return swap_space(config, model, cluster)
+    if config.swap_space is not None:
+        raise ScenarioError(
+            "kv_cache must have no swap_space, since nothing is swapped with "
+            "scheduler.preemption: recompute"
+        )
+    return None
+
+
+_GIB = 2**30
+
+
+def resharding(
+    config: EngineConfig,
+    model: ModelSpec,
+    cluster: Cluster,
+    parts: Mapping[str, Any],
+    make: Callable[[EngineConfig], LlmClient],
+) -> Callable[[str], LlmClient]:
+    """Return a function that makes a client, by name, with a separate layout for prompts.
+
+    config, cluster, parts: of the layout for answers. make: makes a client of other options. Raises
+    ScenarioError if the model does not fit in the layout for prompts, or the buffer cannot hold one
+    prompt.
+    """
+    options = config.resharding
+    if options is None:
+        raise ScenarioError("resharding must be given")
+    tensor, pipeline = options.tensor_parallel_size, options.pipeline_parallel_size
+    other = replace(
+        config,
+        resharding=None,
+        async_scheduling=False,
+        all_reduce=config.all_reduce if tensor > 1 else None,
+        tensor_parallel_size=tensor,
+        pipeline_parallel_size=pipeline,
+    )
+    try:
+        prefill = make(other).layout
+    except ScenarioError as error:
+        raise ScenarioError(
+            f"resharding, TP {tensor} x PP {pipeline} for prompts: {error}"
+        ) from None
+    block_bytes = model.kv_bytes_per_token * config.kv_cache.block_size
+    sizes = ShardSizes(
+        prefill_weights=_weights(model, tensor, pipeline),
+        decode_weights=_weights(
+            model, cluster.tensor_parallel_size, cluster.pipeline_parallel_size
+        ),
+        block_bytes=block_bytes,
+        gpus=tensor * pipeline,
+        host_memory=(options.host_memory or HOST_MEMORY) * cluster.num_gpus,
+        host_bandwidth=options.host_bandwidth or cluster.gpu.from_host,
+    )
+    if options.buffers:
+        _check_buffer(sizes, config, prefill.memory.num_tokens)
+    return lambda name: ReshardingClient(
+        name, config, options=options, sizes=sizes, prefill=prefill, **parts
+    )
+
+
+def _weights(model: ModelSpec, tensor: int, pipeline: int) -> float:
+    """Return the bytes of weights on the GPU that has most of them."""
+    parts = [rank_part(model, rank, pipeline) for rank in range(pipeline)]
+    return float(max(part.weight_bytes_per_rank(tensor) for part in parts))
+
+
+def _check_buffer(sizes: ShardSizes, config: EngineConfig, num_tokens: int) -> None:
+    """Raise ScenarioError for a buffer that cannot hold the longest prompt.
+
+    num_tokens: that a lane of the layout for prompts holds.
+    """
+    longest = min(num_tokens, config.max_model_len or num_tokens)
+    size = config.kv_cache.block_size
+    need = -(-longest // size) * sizes.block_bytes
+    if sizes.host_memory < need:
+        raise ScenarioError(
+            f"resharding.host_memory must hold one prompt: {longest} tokens have "
+            f"{need / _GIB:.2f} GiB of KV entries, got {sizes.host_memory / _GIB:.2f} GiB in all; "
+            "raise it or lower max_model_len"
+        )
+
+
+P = ParamSpec("P")
+
+
+class Maker(Protocol[P]):
+    """A client of a name, from a config or from its options."""
+
+    @overload
+    def __call__(self, name: str, config: EngineConfig, /) -> LlmClient: ...
+    @overload
+    def __call__(self, name: str, /, *args: P.args, **kwargs: P.kwargs) -> LlmClient: ...
+
+
+def taking(
+    config_type: Callable[P, EngineConfig],
+) -> Callable[[Callable[..., LlmClient]], Maker[P]]:
+    """Tell type checkers and `help` that a function takes the options of a config."""
+
+    def signed(function: Callable[..., LlmClient]) -> Maker[P]:
+        first = list(inspect.signature(function).parameters.values())[:2]
+        options = inspect.signature(config_type).parameters.values()
+        signature = inspect.Signature([*first, *options], return_annotation="LlmClient")
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        return cast("Maker[P]", function)
+
+    return signed
+
+
+_WIDEST = 8  # GPUs of a node
+_WEIGHTS = ("fp8", "int4")  # int4: as AWQ and GPTQ store them
+
+Change = dict[str, Any]
+
+
+def what_fits(
+    config: EngineConfig,
+    memory_of: Callable[[EngineConfig], LaneMemory],
+    least: int | None = None,
+) -> str:
+    """Return changes of an engine that give it room, with the tokens that its KV cache then has.
+
+    memory_of: its KV cache; raises ScenarioError if there is no room for one. least: tokens of the
+        longest request; None: they are not known, and changes that hold the model's longest context
+        are named beside those that hold less.
+    Single changes, or pairs of them if no single one does; empty if no pair does either.
+    """
+    ways = [list(each) for each in (_widths(config), _formats(config), _larger_gpus(config))]
+    found = [text for way in ways for text in _with_room(config, memory_of, way, least)]
+    if not found:
+        for i, j in ((0, 1), (0, 2), (1, 2)):
+            both = [first | second for first in ways[i][-1:] for second in ways[j]]
+            found += _with_room(config, memory_of, both, least)
+    return " or ".join(found)
+
+
+def _with_room(
+    config: EngineConfig,
+    memory_of: Callable[[EngineConfig], LaneMemory],
+    changes: list[Change],
+    least: int | None,
+) -> Iterator[str]:
+    """Yield the first of some changes that gives room, and the first that gives enough."""
+    is_first = True
+    for change in changes:
+        try:
+            memory = memory_of(replace(config, **change))
+        except ScenarioError:
+            continue
+        enough = _context(config) if least is None else least
+        is_enough = longest_that_fits(memory, enough) == enough
+        if is_enough or (is_first and least is None):
+            told = " with ".join(f"{name} {value}" for name, value in change.items())
+            weights = "AWQ or GPTQ weights, " if "int4" in change.values() else ""
+            yield f"{told} ({weights}KV cache of {memory.num_tokens:,} tokens)"
+            is_first = False
+        if is_enough:
+            return
+
+
+def _context(config: EngineConfig) -> int:
+    """Return the tokens of the longest request that an engine takes."""
+    if isinstance(config.max_model_len, int) and config.max_model_len > 0:
+        return config.max_model_len
+    model = config.model
+    return (load_model(model) if isinstance(model, str) else model).max_position_embeddings
+
+
+def _widths(config: EngineConfig) -> Iterator[Change]:
+    width = config.tensor_parallel_size
+    while (width := 2 * width) <= _WIDEST:
+        yield {"tensor_parallel_size": width}
+
+
+def _formats(config: EngineConfig) -> Iterator[Change]:
+    said = _WEIGHTS.index(config.quantization) + 1 if config.quantization in _WEIGHTS else 0
+    yield from ({"quantization": name} for name in _WEIGHTS[said:])
+
+
+def _larger_gpus(config: EngineConfig) -> Iterator[Change]:
+    """Yield GPUs with more memory whose step times are fitted, the smallest first."""
+    own = load_gpu(config.gpu).memory
+    larger = {gpu.name: gpu.memory for gpu in fitted_gpus() if gpu.memory > own}
+    yield from ({"gpu": name} for name in sorted(larger, key=lambda name: (larger[name], name)))
 
 
 @taking(EngineConfig)

@@ -17,7 +17,7 @@ from mist_sim.models import ModelSpec
 from mist_sim.models.cache_layout import CacheLayout
 from mist_sim.models.kv_groups import StateCache
 from mist_sim.models.layers import mixers_of
-from mist_sim.models.mixers.linear_state import LinearMixer
+from mist_sim.models.mixers import LinearMixer
 from mist_sim.scenario.engines.version_names import version_of
 
 MODE = "kv_cache.mamba_cache_mode"

@@ -17,8 +17,7 @@ from pydantic import ValidationInfo
 
 from mist_sim.bounds import TEXT_LENGTH
 from mist_sim.errors import ScenarioError, brief, did_you_mean
-from mist_sim.inputs.files import is_there, names_in
-from mist_sim.inputs.texts import PLAIN
+from mist_sim.inputs import PLAIN, is_there, names_in
 from mist_sim.user_paths import user_path
 
 Folder = Path | None

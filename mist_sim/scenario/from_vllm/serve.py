@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from mist_sim.errors import cut
-from mist_sim.scenario.from_vllm import server_variables
+from mist_sim.scenario.from_vllm import server as server_variables
 from mist_sim.scenario.from_vllm.flags import Arity, Flag, flags_of
 from mist_sim.scenario.from_vllm.handlers import (
     adapter_flags,
@@ -26,11 +26,15 @@ from mist_sim.scenario.from_vllm.handlers import (
     transfer_flags,
 )
 from mist_sim.scenario.from_vllm.server import Handler, Server
-from mist_sim.scenario.from_vllm.tables.honoured import HONOURED, Honoured
-from mist_sim.scenario.from_vllm.tables.newer import marked
-from mist_sim.scenario.from_vllm.tables.refused import REFUSED
-from mist_sim.scenario.from_vllm.tables.renamed import RENAMED
-from mist_sim.scenario.from_vllm.tables.without_effect import SHORT_WITHOUT_EFFECT, WITHOUT_EFFECT
+from mist_sim.scenario.from_vllm.tables import (
+    HONOURED,
+    REFUSED,
+    RENAMED,
+    SHORT_WITHOUT_EFFECT,
+    WITHOUT_EFFECT,
+    Honoured,
+    marked,
+)
 from mist_sim.scenario.from_vllm.wrappers.charts import with_config
 
 COMMAND = "vllm serve"

@@ -13,7 +13,7 @@ from mist_sim.scenario.sections.clients import ClientPart
 from mist_sim.scenario.sections.workload import WorkloadSpec
 from mist_sim.stages import Decode, EncodeImages, Prefill
 from mist_sim.traces import NamesModels, TraceReader
-from mist_sim.traces.adapter_shares import BASE
+from mist_sim.traces.workload import BASE
 
 _LOOK_AT_NO_LOAD = (RandomRouter, RoundRobinRouter)
 

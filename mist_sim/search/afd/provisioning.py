@@ -23,8 +23,7 @@ from mist_sim.search.afd.mean_field import (
     mean_field_cycle,
     per_instance,
 )
-from mist_sim.search.afd.slot_load import SlotLoad
-from mist_sim.search.afd.slot_load_estimate import SlotLoadEstimate
+from mist_sim.search.afd.slot_load import SlotLoad, SlotLoadEstimate
 
 MOST_WORKERS = BUNDLE["attention_workers"]
 """Attention workers of an FFN worker, beyond which no ratio is searched."""

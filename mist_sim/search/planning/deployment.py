@@ -21,7 +21,7 @@ from mist_sim.models.model_loading import repository_of
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.engines.server_start import room_of_a_node
 from mist_sim.scenario.from_vllm.handlers.transfer_flags import KV_ROLES
-from mist_sim.scenario.from_vllm.tables.honoured import HONOURED
+from mist_sim.scenario.from_vllm.tables import HONOURED
 from mist_sim.scenario.loading import as_data
 
 _FIRST_PORT, _PROXY_PORT = 8100, 8000

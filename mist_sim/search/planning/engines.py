@@ -11,10 +11,9 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError, first_problem
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.machine import Machine
-from mist_sim.metrics.spending.cost import dollars_an_hour
+from mist_sim.metrics.spending import dollars_an_hour
 from mist_sim.scenario.startable import startable
-from mist_sim.search.designs.chunks import chunks_to_try
-from mist_sim.search.designs.design_fleet import Fleet
+from mist_sim.search.designs import Fleet, chunks_to_try
 from mist_sim.search.planning.question import Question
 from mist_sim.studies.built import Built
 

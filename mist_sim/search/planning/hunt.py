@@ -13,6 +13,11 @@ itself has passed over no cheaper solution.
 
 Rounds have a fixed number of runs, and work is counted in simulated requests, so that the answer
 depends neither on the machine nor on the number of cores.
+
+Estimated requests per second of an engine, to order the tries.
+
+Estimates only order the tries and exclude no candidate. They assume that every request has the mean
+lengths, and that an engine is as full as memory, seats and the limits allow.
 """
 
 from __future__ import annotations
@@ -20,22 +25,133 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import inf, isnan
+from math import ceil, inf, isnan, nan
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
+from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
-from mist_sim.metrics.latency import limit_title
+from mist_sim.hardware.machine import Machine
+from mist_sim.metrics.expected_errors import expected_ranges, is_far
+from mist_sim.metrics.latency import limit_of, limit_title, metric_of
+from mist_sim.metrics.requests import OTHERS
+from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.planning.demand import Demand
+from mist_sim.search.at_goodput import at_goodput, summary_at
+from mist_sim.search.goodput import GoodputOptions, search_goodputs
+from mist_sim.search.goodput_result import Goodput
+from mist_sim.search.planning.demand import Demand, own_demand
 from mist_sim.search.planning.engines import Engine
-from mist_sim.search.planning.estimates import Estimates
+from mist_sim.search.planning.plan_result import Confidence
 from mist_sim.search.planning.question import Question
 from mist_sim.search.planning.space import Candidate, scenario_of
-from mist_sim.search.planning.upper_bounds import Needs, alone, fewest, least_of
+from mist_sim.search.planning.upper_bounds import (
+    Least,
+    Needs,
+    alone,
+    fewest,
+    least_of,
+    least_of_client,
+    most,
+)
 from mist_sim.search.verdicts.trials import Trial, trial_data
+from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver
-from mist_sim.studies.task import Task
+from mist_sim.studies.rates import Rates
+from mist_sim.studies.task import Row, Task
+from mist_sim.units import DURATION
+
+_TAIL = 1.5  # waits that nine in ten are below, over the mean, about: prompts differ in length
+_BETWEEN = 0.9  # estimated share of the better of together and apart that hybrids and bundles reach
+_STEP = 1.15  # from one number of sequences to the next
+
+
+@dataclass
+class Estimates:
+    """Estimates for one demand; each engine is asked once."""
+
+    demand: Demand
+    _known: dict[tuple[int, str, int | None], float] = field(default_factory=dict)
+
+    def rate(self, candidate: Candidate) -> float:
+        """Return about how many requests a second a candidate serves within the limits."""
+        engine, first, second = candidate.engine, candidate.first, candidate.second
+        if candidate.design == "together":
+            chunk = candidate.chunks[0] if candidate.chunks else None
+            return first * self._of(engine, "both", chunk)
+        if candidate.design == "reshard":
+            stages = self._of(engine, "prompts"), self._of(engine, "answers")
+            return first / sum(1 / rate for rate in stages) if min(stages) else 0.0
+        apart = min(first * self._of(engine, "prompts"), second * self._of(engine, "answers"))
+        if candidate.design == "apart":
+            return apart
+        if candidate.design == "afd":
+            return _BETWEEN * apart
+        both = first * self._of(engine, "both", candidate.chunks[0])
+        both += second * self._of(engine, "both", candidate.chunks[1])
+        return _BETWEEN * max(both, apart)
+
+    def _of(self, engine: Engine, what: str, chunk: int | None = None) -> float:
+        key = id(engine), what, chunk
+        if key not in self._known:
+            if what == "both":
+                found = self._fullest(engine, chunk or engine.client.max_model_len)
+            elif what == "prompts":
+                found = self._prompts(engine)
+            else:
+                found = self._fullest(engine, None)
+            self._known[key] = found
+        return self._known[key]
+
+    def _prompts(self, engine: Engine) -> float:
+        """Return the prompts per second at which waits stay below the limit on TTFT."""
+        seconds = engine.step_time(StepBatch(chunks=((round(self.demand.mean_prompt) or 1, 0),)))
+        limit = self.demand.limits.ttft
+        if limit is None:
+            return 1 / seconds
+        spare = max(limit - seconds, 0.0)
+        return spare / (spare + _TAIL * seconds) / seconds
+
+    def _fullest(self, engine: Engine, chunk: int | None) -> float:
+        """Return the requests a second of an engine with the best number of sequences.
+
+        chunk: tokens of a step; None: prompts are computed by others.
+        """
+        tokens = self.demand.mean_prompt + self.demand.mean_answer
+        most = min(engine.client.scheduler.max_num_seqs, engine.kv_tokens / tokens)
+        if chunk is not None:
+            most = min(most, chunk - 1)
+        best, number = 0.0, 1.0
+        while number <= most:
+            best = max(best, self._with(engine, int(number), chunk))
+            number = max(number * _STEP, number + 1)
+        if chunk is not None:
+            best = min(best, self._prompts(engine))
+        return best
+
+    def _with(self, engine: Engine, number: int, chunk: int | None) -> float:
+        """Return the requests a second with so many sequences; 0 where a limit is not kept."""
+        demand = self.demand
+        answer = max(demand.mean_answer, 1.0)
+        context = round(number * (demand.mean_prompt + answer / 2))
+        seconds = engine.step_time(StepBatch(num_decodes=number, context_sum=context))
+        if chunk is not None:
+            pieces = ceil(demand.mean_prompt / max(chunk - number, 1))
+            size = max(round(demand.mean_prompt / pieces), 1)
+            mixed = engine.step_time(
+                StepBatch(chunks=((size, 0),), num_decodes=number, context_sum=context)
+            )
+            often = number / answer * pieces  # steps with a prompt for each step
+            if often > 1:  # prompts wait for one another
+                seconds = mixed * often
+            else:
+                seconds += often * (mixed - seconds)
+        whole = demand.limits.e2el
+        limit = demand.limits.tpot if demand.limits.tpot is not None else inf
+        if seconds > limit or (whole is not None and seconds * answer > whole):
+            return 0.0
+        return number / (answer * seconds)
+
 
 _ROUND = 4  # runs at a time: two rounds of two cores, one of four
 _LONG_ROUND = 2  # of those longer than usual
@@ -454,3 +570,197 @@ def _may_change(best: Tried | None, candidate: Candidate) -> bool:
         return True
     price = best.candidate.price
     return candidate.price < price or (candidate.price == price and not best.attained)
+
+
+class Load(NamedTuple):
+    """Requests per second that arrive, and that the engines serve at most (infinite: no bound)."""
+
+    arriving: float
+    most: float
+
+
+def proved_load(scenario: Scenario) -> Load | None:
+    """Return the arrival rate at a scenario's engines, and a proved bound of the rate they serve.
+
+    None where nothing is proved: without a rate (closed loops), where clients fail, start or change
+    during the run, and of engines without a bound (see `upper_bounds`).
+    """
+    built = Built(scenario)
+    simulation = built.simulation
+    if simulation.lifecycle is not None or simulation.reconfigure is not None:
+        return None
+    engines = engines_of(built)
+    if engines is None:
+        return None
+    try:
+        rate = Rates(scenario, built).own
+    except ScenarioError:
+        return None
+    least, numbers = engines
+    return Load(rate, most(least, own_demand(built, rate), numbers))
+
+
+def engines_of(built: Built) -> tuple[Least, Needs] | None:
+    """Return bounds of a scenario's engines, and their numbers by role.
+
+    Engines of several kinds count as one kind with the best of each. None if one of them has no
+    proved bound.
+    """
+    found: list[tuple[Least, str | None]] = []
+    for client in built.simulation.clients:
+        machine = client.traits.machine
+        if machine is None and client.traits.times is None:
+            continue
+        if not isinstance(machine, Machine):
+            return None
+        least = least_of_client(client, machine)
+        if least is None:
+            return None
+        found.append((least, client.traits.role))
+    if not found:
+        return None
+    kinds = [least for least, _ in found]
+    best = Least(
+        token=min(each.token for each in kinds),
+        matrices=min(each.matrices for each in kinds),
+        key=min(each.key for each in kinds),
+        seats=max(each.seats for each in kinds),
+        per_step=max(each.per_step for each in kinds),
+    )
+    prompts = sum(role != "decode" for _, role in found)
+    answers = sum(role != "prefill" for _, role in found)
+    return best, Needs(len(found), prompts, answers)
+
+
+_LONG_RUN = 3000  # requests of a run with reported figures, so that its ramp counts for little
+_TOLERANCE = 0.05  # of the goodput, by which headroom is told
+_GOODPUT_RUN = 10_000  # requests of the longest run of that search
+
+
+@dataclass(frozen=True)
+class Refining:
+    """Runs of single scenarios. is_steady: whether the workload may be longer than it stands."""
+
+    question: Question
+    driver: Driver
+    is_steady: bool
+
+    def figures(self, cases: Mapping[str, Scenario]) -> dict[str, dict[str, Any]]:
+        """Return the summaries of runs by name; limits are of the share that has to be good.
+
+        Dollars and joules a token are of the rate that is asked for, without ramp and end.
+        """
+        tasks = []
+        target = self.question.target
+        shares = {share.group or 0: 100 * share.asked for share in target.shares.values()}
+        percentiles: dict[str, Any] = {"slo.percentiles": [100 * target.attainment]}
+        if target.slo.itl is not None:  # of gaps, no share of requests: it keeps its percentiles
+            at = {name: DURATION.format(limit) for name, limit in target.slo.figures.items()}
+            percentiles |= {"slo.itl": None, "slo.at": at}
+        for place, name in enumerate(target.slo.classes, start=1):
+            percentiles[f"slo.classes.{name}.percentiles"] = [shares[place]]
+        for name, scenario in cases.items():
+            changes: dict[str, Any] = dict(percentiles)
+            if self.is_steady:
+                number = max(self.question.num_requests, _LONG_RUN)
+                changes["workload.lengths.num_requests"] = number
+            data = as_data(Scenario.from_dict(as_data(scenario), changes))
+            tasks.append(
+                Task((name, "figures"), summary_at, (data, scenario.seed, self.question.rate))
+            )
+        rows = self.driver.run(tasks, keep_errors=True)
+        return {str(row.key[0]): _asked(row.result) for row in rows if row.failure is None}
+
+    def goodput(self, scenario: Scenario) -> Goodput:
+        """Return the goodput of a scenario, near enough for its headroom."""
+        options = self.question.options
+        most = max(_GOODPUT_RUN, self.question.target.least_requests)
+        how = GoodputOptions(
+            attainment=options.attainment,
+            tolerance=_TOLERANCE,
+            most_requests=options.most_requests and min(options.most_requests, most),
+            usual_requests=_GOODPUT_RUN,
+            as_is=options.as_is,
+        )
+        (found,) = search_goodputs([Built(scenario)], how, self.driver)
+        if isinstance(found, Row):
+            raise ScenarioError(str(found.failure))
+        return found
+
+    def at_goodput(self, scenario: Scenario, goodput: Goodput) -> dict[str, Any] | None:
+        """Return the spending of a run at the goodput (`spending_at`); None without goodput."""
+        if isnan(goodput.rate):
+            return None
+        task = at_goodput(("at goodput", "figures"), Built(scenario), goodput)
+        (row,) = self.driver.run([task], keep_errors=True)
+        return row.result if row.failure is None else None
+
+    def one_less(
+        self, fewer: Mapping[str, Candidate | None], tried: Mapping[Candidate, Tried]
+    ) -> dict[str, dict[str, Any]]:
+        """Return the effect of losing one engine of a candidate, by kind of engine.
+
+        fewer: `Candidate.without_one`. tried: the runs of these.
+        `good`: the share of good requests in a run until the verdict is known, 0 if no engine is
+        left. `attains`: whether that is enough; only an estimate if `undecided`. `slo`: as
+        in a summary.
+        """
+        trials: dict[str, Trial] = {}
+        cases: dict[str, Scenario] = {}
+        found: dict[str, dict[str, Any]] = {}
+        for name, left in fewer.items():
+            trial = tried[left].trial if left is not None else None
+            if left is None or trial is None:
+                found[name] = {"good": 0.0, "slo": {}, "nobody": True, "attains": False}
+            else:
+                trials[name], cases[name] = trial, scenario_of(left, self.question)
+        for name, summary in self.figures(cases).items():
+            trial = trials[name]
+            good = trial.attainment if trial.is_steady else nan
+            found[name] = {
+                "good": summary["good_request_fraction"] if isnan(good) else good,
+                "slo": summary["slo"],
+                "nobody": False,
+                "unstable": bool(summary["unstable"]),
+                "attains": trial.seems_attained,
+                "undecided": trial.attained is None or bool(doubt_of(trial)),
+            }
+        return found
+
+
+def doubt_of(trial: Trial) -> str:
+    """Return why limits kept in a run of the workload as it stands may not last; "" if they do."""
+    if trial.stability == "too short to tell":
+        return (
+            "Too short to tell whether the engines keep up with the arrivals: the workload has too "
+            "few requests, or they take too large a part of it. More requests would tell."
+        )
+    if trial.stability == "unstable":
+        return "Unstable: more work arrives than the engines can do; a longer workload would wait."
+    return ""
+
+
+def _asked(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return a summary without the limits that no request has, since all are of classes."""
+    classes = summary.get("classes")
+    if not classes or OTHERS in classes:
+        return summary
+    slo = {name: each for name, each in summary["slo"].items() if "." in limit_of(name)[0]}
+    return {**summary, "slo": slo}
+
+
+def confidence_of(summary: Mapping[str, Any], *, kept: bool = True) -> Confidence:
+    """Return how certain the verdict on the limits is, given the error of the step times.
+
+    summary: of a run with `slo`. Ranges are those of means, as in `verdict_of`.
+    """
+    ranges = expected_ranges(summary)
+    limits = summary.get("slo", {})
+    if not limits or any(ranges.get(metric_of(name)) is None for name in limits):
+        return "unsure"
+    verdicts = {found["verdict"] for found in limits.values()}
+    if not kept:
+        return "sure" if "miss" in verdicts and not is_far(summary) else "likely"
+    if "miss" in verdicts:
+        return "unsure"
+    return "likely" if "within error" in verdicts or is_far(summary) else "sure"

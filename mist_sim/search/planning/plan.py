@@ -17,16 +17,15 @@ from mist_sim.metrics.tables.saved_findings import UnansweredError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.scenario.startable import told_to_start
-from mist_sim.search.binding.what_binds import search_binding
-from mist_sim.search.designs.assumed_fabric import whose_nodes
+from mist_sim.search.binding import search_binding
+from mist_sim.search.designs import whose_nodes
 from mist_sim.search.planning.demand import demand_of
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.engines import Shop, engines_of
-from mist_sim.search.planning.hunt import Budget, Hunt, Tried
+from mist_sim.search.planning.hunt import Budget, Hunt, Refining, Tried, doubt_of
 from mist_sim.search.planning.plan_result import Plan, Row
 from mist_sim.search.planning.plan_words import lines_of, runner_up
 from mist_sim.search.planning.question import PlanOptions, Question
-from mist_sim.search.planning.refining import Refining, doubt_of
 from mist_sim.search.planning.space import Candidate, candidates, scenario_of
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import studying

@@ -9,12 +9,11 @@ from typing import Any
 from mist_sim.errors import listed
 from mist_sim.metrics.expected_errors import WITHIN, expected_ranges
 from mist_sim.metrics.latency import limit_of, limit_title, metric_of
-from mist_sim.report.run.expected import error_range
+from mist_sim.report.run import error_range
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.planning.hunt import Tried
+from mist_sim.search.planning.hunt import Tried, confidence_of, doubt_of
 from mist_sim.search.planning.plan_result import Confidence, Line
 from mist_sim.search.planning.question import LEAST_OUTSTANDING, Question
-from mist_sim.search.planning.refining import confidence_of, doubt_of
 from mist_sim.search.planning.space import Candidate
 
 _COST, _ENERGY = "cost_per_million_output_tokens_usd", "energy_per_output_token_j"

@@ -6,14 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mist_sim.errors import ScenarioError
-from mist_sim.metrics.spending.cost import HOURS_A_MONTH
+from mist_sim.metrics.spending import HOURS_A_MONTH
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.designs.bundles import with_best_bundle
-from mist_sim.search.designs.design_fleet import Fleet
-from mist_sim.search.designs.hybrids import hybrid, ratios_to_try
-from mist_sim.search.designs.pure import in_two, without_sides
-from mist_sim.search.designs.resharded import with_best_pair
+from mist_sim.search.designs import (
+    Fleet,
+    hybrid,
+    in_two,
+    ratios_to_try,
+    with_best_bundle,
+    with_best_pair,
+    without_sides,
+)
 from mist_sim.search.planning.engines import Engine
 from mist_sim.search.planning.question import DESIGNS, LEAST_OUTSTANDING, Question
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.search.spaces.objectives import METRICS, OBJECTIVES, PERCENTILES
-from mist_sim.search.verdicts.percentiles import Percentile, percentiles_of
-from mist_sim.search.verdicts.request_times import check_attainment
+from mist_sim.search.verdicts.request_times import Percentile, check_attainment, percentiles_of
 from mist_sim.units import DURATION
 
 BUDGETS = {"max_gpus": "num_gpus", "max_usd_per_hour": "usd_per_hour", "max_watts": "watts"}

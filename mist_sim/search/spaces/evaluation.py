@@ -15,11 +15,10 @@ from math import isnan, nan
 from mist_sim.metrics.latency import limit_title
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.spaces.constraints import Constraints
-from mist_sim.search.spaces.fronts import Rival, dominates, rate_to_beat
 from mist_sim.search.spaces.objectives import Objective, at_goodput, at_rate
 from mist_sim.search.spaces.outcomes import Outcome
-from mist_sim.search.spaces.prepared import Prepared
-from mist_sim.search.spaces.space_runs import Runs
+from mist_sim.search.spaces.prepared import Prepared, Runs
+from mist_sim.search.spaces.space_result import Rival, dominates, rate_to_beat
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.task import Failure
 

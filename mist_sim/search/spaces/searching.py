@@ -15,16 +15,14 @@ from mist_sim.metrics.tables.saved_findings import UnansweredError
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.spaces.evaluation import Evaluation
-from mist_sim.search.spaces.fronts import front
 from mist_sim.search.spaces.objectives import Objective
-from mist_sim.search.spaces.prepared import Preparation, Prepared
+from mist_sim.search.spaces.prepared import Preparation, Prepared, Runs
 from mist_sim.search.spaces.space import Configuration, Space
-from mist_sim.search.spaces.space_result import SpaceSearch
-from mist_sim.search.spaces.space_runs import Runs
-from mist_sim.search.verdicts.percentiles import Percentile
+from mist_sim.search.spaces.space_result import SpaceSearch, front
+from mist_sim.search.verdicts.request_times import Percentile
 from mist_sim.studies.decided_question import named_files
 from mist_sim.studies.driver import studying
-from mist_sim.studies.executor import Executor
+from mist_sim.studies.task import Executor
 
 Method = Literal["exhaustive", "tpe", "nsga2"]
 METHODS: tuple[str, ...] = get_args(Method)

@@ -2,25 +2,79 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from mist_sim.bounds import COPIES
 from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.inputs import check_plain
 from mist_sim.scenario import Scenario
-from mist_sim.search.designs.bundles import bundles
-from mist_sim.search.designs.design_fleet import Fleet
-from mist_sim.search.designs.hybrids import hybrids
-from mist_sim.search.designs.proposal import Proposal
-from mist_sim.search.designs.pure import apart, together
-from mist_sim.search.designs.resharded import resharded
+from mist_sim.scenario.format import yaml_text
+from mist_sim.search.designs import Fleet, Proposal, apart, bundles, hybrids, resharded, together
 from mist_sim.search.planning.question import DESIGNS
-from mist_sim.search.spaces.constraints import Constraints
-from mist_sim.search.spaces.objectives import Objective
+from mist_sim.search.spaces.constraints import Constraints, constraints_of
+from mist_sim.search.spaces.objectives import Objective, objectives_of
 from mist_sim.studies.points import points_of
 from mist_sim.studies.task import Failure
+
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_RANGE = re.compile(rf"\s*({_NUMBER}):({_NUMBER})(?::(x?)({_NUMBER}))?(?:\s+(\S+))?\s*")
+_NEAR = 1e-9  # steps by which rounding may pass the last value
+
+
+def values_of(what: str, given: object) -> list[Any]:
+    """Return the values to try. given: a list, or a range as text (see `spread`).
+
+    what: for messages. Raises ScenarioError for others, and where there is none.
+    """
+    if isinstance(given, str):
+        return spread(what, given)
+    if isinstance(given, Mapping) or not isinstance(given, list | tuple) or not given:
+        raise ScenarioError(
+            f"{what}: must be a list of values, or a range such as 1:8, 1:8:2 or 128:2048:x2, got "
+            f"{brief(given)}"
+        )
+    return list(given)
+
+
+def spread(what: str, text: str) -> list[Any]:
+    """Return the values of a range: FIRST:LAST, FIRST:LAST:STEP or FIRST:LAST:xFACTOR.
+
+    A unit may follow, as in "10:40:10 /s". Whole numbers stay whole.
+    Raises ScenarioError for other texts, and ranges without an end or with too many values.
+    """
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise ScenarioError(
+            f"{what}: must be FIRST:LAST, FIRST:LAST:STEP or FIRST:LAST:xFACTOR, such as 1:8:2 or "
+            f"'10:40:10 /s', got {brief(text)}"
+        )
+    first, last, times, step, unit = match.groups()
+    low, high = float(first), float(last)
+    by = float(step) if step else 1.0
+    grows = by > 1 and low > 0 if times else by > 0
+    if not (grows and low <= high and all(map(isfinite, (low, high, by)))):
+        raise ScenarioError(
+            f"{what}: must go up from FIRST to LAST by a STEP > 0, or from FIRST > 0 by a "
+            f"FACTOR > 1, got {brief(text)}"
+        )
+    is_whole = all(float(each).is_integer() for each in (first, step or "1"))
+    found: list[Any] = []
+    value, number = low, 0
+    while value <= high + _NEAR * by:
+        if number >= COPIES:
+            raise ScenarioError(f"{what}: must give <= {COPIES} values, got {brief(text)}")
+        plain: int | float = round(value) if is_whole else float(f"{value:.10g}")
+        found.append(f"{plain} {unit}" if unit else plain)
+        number += 1
+        value = low * by**number if times else low + by * number
+    return found
+
 
 QUESTION = ("workload", "slo", "warmup", "seed", "replications")
 """Sections of a scenario that say what is asked for, rather than how it is served."""
@@ -173,3 +227,92 @@ def _proposals(kind: str, fleet: Fleet) -> list[Proposal]:
             raise problem
 
         return [Proposal(kind, refuse)]
+
+
+_KEYS = ("scenario", "vary", "cases", "designs", "constraints", "objectives")
+
+
+def read_space(
+    path: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    allow_programs: bool = True,
+) -> Space:
+    """Return the space of a YAML file.
+
+    overrides: values of its scenario by dotted path. allow_programs: whether programs that the
+    files name may run; False is for files of others.
+    Raises ScenarioError for what is wrong with the file, and with its scenario.
+    """
+    place = Path(path)
+    source = str(path)
+    data = yaml_text.parse(yaml_text.read_text(place), source)
+    if not isinstance(data, Mapping):
+        raise ScenarioError(f"{source}: must be a mapping with scenario, vary and objectives")
+    check_plain(dict(data), source)
+    _check_keys(source, data)
+    scenario = _scenario(source, data["scenario"], place.parent, overrides or {}, allow_programs)
+    try:
+        return Space(
+            scenario=scenario,
+            vary=_vary(data.get("vary") or {}),
+            cases=_cases(data.get("cases") or {}),
+            designs=_words("designs", data.get("designs") or []),
+            constraints=constraints_of(data.get("constraints") or {}),
+            objectives=objectives_of(data["objectives"]),
+            trusted=allow_programs,
+        )
+    except ScenarioError as error:
+        raise ScenarioError(f"{source}: {error}") from None
+
+
+def _check_keys(source: str, data: Mapping[str, Any]) -> None:
+    for key in data:
+        if key not in _KEYS:
+            told = " is a key of a scenario; name its file under scenario."
+            is_scenario = key in Scenario.model_fields
+            hint = told if is_scenario else f" is unknown{did_you_mean(str(key), _KEYS)}"
+            raise ScenarioError(f"{source}: {brief(key)}{hint} Known: {', '.join(_KEYS)}")
+    for key in ("scenario", "objectives"):
+        if key not in data:
+            raise ScenarioError(f"{source}: {key} is required; known: {', '.join(_KEYS)}")
+
+
+def _scenario(
+    source: str, said: object, folder: Path, overrides: Mapping[str, Any], allowed: bool
+) -> Scenario:
+    """Return the scenario: a file beside that of the space, a preset, or what is written there."""
+    if isinstance(said, str):
+        beside = folder / said
+        name = str(beside) if beside.is_file() else said
+        return Scenario.load(name, overrides, allow_programs=allowed)
+    if not isinstance(said, Mapping):
+        raise ScenarioError(
+            f"{source}: scenario must be a file, a preset or a mapping, got {brief(said)}"
+        )
+    text = yaml_text.dump(dict(said))
+    return Scenario.from_yaml(text, overrides, source=f"{source}: scenario", allow_programs=allowed)
+
+
+def _vary(given: object) -> dict[str, list[Any]]:
+    if not isinstance(given, Mapping):
+        raise ScenarioError(f"vary must be a mapping of keys to values, got {brief(given)}")
+    return {str(key): values_of(f"vary {key}", values) for key, values in given.items()}
+
+
+def _cases(given: object) -> dict[str, dict[str, Any]]:
+    if not isinstance(given, Mapping):
+        raise ScenarioError(f"cases must be a mapping of names to settings, got {brief(given)}")
+    for name, settings in given.items():
+        if not isinstance(settings, Mapping | None):
+            raise ScenarioError(
+                f"cases.{name}: must be a mapping of keys to values, got {brief(settings)}"
+            )
+    return {str(name): dict(settings or {}) for name, settings in given.items()}
+
+
+def _words(what: str, given: object) -> tuple[str, ...]:
+    found = [given] if isinstance(given, str) else given
+    if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
+        raise ScenarioError(f"{what} must be a list of words, got {brief(given)}")
+    return tuple(found)

@@ -1,12 +1,19 @@
-"""The result of a search: a row a configuration, the front, and a sentence on the best."""
+"""The result of a search: a row a configuration, the front, and a sentence on the best.
+
+The front, and the rate that a configuration must serve to join it.
+
+Some figures are known without a run (GPUs, dollars an hour), others are goodput divided by such a
+number. A configuration that does not lead in a known figure has to lead in one of the goodputs, and
+this gives the rate that it must reach. So one run at that rate shows whether a search can pay.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from math import isnan, nan
+from math import inf, isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,9 +22,9 @@ from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.expected_errors import biases_of
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.tables.saved_findings import Findings
-from mist_sim.output.texts import json_text, write_text
-from mist_sim.report.elements.key_labels import labels_of, value_text
-from mist_sim.report.pictures.findings.front_picture import front_picture
+from mist_sim.output import json_text, write_text
+from mist_sim.report.elements import labels_of, value_text
+from mist_sim.report.pictures.findings import front_picture
 from mist_sim.report.pictures.picture import write_png
 from mist_sim.report.presenters import SPACE
 from mist_sim.search.ranking import BIASED, NEAR, Ranked, lowest, rivals
@@ -25,11 +32,114 @@ from mist_sim.search.spaces.objectives import OBJECTIVES, Objective
 from mist_sim.search.spaces.outcomes import Outcome
 from mist_sim.search.spaces.prepared import Prepared
 from mist_sim.search.spaces.space import Space
-from mist_sim.search.spaces.unbounded import Unbounded, at_least
 from mist_sim.search.verdicts.trials import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A configuration with a goodput. rate: requests per second. known: figures without a run."""
+
+    rate: float
+    known: Mapping[str, float]
+
+
+def front(figures: Mapping[int, Mapping[str, float]], objectives: Sequence[Objective]) -> list[int]:
+    """Return the configurations that no other dominates: equal in all figures and better in one.
+
+    figures: by number; a configuration without one of the objectives is on no front.
+    """
+    fit = {
+        number: values
+        for number, values in figures.items()
+        if not any(isnan(values[each.name]) for each in objectives)
+    }
+    return [
+        number
+        for number, values in fit.items()
+        if not any(dominates(other, values, objectives) for other in fit.values())
+    ]
+
+
+def dominates(
+    one: Mapping[str, float], other: Mapping[str, float], objectives: Iterable[Objective]
+) -> bool:
+    """Tell whether one is as good as another in everything, and better in something."""
+    is_better = False
+    for each in objectives:
+        mine, yours = one[each.name], other[each.name]
+        if each.ahead(yours, mine):
+            return False
+        is_better = is_better or each.ahead(mine, yours)
+    return is_better
+
+
+def rate_to_beat(
+    known: Mapping[str, float], rivals: Iterable[Rival], objectives: Sequence[Objective]
+) -> float:
+    """Return the rate that a configuration must exceed so that no rival dominates or equals it.
+
+    known: of the configuration. objectives: known ones and goodputs. 0 if no rival does.
+    """
+    of_rate = [each for each in objectives if each.source == "rate"]
+    fixed = [each for each in objectives if each.source == "known"]
+    highest = 0.0
+    for rival in rivals:
+        if any(each.ahead(known[each.name], rival.known[each.name]) for each in fixed):
+            continue
+        needed = min(
+            (rival.rate * each.scale(known) / each.scale(rival.known) for each in of_rate),
+            default=inf,
+        )
+        highest = max(highest, needed)
+    return highest
+
+
+def at_least(prepared: Prepared, outcome: Outcome) -> dict[str, float]:
+    """Return lower bounds of its goodput, and of objectives that divide it by known figures.
+
+    Requests per second, also over GPUs or dollars; empty unless all rates tried are attained.
+    """
+    if outcome.status != "undecided" or outcome.goodput is None:
+        return {}
+    low = outcome.goodput.interval[0]
+    found = {
+        each.name: low / scale
+        for each in OBJECTIVES.values()
+        if each.source == "rate" and (scale := each.scale(prepared.known))
+    }
+    return {name: value for name, value in found.items() if not isnan(value)}
+
+
+class Unbounded:
+    """The unbounded configurations of a search. prepared, outcomes: by number."""
+
+    def __init__(self, prepared: Mapping[int, Prepared], outcomes: Mapping[int, Outcome]) -> None:
+        mine = [n for n, found in outcomes.items() if found.status == "undecided"]
+        self._rates = {number: outcomes[number].guess for number in mine}
+        self._least = {number: at_least(prepared[number], outcomes[number]) for number in mine}
+        self._name = {number: prepared[number].name for number in mine}
+
+    def __len__(self) -> int:
+        return len(self._rates)
+
+    @property
+    def words(self) -> str:
+        """Which they are, and up to which rate; begins a sentence."""
+        rate = max(self._rates.values())
+        first = next(number for number, value in self._rates.items() if value == rate)
+        more = f" and {len(self) - 1} more" if len(self) > 1 else ""
+        verb = "attains" if len(self) == 1 else "attain"
+        return f"{self._name[first]}{more} {verb} all rates tried, up to {rate:.4g} /s"
+
+    def beside(self, objective: Objective, value: float) -> str:
+        """Return whether they are ahead of a value of an objective, or may be."""
+        if any(not each.get(objective.name, nan) > value for each in self._least.values()):
+            return "may be ahead of"
+        return "is ahead of" if len(self) == 1 else "are ahead of"
+
 
 _SHOWN_RUNS = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "good_request_fraction")
 

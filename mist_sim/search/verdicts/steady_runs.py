@@ -12,11 +12,16 @@ from mist_sim.core.request import Request
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.core.visit import Failure, Visit
 from mist_sim.metrics import WatchedEnds
-from mist_sim.metrics.clients.step_figures import timed_gaps
+from mist_sim.metrics.clients import timed_gaps
 from mist_sim.metrics.run_warnings import record_warnings
 from mist_sim.metrics.stability import Stays
-from mist_sim.search.verdicts.percentiles import Percentile
-from mist_sim.search.verdicts.request_times import RequestTimes, Share, Target, none_counts
+from mist_sim.search.verdicts.request_times import (
+    Percentile,
+    RequestTimes,
+    Share,
+    Target,
+    none_counts,
+)
 from mist_sim.search.verdicts.steady_state import ERROR, Look, OfClass, Seen, SeenGaps, look, looks
 from mist_sim.simulation import Simulation
 from mist_sim.simulation_rules import too_small_warnings

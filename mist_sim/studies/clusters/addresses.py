@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from mist_sim.errors import ScenarioError, brief
-from mist_sim.studies.executor import Executor
+from mist_sim.studies.task import Executor
 
 _ADDRESS = re.compile(r"(dask|ray)://([\w.-]+|\[[0-9a-fA-F:]+\]):(\d{1,5})")
 _LAST_PORT = 65_535

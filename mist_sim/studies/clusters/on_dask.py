@@ -8,8 +8,7 @@ from typing import Any
 
 from mist_sim.errors import ScenarioError
 from mist_sim.studies.clusters.remote_task import There, check_versions, do, there, versions
-from mist_sim.studies.executor import Done
-from mist_sim.studies.task import Task
+from mist_sim.studies.task import Done, Task
 from mist_sim.studies.workers import StoppedError
 
 _PATIENCE = 10  # seconds after which a scheduler counts as unreachable

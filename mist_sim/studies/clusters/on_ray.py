@@ -10,8 +10,7 @@ from warnings import catch_warnings, simplefilter
 
 from mist_sim.errors import ScenarioError
 from mist_sim.studies.clusters.remote_task import check_versions, do, there, versions
-from mist_sim.studies.executor import Done
-from mist_sim.studies.task import Task
+from mist_sim.studies.task import Done, Task
 from mist_sim.studies.workers import StoppedError
 
 _AHEAD = 2  # tasks per core: the running one, and the next

@@ -10,9 +10,8 @@ from functools import partial
 from mist_sim.durations import require_positive
 from mist_sim.errors import TraceError
 from mist_sim.traces.base import TraceRow
-from mist_sim.traces.content import conversation_content
-from mist_sim.traces.readers.faults import Faults, UnansweredError
-from mist_sim.traces.readers.opening import FileReader
+from mist_sim.traces.readers.opening import Faults, FileReader, UnansweredError
+from mist_sim.traces.workload import conversation_content
 
 USER = frozenset({"human", "user"})
 ASSISTANT = frozenset({"gpt", "assistant", "chatgpt", "bing", "bard"})

@@ -5,22 +5,155 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO, TypeVar
 
-from mist_sim.bounds import COUNT, TRACE_TIME
-from mist_sim.errors import ScenarioError, TraceError, brief, did_you_mean, in_words
-from mist_sim.inputs.files import check_ordinary, is_there, names_in
-from mist_sim.inputs.lines import has_swallowed, lines_of, swallowed
-from mist_sim.traces.base import TraceRow
-from mist_sim.traces.readers.faults import Faults, Skip, UnansweredError
+from mist_sim.bounds import COUNT, LINE_LENGTH, TRACE_TIME
+from mist_sim.errors import ScenarioError, TraceError, brief, cut, did_you_mean, in_words
+from mist_sim.inputs import check_ordinary, has_swallowed, is_there, lines_of, names_in, swallowed
+from mist_sim.traces.base import TRACE_READERS, TraceReader, TraceRow
+
+Skip = Literal["none", "cancelled", "bad"]
+
+R = TypeVar("R")
+V = TypeVar("V")
+
+_MOST_KINDS = 8  # with a line each
+_LONGEST_RULE = 120  # characters
+_VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|\d[\d.e+-]*")  # in which rows of one fault differ
+_NO_ANSWER = "without an answer"
+
+
+class UnansweredError(TraceError):
+    """A row of a request that got no answer: cancelled by its user, failed or refused."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    first: TraceError
+    number: int = 0
+
+    @property
+    def rule(self) -> str:
+        if isinstance(self.first, UnansweredError):
+            return _NO_ANSWER
+        return cut(self.first.problem.partition(", got ")[0], _LONGEST_RULE)
+
+    @property
+    def told(self) -> str:
+        also = "" if self.number == 1 else f" ({self.number:,} rows, this is the first)"
+        return f"{self.first.problem}{also}"
+
+
+class Faults:
+    """What one reading of a file met beside the rows that it kept.
+
+    skip: which rows are left out: `none`; `cancelled`, those without an answer; `bad`, all that
+    cannot be read. num_kept: rows read so far.
+    """
+
+    def __init__(self, skip: Skip = "none") -> None:
+        self._skip = skip
+        self._kinds: dict[str, _Kind] = {}
+        self.num_kept = 0
+
+    def take(self, error: TraceError, rows: int = 1) -> None:
+        """Count rows that cannot be read, or raise their error if such rows are not left out."""
+        if not _leaves_out(self._skip, error):
+            raise error
+        self.note(error, rows)
+
+    def note(self, error: TraceError, rows: int = 1) -> None:
+        """Count rows that are left out whatever the options say."""
+        rule = _VALUES.sub("#", error.problem.partition(", got ")[0])
+        self._kinds.setdefault(f"{type(error).__name__} {rule}", _Kind(error)).number += rows
+
+    def parsed(self, records: Iterable[tuple[int, R]], parse: Callable[[R, int], V]) -> Iterator[V]:
+        """Yield `parse(record, line)` of each record, but of those that it raises TraceError of."""
+        for line, record in records:
+            try:
+                found = parse(record, line)
+            except TraceError as error:
+                self.take(error)
+            else:
+                yield found
+
+    @property
+    def num_left_out(self) -> int:
+        """Rows that were left out."""
+        return sum(kind.number for kind in self._kinds.values())
+
+    @property
+    def data(self) -> list[dict[str, Any]]:
+        """The kinds as plain data: why, rows, and the first of them."""
+        return [
+            {"why": kind.rule, "rows": kind.number, "first_line": kind.first.line}
+            for kind in self._kinds.values()
+        ]
+
+    def sentence(self, path: str) -> str:
+        """Return in one line what was left out of a file; empty if nothing was."""
+        if not self._kinds:
+            return ""
+        rows = in_words(self.num_kept + self.num_left_out, "row")
+        kinds = "; ".join(
+            f"{each['rows']:,} {'' if each['why'] == _NO_ANSWER else 'since '}{each['why']} (first "
+            f"in line {each['first_line']})"
+            for each in self.data
+        )
+        return f"Left out of {path}: {self.num_left_out:,} of {rows}: {kinds}."
+
+    def refusal(self, skip: Skip, end: TraceError | None) -> TraceError | None:
+        """Return the error of a file: a line for each kind of fault, and what to do.
+
+        These are the faults of a reading that left out all of them. skip: what the reader is told
+        to leave out. end: what ended the reading before the end of the file. Returns None where
+        neither names a row.
+        """
+        found = [each for each in self._kinds.values() if not _leaves_out(skip, each.first)]
+        if not self.num_kept:
+            found = list(self._kinds.values())
+        if not found:
+            return end
+        first, others = found[0].first, found[1:_MOST_KINDS]
+        lines = [
+            found[0].told,
+            *(f"{each.first.path}:{each.first.line}: {each.told}" for each in others),
+        ]
+        if more := len(found) - len(lines):
+            lines.append(f"and {in_words(more, 'kind')} of fault more")
+        remedy = str(end) if end else self._remedy(found)
+        text = "\n".join([*lines, remedy]) if len(lines) > 1 or end else f"{lines[0]}; {remedy}"
+        return TraceError(first.path, first.line, text)
+
+    def _remedy(self, found: Iterable[_Kind]) -> str:
+        """Return which rows `skip` would leave out of a file with these faults."""
+        number = self.num_left_out
+        if not self.num_kept:
+            return "no row of the file can be read: has it another form?"
+        rows = f"{number:,} of {in_words(self.num_kept + number, 'row')}"
+        unanswered = [e for e in self._kinds.values() if isinstance(e.first, UnansweredError)]
+        without = sum(each.number for each in unanswered)
+        if without == number:
+            return f"skip: cancelled leaves out {rows}, which have no answer"
+        if not without:
+            return f"skip: bad leaves out {rows}"
+        if any(each in found for each in unanswered):
+            return f"skip: bad leaves out {rows}; skip: cancelled the {without:,} without an answer"
+        return f"skip: bad leaves out {rows}, the {without:,} without an answer among them"
+
+
+def _leaves_out(skip: Skip, error: TraceError) -> bool:
+    return skip == "bad" or (skip == "cancelled" and isinstance(error, UnansweredError))
+
 
 _MAX_DIGITS = 15  # longer texts are garbage, not numbers
 
@@ -358,3 +491,120 @@ def backwards(path: str, line: int, column: str, seconds: float) -> TraceError:
         f"{column} must not go backwards, got a time {seconds:.7g} s before the previous row; "
         f"sort the file by {column}",
     )
+
+
+_HEADERS = {
+    "azure": {"TIMESTAMP", "ContextTokens", "GeneratedTokens"},
+    "burstgpt": {"Timestamp", "Request tokens", "Response tokens"},
+    "vidur": {"arrived_at", "num_prefill_tokens", "num_decode_tokens"},
+    "splitwise": {"arrival_timestamp", "prompt_size", "token_size"},
+    "servegen": {"workload", "client", "window_start_s", "rate_req_s"},
+    "lengths_csv": {"num_prefill_tokens", "num_decode_tokens"},
+    "csv": {"timestamp", "prompt_tokens", "output_tokens"},
+}
+_KEYS = {
+    "llmservingsim": ({"input_toks", "output_toks"}, {"sub_requests"}),
+    "agentic": ({"block_size", "requests"},),
+    "otel": ({"resourceSpans"},),
+    "dynamo": ({"schema", "event_type"}, {"event"}),
+    "agentic_mooncake": (
+        {"input_length", "output_length", "wait_for"},
+        {"input_length", "output_length", "delay"},
+        {"input_length", "output_length", "session_id", "request_id"},
+    ),
+    "mooncake": ({"timestamp", "input_length", "output_length", "hash_ids"},),
+}
+_COLUMNS = {
+    "chat_parquet": {"conversation"},
+    "mist": {"arrival_time", "num_prompt_tokens", "num_output_tokens"},
+}
+_TOLD_APART = 16  # tokens: shorter prompts are one block in both forms
+_FIRST = 1 << 16  # characters of the first line that are enough to know a CSV file
+
+
+def form_of(path: str) -> str:
+    """Return the name of the reader for a file, by its first line or its columns.
+
+    Raises ScenarioError for a file that is missing, and for one of no known form.
+    """
+    found = _of_parquet(path) if path.endswith(".parquet") else _of_text(path)
+    if found is None:
+        raise ScenarioError(
+            f"trace {path}: has no form that is known by its first line; say which it is with "
+            f"--format: {', '.join(TRACE_READERS)}. A CSV of your own: --format csv --set "
+            "time_column=NAME --set prompt_column=NAME --set output_column=NAME; in a scenario, "
+            "the same keys under trace: {type: csv, path: FILE}"
+        )
+    return found
+
+
+def reader_of(path: str, form: str | None = None, num_requests: int | None = None) -> TraceReader:
+    """Return the reader of a file. form: its name; None: by the file's first line.
+
+    Raises ScenarioError as `form_of` does, and UnknownPluginError for an unknown form.
+    """
+    made: Any = TRACE_READERS[form or form_of(path)]
+    reader: TraceReader = made(path=path, num_requests=num_requests)
+    return reader
+
+
+def _of_parquet(path: str) -> str | None:
+    from pyarrow import ArrowException, parquet
+
+    if not Path(path).exists():
+        raise ScenarioError(f"trace {path}: no such file")
+    try:
+        names = set(parquet.read_schema(path).names)
+    except (OSError, ArrowException) as error:
+        raise ScenarioError(f"trace {path}: cannot be read as Parquet: {error}") from None
+    return next((form for form, needed in _COLUMNS.items() if needed <= names), None)
+
+
+def _of_text(path: str) -> str | None:
+    with open_trace(path) as file:
+        first = ""
+        while first == "" or first.isspace():
+            line = file.readline(_FIRST)
+            if not line:
+                break
+            first = line
+        if first.lstrip().startswith("["):
+            return "sharegpt"
+        if first.lstrip().startswith("{"):
+            line = first if first.endswith("\n") else first + file.readline(LINE_LENGTH)
+            return _of_object(line, line + file.read(_FIRST))
+    try:
+        header = {name.strip() for name in next(csv.reader([first]), [])}
+    except csv.Error:
+        return None
+    return next((form for form, needed in _HEADERS.items() if needed <= header), None)
+
+
+def _of_object(line: str, text: str) -> str | None:
+    """Return the form of a first object. line: the first line. text: that and more."""
+    try:
+        record: Any = json.JSONDecoder().raw_decode(line.lstrip())[0]
+    except (ValueError, RecursionError):
+        record = {}
+    keys = set(record) if isinstance(record, dict) else set()
+    if isinstance(record, dict) and isinstance(record.get("hash_ids"), dict):
+        return "ragpulse"
+    for form, either in _KEYS.items():
+        if any(needed <= keys for needed in either):
+            return "timed_trace" if form == "mooncake" and _has_blocks_of_16(record) else form
+    return _of_cut_object(text)
+
+
+def _has_blocks_of_16(record: dict[str, Any]) -> bool:
+    """Tell whether a row of Mooncake's keys has as many ids as blocks of vLLM's timed_trace."""
+    ids, tokens = record["hash_ids"], record["input_length"]
+    is_count = type(ids) is list and type(tokens) is int and tokens > _TOLD_APART
+    return is_count and len(ids) in (tokens // 16, -(-tokens // 16))
+
+
+def _of_cut_object(text: str) -> str | None:
+    """Return the form of an object over many lines, by the keys at its beginning."""
+    for form in ("otel", "agentic"):
+        if any(all(f'"{key}"' in text for key in needed) for needed in _KEYS[form]):
+            return form
+    return None

@@ -11,10 +11,10 @@ from typing import Literal
 from mist_sim.bounds import TRACE_TIME
 from mist_sim.errors import TraceError, brief
 from mist_sim.traces.base import TRACE_READERS, TraceRow
-from mist_sim.traces.readers.faults import Faults
 from mist_sim.traces.readers.opening import (
     A_SECOND,
     Clock,
+    Faults,
     FileReader,
     csv_records,
     open_trace,

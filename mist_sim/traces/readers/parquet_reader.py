@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from mist_sim.errors import ScenarioError, TraceError, brief, did_you_mean
-from mist_sim.inputs.files import check_ordinary
+from mist_sim.inputs import check_ordinary
 from mist_sim.traces.base import TRACE_READERS, TraceRow
 from mist_sim.traces.readers.conversations import Chat, ChatReader, Message
-from mist_sim.traces.readers.faults import Faults
 from mist_sim.traces.readers.opening import (
     Clock,
+    Faults,
     FileReader,
     time_from_json,
     tokens_from_json,

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from mist_sim.bounds import COUNT, TRACE_TIME
 from mist_sim.errors import ScenarioError, TraceError, brief, did_you_mean
-from mist_sim.inputs.files import is_there
+from mist_sim.inputs import is_there
 from mist_sim.rng import Streams
 from mist_sim.traces.base import TRACE_READERS, TraceRow
-from mist_sim.traces.readers.faults import Faults
-from mist_sim.traces.readers.opening import FileReader, csv_records, open_trace
+from mist_sim.traces.readers.opening import Faults, FileReader, csv_records, open_trace
 from mist_sim.units import PerSecond, Seconds
 
 _RATES = ("workload", "client", "window_start_s", "rate_req_s", "arrival_law", "param1")

@@ -11,17 +11,17 @@ from typing import Any
 from mist_sim.core.request import Content
 from mist_sim.errors import TraceError
 from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count
-from mist_sim.traces.content import block_content
-from mist_sim.traces.readers.faults import Faults
 from mist_sim.traces.readers.opening import (
     A_SECOND,
     Clock,
+    Faults,
     FileReader,
     integers,
     json_lines,
     time_from_json,
     tokens_from_json,
 )
+from mist_sim.traces.workload import block_content
 
 
 @TRACE_READERS.register("llmservingsim")

@@ -12,10 +12,9 @@ from typing import Any, ClassVar
 from mist_sim.core.request import Content
 from mist_sim.errors import TraceError, brief
 from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count
-from mist_sim.traces.content import block_content
-from mist_sim.traces.readers.faults import Faults
 from mist_sim.traces.readers.opening import (
     Clock,
+    Faults,
     FileReader,
     backwards,
     csv_records,
@@ -26,6 +25,7 @@ from mist_sim.traces.readers.opening import (
     tokens_from_json,
     tokens_from_text,
 )
+from mist_sim.traces.workload import block_content
 
 _AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _IMAGES = "NumImages"  # of each prompt, in the trace of 2025

@@ -10,9 +10,9 @@ from typing import ClassVar, NamedTuple, TextIO
 from mist_sim.bounds import TRACE_TIME
 from mist_sim.errors import ScenarioError, TraceError, brief, listed
 from mist_sim.traces.base import TRACE_READERS, TraceRow
-from mist_sim.traces.readers.faults import Faults
 from mist_sim.traces.readers.opening import (
     Clock,
+    Faults,
     FileReader,
     csv_records,
     open_trace,

@@ -16,7 +16,7 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError, listed
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
-from mist_sim.hardware.predictors.external.installed import installed_version
+from mist_sim.hardware.predictors.external import installed_version
 from mist_sim.hardware.predictors.measured.sampled import (
     SampledSteps,
     SamplePoints,

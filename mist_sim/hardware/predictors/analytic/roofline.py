@@ -5,12 +5,36 @@ time plus the root of the sum of squares of compute and memory, where BestServe'
 longer of the two. Operators of a step add up; tensor parallelism adds an all-reduce after attention
 and after the MLP. Small steps replay CUDA graphs; other steps take at least the time of launching
 their kernels.
+
+Seconds of attention and states in a model whose layers differ, in the roofline.
+
+Some layers attend to all keys, some to a window, a chunk or the keys that an indexer chose, and
+some keep a state. Steps are timed as arrays, a single step as an array of one, so both give the
+same bits. For layers with a limit, decodes are taken to have equal contexts, unless the engine
+counts the tokens in its windows (`StepBatch.window_sum`).
+
+Keys that several decodes of a step read, and find in the GPU's cache.
+
+Decodes that share a prefix have the same pages of it, and a layer's attention reads these once for
+each. The latest pages are still in the chip's cache (L2), so a page comes from memory only if more
+than the cache holds was read since its last reader. Attention kernels go through a batch sequence
+by sequence (FlashAttention's grids, FlashInfer's plans), and an engine keeps its batch in the order
+of arrival, which does not depend on prefixes. So the readers of a page are points at random places
+of what is read in all. Of n points on a line of length 1 a gap between neighbours is longer than f
+with probability (1 - f)^n, so
+
+    reads from memory = 1 + (n - 1) (1 - f)^n,   f = bytes that the cache holds / bytes read
+
+With very many readers that would fall again; it counts as constant from its largest value on, so
+that one more decode never makes a step shorter. The bytes of all keys take at least as long as the
+cache's own bandwidth allows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import log, sqrt
 from typing import ClassVar
 
 import numpy as np
@@ -19,7 +43,11 @@ from numpy.typing import NDArray
 from mist_sim.bounds import CAPTURE_SIZE
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.devices.kernels import figures_of
+from mist_sim.hardware.devices.specs import GpuSpec
 from mist_sim.hardware.predictors.analytic.attention_time import (
+    DecodeAttention,
+    PromptAttention,
     WindowAttentionTime,
     decode_pairs,
     longest_decode,
@@ -27,20 +55,353 @@ from mist_sim.hardware.predictors.analytic.attention_time import (
     longest_prompt,
 )
 from mist_sim.hardware.predictors.analytic.compile import (
+    Phase,
     decode_attention,
+    decode_times,
     phase_time,
     prompt_attention,
+    prompt_times,
     window_attention,
 )
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED, captured, launch_time
-from mist_sim.hardware.predictors.analytic.differing import DifferingTime, differing_times
-from mist_sim.hardware.predictors.analytic.shared_reads import shared_reads
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.predictors.decode_line import DecodeLine
-from mist_sim.hardware.predictors.explained import OperatorTime
+from mist_sim.hardware.predictors.explained import Bound, OperatorTime
+from mist_sim.models import operators
+from mist_sim.models.layers import mixers_of
+from mist_sim.models.operators import Attends, Number, Operator, StateWork
 from mist_sim.models.spec import ModelSpec
 
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Keys that a query sees.
+
+    most: at most so many, its own included; None: all before it.
+    is_chunked: those since the last multiple of `most`, not the last `most`.
+    is_counted: `StepBatch.window_sum` tells what decodes see.
+    """
+
+    most: int | None = None
+    is_chunked: bool = False
+    is_counted: bool = False
+
+    def of_prompt(self, new: int, contexts: Array) -> tuple[Array, Array]:
+        """Return the keys and the (query, key) pairs of new tokens that follow contexts."""
+        all_pairs = new * (contexts + (new + 1) * 0.5)
+        most = self.most
+        if most is None:
+            return contexts + new, all_pairs
+        if self.is_chunked:
+            pairs = _chunk_sum(contexts + new, most) - _chunk_sum(contexts, most)
+            return new + np.mod(contexts, most), pairs
+        before = np.maximum(contexts - most, 0.0)
+        after = np.maximum(contexts + new - most, 0.0)
+        missed = after * (after + 1) * 0.5 - before * (before + 1) * 0.5
+        return new + np.minimum(contexts, most - 1), all_pairs - missed
+
+    def of_decodes(self, batch: StepBatch, growth: StepGrowth, ahead: Array) -> Array:
+        """Return the keys that decodes see in all, in the steps `ahead` = 0, 1, ..."""
+        queries, number, most = batch.num_decode_queries, batch.num_decodes, self.most
+        if self.is_counted and batch.window_sum is not None:
+            return growth.windows(ahead, batch.window_sum) + queries
+        contexts = growth.contexts(ahead, batch.context_sum)
+        if most is None:
+            return contexts + queries
+        if self.is_chunked:  # behind the first chunk, half of one on average
+            beyond = number * (most - 1) * 0.5
+            return np.where(contexts < number * most, contexts, beyond) + queries
+        return np.minimum(contexts, number * (most - 1.0)) + queries
+
+
+def _chunk_sum(tokens: Array, chunk: int) -> Array:
+    """Return the pairs of the first tokens of a context: 1, 2, ..., chunk, 1, 2, ..."""
+    rest = np.mod(tokens, chunk)
+    whole = (tokens - rest) / chunk
+    return np.asarray(whole * (chunk * (chunk + 1) * 0.5) + rest * (rest + 1) * 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class StateTime:
+    """Recurrence of some layers.
+
+    The chunks of a prompt are computed one after the other, while all heads and prompts run side by
+    side as far as the GPU has room: the time is the root of the sum of squares of both terms.
+
+    prompt_floor, decode_floor: minimum of a step with prompts, with decodes. serial: per token of
+    the longest piece. per_token: per new token. per_prompt: state read and written. per_decode: per
+    token that a decode computes.
+    """
+
+    of: StateWork
+    prompt_floor: float
+    decode_floor: float
+    serial: float
+    per_token: float
+    per_prompt: float
+    per_decode: float
+    figures: tuple[str, str]
+
+    def seconds(self, batch: StepBatch) -> float:
+        """Return the seconds of a step; the same in every step of a run."""
+        found = 0.0
+        if batch.chunks:
+            found += self.of_prompts(batch)
+        if batch.num_decodes:
+            found += self.decode_floor + batch.num_decode_queries * self.per_decode
+        return found
+
+    def of_prompts(self, batch: StepBatch) -> float:
+        """Return the seconds of the prompts of a step."""
+        longest = max([new for new, _ in batch.chunks])
+        work = batch.num_prefill_tokens * self.per_token + len(batch.chunks) * self.per_prompt
+        waiting = longest * self.serial
+        return self.prompt_floor + sqrt(waiting * waiting + work * work)
+
+    def explained(self, batch: StepBatch) -> Iterator[OperatorTime]:
+        """Yield the operators of a step with their times, by prompts and decodes."""
+        of, layers = self.of, self.of.layers
+        if batch.chunks:
+            new, total = batch.num_prefill_tokens, self.of_prompts(batch)
+            moved = new * of.of_token.bytes + len(batch.chunks) * of.of_prompt.bytes
+            work = new * of.of_token.flops * layers, moved * layers
+            bound: Bound = "latency" if 2 * new * self.per_token < total else "memory"
+            yield _operator("prefill", of, total, bound, work, self.figures[0])
+        if batch.num_decodes:
+            queries = batch.num_decode_queries
+            total = self.decode_floor + queries * self.per_decode
+            work = queries * of.of_decode.flops * layers, queries * of.of_decode.bytes * layers
+            bound = "latency" if 2 * queries * self.per_decode < total else "memory"
+            yield _operator("decode", of, total, bound, work, self.figures[1])
+
+
+def _operator(
+    phase: str,
+    of: StateWork,
+    seconds: float,
+    bound: Bound,
+    work: tuple[Number, Number],
+    figures: str,
+) -> OperatorTime:
+    name, (flops, moved) = f"{phase}_{of.kind}_state", work
+    return OperatorTime(
+        name, seconds, bound, of.layers, float(flops), float(moved), figures, of.of_token.dtype
+    )
+
+
+def state_times(work: StateWork, prefill: Phase, decode: Phase) -> StateTime:
+    """Return the times of the recurrence of some layers."""
+    names = f"{work.kind}_prefill", f"{work.kind}_decode"
+    kernels = prefill.gpu.kernels
+    first, flops, bandwidth = prefill.rates(names[0])
+    then, rate, width = decode.rates(names[1])
+    layers, token, sequence = work.layers, work.of_token, work.of_decode
+    return StateTime(
+        of=work,
+        prompt_floor=layers * first.floor,
+        decode_floor=layers * then.floor,
+        serial=layers * first.serial / 1e3,
+        per_token=layers * float(token.flops / flops + token.bytes / bandwidth),
+        per_prompt=layers * float(work.of_prompt.bytes / bandwidth),
+        per_decode=layers * float(max(sequence.flops / rate, sequence.bytes / width)),
+        figures=(figures_of(kernels, names[0]), figures_of(kernels, names[1])),
+    )
+
+
 Array = NDArray[np.float64]
+_NO_GROWTH = StepGrowth()
+_ONE = np.zeros(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Attention of one kind of layers, or its indexer.
+
+    kernels: of prompts and of decodes.
+    """
+
+    of: Attends
+    kernels: tuple[str, str]
+    reach: Reach
+    prompts: PromptAttention
+    decodes: DecodeAttention
+    beside: DecodeAttention
+
+    def of_prompts(self, batch: StepBatch, ahead: Array) -> Array:
+        """Return the seconds of the prompts of steps."""
+        seen = self._seen(batch, ahead)
+        longest = np.max([keys for keys, _ in seen], axis=0)
+        seconds = self.prompts.begin(np.zeros(len(ahead)), longest)
+        for (new, _), (keys, pairs) in zip(batch.chunks, seen, strict=True):
+            seconds = self.prompts.add(seconds, new, keys, pairs)
+        return np.asarray(seconds)
+
+    def _seen(self, batch: StepBatch, ahead: Array) -> list[tuple[Array, Array]]:
+        """Return the entries and the pairs of each prompt, in the steps `ahead`."""
+        reach, per = self.reach, self.of.per_entry
+        found = [reach.of_prompt(new, ahead * new + before) for new, before in batch.chunks]
+        return [(keys / per, pairs / per) for keys, pairs in found]
+
+    def of_decodes(self, batch: StepBatch, growth: StepGrowth, ahead: Array) -> Array:
+        """Return the seconds of the decodes of steps."""
+        keys = self.reach.of_decodes(batch, growth, ahead) / self.of.per_entry
+        pairs = decode_pairs(batch, keys) if batch.num_drafts else keys
+        times = self.beside if batch.chunks else self.decodes
+        return times.add_run(0.0, batch, keys, pairs)
+
+    def explained(self, batch: StepBatch, gpu: GpuSpec) -> Iterator[OperatorTime]:
+        """Yield what it takes in a step, by prompts and decodes."""
+        if batch.chunks:
+            seen = self._seen(batch, _ONE)
+            keys, pairs = (sum([float(each[at][0]) for each in seen]) for at in (0, 1))
+            work = self.of.work(batch.num_prefill_tokens, keys, pairs, True)
+            seconds = float(self.of_prompts(batch, _ONE)[0])
+            yield self._explained("prefill", seconds, work, gpu)
+        if batch.num_decodes:
+            keys = float(self.reach.of_decodes(batch, _NO_GROWTH, _ONE)[0]) / self.of.per_entry
+            work = self.of.work(batch.num_decode_queries, keys, keys, False)
+            seconds = float(self.of_decodes(batch, _NO_GROWTH, _ONE)[0])
+            yield self._explained("decode", seconds, work, gpu)
+
+    def _explained(self, phase: str, seconds: float, work: Operator, gpu: GpuSpec) -> OperatorTime:
+        layers = self.of.layers
+        compute = float(layers * work.flops) / gpu.flops.get(work.dtype, gpu.flops["bf16"])
+        memory = float(layers * work.bytes) / gpu.memory_bandwidth
+        bound: Bound = "compute" if compute > memory else "memory"
+        kernel = self.kernels[phase == "decode"]
+        if max(compute, memory) < seconds / 4:
+            bound = "latency"
+        return OperatorTime(
+            f"{phase}_{self.of.name}",
+            seconds,
+            bound,
+            layers,
+            float(layers * work.flops),
+            float(layers * work.bytes),
+            figures_of(gpu.kernels, kernel),
+            work.dtype,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DifferingTime:
+    """Attention and states of all layers of such a model."""
+
+    cluster: Cluster
+    kinds: tuple[_Kind, ...]
+    states: tuple[StateTime, ...]
+
+    def add(self, seconds: float, batch: StepBatch) -> float:
+        """Return `seconds` with the attention and the states of a step on top."""
+        return float(self.add_run(seconds, batch, _NO_GROWTH, _ONE)[0])
+
+    def add_run(
+        self, seconds: Array | float, batch: StepBatch, growth: StepGrowth, ahead: Array
+    ) -> Array:
+        """Do the same for the steps `ahead` = 0, 1, ..."""
+        found = seconds + np.zeros(len(ahead))
+        for kind in self.kinds:
+            if batch.chunks:
+                found = found + kind.of_prompts(batch, ahead)
+            if batch.num_decodes:
+                found = found + kind.of_decodes(batch, growth, ahead)
+        for state in self.states:
+            found = found + state.seconds(batch)
+        return found
+
+    def explained(self, batch: StepBatch) -> Iterator[OperatorTime]:
+        """Yield the operators of a step with their times, by prompts and decodes."""
+        for kind in self.kinds:
+            yield from kind.explained(batch, self.cluster.gpu)
+        for state in self.states:
+            yield from state.explained(batch)
+
+
+def differing_times(model: ModelSpec, cluster: Cluster) -> DifferingTime:
+    """Return the times of attention and states in a model whose layers differ."""
+    t, gpu = cluster.tensor_parallel_size, cluster.gpu
+    prefill, decode = Phase(gpu, gpu.prefill), Phase(gpu, gpu.decode)
+    counted = max((each.window or 0 for each in mixers_of(model.layers)), default=0)
+    kinds = []
+    for each in operators.attends(model, t):
+        dtype = each.work(1, 1, 1, True).dtype
+        dtype = dtype if dtype in gpu.flops else "bf16"
+
+        def prompts(q: float, k: float, p: float, of: Attends = each) -> Operator:
+            return of.work(q, k, p, True)
+
+        def decodes(q: float, k: float, p: float, of: Attends = each) -> Operator:
+            return of.work(q, k, p, False)
+
+        end = "_fp8" if each.kernel == "attention" and model.kv_entry_bytes == 1 else ""
+        names = _kernel(each.kernel, "prefill") + end, _kernel(each.kernel, "decode") + end
+        of_decodes = decode_times(decode, names[1], each.layers, decodes, dtype=dtype)
+        of_prompts = prompt_times(
+            prefill,
+            names[0],
+            each.layers,
+            prompts,
+            heads=each.heads,
+            expanded=each.expanded,
+            dtype=dtype,
+        )
+        if each.shares_kernel:
+            of_prompts, of_decodes = replace(of_prompts, fixed=0.0), replace(of_decodes, fixed=0.0)
+        reach = Reach(each.reach, each.is_chunked, each.reach == counted and not each.is_chunked)
+        kinds.append(_Kind(each, names, reach, of_prompts, of_decodes, of_decodes.beside()))
+    found = tuple(state_times(each, prefill, decode) for each in operators.states(model, t))
+    return DifferingTime(cluster, tuple(kinds), found)
+
+
+def _kernel(kind: str, phase: str) -> str:
+    """Return the kind of kernels of attention in a phase."""
+    return f"{phase}_attention" if kind == "attention" else f"{kind}_{phase}_attention"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedReads:
+    """The keys of shared prefixes that come from the cache.
+
+    held: keys of a layer that the cache holds. least: seconds of a key in all layers that neither
+        the cache's bandwidth nor arithmetic falls below. per_key: of a key from memory.
+    """
+
+    held: float
+    least: float
+    per_key: float
+
+    def __call__(self, shared: Mapping[int, int], num_decodes: int, num_keys: int) -> int:
+        """Return the keys, of `num_keys` that a step's decodes read, that come from the cache.
+
+        shared: tokens that several decodes have, by the number of these.
+        """
+        if not num_keys:
+            return 0
+        beyond = 1 - self.held / num_keys  # what it does not hold, as a share
+        saved, most = 0.0, 1 - 1 / log(beyond) if beyond > 0 else 1.0
+        for readers, tokens in shared.items():
+            again = readers if readers < most else most  # noqa: FURB136
+            saved += tokens * (readers - 1 - (again - 1) * beyond**again)
+        allowed = (1 - self.least / self.per_key) * num_keys
+        return int(saved if saved < allowed else allowed) if allowed > 0 else 0  # noqa: FURB136
+
+
+def shared_reads(
+    model: ModelSpec, cluster: Cluster, layers: int, decodes: DecodeAttention
+) -> SharedReads | None:
+    """Return which keys of decodes come from the cache; None for a GPU whose cache is not known.
+
+    decodes: the attention of so many layers, which see all keys.
+    """
+    gpu, parts = cluster.gpu, cluster.decode_context_parallel_size
+    if gpu.l2_cache is None or gpu.l2_bandwidth is None or not layers:
+        return None
+    t = cluster.tensor_parallel_size // parts
+    num_bytes = operators.attention(model, 0, 1 / parts, 0, t, prefill=False).bytes
+    least = max(layers * num_bytes / gpu.l2_bandwidth, decodes.per_pair)
+    return SharedReads(float(gpu.l2_cache / num_bytes), float(least), decodes.per_key)
+
+
 Chunks = tuple[tuple[int, int], ...]
 
 _MOST_AHEAD = 1024

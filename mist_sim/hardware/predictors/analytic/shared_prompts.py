@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.collectives.costs import all_gather
+from mist_sim.hardware.collectives import all_gather
 from mist_sim.hardware.predictors.analytic.roofline import RooflinePredictor
 from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
 from mist_sim.hardware.predictors.beside import Beside

@@ -14,9 +14,9 @@ from mist_sim.bounds import NUMBER
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError, brief, listed
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.interpolation.grids import seconds_plane
+from mist_sim.hardware.interpolation import seconds_plane
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
-from mist_sim.inputs.json_files import object_in
+from mist_sim.inputs import object_in
 from mist_sim.models.spec import ModelSpec
 from mist_sim.user_paths import user_path
 

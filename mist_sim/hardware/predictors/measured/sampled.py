@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.interpolation.grids import seconds_plane
+from mist_sim.hardware.interpolation import seconds_plane
 from mist_sim.hardware.predictors.base import PredictorTraits
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.interpolation.grids import Plane
-from mist_sim.hardware.interpolation.volumes import Volume
+from mist_sim.hardware.interpolation import Plane, Volume
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.tables import OF_LAYERS, TABLE_FORMATS, WITH_SUBSETS
 from mist_sim.models.spec import ModelSpec

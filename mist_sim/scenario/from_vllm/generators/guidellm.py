@@ -28,7 +28,7 @@ from mist_sim.scenario.from_vllm.generators.workloads import (
     normal,
     random_lengths,
 )
-from mist_sim.scenario.from_vllm.tables.honoured import mapping
+from mist_sim.scenario.from_vllm.tables import mapping
 
 _WHERE = "it says where the server is and how requests reach it"
 _RESULTS = "it chooses what is printed and saved"

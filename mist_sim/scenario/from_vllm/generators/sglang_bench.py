@@ -21,7 +21,7 @@ from mist_sim.scenario.from_vllm.generators.workloads import (
     repeated_lengths,
     share,
 )
-from mist_sim.scenario.from_vllm.tables.honoured import mapping
+from mist_sim.scenario.from_vllm.tables import mapping
 
 _WHERE = "it gives the server's address and the benchmark's own metadata"
 _RESULTS = "it chooses what is printed and saved"

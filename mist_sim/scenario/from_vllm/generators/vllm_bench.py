@@ -34,7 +34,7 @@ from mist_sim.scenario.from_vllm.generators.workloads import (
     ratios,
     repeated_lengths,
 )
-from mist_sim.scenario.from_vllm.tables.honoured import mapping
+from mist_sim.scenario.from_vllm.tables import mapping
 
 _WHERE = "it gives the server's address and the benchmark's own metadata"
 _NO_TIME = "it takes no time here; top-p, top-k and penalties do"

@@ -11,7 +11,7 @@ from mist_sim.errors import brief, cut
 from mist_sim.hardware.sampling import PENALTIES, said_by_vllm
 from mist_sim.scenario.from_vllm.account import Account
 from mist_sim.scenario.from_vllm.generators.table import Load, positive
-from mist_sim.scenario.from_vllm.tables.honoured import mapping
+from mist_sim.scenario.from_vllm.tables import mapping
 
 SAMPLING = "sampling"
 """Key of what a benchmark says about drawing tokens, which is a key of each client."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from mist_sim.scenario.from_vllm.flags import Flag
 from mist_sim.scenario.from_vllm.server import Server
-from mist_sim.scenario.from_vllm.tables.honoured import mapping
+from mist_sim.scenario.from_vllm.tables import mapping
 
 
 def entries_of(flag: Flag, server: Server) -> dict[str, Any]:

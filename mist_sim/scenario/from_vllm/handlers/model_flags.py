@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mist_sim.errors import MistError, brief, cut
-from mist_sim.inputs.files import is_there
+from mist_sim.inputs import is_there
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.huggingface.config_text import LANGUAGE_KEYS
 from mist_sim.scenario.engines.server_start import length_problem

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mist_sim.scenario.from_vllm.flags import Flag
-from mist_sim.scenario.from_vllm.tables.honoured import mapping
+from mist_sim.scenario.from_vllm.tables import mapping
 
 KEYS: Mapping[str, str] = {
     "--spec-method": "method",

@@ -12,7 +12,7 @@ from mist_sim.errors import MistError
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.kv_groups import STATE_CACHES
 from mist_sim.models.layers import mixers_of
-from mist_sim.models.mixers.linear_state import LinearMixer
+from mist_sim.models.mixers import LinearMixer
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.from_vllm.flags import Flag
 from mist_sim.scenario.from_vllm.handlers.model_flags import spec_of

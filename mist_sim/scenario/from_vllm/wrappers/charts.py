@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mist_sim.bounds import SCENARIO_BYTES
-from mist_sim.inputs.files import text_of
+from mist_sim.inputs import text_of
 from mist_sim.scenario.format import yaml_text
 from mist_sim.scenario.from_vllm.handlers.lmcache import NO_DISK
 from mist_sim.scenario.from_vllm.wrappers.command import Surroundings

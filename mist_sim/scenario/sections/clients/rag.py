@@ -11,9 +11,14 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from mist_sim.clients import Client, RagClient
-from mist_sim.clients.rag.client import PassageStore, TokenLaw, rag_traits
-from mist_sim.clients.rag.encoder_passes import EncoderPass, TextPass
-from mist_sim.clients.rag.latency_table import LatencyTable
+from mist_sim.clients.rag import (
+    EncoderPass,
+    LatencyTable,
+    PassageStore,
+    TextPass,
+    TokenLaw,
+    rag_traits,
+)
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.vector_search import INDEXES, SEARCHERS, Searcher, VectorIndex

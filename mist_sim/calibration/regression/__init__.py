@@ -1,1 +1,0 @@
-"""From measured steps to regressions of step times."""

@@ -1,1 +1,0 @@
-"""Retrieval-augmented generation: clients that find passages for prompts, batch by batch."""

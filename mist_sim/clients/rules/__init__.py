@@ -1,1 +1,0 @@
-"""Rules about several clients of one run together."""

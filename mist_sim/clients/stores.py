@@ -1,0 +1,521 @@
+"""Memory that keeps KV entries outside the blocks of a lane, and the one way in and out.
+
+Tiers below a prefix cache: how their blocks reach a lane.
+
+Their content is in `kv_cache/tiers`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from math import nan
+from typing import NamedTuple, Protocol
+
+from simpy.events import Event
+
+from mist_sim.clients.kv_cache import CacheTier, LaneMemory, SerialLink, SwapSpace
+from mist_sim.clients.kv_cache.moves import GPU, HOST, KvMove
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.clients.traits import KvForm
+from mist_sim.core.visit import AwaitedKv, HeldKv, Visit
+from mist_sim.environment import ARRIVE, MOVE, Environment
+from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.network import Message, Network, Seat, Store, Ways
+
+
+class Transit(NamedTuple):
+    """Entries on their way.
+
+    num_bytes: that are recorded; NaN: not known.
+    end: happens when the last byte is there, so that their source need not keep them any more;
+        None: they are there before the next step of the engine, which waits for `after` seconds.
+    after: seconds from the end until they can be used.
+    """
+
+    num_bytes: float
+    end: Event | None
+    after: float = 0.0
+
+
+class KvStore(ABC):
+    """Memory that keeps KV entries: swap space, a tier, another client, a buffer, a parked session.
+
+    Memory is reserved first: for arriving entries, by the scheduler of the lane before it plans the
+    move; for leaving ones, in the room of the store (see `Room`). So `fetch` and `keep` only
+    determine the time of the transfer. Its end is an event, since links are shared. When it
+    happens, fetched entries are no longer needed at their source (`HeldKv.release`).
+
+    name: of the source or the destination, in messages.
+    """
+
+    name: str
+
+    def has(self, move: KvMove) -> bool:
+        """Tell whether entries can be fetched now; mostly they can."""
+        return True
+
+    def ready(self, move: KvMove) -> Event:
+        """Return an event: entries still missing can be fetched, or will not come.
+
+        Their memory is already reserved.
+        """
+        raise InvariantError(f"{self.name} has what {move} moves; nothing has to be awaited")
+
+    def time(self, num_bytes: float) -> float:
+        """Return the seconds in which so many bytes arrive, estimated for routers; 0: not known."""
+        return 0.0
+
+    @abstractmethod
+    def fetch(self, move: KvMove) -> Transit:
+        """Begin to send entries to the lane, which has reserved memory for them."""
+
+    def keep(self, move: KvMove) -> Transit:
+        """Begin to take entries from the lane, for which there is room.
+
+        Raises InvariantError for a store that lanes only read.
+        """
+        raise InvariantError(f"{self.name} takes no KV entries, but {move} brings it some")
+
+
+class StoredKv(HeldKv):
+    """Entries of a request in a store of its own, rather than on the GPUs of a client.
+
+    They belong to the first tokens of a prompt, or to a prompt and the answer so far.
+
+    store: the store that sends them.
+    """
+
+    __slots__ = ("store",)
+
+    def __init__(
+        self,
+        store: KvStore,
+        let_go: Callable[[], None],
+        *,
+        num_tokens: int,
+        num_prompt_tokens: int | None = None,
+        num_output_tokens: int = 0,
+        last_token_at: float = nan,
+        num_bytes: float = 0.0,
+    ) -> None:
+        """let_go: called once, when they are not needed any more. The others: as of `HeldKv`."""
+        super().__init__(
+            store.name,
+            let_go,
+            num_tokens=num_tokens,
+            num_prompt_tokens=num_tokens if num_prompt_tokens is None else num_prompt_tokens,
+            num_output_tokens=num_output_tokens,
+            last_token_at=last_token_at,
+            num_bytes=num_bytes,
+        )
+        self.store = store
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The stores of a lane.
+
+    others: other clients' entries. swap: destination of preempted sequences; None: they are
+        computed again. tiers: below the lane's prefix cache, by name.
+    """
+
+    others: KvStore
+    swap: KvStore | None = None
+    tiers: Mapping[str, KvStore] = field(default_factory=dict)
+
+    def of(self, move: KvMove) -> KvStore:
+        """Return the store that a move comes from or goes to."""
+        kv = move.sequence.incoming
+        if kv is not None:
+            return kv.store if isinstance(kv, StoredKv) else self.others
+        store = self.swap if move.is_swap else self.tiers.get(move.source)
+        if store is None:
+            raise InvariantError(f"the lane has no store for {move}")
+        return store
+
+
+class Record(Protocol):
+    """Writes a move that has ended: its bytes, and when it began and ended (seconds)."""
+
+    def __call__(self, move: KvMove, num_bytes: float, start: float, end: float) -> None: ...
+
+
+class Mover:
+    """Begins and ends all moves of a lane, each with the store at its other end.
+
+    stores: stores of the lane. record: records the moves. end: called when a move has ended, or its
+        entries will not come.
+    """
+
+    def __init__(
+        self, env: Environment, stores: Stores, record: Record, end: Callable[[KvMove], None]
+    ) -> None:
+        self.stores = stores
+        self._env = env
+        self._record = record
+        self._end = end
+
+    def begin(self, move: KvMove) -> bool:
+        """Begin a move; return whether the next step waits for its copy, and it has no end."""
+        store = self.stores.of(move)
+        if store.has(move):
+            return self._copy(store, move)
+        move.sequence.visit.started_at = self._env.now
+        store.ready(move).callbacks.append(partial(self._copy_awaited, store, move))
+        return False
+
+    def _copy_awaited(self, store: KvStore, move: KvMove, _: Event) -> None:
+        """Copy entries for which there was memory before; forget it if they do not come."""
+        sequence = move.sequence
+        if store.has(move) and sequence.incoming is not None:
+            sequence.last_token_at = sequence.incoming.last_token_at
+            self._copy(store, move)
+        else:
+            self._end(move)
+
+    def _copy(self, store: KvStore, move: KvMove) -> bool:
+        now, visit = self._env.now, move.sequence.visit
+        if move.kind == "hand_over" and visit.started_at != visit.started_at:
+            visit.started_at = now
+        if (kv := move.sequence.incoming) is not None:
+            kv.begin_copy()
+        transit = store.keep(move) if move.kind == "swap_out" else store.fetch(move)
+        if transit.end is None:
+            self._record(move, transit.num_bytes, now, now + transit.after)
+            return True
+        transit.end.callbacks.append(partial(self._arrive, move, transit, now))
+        return False
+
+    def _arrive(self, move: KvMove, transit: Transit, start: float, event: Event) -> None:
+        """The last byte is there, and the source need not keep anything."""
+        if (kv := move.sequence.incoming) is not None:
+            kv.release()
+        if transit.after:
+            use = partial(self._use, move, transit, start)
+            self._env.at(self._env.now + transit.after, MOVE).callbacks.append(use)
+        else:
+            self._use(move, transit, start, event)
+
+    def _use(self, move: KvMove, transit: Transit, start: float, _: Event) -> None:
+        """Mark arrived entries as usable."""
+        kv = move.sequence.incoming
+        if kv is None or not kv.is_lost:
+            self._record(move, transit.num_bytes, start, self._env.now)
+        self._end(move)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryForm:
+    """The form of a client's KV entries, as a network needs it.
+
+    block_bytes: of a block over all GPUs of an engine; None: unknown, so that no entries can come.
+    block_size: tokens per block. num_layers: number of layers, sent in order.
+    in_blocks: whether a network sends them block by block, rather than in one piece per layer.
+    """
+
+    block_bytes: float | None
+    block_size: int
+    num_layers: int
+    in_blocks: bool = True
+
+    @classmethod
+    def of(cls, form: KvForm) -> EntryForm:
+        """Return that of a client whose traits have this form."""
+        block_size, num_layers = form.block_size or 1, form.num_layers
+        return cls(block_bytes=form.block_bytes, block_size=block_size, num_layers=num_layers)
+
+
+class OtherClients(KvStore):
+    """Sends the entries that other clients keep to an engine, over the network.
+
+    seat: the receiving engine. network: None: no network, so that no entries can come.
+    """
+
+    def __init__(
+        self, env: Environment, network: Network | None, seat: Seat, form: EntryForm
+    ) -> None:
+        self.name = f"other clients of {seat.client}"
+        self._env = env
+        self._network = network
+        self._seat = seat
+        self._form = form
+
+    def has(self, move: KvMove) -> bool:
+        """Whether no entries have to come, or they are there."""
+        kv = move.sequence.incoming
+        return kv is None or not kv.is_awaited or kv.is_there
+
+    def ready(self, move: KvMove) -> Event:
+        """Return an event that fires once entries not computed yet have arrived, or never will."""
+        kv, ready = move.sequence.incoming, Event(self._env)
+        if not isinstance(kv, AwaitedKv):
+            return super().ready(move)
+        kv.reserve(lambda: self._env.trigger(ready, self._env.now, MOVE))
+        return ready
+
+    def fetch(self, move: KvMove) -> Transit:
+        """Send entries over the network; cached ones too unless `destination_missing`."""
+        network, form, kv = self._network, self._form, move.sequence.incoming
+        if kv is None:
+            raise InvariantError(f"no client keeps what {move} moves")
+        if network is None or form.block_bytes is None:
+            raise ScenarioError(
+                f"{self._seat.client}: a network and kv_block_bytes are required for KV entries "
+                "of other clients to come here"
+            )
+        num_blocks = move.num_blocks
+        if not network.destination_missing:
+            num_blocks = max(num_blocks, -(-kv.num_tokens // form.block_size))
+        message = Message(
+            Seat(kv.source, kv.engine),
+            self._seat,
+            num_blocks * form.block_bytes,
+            form.num_layers,
+            kv.compute_time,
+            num_blocks if form.in_blocks else 1,
+        )
+        after = network.post_processing(message)
+        return Transit(message.num_bytes, network.send(message), after)
+
+
+class Inbox:
+    """Brings entries to one engine of a client, through the mechanism of all moves.
+
+    seat: the engine. network: None: no network, so that no entries can come. form: of the entries.
+    record: records each move that has ended.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        network: Network | None,
+        seat: Seat,
+        form: EntryForm,
+        record: Record,
+    ) -> None:
+        self._env = env
+        self._seat = seat
+        self._block_size = form.block_size
+        self._ends: dict[SequenceState, Event] = {}
+        stores = Stores(OtherClients(env, network, seat, form))
+        self._mover = Mover(env, stores, record, self._end)
+
+    def fetch(self, visit: Visit) -> Event:
+        """Begin to copy the entries from which a visit goes on.
+
+        Returns an event; its value is True if they arrived. Where they are lost on the way it
+        is False, and the visit is given up. Raises ScenarioError for a visit without entries.
+        """
+        kv = visit.kv
+        if kv is None:
+            raise ScenarioError(f"{self._seat.client}: {visit.request} must come with KV entries")
+        sequence = SequenceState(visit, kv.num_prompt_tokens, 0)
+        sequence.continue_from(kv)
+        num_blocks = -(-kv.num_tokens // self._block_size)
+        move = KvMove("hand_over", sequence, kv.source, GPU, num_blocks, kv.num_tokens)
+        self._ends[sequence] = end = Event(self._env)
+        self._mover.begin(move)
+        return end
+
+    def _end(self, move: KvMove) -> None:
+        kv = move.sequence.incoming
+        is_here = kv is not None and not kv.is_lost
+        self._env.trigger(self._ends.pop(move.sequence), self._env.now, MOVE, is_here)
+
+
+class PausingSwaps(KvStore):
+    """Swap space that is copied to and from between two steps, while the engine waits (vLLM v0).
+
+    block_bytes: NaN: not known.
+    """
+
+    def __init__(self, space: SwapSpace, block_bytes: float) -> None:
+        self.name = HOST
+        self._space = space
+        self._block_bytes = block_bytes
+
+    def fetch(self, move: KvMove) -> Transit:
+        """Copy blocks back from host memory; the steps pause meanwhile."""
+        return self._copy(move.num_blocks)
+
+    def keep(self, move: KvMove) -> Transit:
+        """Copy blocks to host memory; the steps pause meanwhile."""
+        return self._copy(move.num_blocks)
+
+    def _copy(self, num_blocks: int) -> Transit:
+        seconds = num_blocks * self._space.seconds_per_block
+        return Transit(num_blocks * self._block_bytes, None, seconds)
+
+
+class OverlappedSwaps(KvStore):
+    """Swap space that is copied to and from while steps go on, one copy after the other each way.
+
+    out, back: the host links of all GPUs of the engine, in both directions.
+    block_bytes: NaN: not known.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        space: SwapSpace,
+        out: SerialLink,
+        back: SerialLink,
+        block_bytes: float,
+    ) -> None:
+        self.name = HOST
+        self._env = env
+        self._space = space
+        self._out = out
+        self._back = back
+        self._block_bytes = block_bytes
+
+    def fetch(self, move: KvMove) -> Transit:
+        """Copy blocks back over the link from host memory, beside the steps."""
+        return self._copy(move.num_blocks, self._back)
+
+    def keep(self, move: KvMove) -> Transit:
+        """Copy blocks out over the link to host memory, beside the steps."""
+        return self._copy(move.num_blocks, self._out)
+
+    def _copy(self, num_blocks: int, link: SerialLink) -> Transit:
+        end = link.send(num_blocks * self._space.seconds_per_block, self._env.now)
+        return Transit(num_blocks * self._block_bytes, self._env.at(end, MOVE))
+
+
+class SwapsOverTopology(KvStore):
+    """The same over the PCIe links of a topology, which copies share with all else that travels.
+
+    seat: the engine.
+    """
+
+    def __init__(self, ways: Ways, seat: Seat, block_bytes: float) -> None:
+        self.name = HOST
+        self._ways = ways
+        self._seat = seat
+        self._block_bytes = block_bytes
+
+    def fetch(self, move: KvMove) -> Transit:
+        """Read blocks from the host's memory, over the links of the topology."""
+        num_bytes = move.num_blocks * self._block_bytes
+        return Transit(num_bytes, self._ways.read([self._seat], Store(), num_bytes, 0.0))
+
+    def keep(self, move: KvMove) -> Transit:
+        """Write blocks to the host's memory, over the links of the topology."""
+        num_bytes = move.num_blocks * self._block_bytes
+        return Transit(num_bytes, self._ways.write([self._seat], Store(), num_bytes, 0.0))
+
+
+class LinkedTier(KvStore):
+    """A tier with a link to the engine, over which loads go one after the other.
+
+    block_bytes: NaN: not known.
+    """
+
+    def __init__(
+        self, env: Environment, tier: CacheTier, link: SerialLink, block_bytes: float
+    ) -> None:
+        self.name = tier.name
+        self._env = env
+        self._tier = tier
+        self._link = link
+        self._block_bytes = block_bytes
+
+    def fetch(self, move: KvMove) -> Transit:
+        """Load blocks over the tier's own link, or within the step that needs them."""
+        tier, num_blocks = self._tier, move.num_blocks
+        seconds = tier.load_time(num_blocks)
+        if tier.in_step:
+            return Transit(num_blocks * self._block_bytes, None, seconds)
+        end = self._link.send(seconds, self._env.now)
+        return Transit(num_blocks * self._block_bytes, self._env.at(end, ARRIVE))
+
+
+class TierOfTopology(KvStore):
+    """A tier at a place of a topology; its loads share the links with all other transfers.
+
+    seat: the engine that reads.
+    """
+
+    def __init__(self, ways: Ways, seat: Seat, tier: CacheTier, block_bytes: float) -> None:
+        self.name = tier.name
+        self._ways = ways
+        self._seat = seat
+        self._latency = tier.latency
+        self._store = store_of(tier)
+        self._block_bytes = block_bytes
+
+    def fetch(self, move: KvMove) -> Transit:
+        """Load blocks over the links of the topology."""
+        num_bytes = move.num_blocks * self._block_bytes
+        end = self._ways.read([self._seat], self._store, num_bytes, self._latency)
+        return Transit(num_bytes, end)
+
+
+def store_of(tier: CacheTier) -> Store:
+    """Return the place of a tier in a topology, and its largest read rate."""
+    return Store(tier.at, tier.read_bandwidth)
+
+
+class EngineStores:
+    """Makes the stores of lanes; those of one engine share the links below it.
+
+    client: its name. memory: of each of its lanes. form: of its entries.
+    swaps_overlap: whether steps go on while blocks are copied to swap space and back.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        network: Network | None,
+        client: str,
+        memory: LaneMemory,
+        form: EntryForm,
+        *,
+        swaps_overlap: bool,
+    ) -> None:
+        self._env = env
+        self._network = network
+        self._client = client
+        self._memory = memory
+        self._form = form
+        self._swaps_overlap = swaps_overlap
+        self._block_bytes = form.block_bytes or nan
+        self._links: dict[tuple[int, str], SerialLink] = {}  # by engine and name
+        # links of the copies, if the size of blocks is known
+        self._ways: Ways | None = None
+        if network is not None and form.block_bytes is not None:
+            self._ways = network.ways
+
+    def of(self, engine: int) -> Stores:
+        """Return the stores of a lane of an engine."""
+        seat, space = Seat(self._client, engine), self._memory.swap_space
+        return Stores(
+            OtherClients(self._env, self._network, seat, self._form),
+            None if space is None else self._swaps(seat, space),
+            {tier.name: self._tier(seat, tier) for tier in self._memory.tiers},
+        )
+
+    def _swaps(self, seat: Seat, space: SwapSpace) -> KvStore:
+        if not self._swaps_overlap:
+            return PausingSwaps(space, self._block_bytes)
+        if self._ways is not None:
+            return SwapsOverTopology(self._ways, seat, self._block_bytes)
+        out, back = (self._link(seat, f"swaps {way}") for way in ("out", "back"))
+        return OverlappedSwaps(self._env, space, out, back, self._block_bytes)
+
+    def _tier(self, seat: Seat, tier: CacheTier) -> KvStore:
+        if self._ways is not None:
+            if tier.in_step:
+                raise ScenarioError(
+                    f"{seat.client}: tier {tier.name} of kv_cache.tiers must have loads_in_step: "
+                    "false on a network with a topology"
+                )
+            return TierOfTopology(self._ways, seat, tier, self._block_bytes)
+        link = self._link(seat, f"tier {tier.name}")
+        return LinkedTier(self._env, tier, link, self._block_bytes)
+
+    def _link(self, seat: Seat, name: str) -> SerialLink:
+        return self._links.setdefault((seat.engine, name), SerialLink())

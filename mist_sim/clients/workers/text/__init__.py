@@ -1,1 +1,0 @@
-"""Work on texts before and after the model: its times, measured, and the client that does it."""

@@ -1,1 +1,0 @@
-"""Collectives: their cost, algorithms, and the nodes of the ranks."""

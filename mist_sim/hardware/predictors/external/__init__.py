@@ -1,1 +1,0 @@
-"""Step times from other tools."""

@@ -1,1 +1,0 @@
-"""Files that an input names: read as far as they may be long, and never shown in messages."""

@@ -1,0 +1,640 @@
+"""Clients in a run: steps, interference of prompts with answers, times in which they were up.
+
+Interference: prompts that are computed in the steps in which a request decodes.
+
+Source: TaiChi (Wang et al., 2025), §2.3.1 and figure 4.
+
+Room: the share of time in which a client's engines could have taken more into their steps.
+
+An engine that decodes one request is busy all the time, though it could decode a hundred more. So
+load is measured as time at a limit rather than time in steps: time in steps that hold the largest
+number of tokens or sequences, or that leave fewer KV blocks free than a prompt takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from math import ceil, inf, nan
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.core.states import State
+from mist_sim.core.step_limits import StepLimits
+from mist_sim.hardware.layout_period import LayoutPeriod
+from mist_sim.metrics import latency, stats
+from mist_sim.metrics.latency import Array
+from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
+from mist_sim.metrics.records.together import Tracks, merged, sum_each, together
+from mist_sim.metrics.tables.tabular import Columns, column, texts
+from mist_sim.units import Seconds
+
+_PIECE = 65_536  # steps looked at together: few enough for a processor's cache
+
+
+def pooled_gaps(recorder: ColumnRecorder, after: float = 0.0) -> Iterator[stats.Weighted]:
+    """Yield, piece by piece, every time between two tokens: seconds, and how many had it.
+
+    after: gaps that end before this time are left out (seconds).
+    """
+    extra = recorder.gaps.columns()
+    counted = extra["time"] >= after
+    yield stats.Weighted(extra["gap"][counted], extra["count"][counted])
+    for tracks in together(recorder):
+        for rows, ends in _pieces(tracks):
+            gaps, counts = latency.step_gaps(
+                rows["start"], rows["num_steps"], rows["num_decodes"], rows["num_gaps"], ends
+            )
+            counts[ends < after] = 0
+            one = len(tracks.ends) == 1  # whose pieces count as parts
+            yield stats.Weighted(gaps, counts, None if one else tracks.step_cuts)
+
+
+class TimedGaps(NamedTuple):
+    """Gaps between tokens in the order in which they end.
+
+    ends, gaps: seconds. counts: how many requests had each, above 0.
+    """
+
+    ends: Array
+    gaps: Array
+    counts: NDArray[np.int64]
+
+
+def timed_gaps(recorder: ColumnRecorder, after: float = 0.0) -> TimedGaps:
+    """Return all gaps by their time, even while the run goes on. after: as in `pooled_gaps`.
+
+    The newest steps of a track, up to some hundred, are written later, and are left out until then.
+    """
+    extra = recorder.gaps.columns()
+    parts = [(extra["time"], extra["gap"], extra["count"])]
+    for steps, all_ends in zip(recorder.steps, recorder.step_ends, strict=True):
+        rows = steps.columns()
+        up_to = np.cumsum(rows["num_steps"])
+        whole = int(np.searchsorted(up_to, len(all_ends), "right"))
+        if whole:
+            ends = all_ends[: int(up_to[whole - 1])]
+            runs = {name: column[:whole] for name, column in rows.items()}
+            found = latency.step_gaps(
+                runs["start"], runs["num_steps"], runs["num_decodes"], runs["num_gaps"], ends
+            )
+            parts.append((ends, *found))
+    ends, gaps, counts = map(np.concatenate, zip(*parts, strict=True))
+    places = np.flatnonzero((counts > 0) & (ends >= after))
+    places = places[np.argsort(ends[places], kind="stable")]
+    return TimedGaps(ends[places], gaps[places], counts[places])
+
+
+def gap_percentile(recorder: ColumnRecorder, after: float, percentile: float) -> float:
+    """Return a percentile (> 0, < 100) of all gaps, seconds; NaN without any."""
+    found = stats.describe_weighted(lambda: pooled_gaps(recorder, after), (50.0, percentile))
+    return found[f"p{percentile:g}"]
+
+
+def _pieces(tracks: Tracks) -> Iterator[tuple[dict[str, Any], Array]]:
+    """Yield the rows of some runs of tracks, and the ends of their steps, in order."""
+    names, num_steps = ("start", "num_steps", "num_decodes", "num_gaps"), tracks.step_cuts[-1]
+    rows = {name: tracks.runs[name] for name in names}
+    up_to = np.cumsum(rows["num_steps"])
+    cuts = np.searchsorted(up_to, np.arange(_PIECE, num_steps, _PIECE))
+    for first, last in pairwise([0, *cuts.tolist(), len(up_to)]):
+        if first < last:
+            piece = {name: column[first:last] for name, column in rows.items()}
+            begin = int(up_to[first] - rows["num_steps"][first])
+            yield piece, tracks.between(begin, int(up_to[last - 1]))
+
+
+def peak_token_rate(
+    recorder: ColumnRecorder, request_ids: NDArray[np.int64], sent_at: Array, begin: float
+) -> float:
+    """Return the largest number of output chunks in one second, over the last attempts of requests.
+
+    Tokens of one step (verified drafts) form one chunk. Same definition as
+    `max_output_tokens_per_s` in `calculate_metrics` of vllm/benchmarks/serve.py, which counts
+    stream deliveries.
+
+    request_ids: in order. sent_at: when each was sent for the last time, seconds. begin: where the
+    first second begins, seconds.
+    """
+    all_seconds, all_counts = [np.empty(0)], [np.empty(0)]
+    for tracks, rows in _by_tracks(recorder, request_ids, sent_at):
+        for ends, chunks in _chunks(tracks, rows):
+            seconds = np.floor(ends - begin)
+            starts = np.flatnonzero(np.diff(seconds, prepend=np.nan))
+            all_seconds.append(seconds[starts])
+            all_counts.append(np.add.reduceat(chunks, starts))
+    _, places = np.unique(np.concatenate(all_seconds), return_inverse=True)
+    return float(np.bincount(places, np.concatenate(all_counts)).max(initial=0.0))
+
+
+def _by_tracks(
+    recorder: ColumnRecorder, request_ids: NDArray[np.int64], sent_at: Array
+) -> Iterator[tuple[Tracks, dict[str, Any]]]:
+    """Yield the tokens of some requests by tracks put together, in their order there.
+
+    The parameters are those of `peak_token_rate`. Steps are numbered over the tracks together.
+    begin: the first step after each was sent. place: of its track in them.
+    """
+    tokens = recorder.tokens.columns()
+    places = np.flatnonzero(np.isin(tokens["request_id"], request_ids))
+    places = places[np.argsort(tokens["track"][places], kind="stable")]
+    columns = {
+        name: tokens[name][places]
+        for name in ("track", "first_step", "end_step", "first_count", "resumed")
+    }
+    sent = sent_at[np.searchsorted(request_ids, tokens["request_id"][places])]
+    numbers, firsts = np.unique(columns["track"], return_index=True)
+    rest = [*firsts.tolist(), len(places)]
+    for tracks in together(recorder, numbers.tolist()):
+        cuts, rest = np.array(rest[: len(tracks.numbers) + 1]), rest[len(tracks.numbers) :]
+        first, last = int(cuts[0]), int(cuts[-1])
+        rows = {name: column[first:last] for name, column in columns.items()}
+        rows["place"] = place = np.repeat(np.arange(len(tracks.numbers)), np.diff(cuts))
+        before = np.array(tracks.step_cuts)[place]
+        rows["first_step"], rows["end_step"] = (
+            rows["first_step"] + before,
+            rows["end_step"] + before,
+        )
+        rows["begin"] = tracks.number_until(sent[first:last], (cuts - first).tolist())
+        yield tracks, rows
+
+
+def _chunks(tracks: Tracks, rows: Mapping[str, Any]) -> Iterator[tuple[Array, NDArray[np.int64]]]:
+    """Yield some steps at a time: their ends, and to how many of some requests each gave output.
+
+    rows: of the tokens, on those tracks.
+    """
+    runs, begin = tracks.runs, rows["begin"]
+    up_to, is_decode = np.cumsum(runs["num_steps"]), runs["num_decodes"] > 0
+    joins = np.sort(np.clip(begin, rows["first_step"], rows["end_step"]))
+    leaves = np.sort(rows["end_step"])
+    prompts = np.sort((rows["first_step"] - 1)[~rows["resumed"] & (rows["first_step"] > begin)])
+    inside = 0
+    for first, ends in tracks.pieces():
+        last = first + len(ends)
+        begun, ended = np.searchsorted(up_to, (first, last - 1), "right")
+        here = slice(begun, ended + 1)  # the runs that these steps are of
+        lengths = np.diff(up_to[here].clip(max=last), prepend=first)
+        more = _numbers(joins, first, last) - _numbers(leaves, first, last)
+        decoding = inside + np.cumsum(more)
+        inside = decoding[-1]
+        decoding *= np.repeat(is_decode[here], lengths)
+        yield ends, decoding + _numbers(prompts, first, last)
+
+
+def _numbers(values: NDArray[np.int64], first: int, last: int) -> NDArray[np.int64]:
+    """Return how often each number from `first` to the one before `last` is in sorted values."""
+    begin, end = np.searchsorted(values, (first, last))
+    return np.bincount(values[begin:end] - first, minlength=last - first)
+
+
+def sum_before(num_steps: Any, each_step: Any, steps: NDArray[np.int64]) -> Array:
+    """Return the sum over all steps before each given step; the steps of a run share one value."""
+    num_steps = num_steps.astype(np.int64)
+    up_to, given = np.cumsum(num_steps), np.cumsum(num_steps * each_step)
+    run = np.minimum(np.searchsorted(up_to, steps, "right"), len(up_to) - 1)
+    found: Array = given[run] - (up_to[run] - steps) * each_step[run]
+    return found
+
+
+def output_tokens_before(
+    recorder: ColumnRecorder, request_ids: NDArray[np.int64], sent_at: Array, time: float
+) -> int:
+    """Return the output tokens of some requests before a time, in their last attempts.
+
+    request_ids: in order. sent_at: last sending of each, seconds. A token without a known step,
+        from a client without steps, does not count.
+    """
+    num_tokens, before = 0, np.nextafter(time, -np.inf)
+    for tracks, rows in _by_tracks(recorder, request_ids, sent_at):
+        times = np.full(len(tracks.numbers), before)
+        ends = tracks.number_until(times, range(len(times) + 1))
+        begin, end = rows["begin"], ends[rows["place"]]
+        by_prompt = rows["first_step"] - 1
+        is_first = ~rows["resumed"] & (by_prompt >= begin) & (by_prompt < end)
+        num_tokens += int(np.count_nonzero(is_first))
+        num_tokens += _decoded_between(recorder, tracks, rows, begin, end)
+    return num_tokens
+
+
+def _decoded_between(
+    recorder: ColumnRecorder, tracks: Tracks, rows: Mapping[str, Any], begin: Any, end: Any
+) -> int:
+    """Return how many tokens the decode steps [begin, end) of tracks gave in some token rows."""
+    runs = tracks.runs
+    is_decode = (runs["num_decodes"] > 0).astype(np.int64)
+    first, last = rows["first_step"], rows["end_step"]
+    low = np.clip(begin, first, last)
+    high = np.clip(end, low, last)
+    at_first, at_low, at_high = (
+        sum_before(runs["num_steps"], is_decode, steps) for steps in (first, low, high)
+    )
+    place = rows["first_count"]
+    one_each = place < 0
+    num_tokens = int((at_high - at_low)[one_each].sum())
+    for row in np.flatnonzero(~one_each).tolist():
+        start = place[row] - at_first[row]
+        num_tokens += sum(recorder.token_counts[start + at_low[row] : start + at_high[row]])
+    return num_tokens
+
+
+def utilisation(recorder: ColumnRecorder, arrival: Array) -> float:
+    """Return the share of time that engines spend in steps, while requests arrive.
+
+    The period runs from the first to the last counted arrival; the mean over engines, and over
+    the ranks of a pipeline, which has as many tracks as ranks. Work counts evenly over the run
+    of steps that it is in. An engine that decodes one request is busy, so a value near 1 means
+    no idle time, not no headroom.
+    """
+    if not recorder.steps or not len(arrival) or arrival.min() == arrival.max():
+        return float("nan")
+    begin, end = float(arrival.min()), float(arrival.max())
+    busy = 0.0
+    for tracks in together(recorder):
+        starts, ends, work = tracks.runs["start"], tracks.run_ends(), tracks.runs["busy"]
+        inside = np.maximum(np.minimum(ends, end) - np.maximum(starts, begin), 0.0)
+        period = ends - starts
+        share = np.divide(work, period, out=np.zeros(len(work)), where=period > 0)
+        for seconds in sum_each(inside * share, tracks.run_cuts):
+            busy += seconds
+    clients = set(recorder.track_clients)
+    num_tracks = sum(recorder.mean_tracks(client_id, begin, end) for client_id in clients)
+    return busy / (end - begin) / num_tracks
+
+
+def run_periods(recorder: ColumnRecorder, track: int) -> tuple[Array, Array]:
+    """Return when each run of a track began and ended, seconds."""
+    rows = recorder.steps[track].columns()
+    return rows["start"], recorder.step_ends[track].of(np.cumsum(rows["num_steps"]) - 1)
+
+
+def interference(recorder: ColumnRecorder) -> Array:
+    """Return the interference intensity of each row of the requests.
+
+    It is the prompt tokens that the engine of the answer computed between the answer's first and
+    last token, divided by the output tokens after the first. TPOT counts the same tokens (the paper
+    divides by all output tokens), so TPOT is linear in the intensity wherever step time is linear
+    in prompt tokens. Time outside the batch, as after a preemption, does not count. Like TPOT it
+    describes the last attempt, and is NaN without a second token.
+    """
+    requests = recorder.requests.columns()
+    tokens = recorder.tokens.columns()
+    order = np.argsort(requests["request_id"])
+    place = np.searchsorted(requests["request_id"], tokens["request_id"], sorter=order)
+    ended = place < len(order)  # others are still under way where a run was ended early
+    ended[ended] = requests["request_id"][order[place[ended]]] == tokens["request_id"][ended]
+    computed = np.zeros(len(order))
+    for track in range(len(recorder.steps)):
+        mine = ended & (tokens["track"] == track)
+        rows = order[place[mine]]
+        sent = requests["sent_at"][rows]
+        stay = tokens["first_step"][mine], tokens["end_step"][mine]
+        np.add.at(computed, rows, _prefill_tokens(recorder, track, stay, sent))
+    num_gaps = requests["num_gaps"]
+    none = np.full(len(order), np.nan)
+    result: Array = np.divide(computed, num_gaps, out=none, where=num_gaps > 0)
+    return result
+
+
+def _prefill_tokens(
+    recorder: ColumnRecorder,
+    track: int,
+    stay: tuple[NDArray[np.int64], NDArray[np.int64]],
+    sent: Array,
+) -> Array:
+    """Return the prompt tokens that a track computed in the steps of some stays.
+
+    stay: the first step of each, and the one after its last. sent: seconds; earlier steps belong
+    to an attempt before.
+    """
+    steps = recorder.steps[track].columns()
+    if not len(steps["num_steps"]):
+        return np.zeros(len(sent))
+    first = np.clip(recorder.step_ends[track].number_until(sent), *stay)
+    computed = steps["num_prefill_tokens"].astype(np.int64)
+    before, after = (sum_before(steps["num_steps"], computed, step) for step in (first, stay[1]))
+    found: Array = after - before
+    return found
+
+
+@dataclass(frozen=True)
+class InterferenceLaw:
+    """TPOT as a line in interference intensity.
+
+    slope: seconds for each prompt token an output token. intercept: seconds of a decode that no
+    prompt disturbs. r_squared: the share of TPOT's variance that the line explains.
+    """
+
+    slope: Seconds
+    intercept: Seconds
+    r_squared: float
+
+    @classmethod
+    def fit(cls, intensity: Array, tpot: Array) -> InterferenceLaw:
+        """Return the least-squares line through requests; NaNs are left out.
+
+        intensity: prompt tokens per output token. tpot: seconds.
+        Raises ValueError if fewer than two intensities differ.
+        """
+        from scipy.stats import linregress  # only now: it takes long to import
+
+        known = ~(np.isnan(intensity) | np.isnan(tpot))
+        x, y = np.asarray(intensity)[known], np.asarray(tpot)[known]
+        if not len(x) or x.min() == x.max():
+            raise ValueError(
+                "intensity must have two values that differ, of requests with a TPOT, "
+                f"got {len(x)} requests"
+            )
+        line = linregress(x, y)
+        return cls(float(line.slope), float(line.intercept), float(line.rvalue) ** 2)
+
+    def most(self, tpot: Seconds) -> float:
+        """Return the intensity (prompt tokens an output token) at which TPOT reaches a value."""
+        return (tpot - self.intercept) / self.slope
+
+
+def layouts_summary(layouts: Mapping[str, tuple[LayoutPeriod, ...]]) -> list[dict[str, Any]]:
+    """Return every layout of each client that changed its layout.
+
+    start: end of the last step in the layout before; ready: when steps in this one could begin,
+        seconds.
+    layout: its description. num_gpu_blocks: KV blocks of all its engines. collectives: how they are
+        timed, for a client on several nodes.
+    """
+    return [
+        {
+            "client": name,
+            "start": period.start,
+            "ready": period.ready,
+            "layout": period.title,
+            "num_gpu_blocks": period.num_gpu_blocks,
+        }
+        | ({"collectives": period.collectives} if period.collectives else {})
+        for name, periods in layouts.items()
+        for period in periods
+    ]
+
+
+POWERED: tuple[State, ...] = ("starting", "up", "draining")
+"""In which GPUs draw power, if only idle."""
+RESERVED: tuple[State, ...] = (*POWERED, "failed")
+"""In which GPUs are paid for."""
+
+
+class Period(NamedTuple):
+    """A client was in a state from start to end, seconds."""
+
+    client_id: int
+    state: State
+    start: float
+    end: float
+
+
+class Lives:
+    """The states of all clients in a run; without records of states, all clients are up throughout.
+
+    end: end of the run, seconds.
+    """
+
+    def __init__(self, recorder: ColumnRecorder, end: float) -> None:
+        self.end = end
+        self._of: dict[int, list[Period]] = {}
+        rows = recorder.states.columns()
+        names: list[Any] = recorder.state_names.values
+        changes: dict[int, list[tuple[float, State]]] = {}
+        columns = (rows[name].tolist() for name in ("client_id", "time", "state"))
+        for client_id, time, state in zip(*columns, strict=True):
+            changes.setdefault(client_id, []).append((time, names[state]))
+        self._changes_of = changes
+        for client_id, mine in changes.items():
+            ends = [*(time for time, _ in mine[1:]), max(end, mine[-1][0])]
+            self._of[client_id] = [
+                Period(client_id, state, start, until)
+                for (start, state), until in zip(mine, ends, strict=True)
+                if until > start
+            ]
+
+    @property
+    def is_told(self) -> bool:
+        """Whether clients change their states."""
+        return bool(self._of)
+
+    @property
+    def periods(self) -> list[Period]:
+        """All periods, by client and in order of time."""
+        return [period for client_id in sorted(self._of) for period in self._of[client_id]]
+
+    def count(self, state: State, begin: float = 0.0) -> int:
+        """Return how often clients came into a state from a time on, if only for an instant."""
+        every = self._changes_of.values()
+        return sum(each == state and time >= begin for mine in every for time, each in mine)
+
+    @property
+    def failures(self) -> list[tuple[float, float]]:
+        """When clients failed, and when each was up again, seconds; infinite for good."""
+        found = []
+        for mine in self._changes_of.values():
+            up = [time for time, each in mine if each == "up"]
+            failed = [time for time, each in mine if each == "failed"]
+            found += [(time, next((t for t in up if t > time), inf)) for time in failed]
+        return found
+
+    def seconds(self, client_id: int, states: Collection[State], begin: float = 0.0) -> float:
+        """Return how long a client was in some states from a time on."""
+        if client_id not in self._of:
+            return max(self.end - begin, 0.0)
+        return sum(
+            max(period.end - max(period.start, begin), 0.0)
+            for period in self._of[client_id]
+            if period.state in states
+        )
+
+
+def states_columns(lives: Lives, client_names: Sequence[str]) -> Columns:
+    """A row a period of a client in one state: off, starting, up, draining, failed.
+
+    start, end: seconds. Empty where all clients are up all the time.
+    """
+    periods = lives.periods
+    return {
+        "client": texts(client_names[period.client_id] for period in periods),
+        "state": texts(period.state for period in periods),
+        "start": column(period.start for period in periods),
+        "end": column(period.end for period in periods),
+    }
+
+
+def lives_summary(
+    recorder: ColumnRecorder, lives: Lives, counted: dict[str, Any], begin: float
+) -> dict[str, Any]:
+    """Return failures, starts and losses of clients; empty if no client changed its state.
+
+    counted: columns of the requests that count. begin: end of the warm-up; clients count from there
+        on.
+
+    num_lost: requests that ended because a client failed. num_lost_visits: visits lost with
+    a client, num_retried_visits: of these, visits whose request continued at another client.
+        lost_kv_tokens: tokens whose KV entries were lost. num_client_failures, num_client_starts:
+        numbers of failures and starts.
+    mean_clients_up: mean over time.
+    """
+    if not lives.is_told:
+        return {}
+    losses = recorder.losses.columns()
+    ids = {period.client_id for period in lives.periods}
+    seconds = max(lives.end - begin, 0.0)
+    up = sum(lives.seconds(client_id, ("up", "draining"), begin) for client_id in ids)
+    return {
+        "num_lost": int((counted["status"] == STATUSES.index("lost")).sum()),
+        "num_lost_visits": len(losses["time"]),
+        "num_retried_visits": int(losses["retried"].sum()),
+        "lost_kv_tokens": int(losses["num_tokens"].sum()),
+        "num_client_failures": lives.count("failed", begin),
+        "num_client_starts": lives.count("starting", begin),
+        "mean_clients_up": up / seconds if seconds else 0.0,
+    }
+
+
+class Room(NamedTuple):
+    """Shares of the time from the first to the last arrival, over all engines of a client.
+
+    room: without a step, or in steps at no limit. at_tokens: in steps with `max_num_batched_tokens`
+        tokens; at_sequences: with `max_num_seqs` requests; at_memory: in steps that leave fewer KV
+        blocks free than a prompt of mean length takes (all steps, if the cache has fewer in all).
+        NaN if unknown.
+    """
+
+    room: float = nan
+    at_tokens: float = nan
+    at_sequences: float = nan
+    at_memory: float = nan
+
+    @property
+    def limit(self) -> str:
+        """The option or memory whose limit was reached longest; empty if none was."""
+        shares = dict(zip(_LIMITS, self[1:], strict=True))
+        longest = max(_LIMITS, key=lambda name: shares[name])
+        return longest if shares[longest] > 0 else ""
+
+
+_LIMITS = ("max_num_batched_tokens", "max_num_seqs", "KV memory")
+
+
+def rooms(
+    recorder: ColumnRecorder, limits: Sequence[StepLimits | None], warmup: float
+) -> list[Room]:
+    """Return the room of each client.
+
+    limits: of each client; None if unknown. warmup: seconds whose arrivals do not count. Room is
+        unknown if all requests arrive at once.
+    """
+    requests = recorder.requests.columns()
+    of_users = requests["parent_id"] == requests["request_id"]
+    counted = of_users & (requests["arrival_time"] >= warmup)
+    arrival: Array = requests["arrival_time"][counted]
+    if not len(arrival) or arrival.min() == arrival.max():
+        return [Room()] * len(limits)
+    begin, end = float(arrival.min()), float(arrival.max())
+    prompt_tokens = float(requests["num_prompt_tokens"][counted].mean())
+    needed = [0 if each is None else _blocks_of(prompt_tokens, each) for each in limits]
+    all_tracks = [
+        _LimitedTrack(track, client_id, each, sequences, needed[client_id])
+        for client_id, each in enumerate(limits)
+        if each is not None
+        for track, sequences in zip(recorder.tracks_of(client_id), each.sequences, strict=True)
+    ]
+    sums = _seconds_at_limits(recorder, all_tracks, len(limits), begin, end)
+    return [
+        Room()
+        if each is None
+        else _room(each, blocks, seconds / (len(each.sequences) * (end - begin)))
+        for each, blocks, seconds in zip(limits, needed, sums, strict=True)
+    ]
+
+
+def room_summary(found: Sequence[Room], names: Sequence[str]) -> dict[str, Any]:
+    """Return the room of the client with the least, and which limit it reached longest.
+
+    names: of the clients. room: NaN if no client's is known. room_limit: such as "KV memory at
+    llm"; left out if no limit was reached.
+    """
+    known = [(float(each.room), each, name) for each, name in zip(found, names, strict=True)]
+    known = [each for each in known if each[0] == each[0]]
+    if not known:
+        return {"room": nan}
+    share, least, name = min(known, key=lambda each: each[0])
+    return {"room": share} | ({"room_limit": f"{least.limit} at {name}"} if least.limit else {})
+
+
+def room_columns(found: Sequence[Room]) -> Columns:
+    """Return the columns of the table of clients."""
+    return {name: column(getattr(each, name) for each in found) for name in Room._fields}
+
+
+class _LimitedTrack(NamedTuple):
+    """A track, and the limits of its steps. needed: KV blocks that a prompt takes."""
+
+    number: int
+    client_id: int
+    limits: StepLimits
+    sequences: int
+    needed: int
+
+
+def _seconds_at_limits(
+    recorder: ColumnRecorder,
+    all_tracks: Sequence[_LimitedTrack],
+    num_clients: int,
+    begin: float,
+    end: float,
+) -> Array:
+    """Return the seconds between two times that each client's steps were at any limit, and at each.
+
+    They are summed over its tracks.
+    """
+    sums = np.zeros((num_clients, 1 + len(_LIMITS)))
+    rest = iter(all_tracks)
+    for tracks in together(recorder, [track.number for track in all_tracks]):
+        tracks = merged(recorder, tracks)  # noqa: PLW2901
+        mine = list(islice(rest, len(tracks.numbers)))
+        inside = np.minimum(tracks.run_ends(), end) - np.maximum(tracks.runs["start"], begin)
+        inside = np.maximum(inside, 0.0)
+        at = _at_limits(tracks, mine)
+        at = np.vstack([at.any(axis=0), at])
+        for track, (first, last) in zip(mine, pairwise(tracks.run_cuts), strict=True):
+            here = slice(first, last)
+            sums[track.client_id] += [float(inside[here][each[here]].sum()) for each in at]
+    return sums
+
+
+def _at_limits(tracks: Tracks, limited: Sequence[_LimitedTrack]) -> NDArray[np.bool_]:
+    """Return which runs of steps of some tracks are at which limit, a row a limit."""
+    limits = [
+        (*track.limits[:2], track.sequences, track.limits.num_blocks, track.needed)
+        for track in limited
+    ]
+    of_runs = np.repeat(np.array(limits).T, np.diff(tracks.run_cuts), axis=1)
+    most_tokens, tokens_a_decode, most_sequences, num_blocks, needed = of_runs
+    decodes = tracks.runs["num_decodes"].astype(np.int64)
+    return np.array(
+        [
+            tracks.runs["num_prefill_tokens"] + decodes * tokens_a_decode >= most_tokens,
+            tracks.runs["num_chunks"] + decodes >= most_sequences,
+            num_blocks - tracks.runs["num_used_blocks"] < needed,
+        ]
+    )
+
+
+def _room(limits: StepLimits, needed: int, shares: Array) -> Room:
+    """Return the room of a client. shares: of its time, at any limit, and at each."""
+    if needed > limits.num_blocks:
+        shares[[0, 3]] = 1.0  # also while it has nothing to do
+    return Room(1 - shares[0], *shares[1:].tolist())
+
+
+def _blocks_of(prompt_tokens: float, limits: StepLimits) -> int:
+    """Return the KV blocks of a prompt, 1 at least; with windows, in each group of layers."""
+    return max(ceil(prompt_tokens / limits.block_size), 1) * limits.blocks_each

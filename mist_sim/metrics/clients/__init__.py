@@ -1,1 +1,0 @@
-"""Clients in a run: steps, interference of prompts with answers, times in which they were up."""

@@ -1,1 +1,0 @@
-"""Figures of requests: parts of their latency, rates, figures by model."""

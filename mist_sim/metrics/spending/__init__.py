@@ -1,1 +1,0 @@
-"""Energy and dollars of a run, and their columns in its results."""

@@ -1,1 +1,0 @@
-"""The elements of all reports: cells, rows, layouts, output."""

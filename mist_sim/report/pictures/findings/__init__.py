@@ -1,1 +1,0 @@
-"""Pictures of findings that are no run: searches, sweeps, planes, steps, traces."""

@@ -1,0 +1,623 @@
+"""The results of one run: a section a file, and `tables`, which puts them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import isnan
+from typing import TYPE_CHECKING, Any
+
+from numpy import nan, nan_to_num
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from mist_sim.errors import in_words
+from mist_sim.metrics.latency import SHORT_NAMES, limit_of, limit_title
+from mist_sim.metrics.recoveries import RECOVERING
+from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT
+from mist_sim.metrics.tables.tabular import column
+from mist_sim.report.elements import (
+    Fitting,
+    Row,
+    columns,
+    count,
+    duration,
+    in_ms,
+    latency,
+    listed,
+    number,
+    pairs,
+    percent,
+    section,
+    who,
+)
+from mist_sim.stages import Decode, Prefill
+
+if TYPE_CHECKING:
+    from mist_sim.metrics import Result
+    from mist_sim.metrics.clients import Room
+
+
+_STAGE_FIGURES = ("mean", "p50", "p90", "p99")
+_GIGA, _MS = 1e9, 1e3
+
+
+def breakdown_sections(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield the parts of latencies, stages beside prefill and decode, and communication."""
+    parts = summary["latency_breakdown_ms"]
+    if any(figures["share"] > 0 for figures in parts.values()):
+        yield from section("Where the time goes, ms", _parts_table(parts))
+    by_stage = summary["stage_latency_ms"]
+    if not by_stage.keys() <= {Prefill.kind, Decode.kind}:
+        yield from section("Stages with their queues, ms", _stages_table(by_stage))
+    if moved := summary.get("communication"):
+        yield from section("Communication", _moves_table(moved))
+
+
+def _parts_table(parts: Mapping[str, Mapping[str, float]]) -> Fitting:
+    rows = [
+        (name, percent(figures["share"], digits=1), *(in_ms(figures[f]) for f in _STAGE_FIGURES))
+        for name, figures in parts.items()
+    ]
+    titles = ("", "share", *_STAGE_FIGURES)
+    return listed(titles, rows, right=range(1, len(titles)))
+
+
+def _stages_table(by_stage: Mapping[str, Mapping[str, float]]) -> Fitting:
+    rows = [
+        (name, count(int(figures["count"])), *(in_ms(figures[f]) for f in _STAGE_FIGURES))
+        for name, figures in by_stage.items()
+    ]
+    return listed(("", "served", *_STAGE_FIGURES), rows, right=range(1, 6))
+
+
+def _moves_table(moved: Mapping[str, Mapping[str, float]]) -> Fitting:
+    rows = [
+        (
+            kind.replace("_", " "),
+            count(int(of["transfers"])),
+            count(int(of["tokens"])),
+            number(of["bytes"] / _GIGA),
+            in_ms(of["seconds"] / of["transfers"] * _MS),
+        )
+        for kind, of in moved.items()
+    ]
+    return listed(("", "transfers", "tokens", "GB", "mean ms"), rows, right=range(1, 5))
+
+
+_MAX_ROWS = 12
+_TITLES = ("", "visits", "room", "decodes", "KV use", "step times")
+_BELOW = ("", "", "of time", "a step", "peak", "")
+
+Client = dict[str, Any]
+"""The cells of a row of `Result.clients`."""
+_SHOWN = ("client", "num_visits", "room", "mean_decodes", "kv_use", "num_steps")
+
+
+def clients_table(result: Result) -> RenderableType:
+    """Return a row a group of equal clients, and which limits their steps reach."""
+    estimates = result.summary["estimates"]
+    groups: dict[str, list[Client]] = {}
+    names = result.client_groups or result.client_names
+    table: dict[str, Any] = result.columns("clients")
+    blocks = zip(table["peak_used_blocks"].tolist(), table["num_gpu_blocks"].tolist(), strict=True)
+    table["kv_use"] = column(peak / most if most else nan for peak, most in blocks)
+    columns = {key: table[key].tolist() for key in _SHOWN}
+    for name, row in zip(names, zip(*columns.values(), strict=True), strict=True):
+        groups.setdefault(name, []).append(dict(zip(columns, row, strict=True)))
+    seats = _seats(result, names)
+    rows = [list(_row(name, each, estimates, seats.get(name))) for name, each in groups.items()]
+    if len(rows) > _MAX_ROWS:
+        rest = len(rows) - _MAX_ROWS
+        rows[_MAX_ROWS:] = [[f"and {rest} more", *[""] * (len(_TITLES) - 1)]]
+    shown = listed(_TITLES, rows, right=range(1, 5), below=_BELOW)
+    below = *_capacities(result, names), *_at_limits(names, result.rooms)
+    return Group(shown, *(Text(line, style="dim") for line in below))
+
+
+def _capacities(result: Result, names: Sequence[str]) -> Iterator[str]:
+    """Yield how much each group of clients can keep, a line for clients that can keep the same."""
+    sizes = result.block_tokens or [0] * len(names)
+    stored = result.kv_entries or [""] * len(names)
+    told: dict[tuple[str, str], dict[str, None]] = {}
+    every = zip(names, result.num_gpu_blocks, sizes, stored, strict=True)
+    for name, blocks, tokens, entries in every:
+        if blocks:
+            held = f" of {tokens} tokens, {count(blocks * tokens)} tokens" if tokens else ""
+            how = f", {entries}" if entries else ""
+            told.setdefault((how, f"{count(blocks)} blocks{held}"), {})[name] = None
+    for (how, room), mine in list(told.items())[:_MAX_ROWS]:
+        yield f"KV cache of {who(list(mine))}{how}: {room}"
+
+
+def _at_limits(names: Sequence[str], rooms: Sequence[Room]) -> Iterator[str]:
+    """Yield a line for each group of clients whose steps reach a limit for some time."""
+    groups: dict[str, list[Room]] = {}
+    for name, room in zip(names, rooms, strict=True):
+        groups.setdefault(name, []).append(room)
+    for name, found in list(groups.items())[:_MAX_ROWS]:
+        least = min(found, key=lambda room: nan_to_num(room.room, nan=1.0))
+        if 1 - least.room >= LEAST_AT_LIMIT:
+            share = percent(1 - least.room)
+            yield f"no room in {share} of the time at {name}, mostly for {least.limit}"
+
+
+def _seats(result: Result, names: Sequence[str]) -> dict[str, int]:
+    """Return the most requests of a step of an engine (`max_num_seqs`), where it is known."""
+    limits = zip(names, result.step_limits, strict=False)
+    return {name: max(each.sequences) for name, each in limits if each is not None}
+
+
+def _row(
+    name: str, clients: list[Client], estimates: dict[str, str], seats: int | None
+) -> Iterator[str]:
+    yield f"{len(clients)} x {name}" if len(clients) > 1 else name
+    yield _range((c["num_visits"] for c in clients), count)
+    yield _range((c["room"] for c in clients), percent)
+    for values, shown in (
+        ((c["mean_decodes"] for c in clients), number),
+        ((c["kv_use"] for c in clients), percent),
+    ):
+        told = _range(values, shown) if any(c["num_steps"] for c in clients) else "-"
+        yield f"{told} of {count(seats)}" if shown is number and seats and told != "-" else told
+    yield ", ".join(dict.fromkeys(estimates.get(c["client"], "-") for c in clients))
+
+
+def _range(values: Iterable[float], shown: Callable[[Any], str]) -> str:
+    """Return the lowest and the highest value; one where they look alike."""
+    found = [value for value in values if value == value]
+    if not found:
+        return "-"
+    low, high = shown(min(found)), shown(max(found))
+    if low == high:
+        return high
+    return f"{low.removesuffix(' %')}–{high}"
+
+
+_EVEN = 0.25  # of the width, by which the ends of a range may differ that is shown as ±
+_METRICS = ("ttft", "tpot")
+_UNKNOWN = "no measurements like it"
+
+Bars = Mapping[str, Mapping[str, Mapping[str, Any] | None]]
+
+
+TITLE = "Expected error, nine in ten"
+
+
+def expected_section(expected: Bars, cell: Callable[[str], str]) -> Iterator[RenderableType]:
+    """Yield the range of nine in ten measurements; empty if no client times steps.
+
+    expected: the summary's `expected_errors`. cell: returns the text of a key
+    of the summary, as in a column of milliseconds.
+    """
+    rows = [
+        (f"{metric.upper()} {mean}{'' if mean.endswith(' s') else ' ms'}", *told)
+        for metric, told in _widest(expected)
+        if (mean := cell(f"mean_{metric}_ms")) != "-"
+    ]
+    if rows:
+        yield from section(TITLE, pairs(rows))
+
+
+def expected_rows(expected: Bars) -> Iterator[tuple[str, str, str]]:
+    """Yield (metric, range, measurements it rests on); of several clients, the widest range."""
+    for metric, (shown, like) in _widest(expected):
+        yield metric.upper(), shown, like
+
+
+def expected_of_each(cases: Mapping[str, Bars]) -> Iterator[RenderableType]:
+    """Yield the ranges of scenarios, by name; scenarios with equal ranges share a line."""
+    found: dict[tuple[str, tuple[str, str]], list[str]] = {}
+    for metric in _METRICS:
+        for name, expected in cases.items():
+            for other, told in _widest(expected):
+                if other == metric:
+                    found.setdefault((metric, told), []).append(name)
+    rows: list[Row] = [
+        (f"{metric.upper()} {who([*filter(None, names)], len(cases))}".strip(), *told)
+        for (metric, told), names in found.items()
+    ]
+    if rows:
+        yield from section(TITLE, pairs(rows))
+
+
+def _widest(expected: Bars) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield (metric, (range, its basis)): the widest of the clients' ranges."""
+    for metric in _METRICS:
+        of_clients = {name: bars[metric] for name, bars in expected.items() if metric in bars}
+        if of_clients:
+            name, bar = max(of_clients.items(), key=lambda each: _width(each[1]))
+            is_only = all(other == bar for other in of_clients.values())
+            whose = "" if is_only else f"widest, of {name}: "
+            shown, like = told(bar)
+            yield metric, (shown, f"{whose}{like}")
+
+
+def told(bar: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Return a range, and its basis."""
+    if bar is None:
+        return "-", _UNKNOWN
+    if bar["low"] is None:
+        return "-", str(bar["like"])
+    return error_range(bar["low"], bar["high"]), basis(bar)
+
+
+def basis(bar: Mapping[str, Any]) -> str:
+    """Return the measured run nearest to one, and in what it is other."""
+    found = bar.get("other", ())  # files of older versions have none
+    other = f"; other: {', '.join(found)}" if found else ""
+    return f"nearest of {count(bar['num_points'])} measured: {bar['like']}{other}"
+
+
+def _width(bar: Mapping[str, Any] | None) -> float:
+    is_known = bar is not None and bar["low"] is not None
+    return float(bar["high"] - bar["low"]) if bar and is_known else float("inf")
+
+
+def error_range(low: float, high: float) -> str:
+    """Return a range of shares in percent: "± 6 %", or "−20 to +5 %" where it leans to a side."""
+    if abs(high + low) <= _EVEN * (high - low):
+        return f"± {100 * max(high, -low):.0f} %"
+    ends = (f"{100 * end:+.0f}".replace("-", "−") for end in (low, high))
+    return f"{' to '.join(ends)} %"
+
+
+_THROUGH_FAILURES = "Latency through failures, p99, ms"
+TITLES = ("", "finished", "failed", *RECOVERING.values())
+NOTE = "during: while a client was away, requests that began before or ended after included"
+
+Phases = Mapping[str, Mapping[str, float | None]]
+"""`through_failures` of the summary."""
+
+
+def failures_section(phases: Phases) -> Iterator[RenderableType]:
+    """Yield a row a phase of the failures; empty without failures."""
+    if phases:
+        yield from section(
+            _THROUGH_FAILURES, listed(TITLES, rows_of(phases), right=range(1, len(TITLES)))
+        )
+
+
+def rows_of(phases: Phases) -> list[list[str]]:
+    """Return the cells of each phase, as `TITLES` names them."""
+    return [
+        [
+            name,
+            *(count(int(of[key] or 0)) for key in ("completed", "failed")),
+            *(_cell(of[f"p99_{metric}_ms"]) for metric in RECOVERING),
+        ]
+        for name, of in phases.items()
+    ]
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else in_ms(value)
+
+
+LATENCIES = (
+    ("ttft", "TTFT", "arrival to first token"),
+    ("tpot", "TPOT", "mean gap of a request"),
+    ("itl", "ITL", "every gap, pooled"),
+    ("e2el", "E2E", "arrival to the end"),
+    ("queue", "queue", "wait before first work"),
+)
+
+
+def latency_title(summary: Mapping[str, Any]) -> str:
+    """Return the title of figures of latencies, which says of which requests where some failed."""
+    if not summary["failed"]:
+        return "Latency, ms"
+    return f"Latency of the {summary['completed']:,.0f} requests that finished, ms"
+
+
+def note_on_turns(summary: Mapping[str, Any]) -> str:
+    """Return of which call TTFT is, where requests call a model several times; else nothing."""
+    calls = summary["stage_latency_ms"].get(Prefill.kind, {"count": 0})
+    again = summary["num_retries"] + summary.get("num_lost_visits", 0)
+    if calls["count"] <= summary["completed"] + again:
+        return ""
+    figures = ", ".join(f"{name} {in_ms(calls[name])}" for name in ("mean", "p50", "p90", "p99"))
+    return (
+        "TTFT, in limits too, is that of a request's first call. Prefill of all "
+        f"{calls['count']:,.0f} calls, with its queue: {figures}."
+    )
+
+
+def latency_table(
+    figures: Sequence[str], cell: Callable[[str], str], *, width: int, with_legend: bool = True
+) -> Fitting:
+    """Return the latencies' figures; in a narrow terminal without explanations.
+
+    cell: returns the text of a key of the summary, such as "p50_ttft_ms". width: least width of a
+        column, if there is room.
+    """
+
+    def table(
+        figures: Sequence[str], *, legend: bool = False, gap: int = 2, width: int = 0
+    ) -> Table:
+        rows = [
+            [name, *(cell(f"{figure}_{key}_ms") for figure in figures), *([meaning] * legend)]
+            for key, name, meaning in LATENCIES
+        ]
+        titles = ["", *figures, *([""] * legend)]
+        last = len(figures) + 1
+        return columns(titles, rows, right=range(1, last), dim=[last], gap=gap, min_width=width)
+
+    half = (len(figures) + 1) // 2
+    layouts: list[RenderableType] = [
+        table(figures, width=width),
+        table(figures, gap=1),
+        Group(table(figures[:half]), table(figures[half:])),
+    ]
+    if with_legend:
+        layouts.insert(0, table(figures, legend=True, width=width))
+    return Fitting(*layouts)
+
+
+_LATENCIES = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms")
+_MODEL_TITLES = ("", "finished", "output", "TTFT", "TTFT", "TPOT", "TPOT")
+_BELOW_MODEL_TITLES = ("", "", "tokens/s", "p50, ms", "p99, ms", "p50, ms", "p99, ms")
+
+
+def groups_section(title: str, groups: Mapping[str, Mapping[str, Any]]) -> Iterator[RenderableType]:
+    """Yield a row per group of requests; empty without groups. groups: as in the summary."""
+    if not groups:
+        return
+    has_slo = any("good_request_fraction" in of for of in groups.values())
+    rows = [
+        (
+            name,
+            count(of["completed"]),
+            number(of["steady_output_throughput"]),
+            *(in_ms(of[key]) for key in _LATENCIES),
+            *([percent(of["good_request_fraction"], digits=1)] if has_slo else []),
+        )
+        for name, of in groups.items()
+    ]
+    titles = (*_MODEL_TITLES, *(["good"] * has_slo))
+    below = (*_BELOW_MODEL_TITLES, *([""] * has_slo))
+    yield from section(title, listed(titles, rows, right=range(1, len(titles)), below=below))
+
+
+_KILO = 1e3
+
+
+def spending_section(result: Result) -> Iterator[RenderableType]:
+    """Yield energy and cost where a scenario says something of either."""
+    summary = result.summary
+    if result.asks_for_spending and ("energy_j" in summary or "cost_usd" in summary):
+        yield from section("Energy and cost", pairs(_rows(summary)))
+
+
+def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    if "energy_j" in summary:
+        yield from _joules(summary)
+    if "cost_usd" in summary:
+        yield from _dollars(summary)
+
+
+def _joules(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    idle = summary["idle_energy_j"] / summary["energy_j"] if summary["energy_j"] else 0.0
+    remark = f"kJ, {percent(idle)} idle; GPU power {_origins(summary['power_estimates'])}"
+    yield "energy", number(summary["energy_j"] / _KILO), remark
+    yield "average power", number(summary["average_power_w"]), "W"
+    yield "energy per output token", number(summary["energy_per_output_token_j"]), "J"
+    if "good_tokens_per_j" in summary:
+        yield "good output tokens", number(summary["good_tokens_per_j"]), "per J"
+
+
+def _dollars(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    yield "cost", f"{summary['cost_usd']:.3g}", f"$; GPUs at {_origins(summary['prices'])}"
+    if "electricity_cost_usd" in summary:
+        yield "of it electricity", f"{summary['electricity_cost_usd']:.3g}", "$"
+    million = "cost_per_million_output_tokens_usd"
+    yield "a million output tokens", number(summary[million]), "$"
+    if "good_tokens_per_usd" in summary:
+        yield "good output tokens", number(summary["good_tokens_per_usd"]), "per $"
+    if f"api_{million}" in summary:
+        yield "the same from an API", number(summary[f"api_{million}"]), "$ a million"
+
+
+def _origins(names: Mapping[str, str]) -> str:
+    return "; ".join(dict.fromkeys(names.values()))
+
+
+Verdicts = Mapping[str, Mapping[str, Any]]
+"""`limit` and `value` in milliseconds, `kept`, `verdict` and `error_known`, by names such as
+`p99_ttft_ms`."""
+
+
+def slo_section(verdicts: Verdicts, num_failed: float) -> Iterator[RenderableType]:
+    """Yield every limit with the figure that keeps or misses it; empty without limits.
+
+    num_failed: requests that did not finish, which count as later than all others.
+    """
+    if verdicts:
+        failed = f"the {num_failed:,.0f} that failed counted as latest"
+        title = f"Limits (slo), of all requests, {failed}" if num_failed else "Limits (slo)"
+        yield from section(title, pairs(_verdict_rows(verdicts)))
+
+
+def _verdict_rows(verdicts: Verdicts) -> Iterator[tuple[str, str, str]]:
+    for name, verdict in verdicts.items():
+        remark = f"limit {_limit(verdict)}: {verdict['verdict']}"
+        if isnan(verdict["value"]):
+            why = ", applies to no request" if verdict["kept"] else ", too many failed"
+            yield _title(name), "-", remark + why
+        else:
+            value, unit = latency(verdict["value"])
+            unknown = "" if verdict["error_known"] else ", error not known"
+            yield _title(name), value, f"{unit}, {remark}{unknown}"
+
+
+def shortcomings(summaries: Sequence[Mapping[str, Any]], verdicts: Verdicts) -> list[str]:
+    """Return the shortcomings of the runs, a sentence each, that fail `--strict`.
+
+    These are: a run in which no request finished, more than half of the runs unstable, a missed
+    limit.
+    """
+    found = []
+    if not all(summary["completed"] for summary in summaries):
+        found.append("no request finished")
+    if 2 * sum(summary["unstable"] for summary in summaries) > len(summaries):
+        found.append("unstable: more work arrives than the clients can do")
+    found += [_miss(name, verdict) for name, verdict in verdicts.items() if not verdict["kept"]]
+    return found
+
+
+def _miss(name: str, verdict: Mapping[str, Any]) -> str:
+    if isnan(verdict["value"]):
+        return f"{_title(name)} has no figure, as too many requests failed; limit {_limit(verdict)}"
+    value, unit = latency(verdict["value"])
+    return f"{_title(name)} is {value} {unit}, limit {_limit(verdict)}"
+
+
+def _title(name: str) -> str:
+    limit, percentile = limit_of(name)
+    return f"{percentile} {limit_title(limit)}"
+
+
+def _limit(verdict: Mapping[str, Any]) -> str:
+    return duration(verdict["limit"] / 1e3)
+
+
+_FIGURES = ("mean", "p50", "p90", "p95", "p99")
+_RATES = {
+    "requests": "request_throughput",
+    "output tokens": "output_throughput",
+    "input and output tokens": "total_token_throughput",
+}
+
+
+def results_table(result: Result) -> RenderableType:
+    """Return everything worth reading about a run; it prints in 50 columns or more."""
+    summary: Mapping[str, Any] = result.summary
+    return Group(
+        *section("Workload", pairs(_workload(result, summary))),
+        *section("Throughput", pairs(_throughput(result, summary))),
+        *section(latency_title(summary), Group(*_latency(summary))),
+        *failures_section(summary.get("through_failures", {})),
+        *breakdown_sections(summary),
+        *groups_section("Models", summary.get("models", {})),
+        *groups_section("Classes", summary.get("classes", {})),
+        *expected_section(summary.get("expected_errors", {}), lambda key: in_ms(summary[key])),
+        *slo_section(summary.get("slo", {}), summary["failed"]),
+        *spending_section(result),
+        *section("Clients", clients_table(result)),
+    )
+
+
+def _latency(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
+    yield latency_table(_FIGURES, lambda key: in_ms(summary[key]), width=7)
+    if note := note_on_turns(summary):
+        yield Text(note)
+
+
+def _doubt(summary: Mapping[str, Any]) -> str:
+    """Return what the first line says where the clients may not keep up."""
+    if summary["unstable"]:
+        return "; overloaded"
+    if summary["completed"] and summary.get("stability") == "too short to tell":
+        return "; overload not ruled out"
+    return ""
+
+
+def _workload(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    yield "requests finished", count(summary["completed"]), result.loop + _doubt(summary)
+    yield from _failures(summary)
+    yield "input tokens", count(summary["total_input_tokens"]), ""
+    yield "output tokens", count(summary["total_output_tokens"]), ""
+    warmup = f"without {result.warmup:g} s of warm-up" if result.warmup else ""
+    yield "simulated time", number(summary["duration"]), f"s {warmup}".strip()
+    if "reconfigurations" in summary:
+        yield "sliders moved", count(len(summary["reconfigurations"])), "times"
+    if "max_moves_per_request" in summary:
+        most = summary["max_moves_per_request"]
+        what = f"times a request, {most:g} at most"
+        yield "answers moved", number(summary["mean_moves_per_request"]), what
+    if "layouts" in summary:
+        clients = [period["client"] for period in summary["layouts"]]
+        yield "layouts changed", count(len(clients) - len(set(clients))), "times"
+
+
+def _failures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    yield "requests rejected", count(summary["num_rejected"]), ""
+    if summary["num_timed_out"]:
+        yield "requests timed out", count(summary["num_timed_out"]), ""
+    if summary["num_cancelled"]:
+        yield "requests cancelled", count(summary["num_cancelled"]), "by users who went away"
+    yield from _lives(summary)
+    if summary["num_retries"]:
+        yield "sent again", count(summary["num_retries"]), "times"
+    if wasted := summary["wasted_input_tokens"] + summary["wasted_output_tokens"]:
+        yield "tokens computed in vain", count(wasted), "input and output"
+
+
+def _lives(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield failures, starts and losses of clients."""
+    if "mean_clients_up" not in summary:
+        return
+    if summary["num_lost"]:
+        yield "requests lost", count(summary["num_lost"]), "with clients that failed"
+    if summary["num_retried_visits"]:
+        yield "sent to another client", count(summary["num_retried_visits"]), "times"
+    failed, started = summary["num_client_failures"], summary["num_client_starts"]
+    what = f"on average; {in_words(failed, 'failure')}, {in_words(started, 'start')}"
+    yield "clients up", number(summary["mean_clients_up"]), what
+
+
+def _throughput(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for name, key in _RATES.items():
+        yield name, number(summary[key]), _in_steady_part(summary, key)
+    if summary["has_steady_part"]:
+        begin, end = number(summary["steady_begin"]), number(summary["steady_end"])
+        yield "", "", f"(steady part: {begin} to {end} s, without ramp and end)"
+    yield "output tokens, peak", number(summary["max_output_tokens_per_s"]), "in one second"
+    yield "requests in flight, peak", count(summary["peak_requests_in_flight"]), ""
+    most = count(summary["max_concurrent_requests"])
+    yield "requests in a second, peak", most, "vLLM's max_concurrent_requests"
+    if "spec_decode_acceptance_rate" in summary:
+        accepted = number(summary["spec_decode_acceptance_length"])
+        share = percent(summary["spec_decode_acceptance_rate"] / 100, digits=1)
+        yield "tokens a decode step", accepted, f"{share} of the draft tokens accepted"
+    if summary["num_preemptions"]:
+        yield "preemptions", count(summary["num_preemptions"]), "computed again for lack of memory"
+    if summary["prefix_cache_hit_rate_unbounded"] > 0:
+        found = percent(summary["prefix_cache_hit_rate"], digits=1)
+        known = percent(summary["prefix_cache_hit_rate_unbounded"], digits=1)
+        yield "prompt tokens cached", found, f"prefix cache hit rate; one cache for all: {known}"
+        for tier, rate in summary.get("tier_hit_rates", {}).items():
+            yield f"  from {tier}", percent(rate, digits=1), "of the prompt tokens"
+    if "retrieval_hit_rate" in summary:
+        found = percent(summary["retrieval_hit_rate"], digits=1)
+        yield "context tokens retrieved", found, "of those that were asked for"
+        for level, rate in summary["retrieval_hit_rates"].items():
+            yield f"  from {level}", percent(rate, digits=1), "of those that were asked for"
+    if "request_goodput" in summary:
+        good = percent(summary["good_request_fraction"], digits=1)
+        rates = _in_steady_part(summary, "request_goodput")
+        yield "goodput", number(summary["request_goodput"]), rates
+        yield "", "", f"{good} of the requests keep"
+        yield "", "", _limits(result)
+        if summary["num_missed"]:
+            yield "requests that miss", count(summary["num_missed"]), _causes(summary["misses"])
+
+
+def _in_steady_part(summary: Mapping[str, Any], key: str) -> str:
+    if not summary["has_steady_part"]:
+        return "/s"
+    return f"/s; {number(summary[f'steady_{key}'])} in the steady part"
+
+
+def _causes(misses: Mapping[str, float]) -> str:
+    """Return why requests miss: by limits, of which one may miss several, or as they failed."""
+    return ", ".join(
+        f"{count(int(times))} {SHORT_NAMES.get(cause, cause.replace('_', ' '))}"
+        for cause, times in misses.items()
+        if times
+    )
+
+
+def _limits(result: Result) -> str:
+    limits = result.slo.limits_on_requests.items()
+    return " and ".join(f"{limit_title(name)} <= {duration(limit)}" for name, limit in limits)

@@ -1,1 +1,0 @@
-"""Tables of flags and variables by their effect, with reasons."""

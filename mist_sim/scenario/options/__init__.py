@@ -1,1 +1,0 @@
-"""Options as `mist list options` and the reference show them."""

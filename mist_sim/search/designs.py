@@ -1,0 +1,958 @@
+"""Designs for a scenario's GPUs: together, apart, hybrid, attention and FFN apart.
+
+- `fleet`: the engines that change sides, and the unchanged parts.
+- `pure`, `hybrids`, `bundles`, `of_hybrid`: the designs, a file each.
+- `chunks`, `fabric`: values to try, and assumptions for values the scenario lacks.
+- `proposal`, `offered`: a design that may prove impossible; all designs together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import islice, zip_longest
+from math import prod
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mist_sim.clients.traits import FLOWING_ROLES
+from mist_sim.core.sliders import Sliders
+from mist_sim.errors import ScenarioError
+from mist_sim.hardware import GpuSpec, device_of, load_gpu
+from mist_sim.hardware.afd import AfdCoefficients, FfnCards, derive_coefficients
+from mist_sim.hardware.resharding import device_of as resharding_device_of
+from mist_sim.models import ModelSpec, load_model
+from mist_sim.rng import Streams
+from mist_sim.scenario import Scenario
+from mist_sim.scenario.loading import as_data
+from mist_sim.scenario.startable import startable
+from mist_sim.search.afd.joint import BundleChoice, best_bundles
+from mist_sim.search.afd.slot_load import SlotLoad
+from mist_sim.search.resharding import Lengths, PairOptions, PairTimes, rank_pairs
+from mist_sim.search.slider_search import Slidable
+from mist_sim.traces import TraceReader
+
+__all__ = ["Designs", "designs_of"]
+
+
+_NODES = {
+    "a100-80gb-sxm": "hgx-a100",
+    "b200": "hgx-b200",
+    "gb200": "nvl72-gb200",
+    "gb300": "nvl72-gb300",
+    "h100-sxm": "hgx-h100",
+    "h200": "hgx-h200",
+    "a10": "pcie-a10",
+    "a10g": "pcie-a10",
+    "l4": "pcie-l4",
+    "l40s": "pcie-l40s",
+}
+"""The nodes in which GPUs of the catalog are sold, among the topologies that come along."""
+
+_SWITCHED, _PLAIN = "hgx-h100", "pcie-l40s"  # the topology assumed for nodes of other GPUs
+_SLOTS = 8  # GPUs of a node of these, and of any whose links join none
+_GB = 1e9
+
+
+def assumed_network(clients: Iterable[tuple[str, int]]) -> dict[str, Any]:
+    """Return the network of the nodes that these clients fill, as in a scenario file.
+
+    clients: the GPU of each, and how many of it. It is the node in which the GPU is sold, and else
+    one with the GPU's own links: an NVSwitch of eight or more where they join as many, and PCIe
+    where not. Of several kinds of GPUs, the slowest link counts. A client that is wider than a node
+    has GPUs of several.
+    """
+    asked = [(load_gpu(name), number) for name, number in clients]
+    slowest = _slowest(gpu for gpu, _ in asked)
+    widths = [number for _, number in asked]
+    network, room = _node(slowest, sum(widths))
+    if max(widths) > room:
+        return network | {"nodes": -(-sum(widths) // room), "spans_nodes": True}
+    nodes = _num_nodes(widths, room)
+    return network | ({"nodes": nodes} if nodes > 1 else {})
+
+
+def whose_nodes(clients: Iterable[tuple[str, int]]) -> str:
+    """Return of which GPUs the assumed nodes are, and for which others they are assumed."""
+    gpus = {gpu.name: gpu for name, _ in clients for gpu in [load_gpu(name)]}
+    slowest = _slowest(gpus.values())
+    node = _node(slowest, 0)
+    others = [name for name, gpu in gpus.items() if _node(gpu, 0) != node]
+    if not others:
+        return "the GPUs' own nodes"
+    return (
+        f"the nodes of {slowest.name}, which has the slowest links, also for {' and '.join(others)}"
+    )
+
+
+def _slowest(gpus: Iterable[GpuSpec]) -> GpuSpec:
+    return min(gpus, key=lambda gpu: gpu.interconnect.bandwidth)
+
+
+def _node(gpu: GpuSpec, num_gpus: int) -> tuple[dict[str, Any], int]:
+    """Return a node, and how many GPUs it has. num_gpus: that there are in all."""
+    device = device_of(gpu)
+    if device.name in _NODES and device.interconnect == gpu.interconnect:
+        return {"topology": _NODES[device.name]}, device.interconnect.domain or _SLOTS
+    link, host = gpu.interconnect, _rate(gpu.from_host)
+    if link.domain is None or link.domain < _SLOTS:
+        pcie = _rate(link.bandwidth) if link.kind == "pcie" else host
+        return {"topology": _PLAIN, "pcie": pcie}, _SLOTS
+    room = min(link.domain, max(_SLOTS, num_gpus))
+    node = {"topology": _SWITCHED, "nvlink": _rate(link.bandwidth), "pcie": host}
+    return node | ({"gpus": room} if room > _SLOTS else {}), room
+
+
+def _rate(bytes_per_second: float) -> str:
+    return f"{bytes_per_second / _GB!r} GB/s"
+
+
+def _num_nodes(widths: Sequence[int], room: int) -> int:
+    """Return the nodes that clients fill, each in the first one with room."""
+    left: list[int] = []
+    for width in widths:
+        place = next((k for k, free in enumerate(left) if free >= width), None)
+        if place is None:
+            left.append(room - width)
+        else:
+            left[place] -= width
+    return len(left)
+
+
+Client = dict[str, Any]
+"""A client's entry in a scenario file."""
+
+_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+_CHUNK = "max_num_batched_tokens"
+_ORDER = {"prefill": 0, None: 1, "decode": 2}  # order of the engines that take prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The engines on one side of a design.
+
+    role: None: they do both. chunk: tokens of a step; None: as they have.
+    """
+
+    role: str | None
+    chunk: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Equal engines: a client of a scenario file, with its copies. position: in its list."""
+
+    position: int
+    said: Mapping[str, Any]
+
+    @property
+    def count(self) -> int:
+        """Copies of the client, which change sides one by one."""
+        return int(self.said["count"])
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of each copy."""
+        return prod(self.said[size] for size in _SIZES)
+
+    @property
+    def chunk(self) -> int | None:
+        """Tokens of a step; None where prompts are not cut."""
+        scheduler = self.said["scheduler"]
+        return scheduler[_CHUNK] if scheduler["type"] == "chunked" else None
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Order in which engines take prompts: those with that role, then the fastest GPUs.
+
+        Source: Splitwise-HA (arXiv:2311.18677), where H100s compute prompts and A100s answers.
+        """
+        flops = load_gpu(self.said["gpu"]).flops
+        return _ORDER[self.said["role"]], -flops.get("bf16", max(flops.values()))
+
+    def copies(self, start: int, end: int, side: Side) -> Iterator[Client]:
+        """Yield the client with the copies from `start` to `end` on one side; nothing if equal."""
+        if start == end:
+            return
+        client = deepcopy(dict(self.said)) | {"count": end - start, "role": side.role}
+        is_whole = end - start == self.count
+        if side.role is not None and not is_whole and side.role != self.said["role"]:
+            client["name"] = f"{self.said['name']}-{side.role.replace('_', '-')}"
+        if isinstance(client["place"], list):
+            client["place"] = client["place"][start:end]
+        if side.chunk is not None and self.chunk is not None:
+            scheduler = client["scheduler"]
+            scheduler[_CHUNK] = side.chunk
+            scheduler["max_num_seqs"] = min(scheduler["max_num_seqs"], side.chunk)
+        yield client
+
+
+class Fleet:
+    """The engines of a scenario, which keep their GPUs, their layout and all but their sides.
+
+    Raises ScenarioError for a scenario without engines, with several models, or with clients of
+    other types that compute prompts or answers, which cannot change sides.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self._data = as_data(scenario)
+        clients = self._data["clients"]
+        self.groups = [Group(k, each) for k, each in enumerate(clients) if each["type"] == "llm"]
+        self._check()
+
+    def _check(self) -> None:
+        if not self.groups:
+            raise ScenarioError("clients must have one of type llm to find designs for, got none")
+        for position, part in enumerate(self.scenario.clients):
+            traits = part.describe(self.scenario.model)
+            is_fixed = part.type_ != "llm" and {"prefill", "decode"}.intersection(traits.serves)
+            if is_fixed:
+                raise ScenarioError(
+                    f"clients.{position}.type must be llm to find designs for, since others do "
+                    f"not change sides, got {part.type_}"
+                )
+        models = {each.said["model"] or self.scenario.model for each in self.groups}
+        if len(models) > 1:
+            raise ScenarioError(
+                "clients must serve one model to find designs for, got "
+                f"{', '.join(sorted(map(str, models)))}; make a scenario of each"
+            )
+
+    @property
+    def num_clients(self) -> int:
+        """Engines that change sides."""
+        return sum(each.count for each in self.groups)
+
+    @property
+    def model(self) -> ModelSpec:
+        """Name of the model that all serve."""
+        name = self.groups[0].said["model"] or self.scenario.model
+        return load_model(str(name))
+
+    @property
+    def ranked(self) -> list[Group]:
+        """The groups, in the order in which they take prompts."""
+        return sorted(self.groups, key=lambda each: each.rank)
+
+    @property
+    def chunks(self) -> list[int]:
+        """Chunks of the engines that may compute prompts; empty if some do not cut them."""
+        asked = [each for each in self.groups if each.said["role"] != "decode"] or self.groups
+        found = [each.chunk for each in asked]
+        return [] if None in found else [chunk for chunk in found if chunk is not None]
+
+    @property
+    def has_roles(self) -> bool:
+        """Whether some of the engines are on a side already."""
+        return any(each.said["role"] is not None for each in self.groups)
+
+    @property
+    def has_network(self) -> bool:
+        """Whether the scenario names a network."""
+        return self._data["network"] is not None
+
+    @property
+    def network(self) -> dict[str, Any]:
+        """The network between sides: the scenario's, or the assumed one."""
+        if self.has_network:
+            return dict(self._data["network"])
+        return assumed_network(self._gpus)
+
+    @property
+    def whose_nodes(self) -> str:
+        """The GPUs of the assumed network's nodes, in words."""
+        return whose_nodes(self._gpus)
+
+    @property
+    def _gpus(self) -> list[tuple[str, int]]:
+        """The GPU of each engine, and how many it has."""
+        return [
+            (each.said["gpu"], each.num_gpus) for each in self.groups for _ in range(each.count)
+        ]
+
+    @property
+    def hand_over(self) -> dict[str, Any]:
+        """Hand-overs from one side to the other, without a policy."""
+        return {**self._data["hand_over"], "policy": None}
+
+    def divided(self, num_first: int, first: Side, second: Side) -> list[Client]:
+        """Return all clients, with `num_first` of the engines on one side, the rest on another."""
+        taken = self.taken(num_first)
+        found: list[Client] = []
+        for position, client in enumerate(self._data["clients"]):
+            if position not in taken:
+                found.append(deepcopy(client))
+                continue
+            group, number = taken[position]
+            found += group.copies(0, number, first)
+            found += group.copies(number, group.count, second)
+        return found
+
+    def taken(self, num_first: int) -> dict[int, tuple[Group, int]]:
+        """Return how many engines of each group are the first ones, by its position."""
+        found, left = {}, num_first
+        for group in self.ranked:
+            number = min(left, group.count)
+            found[group.position] = (group, number)
+            left -= number
+        return found
+
+    def having(self, clients: Sequence[Client], **changes: Any) -> Scenario:
+        """Return the scenario with other clients, and other sections; its servers start.
+
+        The scenario itself if nothing changes and they do. Raises ScenarioError as
+        `Scenario.from_dict` does.
+        """
+        data = {**self._data, "clients": list(clients), **changes}
+        return startable(self.scenario if data == self._data else Scenario.from_dict(data))
+
+
+USUAL = (512, 2048, 8192)
+"""Chunks that matter. 512 and 2,048 are those of Sarathi-Serve's evaluation, for strict and for
+relaxed limits (arXiv:2403.02310, section 5); 8,192 is what vLLM's server takes on GPUs of 70 GiB
+and more (`get_batch_defaults` in vllm/engine/arg_utils.py), and what its guide on optimization
+recommends for throughput, as it does 2,048 for even gaps."""
+
+MOST = 3
+"""Chunks to try in all, so that a table stays short."""
+
+
+def chunks_to_try(own: Iterable[int]) -> tuple[int, ...]:
+    """Return the chunks to try: the scenario's own first, then `USUAL` ones, three in all.
+
+    own: chunks of the scenario's engines; ignored if they differ.
+    """
+    sizes = sorted(set(own))
+    first = sizes if len(sizes) == 1 else []
+    return (*first, *[size for size in USUAL if size not in first])[:MOST]
+
+
+class Proposal(NamedTuple):
+    """A design by name. make: returns it; raises ScenarioError that says why it cannot be."""
+
+    name: str
+    make: Callable[[], Scenario]
+
+
+def impossible(name: str, error: ScenarioError) -> Proposal:
+    """Return a design of which it is known why it cannot be."""
+
+    def refuse() -> NoReturn:
+        raise error
+
+    return Proposal(name, refuse)
+
+
+def ratios_to_try(num_clients: int) -> list[int]:
+    """Return the numbers of clients for prompts to try: the fewest, half, and the most."""
+    return sorted({1, num_clients // 2, num_clients - 1} - {0, num_clients})
+
+
+def hybrids(fleet: Fleet) -> Iterator[Proposal]:
+    """Yield hybrids: D-heavy engines have the smallest chunk tried, P-heavy ones a larger one.
+
+    Raises ScenarioError if the scenario lacks an option that all of them need.
+    """
+    if not fleet.chunks:
+        raise ScenarioError("scheduler must be chunked on all engines, whose chunks they share out")
+    limits = fleet.scenario.slo.make()
+    if limits.ttft is None or limits.tpot is None:
+        raise ScenarioError(
+            "slo.ttft and slo.tpot must be given, since their router and their policy of "
+            "hand-overs keep them; such as --set slo.ttft='1 s' --set slo.tpot='50 ms'"
+        )
+    smallest, *larger = sorted(chunks_to_try(fleet.chunks))
+    for num_p in ratios_to_try(fleet.num_clients):
+        for chunk in larger:
+            num_d = fleet.num_clients - num_p
+            name = f"hybrid {num_p} x {chunk} + {num_d} x {smallest}"
+            yield Proposal(name, partial(hybrid, fleet, num_p, chunk, smallest))
+
+
+def hybrid(fleet: Fleet, num_p: int, s_p: int, s_d: int) -> Scenario:
+    """Return a hybrid with TaiChi's router and policy, with the preset's options.
+
+    Two options differ: late prompts go where they are ready first (`if_none: soonest`), not
+    anywhere, and the client of the first token stays as in the scenario, so that TTFT means the
+    same in all designs.
+    """
+    limits = fleet.scenario.slo.make()
+    clients = fleet.divided(num_p, Side("p_heavy", s_p), Side("d_heavy", s_d))
+    policy = {"type": "flowing", "tpot": f"{limits.tpot!r} s", "counts_seats": True}
+    return fleet.having(
+        clients,
+        network=fleet.network,
+        hand_over=fleet.hand_over | {"policy": policy},
+        router={"type": "length_aware", "ttft": f"{limits.ttft!r} s", "if_none": "soonest"},
+        routers={},
+    )
+
+
+def around_hybrid(scenario: Scenario) -> dict[str, Scenario]:
+    """Return a hybrid between aggregations and disaggregations on as many clients, by name.
+
+    Aggregations have the chunks of its P-heavy or of its D-heavy clients; disaggregations every
+    ratio of prefill and decode clients. Everything else is as in `Slidable`.
+
+    Raises ScenarioError for a scenario that is no hybrid.
+    """
+    slidable = Slidable(scenario)
+    own, num_clients = slidable.sliders, slidable.num_clients
+    together = [_together(num_clients, chunk) for chunk in (own.s_p, own.s_d)]
+    apart = [
+        Sliders(num_p=num_p, num_d=num_clients - num_p, s_p=own.s_p, s_d=0)
+        for num_p in range(1, num_clients)
+    ]
+    pure = {_sliders_name(each): slidable.at(each) for each in (*together, *apart)}
+    return pure | {_sliders_name(own): scenario}
+
+
+def _sliders_name(sliders: Sliders) -> str:
+    """Return the name of a position for lists, where commas lie between names."""
+    return sliders.name.replace(", ", " + ")
+
+
+def _together(num_clients: int, chunk: int) -> Sliders:
+    return Sliders(num_p=1, num_d=num_clients - 1, s_p=chunk, s_d=chunk)
+
+
+_ROWS = 10_000  # of a workload: the requests a worker of the AFD paper's runs
+
+
+def lengths_of(scenario: Scenario) -> NDArray[np.float64]:
+    """Return tokens of prompts and of answers of the first requests, shape (n, 2)."""
+    source: Any = scenario.workload.source.make()
+    rows = (
+        source.rows()
+        if isinstance(source, TraceReader)
+        else source.sample_rows(Streams(scenario.seed).generator("lengths"))
+    )
+    return np.array([row[:2] for row in islice(rows, _ROWS)], dtype=float).reshape(-1, 2)
+
+
+_NOTHING_HANDED_OVER = {
+    "first_token": "prefill",
+    "transfer": "pull",
+    "pools": "global",
+    "policy": None,
+}
+
+
+def together(fleet: Fleet) -> Iterator[Proposal]:
+    """Yield the engines without roles: as given, and with other chunk sizes."""
+    own = set(fleet.chunks)
+    if len(own) != 1:
+        yield Proposal("together", partial(without_sides, fleet, None))
+    for chunk in chunks_to_try(own) if own else ():
+        is_own = {chunk} == own and not fleet.has_roles
+        make = partial(without_sides, fleet, None if is_own else chunk)
+        yield Proposal(f"together {chunk}", make)
+
+
+def without_sides(fleet: Fleet, chunk: int | None) -> Scenario:
+    """Return the scenario without roles, and without a network if it is then unused.
+
+    chunk: tokens of a step; None: as the engines have.
+    """
+    both = Side(None, chunk)
+    clients = fleet.divided(fleet.num_clients, both, both)
+    if not fleet.has_network:
+        return fleet.having(clients)
+    try:
+        return fleet.having(clients, hand_over=_NOTHING_HANDED_OVER)
+    except ScenarioError:  # the network is unused, and then no client has a place in it
+        unplaced = [_unplaced(client) for client in clients]
+        return fleet.having(unplaced, hand_over=_NOTHING_HANDED_OVER, network=None)
+
+
+def _unplaced(client: Client) -> Client:
+    return client | ({"place": None} if "place" in client else {})
+
+
+def apart(fleet: Fleet) -> Iterator[Proposal]:
+    """Yield every ratio of engines for prompts and for answers."""
+    for num_p in range(1, fleet.num_clients):
+        name = f"{num_p} prefill + {fleet.num_clients - num_p} decode"
+        yield Proposal(name, partial(in_two, fleet, num_p))
+
+
+def in_two(fleet: Fleet, num_p: int) -> Scenario:
+    """Return the engines with a given number for prompts and the rest for answers."""
+    clients = fleet.divided(num_p, prefill_side(fleet), Side("decode"))
+    return fleet.having(clients, network=fleet.network, hand_over=fleet.hand_over)
+
+
+def prefill_side(fleet: Fleet) -> Side:
+    """Return the engines for prompts.
+
+    They have the chunk of the scenario's prompt engines, or else the largest one tried, since no
+    decode waits there.
+    """
+    own = set(fleet.chunks)
+    if not own:
+        return Side("prefill")
+    if fleet.has_roles:
+        return Side("prefill", own.pop() if len(own) == 1 else None)
+    return Side("prefill", max(*own, *chunks_to_try(own)))
+
+
+_SLOT_COUNTS = (8, 16, 32, 64, 128, 256)
+"""Requests of an attention worker in a batch: those of the AFD paper's evaluation (figure 4a has
+128 to 512), and fewer for memories that hold fewer, each twice the one before."""
+
+_BATCHES = (2, 3)  # batches in flight, as in the paper, whose figure 2 has three
+
+
+def bundles(fleet: Fleet) -> Iterator[Proposal]:
+    """Yield some ratios of engines for prompts, each with the best bundle on the remaining GPUs.
+
+    Raises ScenarioError for a scenario whose model or whose options allow no bundle.
+    """
+    planner = _Planner(fleet)
+    for num_p in ratios_to_try(fleet.num_clients):
+        try:
+            gpus = _Gpus.of(fleet, num_p)
+            bundle = planner.best(gpus)
+        except ScenarioError as error:
+            yield impossible(f"{num_p} prefill + a bundle", error)
+            continue
+        name = f"{num_p} prefill + {bundle.attention}A {bundle.ffn}F"
+        yield Proposal(name, partial(_with_bundle, fleet, num_p, gpus, bundle))
+
+
+def with_best_bundle(fleet: Fleet, num_p: int) -> Scenario:
+    """Return `num_p` engines for prompts, and the best bundle on the remaining GPUs.
+
+    Raises ScenarioError if no bundle is possible.
+    """
+    gpus = _Gpus.of(fleet, num_p)
+    return _with_bundle(fleet, num_p, gpus, _Planner(fleet).best(gpus))
+
+
+def _with_bundle(fleet: Fleet, num_p: int, gpus: _Gpus, bundle: _Bundle) -> Scenario:
+    clients = fleet.divided(num_p, prefill_side(fleet), Side("decode"))
+    is_left = [each.get("role") == "decode" for each in clients]
+    rest = [client for client, gone in zip(clients, is_left, strict=True) if not gone]
+    rest.insert(is_left.index(True), _client(fleet, gpus, bundle))
+    network = fleet.network
+    if not fleet.has_network and "nodes" in network:  # workers of one bundle need not be together
+        network["spans_nodes"] = True
+    return fleet.having(rest, network=network, hand_over=fleet.hand_over)
+
+
+def _client(fleet: Fleet, gpus: _Gpus, bundle: _Bundle) -> Client:
+    """Return the bundle as in a scenario file."""
+    said, times = gpus.said, asdict(bundle.times)
+    is_placed = "topology" in fleet.network
+    if is_placed:  # its links determine the communication time
+        times["alpha_c"] = None
+    longest = said["max_model_len"]
+    return {
+        "name": "bundle",
+        "type": "afd",
+        "model": said["model"] or fleet.scenario.model,
+        "attention_workers": bundle.attention,
+        "slots": bundle.choice.prediction.slots,
+        "batches": bundle.choice.batches,
+        **times,
+        "cycle_s": "1 s",
+        "communication": "topology" if is_placed else "coefficients",
+        "gpu": said["gpu"],
+        "ffn_gpus": bundle.ffn,
+        "gpu_price": said["gpu_price"],
+        "max_model_len": longest if isinstance(longest, int) and longest > 1 else None,
+        "kv_cache_dtype": said["kv_cache"]["kv_cache_dtype"],
+    }
+
+
+@dataclass(frozen=True)
+class _Gpus:
+    """The GPUs that answers have. said: of an engine there. number: of all these engines."""
+
+    said: Mapping[str, Any]
+    number: int
+
+    @classmethod
+    def of(cls, fleet: Fleet, num_p: int) -> _Gpus:
+        """Return the GPUs left for the bundle when `num_p` engines compute prompts.
+
+        Raises ScenarioError for GPUs of several kinds.
+        """
+        left = [
+            (group, group.count - number)
+            for group, number in fleet.taken(num_p).values()
+            if number < group.count
+        ]
+        kinds = sorted({load_gpu(group.said["gpu"]).name for group, _ in left})
+        if len(kinds) > 1:
+            raise ScenarioError(f"gpu must be the same for all answers, got {', '.join(kinds)}")
+        return cls(left[0][0].said, sum(number * group.num_gpus for group, number in left))
+
+    @property
+    def gpu(self) -> GpuSpec:
+        """The GPU that the bundle's workers are."""
+        return load_gpu(self.said["gpu"])
+
+    @property
+    def memory(self) -> float:
+        """Bytes of each GPU that may be used."""
+        return self.gpu.memory * float(self.said["kv_cache"]["gpu_memory_utilization"])
+
+
+@dataclass(frozen=True)
+class _Bundle:
+    """The best bundle on some GPUs. ffn: GPUs of its FFN worker. times: of a step, seconds."""
+
+    ffn: int
+    times: AfdCoefficients
+    choice: BundleChoice
+
+    @property
+    def attention(self) -> int:
+        """Its attention workers, each one GPU."""
+        return self.choice.prediction.attention_workers
+
+    def worth(self, max_tpot: float | None) -> tuple[bool, float]:
+        """Return the sort key of a choice: tokens per second within the limit, else TPOT."""
+        found = self.choice.prediction
+        if max_tpot is None or found.tpot <= max_tpot:
+            return True, found.throughput
+        return False, -found.tpot
+
+
+class _Planner:
+    """Chooses bundles by the theory of docs/background/afd.md.
+
+    Raises ScenarioError for a fleet without possible bundles.
+    """
+
+    def __init__(self, fleet: Fleet) -> None:
+        said = fleet.groups[-1].said
+        if fleet.model.moe is None:
+            raise ScenarioError(
+                f"the model must have experts, whose sizes determine the time of the FFN; "
+                f"{fleet.model.name} has none"
+            )
+        if any(each.said["quantization"] is not None for each in fleet.groups):
+            raise ScenarioError(
+                "quantization must be left out, since bundles take weights as the model has them; "
+                f"got {said['quantization']}"
+            )
+        if any(each.said["step_time_scale"] is not None for each in fleet.groups):
+            raise ScenarioError(
+                "step_time_scale must be left out, since bundles are timed by coefficients, which "
+                "have no such factor"
+            )
+        self._model = fleet.model.with_dtypes(kv_cache=said["kv_cache"]["kv_cache_dtype"])
+        self._max_tpot = fleet.scenario.slo.make().tpot
+        self._load = _slot_load(fleet.scenario)
+
+    def best(self, gpus: _Gpus) -> _Bundle:
+        """Return the best bundle on some GPUs, with one FFN worker.
+
+        It has most tokens per second within the limit on TPOT, with all slots full; if none keeps
+        the limit, the closest one. Raises ScenarioError if none fits.
+        """
+        found: list[_Bundle] = []
+        problem = ScenarioError(f"a bundle takes two GPUs at least, got {gpus.number}")
+        for ffn in range(1, gpus.number):
+            try:
+                found += self._bundles(gpus, ffn)
+            except ScenarioError as error:
+                problem = error
+        if not found:
+            raise problem
+        return max(found, key=lambda each: each.worth(self._max_tpot))
+
+    def _bundles(self, gpus: _Gpus, ffn: int) -> list[_Bundle]:
+        """Return the bundles with that many GPUs for the FFN: all slots and batches that fit."""
+        model, link = self._model, gpus.gpu.interconnect
+        cards = FfnCards(
+            gpu=gpus.gpu, num_cards=ffn, network_bandwidth=link.bandwidth * link.efficiency
+        )
+        times = derive_coefficients(model, gpus.gpu, cards).times(model.num_layers)
+        room = gpus.memory - model.attention_weight_bytes_per_rank(1)
+        choices = best_bundles(
+            times,
+            self._load,
+            slots=_SLOT_COUNTS,
+            batches=_BATCHES,
+            attention_workers=[gpus.number - ffn],
+            max_kv_tokens=room / model.kv_bytes_per_token,
+            ffn_weight=ffn,
+        )
+        return [_Bundle(ffn, times, choice) for choice in choices]
+
+
+def _slot_load(scenario: Scenario) -> SlotLoad:
+    """Return a slot's load: theta and nu^2 of the first requests of a workload (15, 16)."""
+    lengths = lengths_of(scenario)
+    prompts, steps = lengths[:, 0], np.maximum(lengths[:, 1] - 1, 0)  # prefill emits the first one
+    if not steps.sum():
+        raise ScenarioError("the answers must have at least 2 tokens, so that a bundle decodes one")
+    tokens = steps * prompts + steps * (steps - 1) / 2
+    squares = steps * prompts**2 + steps * (steps - 1) * (prompts + (2 * steps - 1) / 6)
+    theta = float(tokens.sum() / steps.sum())
+    return SlotLoad(theta, max(float(squares.sum() / steps.sum()) - theta**2, 0.0))
+
+
+NUM_PAIRS = 2
+"""Pairs of layouts to simulate, of all that fit: those that appendix A of Seesaw likes best, as in
+the comparison with its figure 10."""
+
+
+def can_re_shard(fleet: Fleet) -> bool:
+    """Tell whether some engine has GPUs enough for two layouts."""
+    return any(_gpus_of_a_copy(group) > 1 for group in fleet.groups)
+
+
+def resharded(fleet: Fleet, num_pairs: int = NUM_PAIRS) -> Iterator[Proposal]:
+    """Yield the engines without roles, each with the best pairs of layouts on its GPUs.
+
+    Pairs are ranked by equation 1 of Seesaw for the mean lengths of the workload; pairs that do not
+    fit in memory are left out. Engines with one GPU stay unchanged. Raises ScenarioError if no
+    engine has two layouts, and for models outside equation 1.
+    """
+    if not can_re_shard(fleet):
+        raise ScenarioError(
+            "takes an engine of two GPUs at least, got 1; raise clients."
+            f"{fleet.groups[0].position}.tensor_parallel_size"
+        )
+    prompt, answer = lengths_of(fleet.scenario).mean(axis=0)
+    lengths = Lengths(max(float(prompt), 1.0), max(float(answer), 1.0))
+    ranked = [_pairs(fleet, group, lengths)[:num_pairs] for group in fleet.groups]
+    for several in zip_longest(*ranked):
+        chosen = [
+            pair if pair is not None else pairs[-1] if pairs else None
+            for pair, pairs in zip(several, ranked, strict=True)
+        ]
+        names = dict.fromkeys(_pair_name(each) for each in chosen if each is not None)
+        yield Proposal("re-shard " + " + ".join(names), partial(_with_pairs, fleet, chosen))
+
+
+def with_best_pair(fleet: Fleet) -> Scenario:
+    """Return the engines with the pair of layouts ranked first by equation 1.
+
+    Raises ScenarioError without such a pair.
+    """
+    return next(resharded(fleet, 1)).make()
+
+
+def _pair_name(pair: PairTimes) -> str:
+    return f"{pair.prefill_layout.label} to {pair.decode_layout.label}"
+
+
+def _pairs(fleet: Fleet, group: Group, lengths: Lengths) -> Sequence[PairTimes]:
+    """Return an engine's pairs of different layouts, the best first; empty for one GPU."""
+    if _gpus_of_a_copy(group) == 1:
+        return ()
+    said = group.said
+    if said["quantization"] is not None:
+        raise ScenarioError(
+            f"clients.{group.position}.quantization must be left out, since equation 1 of Seesaw "
+            f"is of weights in 16 bits, got {said['quantization']}"
+        )
+    choices = rank_pairs(
+        load_model(str(said["model"] or fleet.scenario.model)),
+        resharding_device_of(
+            _gpu(said), gpu_memory_utilization=float(said["kv_cache"]["gpu_memory_utilization"])
+        ),
+        group.num_gpus,
+        lengths,
+        PairOptions(
+            data_parallel_sizes=(int(said["data_parallel_size"]),),
+            max_num_seqs=int(said["scheduler"]["max_num_seqs"]),
+        ),
+    )
+    found = [pair for pair in choices.pairs if not pair.is_static]
+    if not found:
+        stays = choices.best.label
+        raise ScenarioError(f"takes two layouts that fit, but of {choices.title} only {stays} does")
+    return found
+
+
+def _gpus_of_a_copy(group: Group) -> int:
+    return group.num_gpus // int(group.said["data_parallel_size"])
+
+
+def _gpu(said: Mapping[str, Any]) -> GpuSpec:
+    """Return the GPU of an engine, with the sums over links that its options say."""
+    gpu = load_gpu(said["gpu"])
+    if said["all_reduce"] is None:
+        return gpu
+    return replace(gpu, interconnect=replace(gpu.interconnect, all_reduce=said["all_reduce"]))
+
+
+def _with_pairs(fleet: Fleet, pairs: Sequence[PairTimes | None]) -> Scenario:
+    """Return the engines without sides, each with its pair; None: it stays in its layout."""
+    chosen = dict(zip((group.position for group in fleet.groups), pairs, strict=True))
+    data = as_data(without_sides(fleet, None))
+    clients = [
+        client if (pair := chosen.get(position)) is None else _re_sharding(client, pair)
+        for position, client in enumerate(data["clients"])
+    ]
+    return fleet.having(clients, hand_over=data["hand_over"], network=data["network"])
+
+
+def _re_sharding(client: Client, pair: PairTimes) -> Client:
+    """Return an engine with a pair of layouts, without options not simulated with them."""
+    before, after = pair.prefill_layout, pair.decode_layout
+    seats = {"max_num_seqs": client["scheduler"]["max_num_seqs"]}
+    return client | {
+        "tensor_parallel_size": after.tensor,
+        "pipeline_parallel_size": after.pipeline,
+        "all_reduce": client["all_reduce"] if after.tensor > 1 else None,
+        "async_scheduling": False,
+        "virtual_engines": False,  # a pipeline of a layout that changes has them anyway
+        "step_loop": "auto",
+        "scheduler": {"type": "continuous", **seats},
+        "kv_cache": client["kv_cache"] | {"enable_prefix_caching": False},
+        "resharding": {
+            "tensor_parallel_size": before.tensor,
+            "pipeline_parallel_size": before.pipeline,
+        },
+    }
+
+
+_AS_IT_STANDS = "as it stands"
+_HYBRIDS, _BUNDLES = "hybrids", "bundles of attention and FFN workers"
+_RE_SHARDED = "re-sharding"
+_ROUTER = "length_aware"  # of hybrids
+
+
+@dataclass(frozen=True)
+class Designs:
+    """Scenarios to compare, by name.
+
+    left_out: impossible designs, or kinds of designs, with the reason. assumed: values that the
+        designs need and the scenario lacks, and differences between the designs. uneven: kinds of
+        designs whose step times have another origin, so that comparing their throughput is not
+        conclusive.
+    """
+
+    scenarios: Mapping[str, Scenario]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    assumed: Mapping[str, str] = field(default_factory=dict)
+    uneven: tuple[str, ...] = ()
+
+
+def designs_of(scenario: Scenario) -> Designs:
+    """Return the designs that the GPUs of a scenario allow; workload, limits and seed stay.
+
+    From engines with or without roles prefill and decode: together, as they are and with other
+    chunks (`chunks.py`); every ratio of engines for prompts and for answers; some of TaiChi's
+    hybrids; bundles of attention and FFN workers in place of the engines for answers, where the
+    model has experts; and engines of several GPUs that re-shard between prompts and answers.
+    Engines keep their GPUs and, unless they re-shard, their layout. From a hybrid: aggregations
+    with either chunk, and every ratio. Designs are as valid as scenario files are; whether they fit
+    into memory shows when they are built.
+
+    Raises ScenarioError for a scenario whose clients cannot change sides, and where there are
+    fewer than two designs.
+    """
+    roles = {part.describe(scenario.model).role for part in scenario.clients}
+    if FLOWING_ROLES.intersection(roles):
+        return Designs(around_hybrid(scenario))
+    fleet = Fleet(scenario)
+    found, left_out = _made(fleet)
+    if not any(each is scenario for each in found.values()):
+        found = {_AS_IT_STANDS: scenario, **found}
+    if len(found) < 2:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise ScenarioError(f"there is no other design for these clients; {reasons}")
+    assumed = _assumed(fleet, found)
+    uneven = tuple(kind for kind in (_BUNDLES, _RE_SHARDED) if kind in assumed)
+    return Designs(found, left_out, assumed, uneven)
+
+
+def _made(fleet: Fleet) -> tuple[dict[str, Scenario], dict[str, str]]:
+    """Return the possible designs, and why other designs are impossible."""
+    found: dict[str, Scenario] = {}
+    left_out: dict[str, str] = {}
+    for kind, propose in _kinds(fleet).items():
+        try:
+            for name, make in propose(fleet):
+                try:
+                    found[name] = make()
+                except ScenarioError as error:
+                    left_out[name] = _reason(error)
+        except ScenarioError as error:
+            left_out[kind] = _reason(error)
+    return found, left_out
+
+
+def _kinds(fleet: Fleet) -> Mapping[str, Callable[[Fleet], Iterator[Proposal]]]:
+    last = {_RE_SHARDED: resharded} if can_re_shard(fleet) else {}
+    if fleet.num_clients < 2:
+        return {"together": together, "apart": _too_few, **last}
+    return {"together": together, "apart": apart, _HYBRIDS: hybrids, _BUNDLES: bundles, **last}
+
+
+def _too_few(fleet: Fleet) -> Iterator[Proposal]:
+    """Yield the reasons against designs that one client cannot form."""
+    client = f"clients.{fleet.groups[0].position}"
+    problem = ScenarioError(
+        f"takes two clients at least, got 1; raise {client}.count, or halve "
+        f"{client}.tensor_parallel_size and double the count"
+    )
+    yield impossible("prompts and answers apart", problem)
+
+
+def _reason(error: ScenarioError) -> str:
+    """Return the first of the problems, of which a design may have many."""
+    return str(error).splitlines()[0]
+
+
+def _assumed(fleet: Fleet, found: Mapping[str, Scenario]) -> dict[str, str]:
+    """Return the assumptions of the designs beyond the scenario."""
+    assumed: dict[str, str] = {}
+    if not fleet.has_network and any(each.network for each in found.values()):
+        assumed["network"] = (
+            f"{_as_said(fleet.network)}, {fleet.whose_nodes}, for all designs that hand over; to "
+            "say another, give clients the roles prefill and decode, and a network"
+        )
+    has_hybrids = any(_has(each, role="p_heavy") for each in found.values())
+    router = as_data(fleet.scenario)["router"]
+    if has_hybrids and router["type"] != _ROUTER:
+        assumed[_HYBRIDS] = (
+            f"router: {_ROUTER}, which knows the limits and the tokens of prompts; the others keep "
+            "the scenario's, so that a hybrid may win by its router alone; to give it to all, "
+            f"--set router='{{type: {_ROUTER}, ttft: {fleet.scenario.slo.make().ttft!r} s, "
+            "if_none: soonest}'"
+        )
+    if any(_has(each, type_="afd") for each in found.values()):
+        assumed[_BUNDLES] = (
+            "times follow from the GPUs' figures and the model's sizes, without an "
+            "engine's own time a step; such bundles were never measured"
+        )
+    if any(map(_re_shards, (each for each in found.values() if each is not fleet.scenario))):
+        assumed[_RE_SHARDED] = (
+            "scheduler: continuous, without prefix caches and async_scheduling, which are not "
+            "simulated with it; 80 GiB of host memory a GPU"
+        )
+    return assumed
+
+
+def _re_shards(scenario: Scenario) -> bool:
+    return any(getattr(part, "resharding", None) is not None for part in scenario.clients)
+
+
+def _as_said(network: Mapping[str, Any]) -> str:
+    """Return a network as in a scenario file."""
+    words = {True: "true", False: "false"}
+    parts = [f"{k}: {words[v] if isinstance(v, bool) else v}" for k, v in network.items()]
+    return "{" + ", ".join(parts) + "}"
+
+
+def _has(scenario: Scenario, **said: str) -> bool:
+    """Tell whether one of the clients says that."""
+    return any(
+        getattr(part, key, None) == value
+        for part in scenario.clients
+        for key, value in said.items()
+    )

@@ -1,0 +1,335 @@
+"""Sweeps: one figure of a scenario over one key or two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from math import isnan, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mist_sim.core import result_warnings as kinds
+from mist_sim.core.result_warnings import ResultWarning, of_data, of_points
+from mist_sim.errors import ScenarioError
+from mist_sim.metrics.keeping import missed_percentiles
+from mist_sim.metrics.replications import Estimate
+from mist_sim.metrics.summary_types import check_number
+from mist_sim.metrics.tables.saved_findings import Findings
+from mist_sim.output import json_text, write_text
+from mist_sim.report.elements import labels_of, value_text
+from mist_sim.report.pictures.findings import sweep_picture
+from mist_sim.report.pictures.picture import write_png
+from mist_sim.report.presenters import SWEEP
+from mist_sim.scenario import Scenario
+from mist_sim.search.compared_case import FIGURES
+from mist_sim.search.ranking import Better
+from mist_sim.search.spaces.constraints import constraints_of
+from mist_sim.search.spaces.objectives import objectives_of
+from mist_sim.search.spaces.searching import SearchOptions, search_space
+from mist_sim.search.spaces.space import QUESTION, Space
+from mist_sim.search.verdicts.request_times import asked_share, check_attainment
+from mist_sim.studies.findings import Study
+from mist_sim.studies.study import plan_study
+from mist_sim.studies.subjects import check_scenarios
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Sweep", "goodput_sweep", "sweep"]
+
+
+GOOD = "good_request_fraction"
+
+
+@dataclass(frozen=True)
+class At:
+    """The figure at a point: a mean, and the ends of its interval; NaN if unknown.
+
+    error: why there is none.
+    """
+
+    values: Mapping[str, Any]
+    mean: float
+    low: float
+    high: float
+    error: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Sweep(Findings):
+    """A figure over one key or two.
+
+    metric: its name in a run's summary, or "goodput". better: which way it is better, if anybody
+    knows. share: of good requests that is asked for. points: in order; the last key changes
+    fastest. missed: which points miss limits on percentiles, as a sentence. warnings: of the
+    runs. expected_errors, assumed_host: as in a run's summary, by the name of the point.
+    """
+
+    presenter = SWEEP
+
+    keys: tuple[str, ...]
+    points: tuple[At, ...]
+    metric: str
+    better: Better | None
+    share: float
+    title: str
+    warnings: tuple[ResultWarning, ...] = ()
+    expected_errors: Mapping[str, Any] = field(default_factory=dict)
+    assumed_host: Mapping[str, Any] = field(default_factory=dict)
+    missed: str = ""
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row a point: its values, the figure, its interval, its error."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {key: _plain(value) for key, value in at.values.items()}
+                | {self.metric: at.mean, "low": at.low, "high": at.high, "error": at.error}
+                for at in self.points
+            ]
+        )
+
+    @property
+    def best(self) -> At | None:
+        """The point with the best figure, the first of equals; None: unknown."""
+        known = [at for at in self.points if not isnan(at.mean)]
+        if not known or self.better is None:
+            return None
+        return (max if self.better == "more" else min)(known, key=lambda at: at.mean)
+
+    @property
+    def enough_from(self) -> At | None:
+        """The point of one key from which enough requests are good; None: there is none."""
+        found = None
+        for at in reversed(self.points):
+            if not at.mean >= self.share:
+                break
+            found = at
+        return found
+
+    @property
+    def sentence(self) -> str:
+        """The sweep's result in a sentence, and which points miss limits on percentiles."""
+        return f"{self._of_figure()} {self.missed}".strip()
+
+    def _of_figure(self) -> str:
+        if self.metric == GOOD and len(self.keys) == 1:
+            return self._how_much()
+        if self._varies_the_question:
+            return self._from_end_to_end()
+        best = self.best
+        if best is None:
+            return ""
+        return f"{self.metric} is best at {self._name(best)}: {best.mean:.4g}.{self._order()}"
+
+    @property
+    def _varies_the_question(self) -> bool:
+        """Whether a key changes the load: the smallest load is no design, so never the best."""
+        return any(key.partition(".")[0] in QUESTION for key in self.keys)
+
+    def _from_end_to_end(self) -> str:
+        """Return the figures at both ends of one key."""
+        known = [at for at in self.points if not isnan(at.mean)]
+        if len(self.keys) > 1 or len(known) < 2:
+            return ""
+        first, last = (f"{at.mean:.4g} at {self._name(at)}" for at in (known[0], known[-1]))
+        return f"{self.metric} goes from {first} to {last}.{self._order()}"
+
+    def _how_much(self) -> str:
+        share = f"{100 * self.share:g} %"
+        up_to = [at for at in self.points if at.mean >= self.share]
+        if up_to and self._varies_the_question and up_to == list(self.points[: len(up_to)]):
+            return f"Up to {self._name(up_to[-1])}, {share} of the requests are good."
+        first = self.enough_from
+        if first is not None:
+            return f"From {self._name(first)} on, {share} of the requests are good."
+        best = self.best
+        if best is None:
+            return "No run worked."
+        if best.mean < self.share:
+            most = f"{self._name(best)} has most, {100 * best.mean:.1f} %"
+            return f"Nowhere are {share} of the requests good; {most}."
+        return f"{share} of the requests are good at {', '.join(map(self._name, up_to))}."
+
+    def _order(self) -> str:
+        """Return whether the figure only rises or falls along one key."""
+        known = [at.mean for at in self.points if not isnan(at.mean)]
+        if len(self.keys) > 1 or len(known) < 3:
+            return ""
+        steps = [after - before for before, after in pairwise(known)]
+        if all(step >= 0 for step in steps):
+            return " It never falls along the key."
+        return " It never rises along the key." if all(step <= 0 for step in steps) else ""
+
+    def _name(self, at: At) -> str:
+        labels = labels_of(self.keys)
+        return " ".join(f"{labels[key]}={value_text(at.values[key])}" for key in self.keys)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        labels = labels_of(self.keys)
+        return {
+            "title": self.title,
+            "sentence": self.sentence,
+            "metric": self.metric,
+            "keys": list(self.keys),
+            "labels": [labels[key] for key in self.keys],
+            "points": [
+                {
+                    "values": [value_text(at.values[key]) for key in self.keys],
+                    "mean": at.mean,
+                    "low": at.low,
+                    "high": at.high,
+                    "error": at.error,
+                }
+                for at in self.points
+            ],
+            "expected_errors": dict(self.expected_errors),
+            **({"assumed_host": dict(self.assumed_host)} if self.assumed_host else {}),
+        }
+
+    def __repr__(self) -> str:
+        return f"<Sweep: {self.metric} at {len(self.points)} points>"
+
+    def write_files(self, folder: Path) -> None:
+        """Write sweep.json, sweep.csv, and sweep.png where Matplotlib is installed."""
+        write_text(folder / "sweep.json", json_text(self.summary))
+        write_text(folder / "sweep.csv", self.table.to_csv(index=False, lineterminator="\n"))
+        picture = partial(sweep_picture, self.summary)
+        write_png(picture, folder / "sweep.png", self.warnings, self.title)
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int | float) else value_text(value)
+
+
+_MOST_KEYS = 2
+_OF_STEP_TIMES = ("expected_errors", "assumed_host")
+"""What summaries say of their step times."""
+
+
+def sweep(
+    scenario: Scenario,
+    vary: Mapping[str, Sequence[Any]],
+    *,
+    metric: str | None = None,
+    attainment: float | None = None,
+    **how: Any,
+) -> Sweep:
+    """Return a figure of a scenario over one key or two.
+
+    vary: values by dotted key. metric: a number of a run's summary; by default the share of good
+    requests, or the p99 TTFT of a scenario without limits. attainment: share that is asked for;
+    None: as the scenario's slo says, or 0.9.
+    how: jobs, progress, journal, resume, executor, as in `study`.
+    Raises ScenarioError for more keys, a figure that no run has, and what `study` raises.
+    """
+    check_scenarios([scenario])
+    share = asked_share(scenario.slo.make(), attainment)
+    _check(vary, share)
+    if metric is not None:
+        check_number("metric", metric)
+    chosen = metric or (GOOD if scenario.slo.make().judges_requests else "p99_ttft_ms")
+    study = replace(plan_study(scenario, vary=vary), shown=(chosen,)).run(**how)
+    study.estimate(chosen)  # raises for a figure that no run has
+    return Sweep(
+        keys=tuple(vary),
+        points=tuple(_points(study, chosen)),
+        metric=chosen,
+        better=_better(chosen),
+        share=share,
+        title=scenario.headline_without(vary),
+        warnings=study.warnings,
+        missed=" ".join(missed_percentiles([p.kept for p in study.points if p.kept is not None])),
+        expected_errors=_of_points(study, "expected_errors"),
+        assumed_host=_of_points(study, "assumed_host"),
+    )
+
+
+def goodput_sweep(
+    scenario: Scenario,
+    vary: Mapping[str, Sequence[Any]],
+    options: SearchOptions,
+    *,
+    attainment: float | None = None,
+    **how: Any,
+) -> Sweep:
+    """Return the goodput of a scenario over one key or two, requests per second; see `sweep`.
+
+    options: how goodputs are searched. Keys of the workload and limits cannot vary here.
+    """
+    check_scenarios([scenario])
+    share = asked_share(scenario.slo.make(), attainment)
+    _check(vary, share)
+    space = Space(
+        scenario=scenario,
+        vary=vary,
+        constraints=constraints_of({"attainment": share}),
+        objectives=objectives_of("goodput"),
+    )
+    found = search_space(space, options, **how)
+    points = []
+    for row in found.rows:
+        mean = row["figures"].get("goodput", nan)
+        low, high = row["interval"] or (nan, nan)
+        error = "" if mean == mean else row["reason"]
+        points.append(At(row["values"], mean, low, high, error))
+    failed = {
+        row["name"]: [ResultWarning(kinds.FAILED_RUNS, f"failed: {at.error}")] if at.error else []
+        for row, at in zip(found.rows, points, strict=True)
+    }
+    told = of_points({row["name"]: (*failed[row["name"]], *of_data(row)) for row in found.rows})
+    origins = {
+        key: {row["name"]: row[key] for row in found.rows if row[key]} for key in _OF_STEP_TIMES
+    }
+    title = scenario.headline_without(vary)
+    keys, errors, hosts = tuple(vary), *(origins[name] for name in _OF_STEP_TIMES)
+    return Sweep(keys, tuple(points), "goodput", "more", share, title, told, errors, hosts)
+
+
+def _of_points(study: Study, key: str) -> dict[str, Any]:
+    """Return what the first summary of each point holds under a key, where it has that."""
+    return {
+        each.point.name: found
+        for each in study.points
+        if each.summaries and (found := each.summaries[0].get(key))
+    }
+
+
+def _check(vary: Mapping[str, Sequence[Any]], attainment: float) -> None:
+    check_attainment(attainment)
+    if not 1 <= len(vary) <= _MOST_KEYS:
+        raise ScenarioError(
+            f"a sweep is over one key or two, got {len(vary)}; mist search takes any number"
+        )
+
+
+def _points(study: Study, metric: str) -> list[At]:
+    found = []
+    for each in study.points:
+        estimate = each.estimates.get(metric, Estimate(nan, nan))
+        error = str(each.failures[0]) if each.failures else ""
+        values = each.point.values
+        low, high = estimate.low, estimate.high
+        if metric.endswith("_fraction"):  # Student's interval of a share may leave 0 to 1
+            low, high = float(np.maximum(low, 0.0)), float(np.minimum(high, 1.0))  # NaN stays
+        found.append(At(values, estimate.mean, low, high, error))
+    return found
+
+
+def _better(metric: str) -> Better | None:
+    """Return whether more or less of a figure is better, if its name implies it."""
+    if metric in FIGURES:
+        return FIGURES[metric]
+    parts = metric.split("_")
+    is_latency = (
+        len(parts) == 3 and parts[2] == "ms" and parts[1] in ("ttft", "tpot", "itl", "e2el")
+    )
+    return "less" if is_latency else None

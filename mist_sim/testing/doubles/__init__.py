@@ -1,1 +1,0 @@
-"""Doubles of parts of a simulation, and watchers of them, for checks of plugins."""

@@ -1,1 +1,0 @@
-"""Readers of traces with sessions: coding agents, services' calls, retrieval."""
