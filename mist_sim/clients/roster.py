@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,15 @@ from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.core.answers import AnswerLengths
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
-from mist_sim.core.views import ClientState, ClientView, Count, KvView, attribute_of
+from mist_sim.core.views import (
+    COUNTS,
+    ClientState,
+    ClientView,
+    Count,
+    KvView,
+    Number,
+    attribute_of,
+)
 from mist_sim.core.visit import Visit
 from mist_sim.environment import POLL, Environment
 from mist_sim.errors import InvariantError
@@ -159,13 +167,6 @@ class EndedAnswers:
             self._of(state).add(visit.request.num_prompt_tokens, visit.num_output_tokens)
 
 
-_COUNTS = (
-    "num_outstanding",
-    "num_waiting",
-    "num_running",
-    "num_waiting_tokens",
-    "num_prompt_tokens",
-)
 _Counts = tuple[int, int, int, int, int]
 Gauge = Literal["num_kv_blocks", "num_kv_tokens", "num_remaining_tokens"]
 """What a client computes when it is asked."""
@@ -488,21 +489,25 @@ class LiveCandidates(Candidates):
         self._columns: dict[Count, CountColumn] = {}
         self._knows_prefixes = False
 
-    def least(self, count: Count = "num_outstanding") -> ClientView:
-        """Return the candidate with the smallest count, the first of equals, from an index."""
-        if self._are_few and count == "num_outstanding":
+    def least(self, number: Number = "num_outstanding") -> ClientView:
+        """Return the candidate with the smallest number; that of a count comes from an index."""
+        if self._are_few and number == "num_outstanding":
             return min(self._states, key=_outstanding)
-        if count in _OF_TOKENS:
-            return self[int(self._column(count).numbers.argmin())]
-        return (self._indices.get(count) or self._index(count)).first()
+        if number not in COUNTS:
+            return super().least(number)
+        if number in _OF_TOKENS:
+            return self[int(self._column(number).numbers.argmin())]
+        return (self._indices.get(number) or self._index(number)).first()
 
     def get(self, client_id: int) -> ClientView | None:
         """Return the candidate with a number; None if there is none."""
         return self._by_number.get(client_id)
 
-    def numbers(self, count: Count) -> NDArray[np.int64]:
-        """Return a copy of the column of this count."""
-        return self._column(count).numbers.copy()
+    def numbers(self, number: Number) -> NDArray[Any]:
+        """Return a copy of the column of a count, or read another number of each candidate."""
+        if number not in COUNTS:
+            return super().numbers(number)
+        return self._column(number).numbers.copy()
 
     def part(self, first: int, end: int) -> Candidates:
         """Return the candidates from one position up to another; the object is reused."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mist_sim.core.views import ClientView, Count
+from mist_sim.core.views import ClientView, Number, reader_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,17 +22,21 @@ class Candidates(tuple[ClientView, ...]):  # noqa: SLOT001 - one object a set of
     candidates of any views: `Candidates([FakeView(0), FakeView(1, num_waiting=3)])`.
     """
 
-    def least(self, count: Count = "num_outstanding") -> ClientView:
-        """Return the candidate with the smallest count, the first of equals."""
-        return min(self, key=attrgetter(count))
+    def least(self, number: Number = "num_outstanding") -> ClientView:
+        """Return the candidate with the smallest number, the first of equals."""
+        return min(self, key=reader_of(number))
 
     def get(self, client_id: int) -> ClientView | None:
         """Return the candidate with a client id; None if it is not among the candidates."""
         return next((view for view in self if view.client_id == client_id), None)
 
-    def numbers(self, count: Count) -> NDArray[np.int64]:
-        """Return a count of every candidate, in their order, as an array of the caller's own."""
-        return np.fromiter(map(attrgetter(count), self), np.int64, len(self))
+    def numbers(self, number: Number) -> NDArray[Any]:
+        """Return a number of every candidate, in their order, as an array of the caller's own.
+
+        It holds whole numbers, except for the estimate `num_remaining_tokens`.
+        """
+        kind = np.float64 if number == "num_remaining_tokens" else np.int64
+        return np.fromiter(map(reader_of(number), self), kind, len(self))
 
     def part(self, first: int, end: int) -> Candidates:
         """Return the candidates from one position up to another, at least one."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, Protocol, get_args
 
+from mist_sim.errors import brief, did_you_mean
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable
 
@@ -22,6 +24,31 @@ Count = Literal[
 """The counts of a view that are exact at any time."""
 
 COUNTS: Final[tuple[Count, ...]] = get_args(Count)
+
+Number = (
+    Count
+    | Literal[
+        "num_gpu_blocks",
+        "block_size",
+        "num_kv_blocks",
+        "num_kv_tokens",
+        "num_remaining_tokens",
+        "num_prefill_tokens",
+    ]
+)
+"""All numbers of a view that need no request."""
+
+NUMBERS: Final[tuple[str, ...]] = (*COUNTS, *get_args(get_args(Number)[1]))
+
+
+def reader_of(number: Number) -> Callable[[ClientView], float]:
+    """Return what reads a number of a view; raise ValueError for an unknown name."""
+    if number not in NUMBERS:
+        raise ValueError(
+            f"{brief(number)} is no number of a view{did_you_mean(number, NUMBERS)} "
+            f"Known: {', '.join(NUMBERS)}"
+        )
+    return attrgetter(number)
 
 
 def attribute_of(count: Count) -> str:

@@ -471,7 +471,7 @@ _RULES = EngineRules(
 """Those by which vLLM 0.33 runs a pipeline."""
 
 
-class _Steps:
+class Steps:
     """A second a step, and a little for each token in it."""
 
     def step_time(self, batch: StepBatch) -> float:
@@ -504,7 +504,7 @@ def served(
     singly: whether each plan is for one step, whatever the scheduler says.
     Raises AssertionError where a law of the simulation breaks, with the scheduler's name.
     """
-    steps = PipelinePredictor((_Steps(),) * setting.num_ranks, lambda num_tokens: 2.0**-6)
+    steps = PipelinePredictor((Steps(),) * setting.num_ranks, lambda num_tokens: 2.0**-6)
     num_blocks = load.num_blocks * setting.num_ranks
     config = EngineConfig(
         scheduler=scheduler,

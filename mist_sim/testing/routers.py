@@ -7,12 +7,17 @@ from copy import deepcopy
 from dataclasses import dataclass, fields
 from typing import Any
 
+from mist_sim.clients import EngineConfig, LlmClient
+from mist_sim.clients.kv_cache import EngineMemory
+from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
 from mist_sim.routers import RefusalError, Router, Seeded
+from mist_sim.simulation import Simulation
 from mist_sim.stages import completion
-from mist_sim.testing.doubles import FakeView
+from mist_sim.testing.doubles import FakeView, Steps
 from mist_sim.testing.rules import name_of, require, stream_of
+from mist_sim.traces import Workload
 
 _REFUSED = -1
 
@@ -42,7 +47,8 @@ def check_router(factory: Callable[[], Router]) -> None:
 
     It returns the `client_id` of one of 1 to 8 candidates, or raises `RefusalError`; changes no
     request, candidate or view; does not depend on output lengths; and repeats its decisions when it
-    gets an equal stream (`seed`), or at once when it has no `seed`.
+    gets an equal stream (`seed`), or at once when it has no `seed`. It reads only what the views
+    of a run offer.
     """
     router = factory()
     require(
@@ -55,6 +61,7 @@ def check_router(factory: Callable[[], Router]) -> None:
     _same(router, first, again, f"when the run is repeated; {remedy}")
     other = _decide(factory(), choices, twin=False)
     _same(router, first, other, f"in another object of the same kind; {remedy}")
+    _serve(factory())
     blind = _decide(factory(), choices, twin=True)
     _same(router, first, blind, "when output lengths are others; it may not read them")
 
@@ -128,6 +135,17 @@ def _decide(router: Router, choices: list[_Choice], *, twin: bool) -> list[int]:
         )
         decisions.append(client_id)
     return decisions
+
+
+def _serve(router: Router) -> None:
+    """Let a router choose between the live views of a short run."""
+    config, memory = EngineConfig(scheduler=ChunkedScheduler()), EngineMemory(num_gpu_blocks=100)
+    clients = [LlmClient(f"client{k}", config, predictor=Steps(), memory=memory) for k in range(3)]
+    workload = Workload.from_lists([40] * 12, [1, 9, 30] * 4, [0.7 * k for k in range(12)])
+    try:
+        Simulation(clients=clients, workload=workload, router=router).run()
+    except Exception as error:
+        raise AssertionError(f"{name_of(router)}.choose raised {error!r} in a run") from error
 
 
 def _values(request: Request) -> tuple[object, ...]:

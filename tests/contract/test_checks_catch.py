@@ -96,6 +96,11 @@ class ChangesRequest(First):
         return candidates[0].client_id
 
 
+class ReadsWhatNoRunOffers(First):
+    def choose(self, request, stage, candidates):
+        return min(candidates, key=lambda view: view.num_cached).client_id
+
+
 class ChangesView(First):
     def choose(self, request, stage, candidates):
         candidates[0].num_waiting += 1
@@ -119,6 +124,7 @@ def test_a_sound_router_passes():
         (SortsCandidates, "raised AttributeError"),
         (ChangesRequest, "must not change the request"),
         (ChangesView, "raised FrozenInstanceError"),
+        (ReadsWhatNoRunOffers, "num_cached.* in a run"),
     ],
 )
 def test_a_broken_router_is_caught(router, rule):

@@ -13,6 +13,8 @@ from mist_sim import Simulation
 from mist_sim.clients.engine import run_length
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
+from mist_sim.core.views import NUMBERS
+from tests.property.loop_cases import client, engines
 from tests.property.strategies import cases, with_arrivals_on_boundaries
 from tests.reference.comparison import Case, workload
 from tests.reference.predictors import AWKWARD, DYADIC
@@ -30,10 +32,9 @@ class SpyRouter:
         assert by_index == Candidates(candidates).longest_prefix(request, least.num_outstanding + 2)
         for view in candidates:
             prefix = view.prefix_tokens(request)
-            memory = view.num_kv_blocks, view.num_kv_tokens, prefix
-            waiting = view.num_waiting_tokens, view.num_waiting
-            work = view.num_prompt_tokens, view.num_remaining_tokens
-            self.seen.append((view.client_id, *memory, *waiting, *work))
+            numbers = [getattr(view, name) for name in NUMBERS]
+            times = view.prefill_time(request), view.transfer_time(request)
+            self.seen.append((view.client_id, prefix, *numbers, *times))
         return least.client_id
 
 
@@ -58,3 +59,16 @@ def test_views_tell_the_same_however_long_runs_are(case, num_clients, predictor,
         patch.multiple(pipeline_module, _FIRST_PASSES=1, _MOST_PASSES=1),
     ):
         assert seen(case, predictor, num_clients) == in_runs
+
+
+@given(case=engines(longest=60), num_clients=st.integers(1, 3), data=st.data())
+def test_views_tell_the_same_in_both_loops(case, num_clients, data):
+    case = with_arrivals_on_boundaries(data, case, DYADIC)
+
+    def told(loop: str) -> list[tuple[float, ...]]:
+        clients = [client(case, DYADIC, loop, str(number)) for number in range(num_clients)]
+        router = SpyRouter()
+        Simulation(clients=clients, workload=workload(case.jobs), router=router).run()
+        return router.seen
+
+    assert told("step") == told("general")

@@ -14,7 +14,7 @@ from mist_sim.clients.kv_cache import ContentHistory, SwapSpace
 from mist_sim.core.answers import AnswerLengths
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
-from mist_sim.core.views import COUNTS
+from mist_sim.core.views import NUMBERS, ClientView
 from mist_sim.stages import completion
 from tests.reference.comparison import OfJobs
 from tests.reference.engines import llm_engine
@@ -166,12 +166,22 @@ def test_tokens_wait_until_their_request_runs():
     assert seen == [(0, 0), (0, 0), (0, 0), (1, 12), (2, 62)]
 
 
-def test_counts_come_as_an_array_of_all_clients():
+def test_every_number_of_a_view_has_a_name():
+    known = {name for name, each in vars(ClientView).items() if isinstance(each, property)}
+    assert set(NUMBERS) == known - {"client_id", "name", "role", "pool"}
+    with pytest.raises(ValueError, match="did you mean 'num_waiting'"):
+        Candidates().numbers("num_waitin")
+
+
+@pytest.mark.parametrize("polled", [False, True])
+def test_numbers_come_as_an_array_of_all_clients(polled):
     seen = []
 
     class Numbers:
         def choose(self, request, stage, candidates):
-            for count in COUNTS:
+            if polled:
+                candidates = candidates.polled(1.5, counts_sent=True)
+            for count in NUMBERS:
                 each = [getattr(view, count) for view in candidates]
                 assert candidates.numbers(count).tolist() == each
                 assert candidates.least(count) is candidates[int(np.argmin(each))]
@@ -190,7 +200,8 @@ def test_counts_come_as_an_array_of_all_clients():
     ]
     workload = Workload.from_lists([20] * 9, [1, 9, 3] * 3, [k * 0.75 for k in range(9)])
     Simulation(clients=clients, workload=workload, router=Numbers()).run()
-    assert seen[:5] == [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0], [1, 1, 1]]
+    if not polled:
+        assert seen[:5] == [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0], [1, 1, 1]]
 
 
 def test_a_request_without_content_has_no_prefix():
