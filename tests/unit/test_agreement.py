@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from mist_sim.cli import main
+from mist_sim.cli.verbs.validate import _agreements
 from mist_sim.rng import Streams
-from mist_sim.validation.comparing import agreement
+from mist_sim.validation.comparing import _latency_rows, agreement
 
 _RUNS = 400
 
@@ -48,3 +50,18 @@ def test_a_margin_is_percent(capsys):
         main(["validate", "--margin", "0"])
     assert end.value.code == 2
     assert "--margin must be percent above 0" in capsys.readouterr().err
+
+
+def test_a_typical_ratio_of_one_hides_no_contradiction():
+    """Half of the answers twice, half of them half as long: the mean is 1.25 times as long."""
+    measured = np.full(400, 100.0)
+    simulated = measured * np.tile([2.0, 0.5], 200)
+    (line,) = _agreements(list(_latency_rows(_frame(measured), _frame(simulated))), 10.0)
+    assert "typical ratio (geometric mean) 1.000, within 10 %" in line
+    assert "not equivalent: mean +25 %, p99 +100 %" in line
+    (line,) = _agreements(list(_latency_rows(_frame(measured), _frame(measured))), 10.0)
+    assert "equivalent" not in line
+
+
+def _frame(values):
+    return pd.DataFrame({"ttft": values / 1e3, "tpot": np.nan, "e2el": np.nan})

@@ -29,7 +29,7 @@ def validate(
         None,
         metavar="PERCENT",
         help="Compare single requests: how far the distributions are apart, and whether the "
-        "latencies are equivalent within this margin.",
+        "typical ratio (geometric mean), the mean and the p99 are within this margin.",
         show_default=False,
     ),
     serve: str = typer.Option(
@@ -133,7 +133,7 @@ def _share(value: float) -> str:
 def show_runs(runs: Sequence[MeasuredRun], margin: float | None = None) -> None:
     """Simulate runs, and print each beside its measurements.
 
-    margin: percent, within which latencies of single requests count as equivalent; None: not asked.
+    margin: percent, within which the typical ratio of single requests is to be; None: not asked.
     """
     from mist_sim.cli.progress_bar import Progress
     from mist_sim.errors import in_words
@@ -185,18 +185,25 @@ def _agreements(rows: Sequence[Row], margin: float) -> Iterator[str]:
     """Yield a line a latency of single requests."""
     from mist_sim.validation.comparing import agreement
 
+    errors = {row.metric: row.error for row in rows}
     for row in rows:
         if row.samples is None:
             continue
         found = agreement(*row.samples, margin / 100)
+        name = row.metric.removesuffix(", mean")
         told = {
-            True: f"equivalent within {margin:g} %",
-            False: f"not shown to be equivalent within {margin:g} %",
+            True: f"within {margin:g} %",
+            False: f"not shown to be within {margin:g} %",
             None: "too few requests to test",
         }[found.is_equivalent]
         p_value = "" if found.is_equivalent is None else f" (TOST, p = {found.p_value:.2g})"
-        name = row.metric.removesuffix(", mean")
-        yield f"{name}: distributions {found.distance:.3f} apart (KS); {told}{p_value}"
+        figures = [(short, 100 * errors[f"{name}, {short}"]) for short in ("mean", "p99")]
+        outside = [f"{short} {error:+.0f} %" for short, error in figures if abs(error) > margin]
+        but = f"; but not equivalent: {', '.join(outside)}" if outside else ""
+        yield (
+            f"{name}: distributions {found.distance:.3f} apart (KS); typical ratio (geometric "
+            f"mean) {found.ratio:.3f}, {told}{p_value}{but}"
+        )
 
 
 def _number(value: float | None) -> str:
