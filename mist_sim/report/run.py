@@ -262,7 +262,7 @@ def error_range(low: float, high: float) -> str:
     return f"{' to '.join(ends)} %"
 
 
-_THROUGH_FAILURES = "Latency through failures, p99, ms"
+THROUGH_FAILURES = "Latency through failures, p99, ms"
 TITLES = ("", "finished", "failed", *RECOVERING.values())
 NOTE = "during: while a client was away, requests that began before or ended after included"
 
@@ -274,7 +274,7 @@ def failures_section(phases: Phases) -> Iterator[RenderableType]:
     """Yield a row a phase of the failures; empty without failures."""
     if phases:
         yield from section(
-            _THROUGH_FAILURES, listed(TITLES, rows_of(phases), right=range(1, len(TITLES)))
+            THROUGH_FAILURES, listed(TITLES, rows_of(phases), right=range(1, len(TITLES)))
         )
 
 

@@ -282,7 +282,7 @@ def _latencies(summary: Mapping[str, Any]) -> PageTable:
 def _failures(summary: Mapping[str, Any]) -> Iterator[PageTable]:
     if phases := summary.get("through_failures"):
         rows = [[Cell(text) for text in row] for row in failures.rows_of(phases)]
-        yield PageTable(failures.TITLE, failures.TITLES, rows, f"{failures.NOTE}.")
+        yield PageTable(failures.THROUGH_FAILURES, failures.TITLES, rows, f"{failures.NOTE}.")
 
 
 def _expected(summary: Mapping[str, Any]) -> Iterator[PageTable]:
