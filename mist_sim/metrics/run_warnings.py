@@ -24,6 +24,8 @@ LEAST_AT_LIMIT = 0.01  # share of the time from which on a limit is named
 _UNITS = ((10800.0, 3600.0, "hours"), (600.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 _MAX_REASONS = 12  # that are listed one by one
 _MAX_RECOVERIES = 3  # failures with a sentence each
+_UNDISTURBED = "undisturbed"
+_ROSE = 1.1  # times: a p99 during failures that the eye sees in the table
 _FEW = (
     f"Fewer than {FEWEST} requests finished before the first failure: too few to tell when "
     "latencies were as before."
@@ -204,12 +206,13 @@ def recovery_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     if not found:
         yield _FEW
     for each in found[:_MAX_RECOVERIES]:
-        yield _recovery(each)
+        yield _recovery(each, summary.get("through_failures", {}))
     if len(found) > _MAX_RECOVERIES:
         yield f"{len(found) - _MAX_RECOVERIES} failures more: see recoveries in the summary."
 
 
-def _recovery(each: Mapping[str, Any]) -> str:
+def _recovery(each: Mapping[str, Any], phases: Mapping[str, Any]) -> str:
+    """Return when latencies were as before. phases: `through_failures`."""
     begin, first = each["begin"], ""
     when = f"failure at {begin:.4g} s of the run"
     if each["end"] > begin:
@@ -217,20 +220,31 @@ def _recovery(each: Mapping[str, Any]) -> str:
             "first of the ",
             f"failures from {begin:.4g} to {each['end']:.4g} s of the run",
         )
-    back = {RECOVERING[metric]: seconds for metric, seconds in each["back_after"].items()}
-    if not any(seconds != 0 for seconds in back.values()):
+    back = {
+        RECOVERING[metric]: _when(seconds, begin, _slowest(metric, phases))
+        for metric, seconds in each["back_after"].items()
+    }
+    if not any(text != _UNDISTURBED for text in back.values()):
         return f"Latencies stayed as they were through the {when}."
-    words = ", ".join(f"{name} {_when(seconds, begin)}" for name, seconds in back.items())
+    words = ", ".join(f"{name} {text}" for name, text in back.items())
     return f"Latencies are as before the {first}{when} again: {words}."
 
 
-def _when(seconds: float | None, begin: float) -> str:
+def _when(seconds: float | None, begin: float, slowest: str) -> str:
     """Return when a latency was back. seconds: after the first failure, at `begin` of the run."""
     if seconds is None:
         return "not by the last arrival"
     if seconds == 0:
-        return "undisturbed"
+        return f"as usual but for the slowest ({slowest})" if slowest else _UNDISTURBED
     return f"{seconds:.3g} s later (at {begin + seconds:.4g} s)"
+
+
+def _slowest(metric: str, phases: Mapping[str, Any]) -> str:
+    """Return the p99 before and during failures if it rose, which twenty in a row do not show."""
+    before, during = (phases.get(n, {}).get(f"p99_{metric}_ms") for n in ("before", "during"))
+    if before is None or during is None or not during > _ROSE * before:
+        return ""
+    return f"p99 {before:,.0f} ms before, {during:,.0f} ms during failures"
 
 
 def _reasons(recorder: ColumnRecorder) -> list[tuple[int, str]]:

@@ -166,6 +166,17 @@ def test_many_failures_are_three_sentences_and_a_number():
     assert "too few" in next(recovery_lines({"recoveries": []}))
 
 
+def test_what_rose_in_the_table_is_not_called_undisturbed():
+    one = {"begin": 1.0, "end": 1.0, "back_after": {"ttft": 0.0, "tpot": 0.0}}
+    phases = {
+        "before": {"p99_ttft_ms": 3013.0, "p99_tpot_ms": 50.0},
+        "during": {"p99_ttft_ms": 3941.0, "p99_tpot_ms": 51.0},
+    }
+    (line,) = recovery_lines({"recoveries": [one], "through_failures": phases})
+    assert "TTFT as usual but for the slowest (p99 3,013 ms before, 3,941 ms during" in line
+    assert "TPOT undisturbed" in line
+
+
 # ------------------------------------------------------- before, during and after
 
 
