@@ -136,6 +136,29 @@ def test_hybrids_are_all_looked_at_before_one_runs_long(monkeypatch):
     assert longer == {("apart", 30_000), ("hybrid", 6_000)}
 
 
+def test_the_cheapest_of_each_gpu_is_looked_for(monkeypatch):
+    """A roomy one of eight that keeps the limits ends no search among fewer."""
+    gpus = ("h100-sxm", "a100-80gb-sxm")
+    options = PlanOptions(gpus=gpus, max_gpus=8, designs=("together",), tensor_parallel_sizes=(1,))
+    question, shop, space = measured(asked(), options)
+    hunt = Hunt(question, demand_of(question, shop.engines[0]), space, Driver("plan", 1))
+    told = Trial(1.0, 6000, None, nan, is_whole=True, margins=(-1.0, -1.0))
+
+    def keeps(each):
+        return hunt.estimate(each) >= 1.3 * hunt.rate
+
+    def trials(chosen, most, rate):
+        return {each: replace(told, attained=keeps(each)) for each in chosen}
+
+    monkeypatch.setattr(hunt, "_trials", trials)
+    hunt.search()
+    hunt.other_gpus()
+    for gpu in gpus:
+        prices = [each.price for each in space if each.engine.gpu == gpu and keeps(each)]
+        assert len(set(prices)) > 1
+        assert hunt.cheapest(gpu).candidate.price == min(prices)
+
+
 def test_one_that_seems_to_keep_runs_longer_before_slow_designs_are_tried(monkeypatch):
     """Runs of hybrids take most of the time; one that seems to keep needs a longer run only."""
     options = PlanOptions(

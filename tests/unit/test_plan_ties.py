@@ -31,6 +31,13 @@ def test_a_tie_goes_to_the_simpler_design(room):
     assert ("has more room" in said) == (room > 1)
 
 
+def test_a_runner_up_names_cheaper_ones_without_a_run():
+    best, second = tried("together", 1), tried("apart", 2, 2)
+    untried = [Candidate(ENGINE, "apart", 1, 2), Candidate(ENGINE, "apart", 3, 2)]
+    said = runner_up(best, [best, second], untried)
+    assert "costs 300 % more. Not tried: 1 cheaper, from 6 $/h" in said
+
+
 def test_a_cheaper_design_wins_however_it_is_set():
     cheap, dear = tried("apart", 1, 1), tried("together", 3, room=9.0)
     assert min(dear, cheap, key=lambda each: each.rank) is cheap

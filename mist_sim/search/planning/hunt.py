@@ -159,6 +159,7 @@ _SHORT = 6_000  # requests of a first run; undecided candidates run longer later
 _SHORTER = 1_500  # those of a slow design, so that all of them are looked at before one runs long
 _LIKELY = 0.9  # of the rate that is asked for: an estimate from which on a candidate may do
 _MORE, _MOST_ROOM = 1.15, 3.0  # times the rate: from one round of a race to the next, and the last
+_OTHER_GPUS = 3  # rounds of runs for the cheapest with each GPU but the answer's
 _EQUALS = 6  # candidates of the winner's price that are tried as well
 _SLOW = ("hybrid", "afd", "reshard")  # designs that come last
 _SLOWER = 10  # a run of these takes about so many times as long as one of other designs
@@ -401,6 +402,37 @@ class Hunt:
                     left.append(candidate)
             field = left
 
+    def other_gpus(self) -> None:
+        """Look for the cheapest candidate with each GPU but the answer's, from its price on."""
+        if (best := self.best) is None:
+            return
+        for gpu in dict.fromkeys(each.engine.gpu for each in self.possible):
+            for _ in range(_OTHER_GPUS if gpu != best.candidate.engine.gpu else 0):
+                if self.budget.is_late:
+                    return
+                top = self.cheapest(gpu)
+                most = inf if top is None else top.candidate.price
+                likely: dict[float, Candidate] = {}  # of each price the one with most room
+                for each in self._by_estimate(self.dearer):
+                    is_likely = self.estimate(each) >= _LIKELY * self.rate
+                    is_quick = is_likely and each.design not in _SLOW
+                    if each.engine.gpu == gpu and is_quick and each.price < most:
+                        likely.setdefault(each.price, each)
+                self.run([likely[price] for price in sorted(likely)[:_ROUND]])
+
+    def cheapest(self, gpu: str) -> Tried | None:
+        """Return the cheapest candidate with a GPU that was seen to keep the limits, if any."""
+        found = [
+            e for e in self.tried.values() if e.seems_to_keep and e.candidate.engine.gpu == gpu
+        ]
+        return min(found, key=lambda each: each.rank, default=None)
+
+    @property
+    def dearer(self) -> list[Candidate]:
+        """Candidates from the answer's price on, without a run, of which no other settles it."""
+        least = best.candidate.price if (best := self.best) else 0.0
+        return [each for each in self._untried if each.price >= least]
+
     def _by_estimate(self, among: Iterable[Candidate]) -> list[Candidate]:
         return sorted(among, key=lambda each: (-self._estimates.rate(each), each.rank))
 
@@ -421,16 +453,20 @@ class Hunt:
     @property
     def open(self) -> list[Candidate]:
         """Candidates without a run that may change the answer."""
+        best = self.best
+        return [each for each in self._untried if _may_change(best, each)]
+
+    @property
+    def _untried(self) -> list[Candidate]:
+        """Candidates without a run, and with more of something than any that missed."""
         missed: dict[tuple[object, ...], list[Candidate]] = {}
         for each in self.tried.values():
             if each.trial is not None and each.trial.attained is False:
                 missed.setdefault(each.candidate.family, []).append(each.candidate)
-        best = self.best
         return [
             c
             for c in self.possible
             if c not in self.tried
-            and _may_change(best, c)
             and not any(other.covers(c) for other in missed.get(c.family, ()))
         ]
 

@@ -24,14 +24,12 @@ from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.engines import Shop, engines_of
 from mist_sim.search.planning.hunt import Budget, Hunt, Refining, Tried, doubt_of
 from mist_sim.search.planning.plan_result import Plan, Row
-from mist_sim.search.planning.plan_words import lines_of, runner_up
+from mist_sim.search.planning.plan_words import kept_by, lines_of, runner_up
 from mist_sim.search.planning.question import PlanOptions, Question
 from mist_sim.search.planning.space import Candidate, candidates, scenario_of
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import studying
 from mist_sim.studies.subjects import check_scenarios
-
-_OTHER_GPUS = 4  # candidates with each of the other GPUs that are tried for the runner-up
 
 
 def plan(
@@ -88,7 +86,7 @@ def plan(
             known = of_points({each.name: each.built.warnings for each in shop.engines})
             raise UnansweredError(_no_answer(question, shop, hunt), known)
         hunt.equals()
-        _try_other_gpus(hunt)
+        hunt.other_gpus()
         return _answer(question, shop, hunt, Refining(question, driver, demand.is_steady))
 
 
@@ -144,7 +142,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         usd_per_hour=best.candidate.dollars,
         num_gpus=best.candidate.num_gpus,
         lines=lines_of(question, best, found),
-        runner_up=runner_up(best, tried),
+        runner_up="\n".join(_runners_up(hunt, best, tried, shop)),
         goodput=goodput,
         at_rate=figures["at rate"],
         at_goodput=at_goodput,
@@ -221,25 +219,24 @@ def _open(hunt: Hunt, left: Sequence[Candidate]) -> str:
     return f"{len(left)} cheaper candidates are not known to miss, the most promising {price}"
 
 
-def _try_other_gpus(hunt: Hunt) -> None:
-    """Try feasible-looking candidates of other GPUs, for the runner-up."""
-    best = hunt.best
-    if best is None:
-        return
-    done = {each.candidate.engine.gpu for each in hunt.tried.values() if each.attained}
-    others = dict.fromkeys(each.engine.gpu for each in hunt.possible if each.engine.gpu not in done)
-    for gpu in others:
-        if hunt.budget.is_late:
-            return
-        mine = [
-            each
-            for each in hunt.possible
-            if each.engine.gpu == gpu
-            and each.price >= best.candidate.price
-            and each.design in ("together", "apart")
-            and hunt.estimate(each) >= hunt.rate
-        ]
-        hunt.run(sorted(mine, key=lambda each: each.rank)[:_OTHER_GPUS])
+def _runners_up(hunt: Hunt, best: Tried, tried: Sequence[Tried], shop: Shop) -> Iterator[str]:
+    """Yield the runner-up, then a line for each other GPU: its cheapest, or why it has none."""
+    yield (first := runner_up(best, tried, hunt.dearer))
+    for gpu, name in {each.gpu: each.gpu_name for each in shop.engines}.items():
+        cheapest = hunt.cheapest(gpu)
+        known = gpu == best.candidate.engine.gpu
+        if known or (cheapest is not None and first.startswith(cheapest.candidate.name)):
+            continue
+        possible = sum(each.engine.gpu == gpu for each in hunt.possible)
+        if cheapest is not None:
+            yield kept_by(best, cheapest, [e for e in hunt.dearer if e.engine.gpu == gpu])
+        elif possible:
+            number = sum(each.engine.gpu == gpu for each in hunt.tried)
+            yield f"{name}: {number} of {possible} candidates tried, and none keeps the limits."
+        else:
+            alone = {each for engine, each in hunt.impossible.items() if engine.gpu == gpu}
+            why = f"cannot keep {listed(sorted(alone))} even for a request alone"
+            yield f"{name}: {why if alone else 'too few engines for the work within the budget'}."
 
 
 def _row(each: Tried, hunt: Hunt) -> Row:

@@ -57,11 +57,26 @@ def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[
     return [*lines, *_spending(at_rate, found["at_goodput"], sure)]
 
 
-def runner_up(best: Tried, tried: Sequence[Tried]) -> str:
+def kept_by(best: Tried, second: Tried, untried: Sequence[Candidate]) -> str:
+    """Return what another one that keeps the limits costs more, and what was not tried below it.
+
+    untried: candidates from the answer's price on without a run.
+    """
+    winner, it = best.candidate, second.candidate
+    verb = "keeps" if second.attained else "seems to keep"
+    more = f"costs {100 * (it.dollars / winner.dollars - 1):.0f} % more"
+    told = f"{it.name} ({it.priced}) {verb} the limits, too, and {more}."
+    if others := [e for e in untried if e.price < it.price and not _is_like(e, winner)]:
+        least = min(others, key=lambda each: each.rank)
+        told += f" Not tried: {len(others)} cheaper, from {least.dollars:.4g} $/h ({least.name})."
+    return told
+
+
+def runner_up(best: Tried, tried: Sequence[Tried], untried: Sequence[Candidate] = ()) -> str:
     """Return the runner-up and why it lost; "" if no other candidate was tried.
 
-    tried: the cheapest first. The runner-up is the cheapest other design or GPU that keeps the
-        limits, or else the closest one.
+    tried: the cheapest first. untried: as in `kept_by`. The runner-up is the cheapest other design
+        or GPU that keeps the limits, or else the closest one.
     """
     winner = best.candidate
     others = [each for each in tried if each is not best and each.trial is not None]
@@ -71,7 +86,7 @@ def runner_up(best: Tried, tried: Sequence[Tried]) -> str:
         more = second.candidate.dollars / winner.dollars - 1
         name = f"{second.candidate.name} ({second.candidate.priced})"
         if more > 1e-6:
-            return f"{name} keeps the limits, too, and costs {100 * more:.0f} % more."
+            return kept_by(best, second, untried)
         if second.candidate.design in ("hybrid", "afd"):
             return f"{name} costs as much, but vLLM does not serve it as it is."
         return f"{name} costs as much{_compared(best, second)}."
