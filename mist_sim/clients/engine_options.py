@@ -129,8 +129,8 @@ class EngineOptions:
         and may exceed the model's own (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN). auto, or -1: the
         model's own, or as much of it as fits. By default the model's own, whether it fits or not.
     step_loop: which of our loops computes the steps, which are the same to the bit. step computes
-        one step after the other, for chunked prefill in order of arrival
-        (docs/background/speed.md); general has everything; auto takes step where it can.
+        one step after the other, for chunked prefill (docs/background/speed.md); general has
+        everything; auto takes step where it can.
 
     In Python, model, GPU and host may be specs themselves. The default scheduler is chunked prefill
     with the limits of vLLM's server on that GPU (see `server_limits`). The predictor is an object,

@@ -111,7 +111,7 @@ class LaneMaker:
                 swap_space=memory.swap_space,
                 swaps_overlap=scheduler.swaps_overlap,
                 plans_ahead=self.async_scheduling,
-                cadence=self._cadence(),
+                cadence=self.cadence(),
                 tells_joins=self.flow is not None,
             )
         if lora is not None and isinstance(queue, AdapterQueue):
@@ -121,7 +121,7 @@ class LaneMaker:
             state.images = ImageTimes(self.tower)
         return state
 
-    def _cadence(self) -> Cadence | None:
+    def cadence(self) -> Cadence | None:
         """Return when the steps of a lane may carry prompts; None where they always may."""
         if self.lockstep:
             return cadence_of(self.scheduler, self._step_count)

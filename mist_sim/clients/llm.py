@@ -148,8 +148,9 @@ class LlmClient(LaidOutClient):
         """
         if self.lane_type is not Lane:
             return f"lane_type {self.lane_type.__name__}"
-        in_turns = self.form is None and len(self.predictor.ranks) > 1
-        return option_for_general(self.config, self.rules, self.memory, in_turns, self.lockstep)
+        num_ranks = len(self.predictor.ranks)
+        pipeline = "" if num_ranks == 1 else "queue" if self.form else "virtual engines"
+        return option_for_general(self.config, self.rules, self.memory, pipeline, self.lockstep)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: make the engines, with all blocks free and no sequence waiting."""
@@ -248,6 +249,8 @@ class LlmClient(LaidOutClient):
                 block_bytes=self.kv_block_bytes or nan,
                 flow=self.flow,
                 has_taker=self.has_taker,
+                rules=self.rules,
+                cadence=self._maker.cadence(),
             )
             for number, share in enumerate(self._shares)
         ]

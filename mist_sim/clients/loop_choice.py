@@ -10,18 +10,18 @@ from mist_sim.clients.scheduling.cadence import interval_of
 
 
 def option_for_general(
-    config: EngineConfig, rules: EngineRules, memory: LaneMemory, in_turns: bool, lockstep: bool
+    config: EngineConfig, rules: EngineRules, memory: LaneMemory, pipeline: str, lockstep: bool
 ) -> str:
     """Return the option that the engine core does not serve; empty if there is none.
 
-    rules: of the engine's version. memory: of its lanes. in_turns: whether it is a pipeline of
-    virtual engines, and lockstep: whether replicas step together, both in the client's present
-    layout.
+    rules: of the engine's version. memory: of its lanes. pipeline: empty without one, else whether
+    it is one of "virtual engines" or has a "queue". lockstep: whether replicas step together, both
+    in the client's present layout.
     """
     scheduler = config.scheduler
     is_chunked = type(scheduler) is ChunkedScheduler
     for option, is_set in (
-        ("pipeline_parallel_size with virtual engines", in_turns),
+        ("pipeline_parallel_size with virtual engines", pipeline == "virtual engines"),
         ("enable_expert_parallel and data_parallel_size", lockstep),
         ("speculative_config", config.speculative_config is not None),
         ("lora", config.lora is not None),
@@ -33,13 +33,17 @@ def option_for_general(
         if is_set:
             return option
     preemptions = ("recompute",) if config.role else ("recompute", "swap")
-    for name, served in (("order", ("fcfs",)), ("preemption", preemptions)):
-        if (value := getattr(scheduler, name)) not in served:
-            return f"scheduler.{name} {value}"
-    if getattr(scheduler, "long_prefill_token_threshold", None) is not None:
-        return "scheduler.long_prefill_token_threshold"
-    holds_prompts = rules.local_cadence and interval_of(scheduler) > 1
-    return "scheduler.prefill_schedule_interval" if holds_prompts else ""
+    if scheduler is not None and scheduler.preemption not in preemptions:
+        return f"scheduler.preemption {scheduler.preemption}"
+    if pipeline and isinstance(scheduler, ChunkedScheduler):
+        for option, is_set in (
+            ("order", scheduler.order != "fcfs"),
+            ("long_prefill_token_threshold", scheduler.long_prefill_token_threshold is not None),
+            ("prefill_schedule_interval", rules.local_cadence and interval_of(scheduler) > 1),
+        ):
+            if is_set:
+                return f"pipeline_parallel_size and scheduler.{option}"
+    return ""
 
 
 def may_use_lines(config: EngineConfig, memory: LaneMemory) -> bool:

@@ -34,16 +34,12 @@ def served(case: Case) -> Case:
     """Return a case without what the core does not have."""
     options = replace(
         case.options,
-        order="fcfs",
-        threshold=None,
-        max_partial=1,
         windows=None,
         pipeline_parallel_size=1,
         lockstep=False,
         tiers=(),
         swap=None,
         drafting=None,
-        prefill_schedule_interval=1,
     )
     return Case(options, case.jobs)
 

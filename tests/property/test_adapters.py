@@ -48,6 +48,10 @@ def engines(draw: st.DrawFn, longest: int = 100) -> Case:
     seconds = st.sampled_from([0.0, 2.0**-10, 1e-3 / 3])
     options = replace(
         drawn.options,
+        order="fcfs",
+        threshold=None,
+        max_partial=1,
+        prefill_schedule_interval=1,
         async_scheduling=draw(st.booleans()),
         elsewhere=None,
         early_rejection=False,

@@ -167,6 +167,18 @@ def test_the_core_takes_the_steps_of_the_general_loop(case, predictor, data):
         event(feature)
 
 
+def test_decodes_that_miss_an_empty_plan_join_anew():
+    """With the blocks that they have filled meanwhile, which others may read with them."""
+    options = EngineOptions(
+        "chunked", 15, 32, 16, 79, order="priority", caching=True, loaded_first=False
+    )
+    lengths = ((65, 28, 194), (120, 64, 53), (101, 63, 33), (41, 65, 123), (84, 64, 0))
+    jobs = [Job(0.0, new, more, content=((0, alike),)) for new, more, alike in lengths]
+    case = Case(options, (*jobs[:-1], replace(jobs[-1], content=())))
+    expected = run_case(case, SCALED_LINES, "general")
+    assert_same_steps(run_case(case, SCALED_LINES, "step"), expected)
+
+
 @pytest.mark.exact
 @examples(500)
 @given(number=st.integers(0, 2**32))
@@ -567,9 +579,10 @@ def _built(said: Scenario) -> Simulation:
     ("options", "named"),
     [
         ({"scheduler": {"type": "mixed"}}, "scheduler.type"),
-        ({"scheduler": {"type": "chunked", "order": "priority"}}, "scheduler.order"),
-        ({"scheduler": {"long_prefill_token_threshold": 64}}, "long_prefill_token_threshold"),
-        ({"scheduler": {"prefill_schedule_interval": 4}}, "prefill_schedule_interval"),
+        (
+            {"pipeline_parallel_size": 2, "scheduler": {"long_prefill_token_threshold": 64}},
+            "pipeline_parallel_size and scheduler.long_prefill",
+        ),
         (
             {
                 "speculative_config": {
@@ -584,10 +597,9 @@ def _built(said: Scenario) -> Simulation:
     ],
 )
 def test_step_names_the_option_that_prevents_it(options, named):
-    more = {"workload__priorities": {0: 1.0, 5: 1.0}} if "priority" in str(options) else {}
     changes = {f"clients__0__{key}": value for key, value in options.items()}
     with pytest.raises(ScenarioError, match=named):
-        simulate(scenario(**changes, **more, clients__0__step_loop="step"))
+        simulate(scenario(**changes, clients__0__step_loop="step"))
 
 
 def test_unknown_loops_are_refused():

@@ -24,7 +24,9 @@ class Plans:
     def preempt(self, number: int, *sequences: Sequence) -> None:
         for _ in range(number):
             progress = self.num_left, self.num_steps
-            self.standstill.note(progress, self.running, sequences, defers=self.defers)
+            running = [(each, each.num_computed_tokens) for each in self.running]
+            tokens = {each: each.num_tokens for each in sequences}
+            self.standstill.note(progress, running, tokens, defers=self.defers)
 
 
 @pytest.mark.parametrize(("defers", "remedy"), [(True, "step in flight"), (False, "full_isl")])

@@ -39,11 +39,13 @@ from mist_sim.clients.engine.flowing_lane import num_asked
 from mist_sim.clients.engine.held_entries import HeldEntries
 from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.prefill_estimate import PrefillEstimate, Prompts
+from mist_sim.clients.engine.ranked_queue import RankedQueue
 from mist_sim.clients.kv_cache.moves import GPU, HOST, Kind, KvMove
 from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.scheduling.flowing_answers import flowing_of, pace_of
+from mist_sim.clients.scheduling.standstill import Standstill
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.step_track import write_move
 from mist_sim.clients.stores import Mover
@@ -61,9 +63,11 @@ if TYPE_CHECKING:
 
     from mist_sim.clients.engine.queued.form import QueueForm
     from mist_sim.clients.engine.replicas import Engines
+    from mist_sim.clients.engine_rules import EngineRules
     from mist_sim.clients.kv_cache.lane_memory import LaneMemory
     from mist_sim.clients.overload import Gate
     from mist_sim.clients.scheduling import LaneState
+    from mist_sim.clients.scheduling.cadence import Cadence
     from mist_sim.clients.stores import Stores
     from mist_sim.core.answers import AnswerLengths
     from mist_sim.core.recorder import Recorder, StepRow
@@ -187,7 +191,7 @@ class SteppedLane:
         once the lane has stopped.
     leave: takes visits that end. gate: hears of prompts that are computed; None: need not.
     stores, engine, block_bytes: as of `Lane` in the general loop. flow: by which answers leave for
-        other clients, None: they stay. has_taker: as of `FlowingLane`.
+        other clients, None: they stay. has_taker: as of `FlowingLane`. cadence: of `LaneState`.
     """
 
     def __init__(
@@ -214,6 +218,8 @@ class SteppedLane:
         block_bytes: float,
         flow: FlowRule | None,
         has_taker: Callable[[], bool] | None,
+        rules: EngineRules,
+        cadence: Cadence | None,
     ) -> None:
         self._flow, self._has_taker = flow, has_taker
         self._stepper, self._view, self._leave = stepper, view, leave
@@ -276,8 +282,23 @@ class SteppedLane:
         self._stores = stores
         if (space := memory.swap_space) is not None:
             self._lane.swap_to(space.num_blocks, space.seconds_per_block)
+        self._ranked: RankedQueue | None = None
         if flow is not None:
             self._lane.flow = flow_in_core(flow)
+        elif scheduler.order != "fcfs":
+            self._ranked = self._lane.ranked = RankedQueue(
+                scheduler.new_queue(),
+                loaded_first=rules.loaded_first,
+                pass_goes_on=rules.pass_goes_on,
+            )
+        self._standstill = Standstill()
+        self._lane.limit_pieces(
+            scheduler.long_prefill_token_threshold,
+            scheduler.max_num_partial_prefills,
+            cadence,
+            rules.threshold_spares_one,
+            rules.held_spares_hits,
+        )
         stepper.lanes.append(self)
         view.lanes.append(self)
 
@@ -324,6 +345,8 @@ class SteppedLane:
         )
         sequence.lane, sequence.slot = self, slot
         self._inside[slot] = sequence
+        if self._ranked is not None:
+            self._ranked.come(now, sequence)
         if lane.num_quiet <= 0 if lane.place >= 0 else not lane.stops:
             self._stepper.core.wake(lane)
 
@@ -510,6 +533,14 @@ class SteppedLane:
         """A request that ends or is preempted has decoded in these steps."""
         request_id = self._inside[slot].visit.request.request_id
         self._recorder.record_tokens(self._tracks[track], request_id, first, last, resumed=resumed)
+
+    def stand_still(self, preempted: list[int]) -> None:
+        """A plan makes some give way and lets no decode take a step; raise if that has no end."""
+        lane = self._lane
+        progress = lane.num_given, len(self._inside)
+        running = [(slot, lane.story(slot)[4]) for slot in lane.running]
+        tokens = {slot: lane.tokens(slot) for slot in preempted}
+        self._standstill.note(progress, running, tokens, defers=False)
 
     def copy(self, slot: int, out: bool, num_blocks: int, num_tokens: int, time: float) -> None:
         """The entries of a request are copied to the host or back, while the next step waits."""

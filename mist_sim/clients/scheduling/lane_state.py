@@ -363,7 +363,9 @@ class LaneState:
         """Note a plan that preempts and lets no decode take a step; raise if that has no end."""
         num_left = self.num_arrived - self.num_waiting - len(self.running)
         progress = num_left, self.num_decode_steps
-        self._standstill.note(progress, self.running, preempted, defers=self.in_flight.defers)
+        running = [(sequence, sequence.num_computed_tokens) for sequence in self.running]
+        tokens = {sequence: sequence.num_tokens for sequence in preempted}
+        self._standstill.note(progress, running, tokens, defers=self.in_flight.defers)
 
     def has_seat(self) -> bool:
         """Tell whether one more may run."""

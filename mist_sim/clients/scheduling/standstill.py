@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
 
-from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.errors import ScenarioError
 
 MOST_ROUNDS = 1_000
@@ -24,7 +24,7 @@ class Standstill:
 
     def __init__(self) -> None:
         self._progress: tuple[int, int] | None = None
-        self._tokens: dict[SequenceState, int] = {}  # of each that was preempted
+        self._tokens: dict[Any, int] = {}  # of each that was preempted
         self._num_plans = 0
         self._kept: object = None
         self._keep_at = 1
@@ -32,21 +32,21 @@ class Standstill:
     def note(
         self,
         progress: tuple[int, int],
-        running: Iterable[SequenceState],
-        preempted: tuple[SequenceState, ...],
+        running: object,
+        tokens: Mapping[Any, int],
         *,
         defers: bool,
     ) -> None:
         """Note a plan that preempted some, before it admits any.
 
-        progress: sequences that have left the lane so far, and steps in which some decoded.
-        running: those left. defers: whether blocks come back after the step in flight.
+        progress: changes with sequences that leave the lane, and with steps in which some decode.
+        running: those left, with their computed tokens. tokens: of each preempted sequence, known
+        ones. defers: whether blocks come back after the step in flight.
 
         Raises ScenarioError if `MOST_ROUNDS` of them gave no token, and their state repeats: two
         prompts in pieces take each other's blocks, for example, each before the other is complete
         (with priorities, in vLLM, too; with `defers_frees`, seen in vLLM 0.24).
         """
-        tokens = {sequence: sequence.num_tokens for sequence in preempted}
         before = self._tokens
         if progress != self._progress or any(before.get(s, n) != n for s, n in tokens.items()):
             before.clear()
@@ -54,7 +54,7 @@ class Standstill:
             self._num_plans, self._keep_at = 0, 1
         before.update(tokens)
         self._num_plans += 1
-        state = [(sequence, sequence.num_computed_tokens) for sequence in running], preempted
+        state = running, list(tokens)
         if self._num_plans >= self._keep_at:
             self._kept, self._keep_at = state, 2 * self._num_plans
         elif self._num_plans >= MOST_ROUNDS and state == self._kept:

@@ -9,7 +9,7 @@ from mist_sim.clients.prefixes.shared_prefixes cimport SharedPrefixes
 
 cdef double inf, nan
 cdef long long _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING
-cdef long long _COMING, _CAME, _ABANDONED, _HELD, _COPIED, _SWAPPED
+cdef long long _COMING, _CAME, _ABANDONED, _HELD, _COPIED, _SWAPPED, _PAUSED
 cdef long long _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED, _NO_STEP, _NEVER
 cdef long long _COMES, _HAS_ALL, _LOST, _MOVES, _NOTHING, _AN_ANSWER, _A_PREFIX
 cdef long long _NONE, _ENTRIES, _ENTRIES_SILENTLY
@@ -47,6 +47,12 @@ cdef class Lane:
     cdef readonly list running, prefilling, leaving
     cdef readonly object queue
     cdef public list given_up
+    cdef public object ranked
+    cdef readonly list paused
+    cdef readonly bint some_missed, all_missed
+    cdef readonly long long threshold, most_partial, max_piece
+    cdef readonly bint spares_one, held_spares_hits, is_held
+    cdef readonly object cadence
     cdef readonly dict swapped
     cdef long long num_host_free, num_copied
     cdef double copy_time
@@ -65,6 +71,8 @@ cdef class Lane:
     cdef double[::1] paced_at
 
     cpdef swap_to(self, long long num_blocks, double copy_time)
+    cpdef limit_pieces(self, threshold, most_partial, cadence, bint spares_one,
+                       bint held_spares_hits)
     @cython.locals(slot=cython.longlong)
     cpdef long long add(self, double now, long long num_prompt, long long num_tokens,
                         long long num_final, double last_token_at, chain, long long brings=*,
@@ -123,14 +131,37 @@ cdef class Lane:
     cdef bint has_work(self) except -1
     @cython.locals(num_before=cython.longlong, has_preempted=cython.bint)
     cdef bint schedule(self) except -1
-    @cython.locals(slot=cython.longlong, outgrown=list)
+    cdef let_in(self)
+    cdef find_limits(self)
+    @cython.locals(slot=cython.longlong, number=cython.longlong)
+    cdef bint is_lone(self) except -1
+    cdef bint has_known(self) except -1
+    @cython.locals(slot=cython.longlong, gone=list, outgrown=list)
     cdef preempt(self)
+    cdef long long victim(self) except -1
+    @cython.locals(slot=cython.longlong, victim=cython.longlong, turns=list, lacking=dict,
+                   missed=list, goes_on=cython.bint, was_served=cython.bint, new=cython.longlong,
+                   number=cython.longlong, num_taken=cython.longlong, num_skipped=cython.longlong)
+    cdef take_turns(self, list gone, list outgrown)
+    @cython.locals(num_computed=cython.longlong, new=cython.longlong)
+    cdef tuple turn_for(self, long long slot)
+    @cython.locals(slot=cython.longlong)
+    cdef pause(self, list slots)
+    @cython.locals(prefixes=SharedPrefixes, slot=cython.longlong, num_keys=cython.longlong)
+    cdef join_anew(self, list slots)
+    @cython.locals(slot=cython.longlong)
+    cdef end_pause(self)
     cdef bint is_short(self) except -1
     @cython.locals(need=cython.longlong, budget=cython.longlong, slot=cython.longlong,
                    new=cython.longlong, lacking=cython.longlong)
     cdef long long cut_pieces(self) except -1
-    @cython.locals(slot=cython.longlong, num_known=cython.longlong, is_outgrown=cython.bint)
-    cdef long long preempt_last(self) except -2
+    cdef long long piece(self, long long slot, long long budget) except -1
+    @cython.locals(new=cython.longlong)
+    cdef long long cut(self, long long num_tokens, long long budget) except -1
+    @cython.locals(slot=cython.longlong, piece=cython.longlong, number=cython.longlong)
+    cdef bint holds_back(self, long long num_tokens, long long new, bint is_loaded) except -1
+    @cython.locals(num_known=cython.longlong, is_outgrown=cython.bint)
+    cdef give_way(self, long long slot, list gone, list outgrown, bint was_served=*)
     @cython.locals(num_kept=cython.longlong, number=cython.longlong)
     cdef bint swap_out(self, long long slot) except -1
     @cython.locals(slot=cython.longlong, num_kept=cython.longlong, number=cython.longlong,
@@ -143,7 +174,7 @@ cdef class Lane:
     cdef wait_first(self, long long slot)
     cdef leave_queue(self, long long slot)
     @cython.locals(slot=cython.longlong)
-    cdef long long head(self) except -1
+    cdef long long head(self) except? -1
     @cython.locals(num_unknown=cython.longlong, slot=cython.longlong)
     cdef enter_answers(self)
     cdef enter_answer(self, chain, long long num_tokens)
@@ -153,14 +184,17 @@ cdef class Lane:
     cdef enter_piece(self, long long slot, long long end)
     @cython.locals(blocks=Blocks, slot=cython.longlong, num_tokens=cython.longlong,
                    num_computed=cython.longlong, num_shared=cython.longlong, new=cython.longlong,
-                   need=cython.longlong, room=cython.longlong, whole=cython.bint, flows=cython.bint)
+                   need=cython.longlong, room=cython.longlong, whole=cython.bint)
     cdef admit(self, long long budget)
-    @cython.locals(blocks=Blocks, num_here=cython.longlong, new=cython.longlong,
-                   number=cython.longlong)
-    cdef long long go_on(self, long long slot, long long budget) except -1
+    @cython.locals(slot=cython.longlong, flows=cython.bint)
+    cdef long long next_waiting(self, long long budget) except? -1
+    @cython.locals(blocks=Blocks, num_here=cython.longlong, number=cython.longlong)
+    cdef go_on(self, long long slot, long long new)
     cdef long long room(self) except? -1
+    @cython.locals(slot=cython.longlong, num_tokens=cython.longlong, new=cython.longlong)
     cdef long long admit_loaded(self, long long budget) except -1
-    cdef long long begin_prompt(self, long long slot, long long num_computed, long long new) except -1
+    cdef long long next_loaded(self) except? -1
+    cdef begin_prompt(self, long long slot, long long num_computed, long long new)
     @cython.locals(num_gaps=cython.longlong, start=cython.double, is_ahead=cython.bint, on_the_spot=cython.bint,
                    seconds=cython.double, chunks=tuple)
     cdef begin(self)
@@ -190,6 +224,7 @@ cdef class Lane:
     @cython.locals(slot=cython.longlong, first=cython.longlong, last=cython.longlong,
                    last_step="long long[::1]", finished=list)
     cdef finish_decodes(self)
+    @cython.locals(slot=cython.longlong, last=cython.longlong, each=cython.longlong)
     cdef list in_order_of_joining(self, list slots)
     cdef emit(self, long long slot)
     cdef finish(self, long long slot)

@@ -2,6 +2,8 @@
 
 Chunked prefill as in vLLM v1: decodes first, pieces of prompts fill the token budget, first come,
 first served; who finds no block takes those of the request admitted last, which is computed again.
+In another order (`ranked`), the queue says who is next, and by priority also who gives way. Pieces
+may be limited (`limit_pieces`).
 
 A lane that plans ahead makes the plan of a step when the step before it begins, as vLLM's
 `step_with_batch_queue` does with two batches. Here that plan is made when its step begins, from
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from mist_sim.clients.engine.core.times import Times
     from mist_sim.clients.prefixes.prefix_cache import Chain, Found
     from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
+    from mist_sim.clients.scheduling.cadence import Cadence
 
     Chunks = tuple[tuple[int, int], ...]
     Story = tuple[float, float, float, int, int, int, int, int]
@@ -39,9 +42,9 @@ inf, nan = float("inf"), float("nan")
 # blocks and no seat, and its entries are on their way; CAME: they are there; ABANDONED gave up
 # meanwhile; HELD has ended, and its blocks stay until others have copied them; COPIED: they have,
 # and the next plan does not know it; SWAPPED waits with its entries on the host; GONE has left,
-# while batches in flight compute it (`pipeline.py`)
+# while batches in flight compute it (`pipeline.py`); PAUSED decodes, but not in the step in flight
 STATES = FREE, WAITING, PREFILL, DECODE, LEAVING = 0, 1, 2, 3, 4
-COMING, CAME, ABANDONED, HELD, COPIED, SWAPPED, GONE = 5, 6, 7, 8, 9, 10, 11
+COMING, CAME, ABANDONED, HELD, COPIED, SWAPPED, GONE, PAUSED = 5, 6, 7, 8, 9, 10, 11, 12
 # what the client is told of a request: OUTGROWN has more tokens than the whole memory holds;
 # STOPPED: the lane itself has ended its last step; COMES: its entries may come, there are blocks;
 # HAS_ALL: none need to come, the cache has as many; LOST: its entries did not come, and it waits;
@@ -56,7 +59,7 @@ LEAVES = NONE, ENTRIES, ENTRIES_SILENTLY = 0, 1, 2
 # a compiled module reads its own numbers fast
 _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING = STATES
 _COMING, _CAME, _ABANDONED, _HELD, _COPIED = COMING, CAME, ABANDONED, HELD, COPIED
-_SWAPPED = SWAPPED
+_SWAPPED, _PAUSED = SWAPPED, PAUSED
 _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED = WAYS
 _COMES, _HAS_ALL, _LOST, _MOVES = COMES, HAS_ALL, LOST, MOVES
 _NOTHING, _AN_ANSWER, _A_PREFIX = BRINGS
@@ -87,6 +90,34 @@ class Notes(Protocol):
 
     def may_move(self) -> bool:
         """Tell whether another client is up that would go on with answers."""
+
+    def stand_still(self, preempted: list[int], /) -> None:
+        """A plan makes some give way and lets no decode take a step; raise if that has no end."""
+
+
+class Ranked(Protocol):
+    """The queue in another order than that of arrival (see `ranked_queue.py`)."""
+
+    takes_from_anywhere: bool
+    pass_goes_on: bool
+
+    def has_arrived(self) -> bool:
+        """Tell whether some came that no plan knows yet."""
+
+    def head(self, known_until: float, /) -> int:
+        """Return who is next of those that came by then; -1: nobody."""
+
+    def loaded(self, slots: list[int], known_until: float, /) -> int:
+        """Return which of some prompts whose entries have come goes before it; -1: none."""
+
+    def give_back(self, slot: int, num_tokens: int, /) -> None:
+        """Queue one again that gave way."""
+
+    def remove(self, slot: int, /) -> None:
+        """Take one out."""
+
+    def victim(self, running: list[int], /) -> int:
+        """Return who gives way."""
 
 
 class Flow(Protocol):
@@ -170,7 +201,16 @@ class Lane:
         # who waits, in order, and who gave up: (when, slot) of those that leave with a step or plan
         self.queue: OrderedDict[int, None] = OrderedDict()
         self.given_up: list[tuple[float, int]] = []
+        self.ranked: Ranked | None = None  # who is next, if that is not the first to arrive
+        # decodes that miss the step in flight; whether some missed the latest plan, and all did
+        self.paused: list[int] = []
+        self.some_missed = self.all_missed = False
         self.is_blocked = False  # whether nobody can be admitted before somebody leaves
+        # limits of pieces (see `limit_pieces`); in the latest plan, the most tokens of one, and
+        # whether the step is for decodes
+        self.threshold = self.most_partial = self.max_piece = _NEVER
+        self.spares_one = self.held_spares_hits = self.is_held = False
+        self.cadence: Cadence | None = None
         # entries of others: those that have come wait for a seat and blocks of their next step,
         # answers before prompts, and all of them before the queue
         self.moved: list[int] = []
@@ -218,6 +258,24 @@ class Lane:
         self.swaps = self.whole_must_fit = True
         self.num_host_free, self.copy_time = num_blocks, copy_time
 
+    def limit_pieces(
+        self,
+        threshold: int | None,
+        most_partial: int | None,
+        cadence: Cadence | None,
+        spares_one: bool,
+        held_spares_hits: bool,
+    ) -> None:
+        """Limit a prompt's tokens in a step, the prompts in pieces, and the steps with prompts.
+
+        None: no limit. spares_one: whether one that is alone has no threshold. held_spares_hits: as
+        in `EngineRules`.
+        """
+        self.threshold = self.max_piece = threshold or _NEVER
+        self.most_partial = most_partial or _NEVER
+        self.cadence, self.spares_one = cadence, spares_one and threshold is not None
+        self.held_spares_hits = held_spares_hits
+
     # --- who comes and goes -------------------------------------------------------------------
 
     def add(
@@ -262,6 +320,8 @@ class Lane:
         if self.flow is not None and brings == _AN_ANSWER:
             self.first[slot] = None
             self.num_quiet = 0
+        if self.ranked is not None or self.cadence is not None:
+            self.is_blocked = False
         if not self.is_blocked:
             self.num_quiet = 0
         self.is_halted = False
@@ -309,6 +369,8 @@ class Lane:
         self.time, self.known_until = inf, inf
         self.is_planning = self.has_changed = self.is_halted = True
         self.num_quiet = 0
+        if self.paused:
+            self.end_pause()
         self.joined = []
         self.free_forgotten()
         if not self.plans_ahead and self.given_up:
@@ -394,6 +456,8 @@ class Lane:
                 self.leave_decodes(slot)
                 if self.first_step[slot] < self.num_steps:
                     self.last_token_at[slot] = self.ended
+                elif slot in self.joined:
+                    self.joined.remove(slot)
             num_known = self.num_tokens[slot] - 1
             if self.known_until < inf and self.was_ahead and self.first_step[slot] < self.num_steps:
                 num_known -= 1
@@ -644,7 +708,7 @@ class Lane:
             self.learn()
         while True:
             has_changed = self.schedule()
-            if self.num_decodes or self.num_new:
+            if (self.num_decodes and not self.all_missed) or self.num_new:
                 if self.leaving:
                     self.free_leaving()
                 self.begin()
@@ -700,9 +764,13 @@ class Lane:
         prompts whose entries have come. Returns whether anybody came in or had to go.
         """
         num_before = len(self.running)
-        self.is_blocked = False
+        self.is_blocked = self.some_missed = self.all_missed = False
+        if self.cadence is not None or self.spares_one:
+            self.find_limits()
         if self.decode_need + self.cut_pieces() > self.blocks.num_free:
             self.preempt()
+            if self.all_missed:
+                return True
         has_preempted = len(self.running) < num_before
         if self.moved and not has_preempted:
             self.join()
@@ -719,23 +787,157 @@ class Lane:
             self.give_pieces_blocks()
         if has_preempted:
             return True
+        self.let_in()
+        return len(self.running) > num_before
+
+    def let_in(self) -> None:
+        """Admit those who wait, as far as they may come in."""
         if self.moved:
             self.is_blocked = True
         elif self.queue or self.loaded:
             self.admit(self.max_tokens - self.num_decodes - self.num_new)
-        return len(self.running) > num_before
+        if self.cadence is not None:
+            if not self.is_held:
+                self.cadence.is_bound = self.has_known()
+            if self.queue and not self.cadence.is_bound:
+                self.is_blocked = False  # the next plan may be bound
+
+    def find_limits(self) -> None:
+        """Find out what the step that is planned may compute of prompts."""
+        self.max_piece = self.threshold
+        if self.spares_one and self.is_lone():
+            self.max_piece = _NEVER
+        if self.cadence is not None:
+            self.cadence.begin()
+            has_decodes = len(self.running) > len(self.prefilling)
+            self.is_held = has_decodes and self.cadence.num_held > 0
+
+    def is_lone(self) -> bool:
+        """Tell whether one request is here, running or waiting, as far as the plan knows."""
+        number = len(self.running) + len(self.moved) + len(self.loaded) + len(self.swapped)
+        number += self.num_coming
+        for slot in self.queue:
+            if number > 1 or self.queued_at[slot] > self.known_until:
+                break
+            number += 1
+        return number == 1
+
+    def has_known(self) -> bool:
+        """Tell whether the plan knows of any in the queue."""
+        return bool(self.queue) and self.queued_at[next(iter(self.queue))] <= self.known_until
 
     def preempt(self) -> None:
-        """Let the last ones give way until the others have the blocks of the next step."""
-        outgrown = []
-        while self.is_short():
-            slot = self.preempt_last()
-            if slot >= 0:
-                outgrown.append(slot)
+        """Let some give way until the others have the blocks of the next step."""
+        outgrown: list[int] = []
+        gone: list[int] = []
+        if self.ranked is not None and self.ranked.takes_from_anywhere and not self.swaps:
+            self.take_turns(gone, outgrown)
+        else:
+            while self.is_short():
+                self.give_way(self.victim(), gone, outgrown)
+        if not self.swaps and (self.all_missed or not self.num_decodes):
+            self.notes.stand_still(gone)
         for slot in outgrown:
             self.end_stay(slot)
             self.note_left(slot, _OUTGROWN)
             self.release(slot)
+
+    def victim(self) -> int:
+        """Return who gives way: the request admitted last, but where the queue says who."""
+        return self.running[-1] if self.ranked is None else self.ranked.victim(self.running)
+
+    def take_turns(self, gone: list[int], outgrown: list[int]) -> None:
+        """Let all who run have their turn for blocks, where any of them may give way.
+
+        Who finds none takes those of others, until it has some or is itself who gives way. Then all
+        behind it miss the step (unless `pass_goes_on`). So does one for each that has ended, had
+        its place before, and gives way: vLLM's index into the list is not moved back.
+        """
+        turns: list[int] = list(self.running)
+        lacking: dict[int, int] = {}  # blocks, by who had its turn
+        goes_on = self.ranked is not None and self.ranked.pass_goes_on
+        missed: list[int] = []
+        self.num_new, num_taken = 0, 0
+        for slot in self.prefilling:
+            self.num_piece[slot] = 0
+        while turns:
+            slot = turns.pop(0)
+            if self.state[slot] == _LEAVING:
+                continue
+            new, number = self.turn_for(slot)
+            num_skipped = 0
+            while num_taken + number > self.blocks.num_free:
+                victim = self.victim()
+                if self.state[victim] == _LEAVING and victim not in turns and not goes_on:
+                    num_skipped += 1
+                was_served = victim in lacking
+                if was_served:
+                    num_taken -= lacking.pop(victim)
+                    self.num_new -= self.num_piece[victim]
+                self.give_way(victim, gone, outgrown, was_served)
+                if victim == slot:
+                    break
+                if victim in turns:
+                    turns.remove(victim)
+            else:
+                lacking[slot] = number
+                num_taken += number
+                self.num_piece[slot] = new
+                self.num_new += new
+                if new and self.cadence is not None:
+                    self.cadence.carry()  # even if it gives way later
+                missed += turns[:num_skipped]
+                del turns[:num_skipped]
+                continue
+            if not goes_on:
+                missed += turns
+                break
+        self.some_missed = bool(missed)
+        self.pause([slot for slot in missed if self.state[slot] == _DECODE])
+
+    def turn_for(self, slot: int) -> tuple[int, int]:
+        """Return the tokens of a prompt that one gets who runs, and the blocks that it lacks."""
+        if self.state[slot] == _DECODE:
+            return 0, int((self.tokens(slot) - 1) % self.blocks.size == 0)
+        num_computed = self.num_computed[slot]
+        new = self.piece(slot, self.max_tokens - self.num_decodes - self.num_new)
+        return new, max(0, self.blocks.count(num_computed + new) - self.num_blocks[slot])
+
+    def pause(self, slots: list[int]) -> None:
+        """Let decodes miss the step that is planned, unless nothing is left to compute in it."""
+        if not self.num_new and len(slots) == self.num_decodes:
+            self.all_missed = True
+            self.join_anew(slots)
+            return
+        for slot in slots:
+            self.stop(slot)
+            self.end_stay(slot)
+            self.state[slot] = _PAUSED
+            self.paused.append(slot)
+
+    def join_anew(self, slots: list[int]) -> None:
+        """Let decodes join again behind a plan that computes nothing, which they missed."""
+        prefixes, num_keys = self.prefixes, self.context_sum + self.num_decodes
+        for slot in slots:
+            self.num_tickets += 1
+            self.ticket[slot] = self.num_tickets
+            if prefixes is not None:
+                prefixes.leave(slot + 1, self.num_decodes, num_keys)
+        if prefixes is not None:
+            for slot in slots:
+                self.num_read_again = prefixes.join(
+                    slot + 1, self.chains[slot], self.num_decodes, num_keys
+                )
+
+    def end_pause(self) -> None:
+        """Let those decode again who missed a step."""
+        for slot in self.paused:
+            self.resumed[slot] = 1
+            self.joined.append(slot)
+            self.first_step[slot] = self.num_steps
+            self.join_decodes(slot)
+        self.paused = []
+        self.decode_need = self.turns[self.num_steps % self.blocks.size]
 
     def is_short(self) -> bool:
         """Tell whether the next plan will preempt."""
@@ -748,8 +950,7 @@ class Lane:
             return 0
         need, budget = 0, self.max_tokens - self.num_decodes
         for slot in self.prefilling:
-            new = self.num_tokens[slot] - self.num_computed[slot]
-            new = min(new, budget)
+            new = self.piece(slot, budget)
             self.num_piece[slot] = new
             if new:
                 budget -= new
@@ -759,39 +960,74 @@ class Lane:
                     need += lacking
         return need
 
-    def preempt_last(self) -> int:
-        """Take the blocks of the request admitted last, which waits before all others.
+    def piece(self, slot: int, budget: int) -> int:
+        """Return the tokens that a prompt that runs gets out of a budget."""
+        if self.is_held:
+            return 0
+        return self.cut(self.num_tokens[slot] - self.num_computed[slot], budget)
+
+    def cut(self, num_tokens: int, budget: int) -> int:
+        """Return how many of a prompt's tokens a step computes out of a budget."""
+        new = min(num_tokens, budget)
+        return min(new, self.max_piece)
+
+    def holds_back(self, num_tokens: int, new: int, is_loaded: bool) -> bool:
+        """Tell whether a prompt waits for another step, with so many tokens to compute.
+
+        Since this one is for decodes, or, if its piece is shorter, too many prompts are in pieces.
+        """
+        if self.is_held and (num_tokens > 1 if self.held_spares_hits else not is_loaded):
+            return True
+        if new == num_tokens or self.most_partial == _NEVER:
+            return False
+        number = 0
+        for slot in self.prefilling:
+            piece = self.num_piece[slot]
+            if piece and piece < self.num_tokens[slot] - self.num_computed[slot]:
+                number += 1
+        return number >= self.most_partial
+
+    def give_way(
+        self, slot: int, gone: list[int], outgrown: list[int], was_served: bool = False
+    ) -> None:
+        """Take the blocks of one who runs, which waits before others, or in its place.
 
         It is computed again, and of several the one admitted first comes back first (`admit`); or
-        it is on the host meanwhile, and the one that went first comes back first (`swap_in`).
-        Returns its slot if it has outgrown the memory, and can never come back; else -1.
+        it is on the host meanwhile, and the one that went first comes back first (`swap_in`). It is
+        added to `gone`, or if it has outgrown the memory, and can never come back, to `outgrown`.
+        was_served: whether it had its turn in the plan, which caches all its tokens.
         """
-        slot = self.running.pop()
         num_known = self.stop(slot)
+        self.running.remove(slot)
         if self.state[slot] == _LEAVING:
             self.leaving.remove(slot)
             self.let_seat_go(slot, num_known)
-            return -1
+            return
+        if was_served and self.state[slot] == _DECODE:
+            num_known = self.num_tokens[slot] - 1
         is_outgrown = self.blocks.count(self.num_tokens[slot]) > self.blocks.num_blocks
         if self.swaps and not is_outgrown and self.swap_out(slot):
-            return -1
+            return
         self.chains[slot] = self.blocks.preempt(self.chains[slot], self.num_blocks[slot], num_known)
         self.num_blocks[slot] = self.num_computed[slot] = 0
         if is_outgrown:
-            return slot
+            outgrown.append(slot)
+            return
+        gone.append(slot)
         self.end_stay(slot)
         self.first_step[slot] = _NO_STEP
         self.num_preempted[slot] += 1
         self.num_queued[slot] = self.num_tokens[slot]
         self.wait_first(slot)
         self.counts.go_back(self.num_tokens[slot])
-        return -1
 
     def wait_first(self, slot: int) -> None:
-        """Queue a request before all others."""
+        """Queue a request before all others, or in its place."""
         self.state[slot] = _WAITING
         self.queue[slot] = None
         self.queue.move_to_end(slot, last=False)
+        if self.ranked is not None:
+            self.ranked.give_back(slot, self.num_tokens[slot])
         if self.flow is not None:
             self.first[slot] = None
             self.first.move_to_end(slot, last=False)
@@ -800,9 +1036,16 @@ class Lane:
         """Take a request out of the queue."""
         del self.queue[slot]
         self.first.pop(slot, None)
+        if self.ranked is not None:
+            self.ranked.remove(slot)
 
     def head(self) -> int:
-        """Return who is admitted next: the first to arrive, but answers of others come before."""
+        """Return who is admitted next: the first to arrive, but answers of others come before.
+
+        In another order -1 if no plan knows of any.
+        """
+        if self.ranked is not None:
+            return self.ranked.head(self.known_until)
         for slot in self.first:
             if self.queued_at[slot] <= self.known_until:
                 return slot
@@ -886,7 +1129,7 @@ class Lane:
         num_unknown = 1 if self.known_until < inf else 0
         if self.blocks.size == 1:
             return
-        for slot in self.running:
+        for slot in self.in_order_of_joining(self.running):
             chain = self.chains[slot]
             if self.state[slot] == _DECODE and chain is not None:
                 self.enter_answer(chain, self.tokens(slot) - num_unknown)
@@ -900,6 +1143,8 @@ class Lane:
 
     def give_pieces_blocks(self) -> None:
         """Give the pieces of prompts their blocks."""
+        if self.cadence is not None:
+            self.cadence.carry()
         for slot in self.prefilling:
             if self.num_piece[slot]:
                 end = self.num_computed[slot] + self.num_piece[slot]
@@ -922,44 +1167,58 @@ class Lane:
         """
         blocks = self.blocks
         found: Found | None
-        flows = self.flow is not None
-        if self.loaded:
-            budget = self.admit_loaded(budget)
-        while (budget or flows) and self.queue and not (self.loaded or self.swapped):
-            if len(self.running) == self.max_num_seqs:
-                self.is_blocked = True
+        while True:
+            if self.loaded:
+                budget = self.admit_loaded(budget)
+                if self.next_loaded() >= 0:
+                    return
+            slot = self.next_waiting(budget)
+            if slot < 0:
                 return
             room = self.room()
-            slot = self.head() if flows else next(iter(self.queue))
-            if self.queued_at[slot] > self.known_until:
-                return
-            if not budget and self.brings[slot] != _AN_ANSWER:
-                return
             num_tokens, num_computed, num_shared = self.num_tokens[slot], 0, 0
             chain, found = self.chains[slot], None
             if chain is not None:
                 found = blocks.find(chain, num_tokens)
                 num_computed, num_shared = found.num_found * blocks.size, found.num_held
-            new = num_tokens - num_computed
-            new = min(new, budget)
+            new = self.cut(num_tokens - num_computed, budget)
             whole = self.whole_must_fit or self.brings[slot] != _NOTHING
-            whole = whole or (flows and self.num_preempted[slot] > 0)
+            whole = whole or (self.flow is not None and self.num_preempted[slot] > 0)
             need = blocks.count(num_tokens if whole else num_computed + new)
             if need - num_shared > room:
                 self.is_blocked = found is None or not blocks.may_gain(found, whole)
+                if self.ranked is not None and self.ranked.has_arrived():
+                    self.is_blocked = False  # one that is not known yet may go before
                 return
-            self.leave_queue(slot)
             if self.brings[slot]:
                 if self.brings[slot] == _AN_ANSWER or num_computed < self.num_brought[slot]:
+                    self.leave_queue(slot)
                     self.bring(slot, found)
                     continue
                 self.have_brought(slot)
                 self.note_left(slot, _HAS_ALL)
+            if self.holds_back(num_tokens - num_computed, new, False):
+                return
+            self.leave_queue(slot)
             if chain is not None and found is not None and num_computed:
                 blocks.hold(chain, found.num_found)
             self.num_blocks[slot] = blocks.count(num_tokens if self.swaps else num_computed + new)
             blocks.grow(self.num_blocks[slot] - num_computed // blocks.size)
-            budget -= self.begin_prompt(slot, num_computed, new)
+            self.begin_prompt(slot, num_computed, new)
+            budget -= new
+
+    def next_waiting(self, budget: int) -> int:
+        """Return who of the queue is next, if there is a seat; -1: nobody."""
+        flows = self.flow is not None
+        if not ((budget or flows) and self.queue) or (self.swapped and not self.loaded):
+            return -1
+        if len(self.running) == self.max_num_seqs:
+            self.is_blocked = True
+            return -1
+        slot = self.head() if flows or self.ranked is not None else next(iter(self.queue))
+        if slot < 0 or self.queued_at[slot] > self.known_until:
+            return -1
+        return slot if budget or self.brings[slot] == _AN_ANSWER else -1
 
     def room(self) -> int:
         """Return the blocks that admissions may take, less than 0 if too many are promised."""
@@ -970,29 +1229,40 @@ class Lane:
 
     def admit_loaded(self, budget: int) -> int:
         """Admit prompts whose entries have come; return the tokens of the budget that are left."""
-        while budget and self.loaded:
+        while budget and self.loaded and (slot := self.next_loaded()) >= 0:
             if len(self.running) == self.max_num_seqs or self.room() < 0:
                 self.is_blocked = True
                 break
-            budget -= self.go_on(self.loaded.pop(0), budget)
+            num_tokens = self.num_tokens[slot] - self.num_brought[slot]
+            new = self.cut(num_tokens, budget)
+            if self.holds_back(num_tokens, new, True):
+                break
+            self.loaded.remove(slot)
+            self.go_on(slot, new)
+            budget -= new
         return budget
 
-    def go_on(self, slot: int, budget: int) -> int:
-        """Admit a prompt behind entries that have come; return the tokens that it gets."""
+    def next_loaded(self) -> int:
+        """Return the prompt with entries that goes before the queue; -1: none."""
+        if not self.loaded:
+            return -1
+        first: int = self.loaded[0]
+        return first if self.ranked is None else self.ranked.loaded(self.loaded, self.known_until)
+
+    def go_on(self, slot: int, new: int) -> None:
+        """Admit a prompt behind entries that have come, with so many tokens."""
         num_here, blocks, chain = self.num_brought[slot], self.blocks, self.chains[slot]
         self.num_promised -= self.need_to_join(slot)
         self.have_brought(slot)
         if chain is not None:
             blocks.enter(chain, num_here)
-        new = self.num_tokens[slot] - num_here
-        new = min(new, budget)
         number = blocks.count(self.num_tokens[slot] if self.swaps else num_here + new)
         blocks.grow(number - self.num_blocks[slot])
         self.num_blocks[slot] = number
-        return self.begin_prompt(slot, num_here, new)
+        self.begin_prompt(slot, num_here, new)
 
-    def begin_prompt(self, slot: int, num_computed: int, new: int) -> int:
-        """Let a prompt run that has blocks for its first piece; return the tokens of that."""
+    def begin_prompt(self, slot: int, num_computed: int, new: int) -> None:
+        """Let a prompt run that has blocks for its first piece, of so many tokens."""
         chain = self.chains[slot]
         if chain is not None:
             self.blocks.enter(chain, num_computed + new)
@@ -1005,7 +1275,8 @@ class Lane:
         self.counts.begin(self.num_queued[slot])
         if not self.num_preempted[slot]:
             self.started_at[slot], self.num_cached[slot] = self.time, num_computed
-        return new
+        if self.cadence is not None and self.num_tokens[slot] - num_computed > 1:
+            self.cadence.carry()
 
     # --- a step -------------------------------------------------------------------------------
 
@@ -1025,7 +1296,8 @@ class Lane:
             self.find_seen()
         if self.swaps and self.joined:
             self.seen_at = self.num_steps + 1
-        self.has_changed, self.is_alone = False, on_the_spot or self.num_copied > 0
+        self.has_changed = False
+        self.is_alone = on_the_spot or self.num_copied > 0 or self.some_missed
         self.start, self.time, self.phase = start, start + seconds, self.end_phase
         self.was_ahead = is_ahead
         self.known_until = start if self.plans_ahead else inf
@@ -1107,12 +1379,16 @@ class Lane:
         self.num_beside = self.num_decodes
         self.ended = end
         self.context_sum += self.num_decodes
+        if self.cadence is not None:
+            self.cadence.advance(1)
         if self.joined:
             self.end_first()
         if self.num_writers and (self.swaps or self.blocks.size == 1):
             self.enter_last()
         if self.num_steps >= self.next_last:
             self.finish_decodes()
+        if self.paused:
+            self.end_pause()
         if self.num_new:
             self.end_pieces()
         self.decode_need = self.turns[self.num_steps % self.blocks.size]
@@ -1208,18 +1484,20 @@ class Lane:
             elif last < first:
                 first = last
         self.next_last = first
-        if self.swaps:
-            finished = self.in_order_of_joining(finished)
-        for slot in finished:
+        for slot in self.in_order_of_joining(finished):
             self.leave_decodes(slot)
             self.finish(slot)
 
     def in_order_of_joining(self, slots: list[int]) -> list[int]:
-        """Return running requests as they began to decode; they are in order of admission."""
-        if not self.swaps:
-            return slots
-        places = sorted([(self.first_step[slot], place) for place, slot in enumerate(slots)])
-        return [slots[place] for _, place in places]
+        """Return decodes as they began to decode, which mostly is the order of admission."""
+        last = 0
+        for slot in slots:
+            if self.state[slot] == _DECODE:
+                if self.ticket[slot] < last:
+                    found = [each for each in slots if self.state[each] == _DECODE]
+                    return [each for _, each in sorted([(self.ticket[one], one) for one in found])]
+                last = self.ticket[slot]
+        return slots
 
     def emit(self, slot: int) -> None:
         """Give the token that a whole prompt, or a preempted answer, emits."""
@@ -1288,6 +1566,8 @@ class Lane:
             return self.num_steps + 1 >= self.seen_at
         if self.given_up and self.given_up[0][0] <= self.known_until:
             return True
+        if self.cadence is not None or self.spares_one:
+            return True  # the plan says what it computes of prompts, and so who gives way
         if self.swapped and self.fits_back():
             return True
         return self.is_short()
@@ -1341,6 +1621,8 @@ class Lane:
         number = self.context_sum
         for slot in self.prefilling:
             number += self.num_computed[slot]
+        for slot in self.paused:
+            number += self.num_tokens[slot] - 1
         return number
 
     def num_in_use(self) -> int:
@@ -1364,7 +1646,7 @@ class Lane:
         """Return how busy it is, see `least_loaded`."""
         num_waiting = len(self.queue) + len(self.moved) + len(self.loaded) + self.num_coming
         num_waiting += len(self.swapped)
-        return 4 * num_waiting + self.num_decodes + len(self.prefilling)
+        return 4 * num_waiting + self.num_decodes + len(self.prefilling) + len(self.paused)
 
     def skip(self, until: float) -> bool:
         """Take quiet batches that return before a time; return whether any did (`Pipeline`)."""

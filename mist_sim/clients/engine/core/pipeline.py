@@ -522,7 +522,8 @@ class Pipeline(Lane):
             self.num_tickets += 1
             self.ticket[slot] = self.num_tickets
             self.entered[slot] = num_computed + new
-            budget -= self.begin_prompt(slot, num_computed, new)
+            self.begin_prompt(slot, num_computed, new)
+            budget -= new
 
     def preempt_last(self) -> int:
         """Take the blocks of the request admitted last, which waits before all others.

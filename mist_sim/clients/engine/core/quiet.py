@@ -139,6 +139,8 @@ class FastForward:
 
     def note(self, lane: Lane, number: int, start: float, time: float) -> None:
         """Note that so many steps have ended; the next began at `start` and ends at `time`."""
+        if lane.cadence is not None:
+            lane.cadence.advance(number)
         lane.num_quiet -= number
         lane.lag += number
         lane.num_steps += number
