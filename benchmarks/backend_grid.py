@@ -19,7 +19,7 @@ import pandas as pd
 from benchmarks import kernel_grid
 from benchmarks.kernel_grid import SYSTEMS, formats, left_out, shapes
 from mist_sim.hardware import GpuSpec, load_gpu
-from mist_sim.hardware.devices.kernels import Kernel
+from mist_sim.hardware.devices import Kernel
 from mist_sim.hardware.kernel_choice import usual_backend
 from mist_sim.models import load_model
 from tools.kernels.expert_rows import backend_of, backend_rows

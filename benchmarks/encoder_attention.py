@@ -20,7 +20,7 @@ import typer
 
 from benchmarks.kernel_grid import SYSTEMS
 from mist_sim.hardware import GpuSpec, load_gpu
-from mist_sim.hardware.devices.kernels import FIGURES, kernel_of
+from mist_sim.hardware.devices import FIGURES, kernel_of
 from tools.kernels.kernel_fit import fit_kernel
 from tools.kernels.kernel_rows import KernelRows, joined
 from tools.kernels.tower_rows import read_towers

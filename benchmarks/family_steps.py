@@ -32,7 +32,7 @@ import pandas as pd
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
-from mist_sim.hardware.devices.kernels import Kernel
+from mist_sim.hardware.devices import Kernel
 from mist_sim.hardware.kernel_choice import KernelChoice, deployment_of
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.models import ModelSpec, load_model

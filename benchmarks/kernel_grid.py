@@ -25,8 +25,7 @@ import pandas as pd
 from mist_sim import ScenarioError
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
-from mist_sim.hardware.devices.kernels import Kernel
-from mist_sim.hardware.devices.specs import Efficiency
+from mist_sim.hardware.devices import Efficiency, Kernel
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.models import ModelSpec, load_model
 from mist_sim_silicon import Silicon

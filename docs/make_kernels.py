@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from benchmarks import kernel_grid, measured_itl
 from benchmarks.kernel_grid import TERMS, score
 from mist_sim.hardware import GpuSpec, load_gpu
-from mist_sim.hardware.devices.kernels import kernel_of
+from mist_sim.hardware.devices import kernel_of
 from mist_sim.models import load_model
 from tools.kernels.kernel_rows import KernelRows, joined
 from tools.kernels.layer_tables import read_layers

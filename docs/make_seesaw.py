@@ -37,7 +37,7 @@ from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.resharding_options import Resharding
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
-from mist_sim.hardware.devices.specs import Efficiency
+from mist_sim.hardware.devices import Efficiency
 from mist_sim.hardware.resharding import Layout, SeesawPredictor, device_of, layouts_of
 from mist_sim.models import load_model
 from mist_sim.rng import Streams

@@ -20,13 +20,13 @@ from mist_sim.core.result_warnings import (
     ResultWarning,
 )
 from mist_sim.errors import ScenarioError, brief
-from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.hardware.devices import GpuSpec
 from mist_sim.hardware.predictors.base import traits_of
 from mist_sim.hardware.predictors.explained import OperatorTime, explained, merged
 from mist_sim.hardware.work import peak
 from mist_sim.metrics import ColumnRecorder
 from mist_sim.metrics.expected_errors import expected_errors
-from mist_sim.metrics.tables.saved_findings import Findings
+from mist_sim.metrics.tables import Findings
 from mist_sim.output import json_text, write_text
 from mist_sim.report.presenters import STEP
 from mist_sim.scenario import Scenario

@@ -11,7 +11,7 @@ from numpy import isin
 
 from mist_sim.clients import Client
 from mist_sim.clients.kv_cache.capacity import gib
-from mist_sim.clients.layouts.laid_out import LaidOutClient
+from mist_sim.clients.layouts import LaidOutClient
 from mist_sim.clients.rules import check_shared_parts, check_shared_tiers
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.core.hand_over import HandOver

@@ -199,13 +199,13 @@ MUTANTS = [
     ),
     Mutant(
         "a page behind a window comes back a token early",
-        "clients/kv_cache/pages/page_pool.py",
+        "clients/kv_cache/pages.py",
         "num_tokens - self._window + 1",
         "num_tokens - self._window + 2",
     ),
     Mutant(
         "a page comes back that a step in flight sees",
-        "clients/kv_cache/pages/page_manager.py",
+        "clients/kv_cache/pages.py",
         "(0 if self._lags else holding.num_new)",
         "holding.num_new",
     ),
@@ -626,13 +626,13 @@ MUTANTS = [
     ),
     Mutant(
         "who finds no place in another layout goes behind those that wait",
-        "clients/layouts/laid_out.py",
+        "clients/layouts.py",
         "for sequence in [*again, *waiting]:",
         "for sequence in [*waiting, *again]:",
     ),
     Mutant(
         "lanes of another layout are filled one after the other",
-        "clients/layouts/laid_out.py",
+        "clients/layouts.py",
         "sorted(lanes, key=_num_inside)",
         "list(lanes)",
     ),
@@ -668,7 +668,7 @@ MUTANTS = [
     ),
     Mutant(
         "who waits in another layout has lost its place by arrival",
-        "clients/layouts/laid_out.py",
+        "clients/layouts.py",
         "        sequence.arrival = number\n",
         "        sequence.arrival = -number\n",
     ),
@@ -752,7 +752,7 @@ MUTANTS = [
     ),
     Mutant(
         "pages of pipelines come back although batches in flight see them",
-        "clients/kv_cache/pages/page_manager.py",
+        "clients/kv_cache/pages.py",
         "num_computed -= self.num_in_flight(sequence) if self._lags else 0",
         "num_computed -= 0",
     ),
@@ -770,7 +770,7 @@ MUTANTS = [
     ),
     Mutant(
         "a step that waits for loads asks for the memory of the first piece alone",
-        "clients/kv_cache/tiers/tiered_manager.py",
+        "clients/kv_cache/tiers.py",
         "min(sequence.num_tokens, here + first_piece) if self.in_step else here",
         "here",
     ),
@@ -782,7 +782,7 @@ MUTANTS = [
     ),
     Mutant(
         "a preempted sequence finds what it found before it ran",
-        "clients/kv_cache/pages/caching_manager.py",
+        "clients/kv_cache/pages.py",
         " or len(latest[1]) != num_blocks:",
         ":",
     ),
@@ -800,7 +800,7 @@ MUTANTS = [
     ),
     Mutant(
         "with windows, answers go on as if every block had one page",
-        "clients/kv_cache/pages/page_pool.py",
+        "clients/kv_cache/pages.py",
         "        in_window = after - before\n",
         "        in_window = 0\n",
     ),
@@ -926,13 +926,13 @@ MUTANTS = [
     ),
     Mutant(
         "who is rejected on a plain walk is written down as served",
-        "load_generation/open_loops.py",
+        "mist_sim/load_generation.py",
         "self._ended(request, [visit], outcome)",
         "self._ended(request, [visit], None)",
     ),
     Mutant(
         "visits that failed on a plain walk are not written down",
-        "load_generation/open_loops.py",
+        "mist_sim/load_generation.py",
         "            self._recorder.record_visit(client_id, visit)\n            self._end_now",
         "            self._end_now",
     ),

@@ -18,11 +18,10 @@ from typing import Any, get_args
 from mist_sim.bestserve.drawn_requests import Requests, requests_of
 from mist_sim.bestserve.engines import Engines, Template
 from mist_sim.bestserve.largest_rate import at_rate, most_a_second, search_rate, served_alone
-from mist_sim.bestserve.ranking import Ranking
+from mist_sim.bestserve.ranking import Entry, Per, Ranking
 from mist_sim.bestserve.simulation import Method
 from mist_sim.bestserve.space import Space
 from mist_sim.bestserve.strategy import Strategy
-from mist_sim.bestserve.strategy_result import Entry, Per
 from mist_sim.core.result_warnings import of_data
 from mist_sim.errors import ScenarioError, brief, first_problem
 from mist_sim.hardware import load_gpu

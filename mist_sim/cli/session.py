@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mist_sim.cli.progress_bar import Progress
     from mist_sim.errors import ScenarioError
     from mist_sim.metrics import Replications, Result
-    from mist_sim.metrics.tables.saved_findings import Findings, UnansweredError
+    from mist_sim.metrics.tables import Findings, UnansweredError
     from mist_sim.output import OutputFolder
     from mist_sim.scenario import Scenario
 
@@ -131,7 +131,7 @@ class Session:
         """
         from mist_sim.cli.progress_bar import Progress
         from mist_sim.cli.signals import Saved
-        from mist_sim.metrics.tables.saved_findings import UnansweredError
+        from mist_sim.metrics.tables import UnansweredError
 
         with Saved() as saved:
             with self._shown_if_stopped(), self._claimed() as folder:

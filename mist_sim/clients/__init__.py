@@ -11,7 +11,7 @@ from mist_sim.clients.workers.processing import SequentialClient
 from mist_sim.on_demand import on_demand
 
 if TYPE_CHECKING:
-    from mist_sim.clients.afd.client import AfdClient
+    from mist_sim.clients.afd import AfdClient
     from mist_sim.clients.rag import RagClient
     from mist_sim.clients.retrieval.client import KvRetrievalClient
     from mist_sim.clients.workers.text import TextClient, TimedFunction
@@ -33,7 +33,7 @@ __all__ = [
 __getattr__ = on_demand(
     __name__,
     {
-        "AfdClient": "afd.client",
+        "AfdClient": "afd",
         "KvRetrievalClient": "retrieval.client",
         "RagClient": "rag",
         "TextClient": "workers.text",

@@ -26,7 +26,7 @@ from mist_sim.clients.traits import (
     Slider,
 )
 from mist_sim.hardware import Cluster, GpuSpec, HostSpec
-from mist_sim.hardware.devices.specs import AllReduce
+from mist_sim.hardware.devices import AllReduce
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Predictor
 from mist_sim.hardware.predictors.scaled import StepTimeScale
 from mist_sim.hardware.sampling import Sampling

@@ -16,7 +16,7 @@ from mist_sim.core.visit import Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.devices.device_loading import load_gpu
+from mist_sim.hardware.devices import load_gpu
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.tower_times import TowerTimes, tower_bytes
 from mist_sim.models import load_model

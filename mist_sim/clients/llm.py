@@ -29,8 +29,7 @@ from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.engine_traits import engine_traits
 from mist_sim.clients.kv_cache import EngineMemory, lane_memory
 from mist_sim.clients.lane_making import LaneMaker
-from mist_sim.clients.layouts.laid_out import LaidOutClient
-from mist_sim.clients.layouts.layout import EngineLayout
+from mist_sim.clients.layouts import EngineLayout, LaidOutClient
 from mist_sim.clients.loop_choice import (
     may_use_lines,
     option_for_general,

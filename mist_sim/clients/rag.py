@@ -32,8 +32,7 @@ from mist_sim.core.visit import Longer, Served, Visit
 from mist_sim.environment import Environment, engine_phases
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.devices.device_loading import load_gpu
-from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.hardware.devices import GpuSpec, load_gpu
 from mist_sim.hardware.gpu_group import GpuGroup, GpuWork
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.power import Array, DrawConfidence

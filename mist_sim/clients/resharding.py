@@ -24,8 +24,7 @@ from mist_sim.clients.engine.replicas import Engines
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.kv_cache import SerialLink, SwapSpace
 from mist_sim.clients.kv_cache.moves import GPU, HOST, KvMove, Room
-from mist_sim.clients.layouts import EngineLayout
-from mist_sim.clients.layouts.laid_out import Transition
+from mist_sim.clients.layouts import EngineLayout, Transition
 from mist_sim.clients.llm import LlmClient
 from mist_sim.clients.resharding_options import SHARE_IN_USE, Resharding
 from mist_sim.clients.scheduling import LaneState, StepPlan

@@ -9,8 +9,7 @@ from mist_sim.clients.base import Client
 from mist_sim.clients.engine.queued.form import QueueForm
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
-from mist_sim.clients.kv_cache.pages.page_pool import DraftRules, PageRules
-from mist_sim.clients.kv_cache.pages.state_pieces import StateRules
+from mist_sim.clients.kv_cache.pages import DraftRules, PageRules, StateRules
 from mist_sim.clients.roster import Roster
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.traits import FLOWING_ROLES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
+from mist_sim.clients.kv_cache.tiers import SharedTiers
 
 T = TypeVar("T")
 

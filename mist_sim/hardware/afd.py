@@ -38,9 +38,7 @@ import numpy as np
 from mist_sim.bounds import NUMBER
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.devices.device_loading import architecture_names, kernels_of
-from mist_sim.hardware.devices.kernels import Kernel, kernel_of
-from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.hardware.devices import GpuSpec, Kernel, architecture_names, kernel_of, kernels_of
 from mist_sim.hardware.gpu_group import GpuWork
 from mist_sim.hardware.kernel_choice import attention_kinds, experts_kind
 from mist_sim.hardware.power import Array, Demand, Load, step_watts

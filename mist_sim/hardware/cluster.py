@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.collectives import ONE_NODE, Spans, all_reduce
-from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.hardware.devices import GpuSpec
 from mist_sim.models.mixers import LatentMixer
 from mist_sim.models.spec import ModelSpec
 

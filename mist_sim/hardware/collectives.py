@@ -48,8 +48,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mist_sim.hardware.devices.hosts import bus_rate, default_host
-from mist_sim.hardware.devices.specs import Interconnect
+from mist_sim.hardware.devices import Interconnect, bus_rate, default_host
 from mist_sim.units import SIZE
 
 

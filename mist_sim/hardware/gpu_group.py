@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.hardware.devices import GpuSpec
 from mist_sim.hardware.power import Array, DrawConfidence
 from mist_sim.hardware.work import StepCounts
 

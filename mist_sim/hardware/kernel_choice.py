@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.devices.device_loading import gpu_names, load_gpu
-from mist_sim.hardware.devices.kernels import Kernel
-from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.hardware.devices import GpuSpec, Kernel, gpu_names, load_gpu
 from mist_sim.models.moe_backends import Deployment, rows_computed
 from mist_sim.models.spec import ModelSpec
 from mist_sim.spec_files import Table, read_table, tables_in

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.hardware.devices import GpuSpec
 from mist_sim.hardware.drafter import Drafter
 from mist_sim.hardware.gpu_group import GpuWork
 from mist_sim.hardware.power import Array, Demand, DrawConfidence, Load, step_watts

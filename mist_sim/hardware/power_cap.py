@@ -24,7 +24,7 @@ import numpy as np
 
 from mist_sim.core.result_warnings import POWER_CAP, ResultWarning
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.hardware.devices import GpuSpec
 from mist_sim.hardware.power import Demand, Load, step_watts
 from mist_sim.hardware.predictors import PipelinePredictor, RooflinePredictor
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.hardware.devices import GpuSpec
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.models.spec import ModelSpec
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.devices.device_loading import gpu_names, load_gpu
-from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.hardware.devices import GpuSpec, gpu_names, load_gpu
 from mist_sim.models.spec import ModelSpec
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.hardware.devices import GpuSpec
 from mist_sim.hardware.power import Array, Demand
 from mist_sim.models import operators
 from mist_sim.models.moe import MoeSpec

@@ -29,7 +29,7 @@ from mist_sim.metrics import latency, stats
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.records.together import Tracks, merged, sum_each, together
-from mist_sim.metrics.tables.tabular import Columns, column, texts
+from mist_sim.metrics.tables import Columns, column, texts
 from mist_sim.units import Seconds
 
 _PIECE = 65_536  # steps looked at together: few enough for a processor's cache

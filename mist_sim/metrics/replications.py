@@ -15,7 +15,7 @@ from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_data, over_runs
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.expected_errors import with_verdicts
-from mist_sim.metrics.tables.saved_findings import ONE_LINE, Findings, Presenter
+from mist_sim.metrics.tables import ONE_LINE, Findings, Presenter
 from mist_sim.output import json_text, write_text
 
 if TYPE_CHECKING:

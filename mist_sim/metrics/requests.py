@@ -27,7 +27,7 @@ from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.columns import TableColumns
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.stability import FILLING
-from mist_sim.metrics.tables.tabular import Coded, Columns, in_order
+from mist_sim.metrics.tables import Coded, Columns, in_order
 from mist_sim.stages import Decode, Prefill
 
 _Positions = NDArray[np.int64]

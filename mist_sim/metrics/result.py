@@ -58,8 +58,16 @@ from mist_sim.metrics.spending import (
     spent_on_requests,
 )
 from mist_sim.metrics.summary import summarise
-from mist_sim.metrics.tables.saved_findings import ONE_LINE, Findings, Presenter
-from mist_sim.metrics.tables.tabular import Columns, concatenated, frame_of, num_rows, write_parquet
+from mist_sim.metrics.tables import (
+    ONE_LINE,
+    Columns,
+    Findings,
+    Presenter,
+    concatenated,
+    frame_of,
+    num_rows,
+    write_parquet,
+)
 from mist_sim.metrics.timeline import TABLES as TIMELINE_TABLES
 from mist_sim.metrics.timeline import timeline
 from mist_sim.output import json_text, output_file, output_folder, write_text

@@ -15,7 +15,7 @@ from mist_sim.metrics.records.columns import Table
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.records.run_tables import empty_table
 from mist_sim.metrics.requests import ends_with_children
-from mist_sim.metrics.tables.tabular import (
+from mist_sim.metrics.tables import (
     Coded,
     Columns,
     WithMissing,

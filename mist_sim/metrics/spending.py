@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from mist_sim.core.states import STATES, State
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.devices.device_loading import is_its_device
+from mist_sim.hardware.devices import is_its_device
 from mist_sim.hardware.gpu_group import GpuGroup, GpuMachine, num_gpus, without_watts
 from mist_sim.hardware.prices import Price, PriceKind, check_provider, price_of
 from mist_sim.hardware.work import StepCounts
@@ -36,7 +36,7 @@ from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.records.together import Tracks, joined_tracks, merged
 from mist_sim.metrics.requests import Mask, RequestRows, request_columns
 from mist_sim.metrics.stats import share
-from mist_sim.metrics.tables.tabular import Columns, column, in_order
+from mist_sim.metrics.tables import Columns, column, in_order
 from mist_sim.units import DollarsPerKwh, DollarsPerMillionTokens, Watts, require_quantities
 
 

@@ -81,7 +81,7 @@ class Operator(NamedTuple):
     """Work (FLOPs) and memory traffic (bytes) of one operator on one rank.
 
     dtype: the type it is computed in, which picks the FLOP rate of the GPU.
-    kernel: the kind of kernels that compute it (`mist_sim.hardware.devices.kernels`).
+    kernel: the kind of kernels that compute it (`mist_sim.hardware.devices`).
     depth: inputs of a matrix, which a block sums up one after the other.
     inputs: values put into a product.
     """

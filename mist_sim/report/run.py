@@ -15,7 +15,7 @@ from mist_sim.errors import in_words
 from mist_sim.metrics.latency import SHORT_NAMES, limit_of, limit_title
 from mist_sim.metrics.recoveries import RECOVERING
 from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT
-from mist_sim.metrics.tables.tabular import column
+from mist_sim.metrics.tables import column
 from mist_sim.report.elements import (
     Fitting,
     Row,

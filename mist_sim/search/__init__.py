@@ -2,27 +2,29 @@
 
 from mist_sim.core.sliders import Sliders
 from mist_sim.search import sweeps as sweep
-from mist_sim.search.afd.bundle_simulation import BundleRun, simulate_bundle
-from mist_sim.search.afd.gaussian_cycle import expected_maximum
-from mist_sim.search.afd.heavy_tails import Tail, check_tail, tail_of
-from mist_sim.search.afd.joint import BundleChoice, best_bundles
-from mist_sim.search.afd.mean_field import Candidate
-from mist_sim.search.afd.provisioning import (
+from mist_sim.search.afd import (
+    BundleChoice,
+    BundleRun,
     BundleSpec,
+    Candidate,
     Prediction,
     Provisioning,
-    predict,
-    provision,
-    provision_interval,
-)
-from mist_sim.search.afd.slot_load import (
     SlotLoad,
     SlotLoadEstimate,
+    Tail,
+    best_bundles,
+    check_tail,
     dependent_slot_load,
     estimate_slot_load,
+    expected_maximum,
     geometric_slot_load,
     independent_slot_load,
     mean_slot_load,
+    predict,
+    provision,
+    provision_interval,
+    simulate_bundle,
+    tail_of,
 )
 from mist_sim.search.binding import what_binds
 from mist_sim.search.binding_result import Binding

@@ -32,7 +32,7 @@ import numpy as np
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec, HostSpec, load_gpu
-from mist_sim.hardware.devices.hosts import default_host
+from mist_sim.hardware.devices import default_host
 from mist_sim.hardware.predictors.overhead import own_time_in
 from mist_sim.metrics import ColumnRecorder
 from mist_sim.metrics.latency import percentile_of

@@ -12,7 +12,7 @@ from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_points
 from mist_sim.errors import ScenarioError, brief, did_you_mean, in_words, listed
 from mist_sim.metrics.replications import estimate
-from mist_sim.metrics.tables.saved_findings import Findings
+from mist_sim.metrics.tables import Findings
 from mist_sim.output import json_text, write_text
 from mist_sim.report.elements import headline_line
 from mist_sim.report.presenters import COMPARISON

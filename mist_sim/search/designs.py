@@ -30,8 +30,7 @@ from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.scenario.startable import startable
-from mist_sim.search.afd.joint import BundleChoice, best_bundles
-from mist_sim.search.afd.slot_load import SlotLoad
+from mist_sim.search.afd import BundleChoice, SlotLoad, best_bundles
 from mist_sim.search.resharding import Lengths, PairOptions, PairTimes, rank_pairs
 from mist_sim.search.slider_search import Slidable
 from mist_sim.traces import TraceReader

@@ -15,7 +15,7 @@ from mist_sim.core.result_warnings import ResultWarning, over_runs
 from mist_sim.metrics.expected_errors import expected_ranges
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
-from mist_sim.metrics.tables.saved_findings import Findings
+from mist_sim.metrics.tables import Findings
 from mist_sim.output import json_text, write_text
 from mist_sim.report.presenters import GOODPUT
 from mist_sim.search.binding_result import Binding

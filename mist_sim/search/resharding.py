@@ -24,7 +24,7 @@ from mist_sim.hardware.resharding import (
     time_per_request,
     weight_bytes,
 )
-from mist_sim.metrics.tables.saved_findings import Findings
+from mist_sim.metrics.tables import Findings
 from mist_sim.models.spec import ModelSpec
 from mist_sim.output import json_text, write_text
 from mist_sim.report.presenters import RESHARDING

@@ -22,7 +22,7 @@ from mist_sim.core.result_warnings import ResultWarning, of_points
 from mist_sim.core.sliders import DESIGNS, Design, Sliders, all_sliders
 from mist_sim.errors import ScenarioError, in_words
 from mist_sim.metrics.latency import limit_title
-from mist_sim.metrics.tables.saved_findings import Findings
+from mist_sim.metrics.tables import Findings
 from mist_sim.models import load_model
 from mist_sim.output import json_text, write_text
 from mist_sim.report.presenters import SLIDERS

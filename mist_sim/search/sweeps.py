@@ -18,7 +18,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics.keeping import missed_percentiles
 from mist_sim.metrics.replications import Estimate
 from mist_sim.metrics.summary_types import check_number
-from mist_sim.metrics.tables.saved_findings import Findings
+from mist_sim.metrics.tables import Findings
 from mist_sim.output import json_text, write_text
 from mist_sim.report.elements import labels_of, value_text
 from mist_sim.report.pictures.findings import sweep_picture

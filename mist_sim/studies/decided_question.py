@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mist_sim.errors import brief
-from mist_sim.hardware.devices.device_loading import base_files
+from mist_sim.hardware.devices import base_files
 
 _ABSENT = "nothing"
 _LONGEST_PATH = 4_096

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mist_sim.errors import ScenarioError, in_words
-from mist_sim.metrics.tables.saved_findings import Findings
+from mist_sim.metrics.tables import Findings
 from mist_sim.studies.decided_question import named_files, plain
 from mist_sim.studies.journal import Journal, journal_at
 from mist_sim.studies.task import Executor, Failure, InTurn, Key, Row, Task

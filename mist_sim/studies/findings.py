@@ -28,7 +28,7 @@ from mist_sim.metrics.keeping import (
     sentence,
 )
 from mist_sim.metrics.replications import CONFIDENCE_LEVEL, Estimate, estimate, numbers_of
-from mist_sim.metrics.tables.saved_findings import Findings
+from mist_sim.metrics.tables import Findings
 from mist_sim.output import json_text, write_text
 from mist_sim.report.elements import value_text
 from mist_sim.report.presenters import STUDY

@@ -10,7 +10,7 @@ from typing import Any
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.devices.specs import Efficiency, GpuSpec
+from mist_sim.hardware.devices import Efficiency, GpuSpec
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.predictors.external import installed_version
 from mist_sim.hardware.predictors.measured.sampled import (

@@ -15,7 +15,7 @@ from mist_sim.calibration import fit_afd_coefficients
 from mist_sim.calibration.closed_loop_fit import LoopProtocol, closed_loop_observations
 from mist_sim.calibration.regression import read_splitwise, read_steps
 from mist_sim.inputs import of_a_form
-from mist_sim.metrics.tables.run_folder import RunFolder
+from mist_sim.metrics.tables import RunFolder
 from mist_sim.metrics.timeline import TABLES, timeline
 from mist_sim.scenario import build
 from mist_sim.scenario.from_vllm.commands import from_vllm

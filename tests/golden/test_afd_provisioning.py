@@ -22,7 +22,7 @@ from mist_sim.search import (
     predict,
     provision,
 )
-from mist_sim.search.afd.mean_field import mean_field_cycle, per_instance
+from mist_sim.search.afd import mean_field_cycle, per_instance
 
 LOAD = geometric_slot_load(100, 9900, 500)
 SPEC = BundleSpec(PRESETS["deepseek-v3-ascend-910c"], LOAD, slots=256)

@@ -17,7 +17,7 @@ from mist_sim import (
     llm_client,
 )
 from mist_sim.clients.kv_cache import CacheTier
-from mist_sim.hardware.devices.memory import MemoryTier
+from mist_sim.hardware.devices import MemoryTier
 from mist_sim.models import load_model
 from mist_sim.models.kv_groups import KvGroups
 from tests.conftest import ROOT

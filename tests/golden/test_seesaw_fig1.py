@@ -12,7 +12,7 @@ import pytest
 from mist_sim import ContinuousScheduler, EngineOverhead, Simulation, Workload, llm_client
 from mist_sim.core.front_end import NONE
 from mist_sim.hardware import load_gpu
-from mist_sim.hardware.devices.specs import Efficiency
+from mist_sim.hardware.devices import Efficiency
 from mist_sim.models import load_model
 
 BATCH, PROMPT, ROUNDS = 16, 512, 20

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import mist_sim as mist
 from mist_sim.clients import AfdClient
-from mist_sim.clients.afd import bundle_engine as engine
+from mist_sim.clients import afd as engine
 from mist_sim.core.front_end import NONE
 from mist_sim.lifecycle import Autoscaling, Drain, Failures, Lifecycle, OnFailure, StartUp
 from tests.effort import examples, features_seen, missing

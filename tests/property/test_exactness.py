@@ -12,7 +12,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from mist_sim.clients.kv_cache.pages.caching_manager import CachingPageManager
+from mist_sim.clients.kv_cache.pages import CachingPageManager
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mist_sim import ChunkedScheduler
-from mist_sim.clients.kv_cache.tiers.use_order import EVICTIONS
+from mist_sim.clients.kv_cache.tiers import EVICTIONS
 from mist_sim.clients.retrieval.client import KINDS, KvRetrievalClient
 from mist_sim.clients.retrieval.levels import StorageLevel
 from mist_sim.lifecycle import Failures, Lifecycle

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mist_sim.clients.kv_cache import CacheTier
-from mist_sim.clients.kv_cache.tiers.stores import WriteThroughStore
-from mist_sim.clients.kv_cache.tiers.use_order import EVICTIONS
+from mist_sim.clients.kv_cache.tiers import EVICTIONS, WriteThroughStore
 from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.retrieval.levels import (
     Contents,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mist_sim.clients.kv_cache import CacheTier
-from mist_sim.clients.kv_cache.tiers.stores import WriteBackStore
+from mist_sim.clients.kv_cache.tiers import WriteBackStore
 
 Block = tuple[str, int]
 

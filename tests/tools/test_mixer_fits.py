@@ -12,7 +12,7 @@ import pytest
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.devices.kernels import kernel_of
+from mist_sim.hardware.devices import kernel_of
 from mist_sim.hardware.predictors.analytic.roofline import differing_times
 from mist_sim.models import load_model
 from mist_sim.models.layers import LayerSpec

@@ -10,8 +10,7 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mist_sim.clients.afd import PLACEMENTS, Bundle, BundleConfig, Resident
-from mist_sim.clients.afd.slots import BatchSlots
+from mist_sim.clients.afd import PLACEMENTS, BatchSlots, Bundle, BundleConfig, Resident
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.afd import AfdCoefficients
 from mist_sim.rng import Streams

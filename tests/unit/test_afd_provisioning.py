@@ -29,10 +29,12 @@ from mist_sim.search import (
     provision_interval,
     tail_of,
 )
-from mist_sim.search.afd.gaussian_cycle import excess_by_quadrature, expected_cycle, expected_excess
-from mist_sim.search.afd.mean_field import (
+from mist_sim.search.afd import (
     best_candidate,
     candidates,
+    excess_by_quadrature,
+    expected_cycle,
+    expected_excess,
     mean_field_cycle,
     per_instance,
 )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import mist_sim as mist
 from mist_sim.clients import AfdClient
-from mist_sim.clients.afd.client import linked
+from mist_sim.clients.afd import linked
 from mist_sim.environment import Environment
 from mist_sim.network import Fabric, Seat, Tenant
 from mist_sim.network.transfers import Flow, Transfers

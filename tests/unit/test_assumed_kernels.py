@@ -7,7 +7,7 @@ import pytest
 from mist_sim import Scenario, llm_client, load_gpu, load_model, simulate
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster
-from mist_sim.hardware.devices.device_loading import architecture_names, fitted_gpus, kernels_of
+from mist_sim.hardware.devices import architecture_names, fitted_gpus, kernels_of
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.metrics.assumptions import assumption_warnings
 from mist_sim.search.comparison import compare

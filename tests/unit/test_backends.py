@@ -8,7 +8,7 @@ from benchmarks import measured_itl
 from mist_sim import ScenarioError
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.devices.kernels import KERNELS
+from mist_sim.hardware.devices import KERNELS
 from mist_sim.hardware.kernel_choice import (
     KernelChoice,
     deployment_of,

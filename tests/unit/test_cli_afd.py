@@ -10,8 +10,7 @@ import pytest
 
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.afd import FfnCards, derive_coefficients
-from mist_sim.hardware.devices.device_loading import architecture_names, kernels_of
-from mist_sim.hardware.devices.kernels import kernel_of
+from mist_sim.hardware.devices import architecture_names, kernel_of, kernels_of
 from mist_sim.models import load_model
 from mist_sim.rng import Streams
 from tests.warned import texts

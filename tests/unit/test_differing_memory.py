@@ -6,7 +6,7 @@ import pandas as pd
 from typer.testing import CliRunner
 
 from mist_sim.cli.app import app
-from mist_sim.clients.kv_cache.pages.page_pool import PagePool, PageRules
+from mist_sim.clients.kv_cache.pages import PagePool, PageRules
 from mist_sim.models.cache_layout import cache_layout
 from mist_sim.models.layers import LayerSpec
 from mist_sim.models.mixers import CompressedMixer, HeadsMixer, Indexer, LinearMixer, Mixer

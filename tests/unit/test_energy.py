@@ -13,9 +13,7 @@ from rich.console import Console
 import mist_sim as mist
 from mist_sim import PowerOptions, ScenarioError, simulate
 from mist_sim.core.batch import StepBatch
-from mist_sim.hardware.devices.device_loading import gpu_names
-from mist_sim.hardware.devices.kernels import KERNELS
-from mist_sim.hardware.devices.specs import DTYPES
+from mist_sim.hardware.devices import DTYPES, KERNELS, gpu_names
 from mist_sim.hardware.power import PowerDraw
 from mist_sim.hardware.power_cap import with_power_limit
 from mist_sim.hardware.predictors.analytic.compile import Phase

@@ -10,7 +10,7 @@ import pytest
 from mist_sim import Simulation, Workload, llm_client
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, Efficiency, GpuSpec, Interconnect, gpu_names, load_gpu
-from mist_sim.hardware.devices.specs import TYPICAL_DECODE, TYPICAL_PREFILL
+from mist_sim.hardware.devices import TYPICAL_DECODE, TYPICAL_PREFILL
 from tests.reference.sources import source_of
 from tools.catalog import catalog_figures
 

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from mist_sim.errors import ScenarioError
-from mist_sim.observation.sender import Observation, Server
+from mist_sim.observation import Observation, Server
 from mist_sim.rng import Streams
 from mist_sim.traces import Rows, TraceArrivals, TraceRow, Workload
 from mist_sim.traces.downloads import fetch

@@ -15,7 +15,7 @@ from mist_sim.cli import main
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import HostSpec, host_from_table, host_names, load_host
 from mist_sim.hardware.collectives import all_gather, all_reduce, send
-from mist_sim.hardware.devices.hosts import bus_rate
+from mist_sim.hardware.devices import bus_rate
 from mist_sim.report.comparison import comparison_table
 from mist_sim.report.elements import with_warnings
 from mist_sim.report.goodput import goodput_table

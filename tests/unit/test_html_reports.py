@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
-from mist_sim.metrics.tables.run_folder import RunFolder
+from mist_sim.metrics.tables import RunFolder
 from mist_sim.report.elements import count, number
 from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.report.pages.run_page import run_page

@@ -17,7 +17,7 @@ from mist_sim.clients.image_encoder import ImageEncoderClient
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.images import Image, Images
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.devices.kernels import kernel_of
+from mist_sim.hardware.devices import kernel_of
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.predictors.analytic.compile import Phase
 from mist_sim.hardware.predictors.tower_times import (

@@ -11,8 +11,7 @@ import pytest
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, gpu_names, load_gpu
-from mist_sim.hardware.devices.kernels import KERNELS, Kernel, kernel_of
-from mist_sim.hardware.devices.specs import Efficiency
+from mist_sim.hardware.devices import KERNELS, Efficiency, Kernel, kernel_of
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.predictors.analytic.attention_time import DecodeAttention, PromptAttention
 from mist_sim.hardware.predictors.analytic.compile import Phase, decode_attention, prompt_attention

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mist_sim import Scenario, load_gpu
-from mist_sim.hardware.devices.device_loading import gpu_from_table
+from mist_sim.hardware.devices import gpu_from_table
 
 
 @pytest.mark.parametrize(("name", "slug"), [("mi300x", "mi300x"), ("H100", "h100-sxm")])

@@ -24,7 +24,7 @@ from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan, admit_next, make_room
 from mist_sim.errors import InvariantError
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.devices.memory import MemoryTier
+from mist_sim.hardware.devices import MemoryTier
 from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.scenario.build import build
 from tests.reference.comparison import workload

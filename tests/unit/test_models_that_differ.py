@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import mist_sim as mist
 from conformance.pages import asked
 from mist_sim import Simulation, Workload
-from mist_sim.clients.kv_cache.pages.page_pool import PagePool, PageRules
+from mist_sim.clients.kv_cache.pages import PagePool, PageRules
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu

@@ -16,8 +16,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from mist_sim.observation.prompts import Prompts
-from mist_sim.observation.sender import Observation, Server
+from mist_sim.observation import Observation, Prompts, Server
 from mist_sim.rng import Streams
 from mist_sim.traces import AllAtOnce, Rows, TraceRow, Workload
 from mist_sim.traces.readers.opening import reader_of
@@ -259,7 +258,7 @@ def test_a_signal_before_any_answer_leaves_nothing(folder, capsys, monkeypatch):
         if delays.bodies:
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr("mist_sim.observation.sender.asyncio.sleep", sleep)
+    monkeypatch.setattr("mist_sim.observation.asyncio.sleep", sleep)
     with server(delays) as url:
         _observe(url, code=143)
     assert "terminated; no results were written" in capsys.readouterr().err

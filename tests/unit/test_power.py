@@ -8,7 +8,7 @@ import pytest
 from mist_sim import AllAtOnce, ChunkedScheduler, Simulation, Workload, llm_client, load_model
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.devices.specs import Efficiency
+from mist_sim.hardware.devices import Efficiency
 from mist_sim.hardware.power import Demand, Load, PowerDraw, step_watts
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.work import StepCounts, step_demand

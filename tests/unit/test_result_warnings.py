@@ -25,7 +25,7 @@ from mist_sim.core.result_warnings import KINDS, ResultWarning, of_data, of_poin
 from mist_sim.errors import ScenarioError
 from mist_sim.explain import HandBatch, explain_batch
 from mist_sim.hardware.predictors import PREDICTORS, PredictorTraits
-from mist_sim.metrics.tables.saved_findings import Findings
+from mist_sim.metrics.tables import Findings
 from mist_sim.report.elements import warning_lines
 from mist_sim.report.pictures.picture import Picture
 from mist_sim.routers import ROUTERS

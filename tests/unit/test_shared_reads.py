@@ -14,7 +14,7 @@ from mist_sim import Scenario, simulate
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.devices.device_loading import gpu_from_table, gpu_names
+from mist_sim.hardware.devices import gpu_from_table, gpu_names
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.predictors.explained import explained
 from mist_sim.models import load_model

@@ -6,10 +6,16 @@ import pytest
 
 import mist_sim as mist
 from mist_sim import KvCacheConfig, Simulation, Workload
-from mist_sim.clients.kv_cache.pages.page_pool import PagePool, PageRules
-from mist_sim.clients.kv_cache.pages.page_table import PageTable
-from mist_sim.clients.kv_cache.pages.state_pages import StatePages
-from mist_sim.clients.kv_cache.pages.state_pieces import Piece, StateRules, end_of, saved_block
+from mist_sim.clients.kv_cache.pages import (
+    PagePool,
+    PageRules,
+    PageTable,
+    Piece,
+    StatePages,
+    StateRules,
+    end_of,
+    saved_block,
+)
 from mist_sim.core.request import Request
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.scenario.from_vllm.commands import from_vllm

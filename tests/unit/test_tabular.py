@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mist_sim.metrics.records.columns import Table
 from mist_sim.metrics.spending import Spent
-from mist_sim.metrics.tables.tabular import (
+from mist_sim.metrics.tables import (
     Coded,
     WithMissing,
     column,

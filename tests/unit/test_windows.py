@@ -18,8 +18,7 @@ from mist_sim import (
 )
 from mist_sim.clients import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
-from mist_sim.clients.kv_cache.pages.page_manager import PageManager, Turn
-from mist_sim.clients.kv_cache.pages.page_pool import PagePool, PageRules
+from mist_sim.clients.kv_cache.pages import PageManager, PagePool, PageRules, Turn
 from mist_sim.clients.rules import page_rules
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
 from mist_sim.clients.sequence_state import SequenceState
@@ -27,7 +26,7 @@ from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Visit
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.devices.memory import MemoryTier
+from mist_sim.hardware.devices import MemoryTier
 from mist_sim.hardware.drafter import drafter
 from mist_sim.hardware.predictors import BestServePredictor, RooflinePredictor
 from mist_sim.models import ModelSpec, load_model

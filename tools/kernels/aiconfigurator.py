@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec
-from mist_sim.hardware.devices.kernels import Kernel
+from mist_sim.hardware.devices import Kernel
 from mist_sim.hardware.predictors.analytic.compile import SERIAL_HEAD, phase_time
 from mist_sim.inputs import of_a_form
 from mist_sim.models import ModelSpec, load_model

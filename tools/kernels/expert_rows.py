@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mist_sim.hardware import GpuSpec
-from mist_sim.hardware.devices.kernels import Kernel
+from mist_sim.hardware.devices import Kernel
 from mist_sim.inputs import of_a_form
 from tools.kernels.kernel_reading import (
     FORMATS,

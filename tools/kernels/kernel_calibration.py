@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
-from mist_sim.hardware.devices.kernels import Kernel, kernel_of
+from mist_sim.hardware.devices import Kernel, kernel_of
 from mist_sim.models import ModelSpec
 from tools.kernels.aiconfigurator import read_system
 from tools.kernels.kernel_fit import KernelFit, fit_kernel

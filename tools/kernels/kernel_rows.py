@@ -25,7 +25,7 @@ _COMBINED: Mapping[Combined, Callable[[Array, Array], Array]] = {
 class KernelRows:
     """Timings of one kind of kernels; arrays of one value a row.
 
-    kind: of `mist_sim.hardware.devices.kernels.KERNELS`.
+    kind: of `mist_sim.hardware.devices.KERNELS`.
     launches: kernels that a row's time is the sum of. depth, inputs: thousands of steps that a
     block takes one after the other, millions of values put in. compute: seconds of the FLOPs at
     the peak rate, of one kernel; padded: the same for each row of padding, softmax: for each FLOP

@@ -12,7 +12,7 @@ from rich.text import Text
 from mist_sim.cli.listings.look import captioned
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware import gpu_names, host_names, load_gpu, load_host
-from mist_sim.hardware.devices.hosts import bus_rate
+from mist_sim.hardware.devices import bus_rate
 from mist_sim.hardware.prices import PriceKind, offers
 from mist_sim.models import load_model, model_names
 from mist_sim.models.model_loading import family_of

@@ -9,8 +9,7 @@ from typing import Any
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware import load_gpu, load_host
-from mist_sim.hardware.devices.device_loading import gpu_names, whole_table
-from mist_sim.hardware.devices.hosts import host_names
+from mist_sim.hardware.devices import gpu_names, host_names, whole_table
 from mist_sim.models import load_model
 from mist_sim.models.model_loading import model_names
 from mist_sim.scenario.presets import preset_names, preset_path

@@ -52,9 +52,7 @@ def observe(
     from mist_sim.cli.session import note
     from mist_sim.cli.signals import Saved
     from mist_sim.errors import ScenarioError
-    from mist_sim.observation.prompts import Prompts
-    from mist_sim.observation.run_files import write_run
-    from mist_sim.observation.sender import Observation, Server
+    from mist_sim.observation import Observation, Prompts, Server, write_run
     from mist_sim.output import output_folder
     from mist_sim.report.elements import show
     from mist_sim.report.observed import observed_table

@@ -12,7 +12,7 @@ from mist_sim.cli.options import ReplaceFile
 from mist_sim.cli.session import note
 
 if TYPE_CHECKING:
-    from mist_sim.metrics.tables.run_folder import RunFolder
+    from mist_sim.metrics.tables import RunFolder
 
 
 def timeline(
@@ -41,7 +41,7 @@ def timeline(
     from mist_sim.cli.signals import Saved
     from mist_sim.errors import ScenarioError
     from mist_sim.inputs import of_a_form
-    from mist_sim.metrics.tables.run_folder import RunFolder
+    from mist_sim.metrics.tables import RunFolder
     from mist_sim.metrics.timeline import TABLES
     from mist_sim.metrics.timeline import timeline as text_of
     from mist_sim.output import output_file

@@ -13,8 +13,7 @@ from mist_sim.clients.kv_cache.manager import KvCacheManager
 from mist_sim.clients.kv_cache.moves import SerialLink, SwapSpace
 from mist_sim.clients.kv_cache.prefix_history import ContentHistory, PrefixHistory
 from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
-from mist_sim.clients.kv_cache.tiers.stores import CacheTier
-from mist_sim.clients.kv_cache.tiers.tiered_manager import TieredManager
+from mist_sim.clients.kv_cache.tiers import CacheTier, TieredManager
 
 __all__ = [
     "BlockPool",

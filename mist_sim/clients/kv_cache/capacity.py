@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from mist_sim.clients.kv_cache.moves import SwapSpace
 from mist_sim.clients.kv_cache.profile_run import NEWEST, Needs
-from mist_sim.clients.kv_cache.tiers.stores import CacheTier
+from mist_sim.clients.kv_cache.tiers import CacheTier
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.devices.memory import MemoryTier
+from mist_sim.hardware.devices import MemoryTier
 from mist_sim.hardware.drafter import Drafter, shared_groups
 from mist_sim.models.kv_groups import STATE_CACHES, StateCache
 from mist_sim.models.quantization import KV_CACHE_BYTES, KvCacheDtype, check_name

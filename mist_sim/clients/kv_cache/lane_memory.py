@@ -9,14 +9,10 @@ from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS, KvCacheConfig
 from mist_sim.clients.kv_cache.manager import KvCacheManager
 from mist_sim.clients.kv_cache.moves import SwapSpace
-from mist_sim.clients.kv_cache.pages.caching_manager import CachingPageManager
-from mist_sim.clients.kv_cache.pages.page_manager import PageManager
-from mist_sim.clients.kv_cache.pages.page_pool import PagePool, PageRules
+from mist_sim.clients.kv_cache.pages import CachingPageManager, PageManager, PagePool, PageRules
 from mist_sim.clients.kv_cache.prefix_history import PrefixHistory
 from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
-from mist_sim.clients.kv_cache.tiers.shared import SharedTiers
-from mist_sim.clients.kv_cache.tiers.stores import CacheTier
-from mist_sim.clients.kv_cache.tiers.tiered_manager import TieredManager
+from mist_sim.clients.kv_cache.tiers import CacheTier, SharedTiers, TieredManager
 from mist_sim.errors import ScenarioError
 from mist_sim.models.adapters import AT_ONCE, AdapterMoves
 from mist_sim.models.kv_groups import KvGroups

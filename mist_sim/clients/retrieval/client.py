@@ -13,7 +13,7 @@ from simpy.events import Event
 
 from mist_sim.clients.base import Client
 from mist_sim.clients.kv_cache.moves import KvMove
-from mist_sim.clients.kv_cache.tiers.use_order import EVICTIONS, Eviction
+from mist_sim.clients.kv_cache.tiers import EVICTIONS, Eviction
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.retrieval.levels import (
     Contents,

@@ -23,14 +23,15 @@ from typing import Protocol
 
 from simpy.events import Event
 
-from mist_sim.clients.kv_cache.tiers.stores import (
+from mist_sim.clients.kv_cache.tiers import (
     CacheTier,
+    Eviction,
     OrderedStore,
+    Rank,
     Spans,
     found_in,
     parts_of,
 )
-from mist_sim.clients.kv_cache.tiers.use_order import Eviction, Rank
 from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.retrieval.measured import MeasuredTimes, measured_times
 from mist_sim.clients.shared_parts import SharedParts

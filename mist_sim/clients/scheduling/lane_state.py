@@ -9,7 +9,7 @@ from mist_sim.clients.decode.speculative_clock import Speculation, SpeculativeCl
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import KvCacheManager, SwapSpace
 from mist_sim.clients.kv_cache.moves import KvMove
-from mist_sim.clients.kv_cache.pages.page_manager import PageManager
+from mist_sim.clients.kv_cache.pages import PageManager
 from mist_sim.clients.scheduling.adapter_slots import AdapterSlots
 from mist_sim.clients.scheduling.cadence import Cadence
 from mist_sim.clients.scheduling.coming_entries import ComingEntries

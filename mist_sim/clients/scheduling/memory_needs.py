@@ -6,7 +6,7 @@ from mist_sim.clients.decode.speculative_clock import Speculation
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import KvCacheManager
 from mist_sim.clients.kv_cache.moves import KvMove
-from mist_sim.clients.kv_cache.pages.page_manager import PageManager
+from mist_sim.clients.kv_cache.pages import PageManager
 from mist_sim.clients.sequence_state import SequenceState
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mist_sim.clients.kv_cache.pages.page_manager import PageManager, Turn
+from mist_sim.clients.kv_cache.pages import PageManager, Turn
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.sequence_state import SequenceState

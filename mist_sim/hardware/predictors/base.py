@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mist_sim.core.batch import ReadsAgain, StepBatch, StepGrowth
-from mist_sim.hardware.devices.specs import Efficiency, GpuSpec
+from mist_sim.hardware.devices import Efficiency, GpuSpec
 from mist_sim.registry import Registry
 
 if TYPE_CHECKING:

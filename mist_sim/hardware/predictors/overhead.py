@@ -12,7 +12,7 @@ from numpy import add, maximum
 from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
-from mist_sim.hardware.devices.specs import OVERHEADS
+from mist_sim.hardware.devices import OVERHEADS
 from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.explained import OperatorTime, explained

@@ -14,8 +14,7 @@ import numpy as np
 from mist_sim.bounds import GRID_POINTS, NUMBER
 from mist_sim.errors import ScenarioError, brief, listed
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.devices.device_loading import device_of, load_gpu
-from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.hardware.devices import GpuSpec, device_of, load_gpu
 from mist_sim.hardware.interpolation import Array, Curve, Plane, Volume, resampled
 from mist_sim.inputs import as_numbers, check_columns, read_csv, text_of
 from mist_sim.models.model_loading import load_model

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.devices.device_loading import load_gpu
-from mist_sim.hardware.devices.kernels import kernel_of
-from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.hardware.devices import GpuSpec, kernel_of, load_gpu
 from mist_sim.hardware.vector_search.coefficients import (
     DEFAULT,
     SearchCoefficients,

@@ -84,7 +84,7 @@ def folder_page(folder: Path, title: str) -> Page:
             f"{folder}: holds no results; name a folder that mist run, compare, goodput, plan, "
             "search or sweep wrote with --out"
         )
-    from mist_sim.metrics.tables.run_folder import RunFolder
+    from mist_sim.metrics.tables import RunFolder
     from mist_sim.report.pages.run_page import run_page
 
     run = RunFolder(folder)

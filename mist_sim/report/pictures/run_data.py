@@ -52,13 +52,13 @@ class OfResult:
 
     def table(self, name: str) -> pd.DataFrame:
         """Return one of `metrics.result.TABLES`."""
-        from mist_sim.metrics.tables.tabular import frame_of
+        from mist_sim.metrics.tables import frame_of
 
         return frame_of(self.result.columns(name))
 
     def has(self, name: str) -> bool:
         """Tell whether a table has rows."""
-        from mist_sim.metrics.tables.tabular import num_rows
+        from mist_sim.metrics.tables import num_rows
 
         return num_rows(self.result.columns(name)) > 0
 

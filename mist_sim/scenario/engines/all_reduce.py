@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
-from mist_sim.hardware.devices.specs import AllReduce
+from mist_sim.hardware.devices import AllReduce
 from mist_sim.hardware.predictors import PipelinePredictor
 
 

@@ -10,7 +10,7 @@ from mist_sim.clients import EngineConfig
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, HostSpec, host_from_table, load_host
 from mist_sim.hardware.collectives import all_gather, all_reduce, send
-from mist_sim.hardware.devices.hosts import default_host
+from mist_sim.hardware.devices import default_host
 from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.models import ModelSpec
 

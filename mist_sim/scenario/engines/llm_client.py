@@ -33,8 +33,7 @@ from mist_sim.clients.traits import ROLES, TimesOrigin
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
 from mist_sim.hardware.collectives import ONE_NODE, Spans
-from mist_sim.hardware.devices.device_loading import fitted_gpus
-from mist_sim.hardware.devices.memory import MemoryTier
+from mist_sim.hardware.devices import MemoryTier, fitted_gpus
 from mist_sim.hardware.drafter import Drafter, shared_groups
 from mist_sim.hardware.kernel_choice import KernelChoice, deployment_of
 from mist_sim.hardware.machine import Machine

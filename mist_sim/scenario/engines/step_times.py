@@ -21,7 +21,7 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.core.front_end import FRONT_END
 from mist_sim.errors import ScenarioError, in_words, listed
 from mist_sim.hardware import Cluster, GpuSpec, device_of
-from mist_sim.hardware.devices.device_loading import architecture_names, fitted_gpus, kernels_of
+from mist_sim.hardware.devices import architecture_names, fitted_gpus, kernels_of
 from mist_sim.hardware.drafter import Drafter, drafter
 from mist_sim.hardware.kernel_choice import KernelChoice, deployment_of
 from mist_sim.hardware.power_cap import check_follows_clock

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from mist_sim.clients import EngineConfig
 from mist_sim.hardware import load_gpu
-from mist_sim.hardware.devices.hosts import default_host
+from mist_sim.hardware.devices import default_host
 from mist_sim.scenario.engines.engine_hosts import goes_by_host, in_contact
 from mist_sim.scenario.engines.engine_version import (
     KERNELS,

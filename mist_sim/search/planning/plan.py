@@ -13,7 +13,7 @@ from mist_sim.core.result_warnings import of_points
 from mist_sim.errors import ScenarioError, listed
 from mist_sim.metrics.expected_errors import WITHIN, expected_ranges
 from mist_sim.metrics.latency import limit_of, limit_title, metric_of
-from mist_sim.metrics.tables.saved_findings import UnansweredError
+from mist_sim.metrics.tables import UnansweredError
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.scenario.startable import told_to_start

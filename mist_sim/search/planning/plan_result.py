@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_data, of_points
 from mist_sim.metrics.spending import HOURS_A_MONTH
-from mist_sim.metrics.tables.saved_findings import Findings
+from mist_sim.metrics.tables import Findings
 from mist_sim.output import json_text, write_text
 from mist_sim.report.presenters import PLAN
 from mist_sim.scenario import Scenario

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.hardware import GpuSpec
-from mist_sim.hardware.devices.kernels import DIFFERING, Kernel
+from mist_sim.hardware.devices import DIFFERING, Kernel
 from mist_sim.hardware.gpu_group import num_gpus as group_gpus
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors import RooflinePredictor

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from mist_sim.bounds import COPIES
 from mist_sim.errors import ScenarioError, brief, did_you_mean
-from mist_sim.metrics.tables.saved_findings import UnansweredError
+from mist_sim.metrics.tables import UnansweredError
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.spaces.evaluation import Evaluation

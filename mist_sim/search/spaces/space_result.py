@@ -21,7 +21,7 @@ from mist_sim.core.result_warnings import ResultWarning, merged, of_data, of_poi
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.expected_errors import biases_of
 from mist_sim.metrics.latency import limit_title
-from mist_sim.metrics.tables.saved_findings import Findings
+from mist_sim.metrics.tables import Findings
 from mist_sim.output import json_text, write_text
 from mist_sim.report.elements import labels_of, value_text
 from mist_sim.report.pictures.findings import front_picture

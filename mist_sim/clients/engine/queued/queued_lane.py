@@ -13,7 +13,7 @@ from mist_sim.clients.engine.queued.groups import OF_DECODES, Group, Pass
 from mist_sim.clients.engine.queued.state import QueuedState
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.engine.step_records import StepRecords
-from mist_sim.clients.kv_cache.pages.page_manager import PageManager
+from mist_sim.clients.kv_cache.pages import PageManager
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.scheduling.preemption import num_to_compute
 from mist_sim.clients.sequence_state import SequenceState

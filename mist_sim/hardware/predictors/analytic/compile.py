@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.collectives import all_gather, all_reduce
-from mist_sim.hardware.devices.kernels import Kernel, figures_of, kernel_of
-from mist_sim.hardware.devices.specs import Efficiency, GpuSpec
+from mist_sim.hardware.devices import Efficiency, GpuSpec, Kernel, figures_of, kernel_of
 from mist_sim.hardware.predictors.analytic.attention_time import (
     DecodeAttention,
     PromptAttention,

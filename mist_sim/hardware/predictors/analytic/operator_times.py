@@ -7,7 +7,7 @@ from math import inf
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.devices.kernels import figures_of
+from mist_sim.hardware.devices import figures_of
 from mist_sim.hardware.predictors.analytic.attention_time import (
     DecodeAttention,
     PromptAttention,

@@ -11,7 +11,7 @@ from mist_sim.models.moe import MoeSpec
 
 
 class Term(NamedTuple):
-    """Seconds of a product (`mist_sim.hardware.devices.kernels`).
+    """Seconds of a product (`mist_sim.hardware.devices`).
 
     fixed: independent of the number of tokens. per_token: on top of compute and memory. work:
     compute per token. weights, traffic: memory traffic of the matrix, and per token.

@@ -1,6 +1,6 @@
 """The analytic predictor: an adapted roofline over the operators of a step.
 
-An operator takes the time of its kind of kernel (`mist_sim.hardware.devices.kernels`): a minimum
+An operator takes the time of its kind of kernel (`mist_sim.hardware.devices`): a minimum
 time plus the root of the sum of squares of compute and memory, where BestServe's eq. 3 takes the
 longer of the two. Operators of a step add up; tensor parallelism adds an all-reduce after attention
 and after the MLP. Small steps replay CUDA graphs; other steps take at least the time of launching
@@ -43,8 +43,7 @@ from numpy.typing import NDArray
 from mist_sim.bounds import CAPTURE_SIZE
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.devices.kernels import figures_of
-from mist_sim.hardware.devices.specs import GpuSpec
+from mist_sim.hardware.devices import GpuSpec, figures_of
 from mist_sim.hardware.predictors.analytic.attention_time import (
     DecodeAttention,
     PromptAttention,

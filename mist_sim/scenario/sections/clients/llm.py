@@ -27,7 +27,7 @@ from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.traits import ROLES, ClientTraits, Role
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
-from mist_sim.hardware.devices.memory import MemoryTier
+from mist_sim.hardware.devices import MemoryTier
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.hardware.predictors.scaled import StepTimeScale
 from mist_sim.hardware.sampling import Sampling

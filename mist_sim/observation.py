@@ -1,4 +1,6 @@
-"""Requests sent to a server that speaks OpenAI's API, and the times at which its tokens come.
+"""A live server under a workload of ours: its requests are sent, timed, and kept for `validate`.
+
+Requests sent to a server that speaks OpenAI's API, and the times at which its tokens come.
 
 A server may be broken, or hostile: each of its answers is bounded in time and bytes, and its counts
 are held against what was asked. An answer that is out of bounds is an error of its request, and
@@ -16,23 +18,60 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 from http.cookiejar import DefaultCookiePolicy
 from itertools import count
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.bounds import (
-    ANSWER_BYTES,
-    ANSWER_BYTES_A_TOKEN,
-    ANSWER_LINE_BYTES,
-    ANSWER_READ_BYTES,
-)
+import numpy as np
+
+from mist_sim.bounds import ANSWER_BYTES, ANSWER_BYTES_A_TOKEN, ANSWER_LINE_BYTES, ANSWER_READ_BYTES
+from mist_sim.core.content_ids import leading
 from mist_sim.core.request import Request
-from mist_sim.errors import ScenarioError, brief
+from mist_sim.errors import ScenarioError, brief, in_words
 from mist_sim.interruptions import put_off
 from mist_sim.metrics.latency import SHORT_NAMES
-from mist_sim.observation.prompts import Prompts
+from mist_sim.output import write_text
+from mist_sim.scenario import Scenario
+from mist_sim.scenario.format import yaml_text
+from mist_sim.traces import TraceRow
+from mist_sim.traces.writers import WRITERS
 
 if TYPE_CHECKING:
     from httpx import AsyncClient, Response
+
+
+_FIRST = 100  # ids below are special tokens in many vocabularies
+_OWN, _SHARED = 0, 1  # kinds of streams, so that no request's own tokens are shared ones
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Makes the prompt of each request.
+
+    vocabulary: ids are drawn from 100 up to this. seed: of the draws.
+    """
+
+    vocabulary: int = 30_000
+    seed: int = 0
+
+    def tokens(self, request: Request) -> list[int]:
+        """Return as many ids as the prompt has tokens; equal content gives equal ids."""
+        number, parts = request.num_prompt_tokens, []
+        for span, length in request.content:
+            parts.append(self._drawn(_SHARED, span, length))
+        rest = number - sum(map(len, parts))
+        if rest > 0:
+            parts.append(self._drawn(_OWN, request.request_id, rest))
+        found: list[int] = np.concatenate(parts)[:number].tolist()
+        return found
+
+    def _drawn(
+        self, kind: int, number: int, length: int
+    ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Return the first token ids of a stream; shorter prompts begin longer ones."""
+        rng = np.random.Generator(np.random.PCG64([self.seed, kind, number]))
+        return rng.integers(_FIRST, self.vocabulary, length)
+
 
 _DATA, _DONE = b"data:", b"[DONE]"
 _LINE_END = re.compile(rb"\r\n?|\n")
@@ -493,3 +532,71 @@ def require_httpx() -> None:
 
     if find_spec("httpx") is None:
         raise ScenarioError(_MISSING)
+
+
+REQUESTS, SCENARIO, RUN = "requests.csv", "scenario.yaml", "run.yaml"
+TRACE = {"vidur": "sent.csv", "mooncake": "sent.jsonl"}
+
+
+def write_run(
+    folder: Path, found: Sequence[Observed], scenario: Scenario, *, name: str, engine: str
+) -> None:
+    """Write the files that `mist validate` reads.
+
+    Common prefixes of prompts are kept if the workload is a trace of blocks (`mooncake`). Raises
+    ScenarioError if no request was answered.
+    """
+    answered = [each for each in found if not each.error]
+    if not answered:
+        first = next((each.error for each in found), "none was sent")
+        raise ScenarioError(f"no request was answered, the first because: {first}")
+    answered.sort(key=lambda each: each.sent_at)
+    data: dict[str, Any] = yaml_text.parse(scenario.resolved(), SCENARIO)
+    form = (
+        "mooncake" if (data["workload"].get("trace") or {}).get("type") == "mooncake" else "vidur"
+    )
+    write_text(folder / TRACE[form], WRITERS[form](_rows(answered)))
+    write_text(folder / REQUESTS, _lines(answered))
+    write_text(folder / SCENARIO, _replay(data, form))
+    run = {
+        "name": name,
+        "engine": engine,
+        "provenance": f"observed by mist observe{_left_out(len(found) - len(answered))}",
+        "scenario": SCENARIO,
+        "requests": REQUESTS,
+        "starts_at": "arrival",
+    }
+    write_text(folder / RUN, yaml_text.dump(run))
+
+
+def _left_out(number: int) -> str:
+    return f"; {in_words(number, 'request')} without a whole answer left out" if number else ""
+
+
+def _rows(answered: Sequence[Observed]) -> Iterator[TraceRow]:
+    """Yield the requests with their sending times and the lengths of the answers."""
+    start = answered[0].sent_at
+    for each in answered:
+        tokens = each.request.num_prompt_tokens
+        content = leading(each.request.content, tokens)
+        yield TraceRow(tokens, each.num_output_tokens, each.sent_at - start, content=content)
+
+
+def _lines(answered: Sequence[Observed]) -> Iterator[str]:
+    yield "request_id,ttft,tpot,e2el\n"
+    for number, each in enumerate(answered):
+        tpot = "" if each.tpot is None else repr(each.tpot)
+        yield f"{number},{each.ttft!r},{tpot},{each.e2el!r}\n"
+
+
+def _replay(data: dict[str, Any], form: str) -> str:
+    """Return the scenario with the sent requests as its workload. form: of the trace file."""
+    workload = data["workload"]
+    size = (workload.get("trace") or {}).get("hash_block_size")
+    for key in ("lengths", "max_concurrency", "max_tokens"):
+        workload.pop(key, None)
+    workload["trace"] = {"type": form, "path": TRACE[form]}
+    if form == "mooncake":
+        workload["trace"]["hash_block_size"] = size
+    workload["arrivals"] = {"type": "trace"}
+    return yaml_text.dump(data)

@@ -1,0 +1,629 @@
+"""Memory below the GPU that KV blocks are kept in and loaded from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import insort
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from typing import ClassVar, Literal, NamedTuple, get_args
+
+from mist_sim.clients.kv_cache.block_pool import BlockPool
+from mist_sim.clients.kv_cache.manager import Ahead
+from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
+from mist_sim.clients.prefixes.prefix_cache import Chain, PrefixCache
+from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.views import ContentWatcher
+from mist_sim.errors import ScenarioError
+
+Eviction = Literal["lru", "lfu", "fifo"]
+"""Which block goes first: the least recently used, the least often used, the first to come."""
+
+EVICTIONS: tuple[str, ...] = get_args(Eviction)
+
+
+class Rank(NamedTuple):
+    """Rank of a block in the order of eviction; the smallest is evicted first.
+
+    num_uses: uses since it was written; 0 if the order ignores uses. used_at: a clock of uses.
+    """
+
+    num_uses: int
+    used_at: int
+
+
+class Segment:
+    """Blocks of an id at positions [start, end), used one after the other, the last one first."""
+
+    __slots__ = ("end", "key", "rank", "start")
+
+    def __init__(self, key: Hashable, start: int, end: int, rank: Rank) -> None:
+        self.key = key
+        self.start = start
+        self.end = end
+        self.rank = rank
+
+
+def _start(segment: Segment) -> int:
+    return segment.start
+
+
+class UseOrder:
+    """Blocks in order of eviction.
+
+    `lru`: the least recently used one first. `lfu`: the one with the fewest uses since it was
+    written, ties by least recent use. `fifo`: the one written first. Of blocks used together, the
+    last one.
+
+    num_blocks: number of blocks.
+    """
+
+    def __init__(self, eviction: Eviction = "lru") -> None:
+        self.num_blocks = 0
+        self._counts = eviction == "lfu"
+        self._keeps_rank = eviction == "fifo"
+        self._of: dict[Hashable, list[Segment]] = {}  # by position
+        # (rank, -end, number, segment); entries of changed segments are dropped lazily
+        self._heap: list[tuple[Rank, int, int, Segment]] = []
+        self._num_pushed = 0
+        self._latest: Segment | None = None
+        self._num_uses = 0
+
+    def run_end(self, key: Hashable, start: int, end: int) -> int:
+        """Return up to where, at most `end`, all blocks of an id are there from `start` on."""
+        for segment in self._of.get(key, ()):
+            if segment.start <= start < segment.end:
+                start = segment.end
+        return min(start, end)
+
+    def last_part(self, key: Hashable, start: int, end: int) -> tuple[int, bool]:
+        """Return the beginning of the last part of [start, end), and whether it is there.
+
+        The blocks of a part are all in one segment, or all missing.
+        """
+        for segment in reversed(self._of.get(key, ())):
+            if segment.end < end:
+                return max(start, segment.end), False
+            if segment.start < end:
+                return max(start, segment.start), True
+        return start, False
+
+    def use(self, key: Hashable, start: int, end: int) -> None:
+        """Note that a part which is there is used now."""
+        if not self._keeps_rank:
+            rank = self.take_out(key, start, end)
+            self.add(key, start, end, rank.num_uses + self._counts)
+
+    def take_out(self, key: Hashable, start: int, end: int) -> Rank:
+        """Take out a part which is there; return its rank, with which it may come back."""
+        segment = next(each for each in self._of[key] if each.start <= start < each.end)
+        self._of[key].remove(segment)
+        self.num_blocks -= segment.end - segment.start
+        for first, last in ((segment.start, start), (end, segment.end)):
+            if first < last:
+                self._keep(Segment(key, first, last, segment.rank))
+        if self._latest is segment:
+            self._latest = None
+        segment.start = segment.end = -1  # the heap's entry is outdated
+        return segment.rank
+
+    def put_back(self, key: Hashable, start: int, end: int, rank: Rank) -> None:
+        """Add a part that was taken out, as used now, though that counts as no use."""
+        if self._keeps_rank:
+            self._keep(Segment(key, start, end, rank))
+        else:
+            self.add(key, start, end, rank.num_uses)
+
+    def add(self, key: Hashable, start: int, end: int, num_uses: int | None = None) -> None:
+        """Add a part, which is not there, as used now. num_uses: as of `Rank`; None: it is new."""
+        uses = int(self._counts) if num_uses is None else num_uses
+        latest = self._latest
+        is_next = latest is not None and latest.key == key and latest.start == end
+        if is_next and latest is not None and latest.rank.num_uses == uses:
+            latest.start = start
+            self.num_blocks += end - start
+            return
+        self._num_uses += 1
+        self._latest = Segment(key, start, end, Rank(uses, self._num_uses))
+        self._keep(self._latest)
+
+    def pop(self, most: int) -> tuple[Hashable, int, int]:
+        """Take out the blocks that go first, at most so many and all of one segment."""
+        heap = self._heap
+        while heap[0][1] != -heap[0][3].end:
+            heappop(heap)
+        segment = heappop(heap)[3]
+        end = segment.end
+        segment.end = start = max(segment.start, end - most)
+        self.num_blocks -= end - start
+        if start > segment.start:
+            self._push(segment)
+        else:
+            self._of[segment.key].remove(segment)
+            if self._latest is segment:
+                self._latest = None
+            if not self._of[segment.key]:
+                del self._of[segment.key]
+        return segment.key, start, end
+
+    def _keep(self, segment: Segment) -> None:
+        insort(self._of.setdefault(segment.key, []), segment, key=_start)
+        self._push(segment)
+        self.num_blocks += segment.end - segment.start
+
+    def _push(self, segment: Segment) -> None:
+        self._num_pushed += 1
+        heappush(self._heap, (segment.rank, -segment.end, self._num_pushed, segment))
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTier:
+    """A tier in blocks: its capacity, and the seconds of a load and of each block in it.
+
+    writes_back: whether it receives blocks that the tier above evicts, rather than all computed
+        ones.
+    at, read_bandwidth: its place in a network with a topology, and its largest read rate there,
+        bytes/s; None: as much as the links carry.
+    shared: whether engines share its content.
+    in_step: whether the step that admits a sequence waits for its blocks, and not the sequence.
+        Such a load has the link to itself: lanes that load at one time do not slow each other down.
+    """
+
+    name: str
+    num_blocks: int
+    latency: float
+    seconds_per_block: float
+    writes_back: bool = False
+    at: str = "host"
+    read_bandwidth: float | None = None
+    shared: bool = False
+    in_step: bool = False
+
+    def load_time(self, num_blocks: int) -> float:
+        """Return the seconds of a load of so many blocks that has the link to itself."""
+        return self.latency + num_blocks * self.seconds_per_block
+
+    def divided_by(self, num_lanes: int) -> CacheTier:
+        """Return the part of a lane, of so many that share the tier equally; a shared one is whole.
+
+        Raises ScenarioError when there is not a block for each.
+        """
+        if self.shared:
+            return self
+        if self.num_blocks < num_lanes:
+            raise ScenarioError(
+                f"tier {self.name} has {self.num_blocks} blocks, less than one for each of "
+                f"{num_lanes} lanes (pipeline_parallel_size); raise its capacity"
+            )
+        return replace(self, num_blocks=self.num_blocks // num_lanes)
+
+
+Spans = Sequence[tuple[Hashable, int]]
+"""Ids, each with the position behind its last block, as in `Chain.spans`."""
+
+Evicted = Callable[[Hashable, int, int], None]
+"""Takes an id and the positions [start, end) of blocks that a tier gave up, the last one first."""
+
+
+class TierStore(ABC):
+    """The blocks of a lane in a tier, least recently used first.
+
+    below: receives the blocks that the tier evicts; None: they are lost.
+    """
+
+    def __init__(self, tier: CacheTier, below: Evicted | None) -> None:
+        self.tier = tier
+        self.below = below
+
+    @abstractmethod
+    def reach(self, spans: Spans, start: int, end: int) -> int:
+        """Return the end of the blocks held without a gap from `start` on, at most `end`."""
+
+    @abstractmethod
+    def use(self, spans: Spans, num_blocks: int) -> None:
+        """Note that a sequence uses the first blocks: it is admitted with them, or loads them."""
+
+    @abstractmethod
+    def compute(self, spans: Spans, num_blocks: int) -> None:
+        """Note that the first blocks of a sequence are computed and in the cache above."""
+
+    @abstractmethod
+    def fill(self, num_blocks: int) -> None:
+        """Note computed blocks that no other request will look up."""
+
+
+class WriteThroughStore(TierStore):
+    """Keeps computed blocks: every sequence's blocks from the first one on.
+
+    content: its content, if shared with others.
+    """
+
+    def __init__(
+        self, tier: CacheTier, below: Evicted | None, content: PrefixCache | None = None
+    ) -> None:
+        super().__init__(tier, below)
+        self.cache = PrefixCache(tier.num_blocks, below) if content is None else content
+
+    def reach(self, spans: Spans, start: int, end: int) -> int:
+        """Return the end of the first blocks that it has without a gap; `start` at least."""
+        return max(start, self.cache.find(_chain(spans), end).num_found)
+
+    def use(self, spans: Spans, num_blocks: int) -> None:
+        """Keep the blocks as the latest used, the first one last of all."""
+        self.compute(spans, num_blocks)
+
+    def compute(self, spans: Spans, num_blocks: int) -> None:
+        """Keep the blocks as `use` does; of more than the tier holds, the first ones."""
+        num_blocks = min(num_blocks, self.tier.num_blocks)
+        chain = _chain(spans)
+        num_found = self.cache.find(chain, num_blocks).num_found
+        self.cache.hold(chain, num_found)
+        self.cache.evict(num_blocks - num_found)
+        self.cache.enter(chain, num_blocks)
+        self.cache.release(chain)
+
+    def fill(self, num_blocks: int) -> None:
+        """Queue the blocks, which push out older ones; each may go at any time."""
+        num_blocks = min(num_blocks, self.tier.num_blocks)
+        if num_blocks > 0:
+            self.cache.evict(num_blocks)
+            self.cache.queue.append(None, num_blocks)
+
+
+class OrderedStore(TierStore):
+    """Blocks of any positions, in the order in which they are given up."""
+
+    def __init__(self, tier: CacheTier, below: Evicted | None, eviction: Eviction = "lru") -> None:
+        super().__init__(tier, below)
+        self._order = UseOrder(eviction)
+
+    def reach(self, spans: Spans, start: int, end: int) -> int:
+        """Return the position of the first missing block; the tier above may begin anywhere."""
+        for key, span_end in spans:
+            last = min(span_end, end)
+            if start < last:
+                start = self._order.run_end(key, start, last)
+                if start < last:
+                    break
+        return start
+
+    def use(self, spans: Spans, num_blocks: int) -> None:
+        """Mark the blocks that are there as used latest, the first one last of all."""
+        for key, start, end, is_there in parts_of(self._order, spans, num_blocks):
+            if is_there:
+                self._order.use(key, start, end)
+
+
+class WriteBackStore(OrderedStore):
+    """Keeps blocks that the tier above evicted."""
+
+    def compute(self, spans: Spans, num_blocks: int) -> None:
+        """They are written when the tier above gives them up."""
+
+    def fill(self, num_blocks: int) -> None:
+        """They are not written."""
+
+    def take(self, key: Hashable, start: int, end: int) -> None:
+        """Keep blocks as the latest used, each in the place of the least recently used one."""
+        order, capacity = self._order, self.tier.num_blocks
+        while start < end:
+            part, is_there = order.last_part(key, start, end)
+            if is_there:
+                order.use(key, part, end)
+                end = part
+                continue
+            num_blocks = end - part
+            if order.num_blocks < capacity:
+                num_blocks = min(num_blocks, capacity - order.num_blocks)
+            else:
+                lost, first, last = order.pop(num_blocks)
+                num_blocks = last - first
+                if self.below is not None:
+                    self.below(lost, first, last)
+            order.add(key, end - num_blocks, end)
+            end -= num_blocks
+
+
+def parts_of(
+    order: UseOrder, spans: Spans, num_blocks: int
+) -> Iterator[tuple[Hashable, int, int, bool]]:
+    """Yield the first blocks of spans in parts, the last one first: id, [start, end), is it there.
+
+    A stored part lies within one segment. It may be used, or taken out, before the next one.
+    """
+    starts = [0, *(end for _, end in spans)]
+    for (key, span_end), start in reversed(list(zip(spans, starts, strict=False))):
+        end = min(span_end, num_blocks)
+        while start < end:
+            part, is_there = order.last_part(key, start, end)
+            yield key, part, end, is_there
+            end = part
+
+
+def found_in(
+    stores: Sequence[TierStore], spans: Spans, start: int, end: int
+) -> tuple[list[int], int]:
+    """Return how many of the blocks [start, end) come from each store, the nearest first.
+
+    From `start` on, blocks come from the nearest store that has the next one, up to its first
+    missing block; then the search repeats. Also returns the store of the last block.
+    """
+    counts = [0] * len(stores)
+    number = last = 0
+    while number < len(stores):
+        reached = stores[number].reach(spans, start, end)
+        if reached > start:
+            counts[number] += reached - start
+            start, number, last = reached, 0, number
+        else:
+            number += 1
+    return counts, last
+
+
+def _chain(spans: Spans) -> Chain:
+    """Return a chain of spans that holds no blocks."""
+    chain = Chain((), 1)
+    chain.spans = list(spans)
+    return chain
+
+
+def stores_of(
+    tiers: Sequence[CacheTier],
+    content: Callable[[CacheTier], PrefixCache],
+) -> list[TierStore]:
+    """Return the stores of tiers, each evicting into the next one below.
+
+    content: returns the content of a shared tier.
+    """
+    stores: list[TierStore] = []
+    for tier in reversed(tiers):
+        below = taken_by(stores)
+        if tier.writes_back:
+            stores.insert(0, WriteBackStore(tier, below))
+        else:
+            shared = content(tier) if tier.shared else None
+            stores.insert(0, WriteThroughStore(tier, below, shared))
+    return stores
+
+
+def taken_by(stores: list[TierStore]) -> Evicted | None:
+    """Return the store that receives blocks evicted above the given ones, if any."""
+    return stores[0].take if stores and isinstance(stores[0], WriteBackStore) else None
+
+
+class SharedTiers:
+    """The contents of the shared tiers of one run, by name."""
+
+    def __init__(self) -> None:
+        self._contents: dict[str, PrefixCache] = {}
+
+    def content(self, tier: CacheTier) -> PrefixCache:
+        """Return the content of a shared tier, one object for all its users; empty at first."""
+        if tier.name not in self._contents:
+            self._contents[tier.name] = PrefixCache(tier.num_blocks)
+        return self._contents[tier.name]
+
+
+class TieredManager(PrefixCachingManager):
+    """A prefix cache whose blocks are also written to tiers below.
+
+    Write-through: a block is written when it enters the cache, the other full blocks of a sequence
+        when it leaves. Write-back: a block is written when the tier above, or the GPU, evicts it.
+        Writes use the other direction of a link and delay nothing. A tier evicts its least recently
+        used block: a block is used when it is written or a sequence with it is admitted; in a
+        write-back tier also when it is loaded.
+
+    A sequence whose blocks lie in tiers takes memory for them, waits for the load, and is admitted
+    before all others; or the step that admits it waits for the load. From its turn on other
+    sequences find the loaded blocks, too. A sequence given up before leaves nothing in the cache.
+    Blocks of an answer are written to tiers when the sequence leaves.
+
+    A shared tier gets a prompt's blocks when all of them are computed (`publish`), and the others
+    when the sequence leaves: blocks of a step in flight are not visible to other engines.
+
+    content: returns the content of a shared tier.
+    takes_all: whether sequences take memory for all of their tokens at once.
+    """
+
+    looks_ahead: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        tiers: Sequence[CacheTier],
+        num_recomputed: int = 0,
+        *,
+        uncached_first: bool = False,
+        content: Callable[[CacheTier], PrefixCache] | None = None,
+    ) -> None:
+        super().__init__(pool, num_recomputed, uncached_first=uncached_first)
+        self.takes_all = False
+        self.stores = stores_of(tiers, content or SharedTiers().content)
+        self._own = [store for store in self.stores if not store.tier.shared]
+        self._shared = [store for store in self.stores if store.tier.shared]
+        self.publishes = bool(self._shared)
+        self.in_step = any(tier.in_step for tier in tiers)
+        self.tiers = self
+        self.cache.on_evict = taken_by(self.stores)
+        if self.cache.on_evict is not None:
+            self.cache.enter_copies = self._enter_copies
+
+    def missing(self, sequence: SequenceState) -> list[int]:
+        """Blocks to load from each tier.
+
+        After the cached blocks, each comes from the nearest tier that has it, in runs: a tier gives
+        blocks up to its first missing one. Found blocks that will be recomputed are not loaded.
+        """
+        chain = sequence.chain
+        if chain is None or chain.num_loaded:
+            return []
+        most = self._most_found(sequence)
+        reached = self._find(sequence, chain).num_cached
+        counts, last = found_in(self.stores, chain.spans, reached, most)
+        counts[last] -= min(counts[last], self.num_recomputed)
+        return counts if any(counts) else []
+
+    def start_load(self, sequence: SequenceState) -> list[tuple[str, int]]:
+        """Admit a waiting sequence that has blocks in lower tiers; return how many in which."""
+        counts = self.missing(sequence)
+        chain = sequence.chain
+        if counts and chain is not None:
+            num_found = self._find(sequence, chain).num_cached
+            # the loaded blocks are behind all of these
+            chain.found = self.cache.find(chain, num_found)
+            self.admit(sequence, None if self.takes_all else sum(counts) * self.pool.block_size)
+            chain.num_loaded = num_found + sum(counts)
+            for store in self.stores:
+                if store.tier.writes_back:
+                    store.use(chain.spans, chain.num_loaded)
+        return [(store.tier.name, n) for store, n in zip(self.stores, counts, strict=False) if n]
+
+    def load_time(self, loads: list[tuple[str, int]]) -> float:
+        """Return the sum of the tiers' latencies and of the time of each block, in seconds."""
+        tiers = {store.tier.name: store.tier for store in self.stores}
+        return sum(tiers[name].load_time(num_blocks) for name, num_blocks in loads)
+
+    def end_load(self, sequence: SequenceState) -> None:
+        """Let others find the loaded blocks of a sequence."""
+        if sequence.chain is not None:
+            self.compute(sequence, sequence.chain.num_loaded * self.pool.block_size)
+
+    def num_first_tokens(self, sequence: SequenceState, first_piece: int) -> int:
+        """Tokens that get blocks first: where some are to be loaded, these."""
+        chain = sequence.chain
+        if chain is not None and (counts := self.missing(sequence)):
+            here = (self._find(sequence, chain).num_cached + sum(counts)) * self.pool.block_size
+            return min(sequence.num_tokens, here + first_piece) if self.in_step else here
+        return super().num_first_tokens(sequence, first_piece)
+
+    def num_reserved(self, sequence: SequenceState) -> int:
+        """Blocks of a sequence that has its load, or waits for it."""
+        if self.takes_all or sequence.chain is None:
+            return self.pool.blocks_for(sequence.num_tokens)
+        return sequence.chain.num_loaded
+
+    def steps_until_gain(self, sequence: SequenceState) -> int | None:
+        """None once its entries are loaded: it holds its blocks already."""
+        if sequence.chain is not None and sequence.chain.num_loaded:
+            return None
+        return super().steps_until_gain(sequence)
+
+    def num_cached_tokens(self, sequence: SequenceState) -> int:
+        """The loaded tokens if there are any, else those that the cache finds."""
+        if sequence.chain is not None and sequence.chain.num_loaded:
+            return sequence.chain.num_loaded * self.pool.block_size
+        return super().num_cached_tokens(sequence)
+
+    def num_prefix_tokens(self, probe: SequenceState, ahead: Ahead) -> int:
+        """Tokens found in the cache or in a tier."""
+        num_tokens = super().num_prefix_tokens(probe, ahead)
+        if probe.chain is not None and (counts := self.missing(probe)):
+            num_found = self._find(probe, probe.chain).num_cached
+            num_tokens = (num_found + sum(counts)) * self.pool.block_size
+        return num_tokens
+
+    def watch(self, watcher: ContentWatcher) -> bool:
+        """Refuse to tell a watcher, which would miss what the tiers have."""
+        return False  # blocks in a tier count as found too
+
+    def blocks_to_admit(self, sequence: SequenceState, num_tokens: int | None = None) -> int:
+        """Free blocks that an admission takes, beyond those that a load has already."""
+        if sequence.chain is None or not sequence.chain.num_loaded:
+            return super().blocks_to_admit(sequence, num_tokens)
+        if num_tokens is None:
+            num_tokens = sequence.num_tokens
+        return self.pool.blocks_for(num_tokens) - self.num_reserved(sequence)
+
+    def fewest_blocks_to_admit(
+        self, sequence: SequenceState, first_piece: int | None = None
+    ) -> int:
+        """0 for a loaded sequence, which has blocks; else as without tiers."""
+        if sequence.chain is not None and sequence.chain.num_loaded:
+            return 0
+        return super().fewest_blocks_to_admit(sequence, first_piece)
+
+    def admit(self, sequence: SequenceState, most_new: int | None = None) -> None:
+        """Give a sequence its blocks, loaded ones counted as computed, and store new ones below."""
+        chain = sequence.chain
+        if chain is None or not chain.num_loaded:
+            super().admit(sequence, most_new)
+        else:
+            num_blocks, num_loaded = self.num_reserved(sequence), chain.num_loaded
+            sequence.num_computed_tokens = num_here = num_loaded * self.pool.block_size
+            chain.num_loaded = 0
+            if not self.takes_all:
+                num_tokens = sequence.num_tokens
+                if most_new is not None:
+                    num_tokens = min(num_tokens, num_here + most_new)
+                self.grow(self.pool.blocks_for(num_tokens) - num_blocks)
+        if chain is not None:
+            for store in self._own:
+                store.use(chain.spans, chain.num_held)
+            for store in self._shared:
+                store.use(chain.spans, store.reach(chain.spans, 0, chain.num_held))
+
+    def publish(self, sequence: SequenceState) -> None:
+        """Write the blocks of a prompt to tiers that others share; all of them are computed."""
+        if sequence.chain is not None:
+            for store in self._shared:
+                store.compute(sequence.chain.spans, sequence.chain.num_held)
+
+    def abandon(self) -> None:
+        """Write nothing more to shared tiers: the content of this engine is lost."""
+        self._shared = []
+
+    def most_steps(self, limit: int) -> int:
+        """Return the steps, at most `limit`, after which blocks may be taken all at once.
+
+        1 while decodes fill copies of free blocks, which tiers get only without a copy.
+        """
+        return 1 if self.cache.on_evict is not None and self._fills_copies() else limit
+
+    def _fills_copies(self) -> bool:
+        """Tell whether a decode may fill a block of which a free copy is in the cache."""
+        chains = [each.chain for each in self.answers.writers if each.chain is not None]
+        return any(
+            entry.num_held < entry.num_cached and entry.end > chain.num_held
+            for chain in chains
+            for key, _ in chain.spans[chain.place :]
+            for entry in self.cache.copies(key)
+        )
+
+    def _enter_copies(self, key: Hashable) -> None:
+        """Enter the blocks of an id that decodes have filled by now."""
+        if self.answers:
+            self.answers.catch_up((key,))
+
+    def are_apart(self, several: Sequence[SequenceState]) -> bool:
+        """Whether there is one prompt at most; several write to the tiers one after the other."""
+        # written to the tiers in turn; each write may displace other blocks
+        return len(several) < 2 and super().are_apart(several)
+
+    def compute(self, sequence: SequenceState, num_tokens: int) -> None:
+        """Note computed tokens, and store the blocks that they fill in the tiers below."""
+        chain = sequence.chain
+        num_before = chain.num_held if chain is not None else 0
+        super().compute(sequence, num_tokens)
+        if chain is not None and chain.num_held > num_before:
+            self._store(chain)
+
+    def forget(self, sequence: SequenceState, num_blocks: int) -> None:
+        """Take back its blocks; none of them holds computed entries."""
+        sequence.num_computed_tokens = 0
+        super()._release(sequence.chain, num_blocks, 0)
+
+    def _release(self, chain: Chain | None, num_blocks: int, num_computed_tokens: int) -> None:
+        num_held = 0
+        if chain is not None:
+            num_held = chain.num_held
+            self._store(chain)
+            for store in self._shared:
+                store.compute(chain.spans, num_held)
+        for store in (*self._own, *self._shared):
+            store.fill(num_computed_tokens // self.pool.block_size - num_held)
+        super()._release(chain, num_blocks, num_computed_tokens)
+
+    def _store(self, chain: Chain) -> None:
+        for store in self._own:
+            store.compute(chain.spans, chain.num_held)

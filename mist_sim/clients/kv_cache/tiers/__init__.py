@@ -1,1 +1,0 @@
-"""Memory below the GPU that KV blocks are kept in and loaded from."""

@@ -1,1 +1,0 @@
-"""Tables of results, the folder of a run, and how findings are saved."""

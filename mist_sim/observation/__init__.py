@@ -1,1 +1,0 @@
-"""A live server under a workload of ours: its requests are sent, timed, and kept for `validate`."""

@@ -1,1 +1,0 @@
-"""Provisioning of bundles: how many attention workers an FFN worker feeds (AFD)."""
