@@ -105,7 +105,7 @@ def starred(figure: str, better: Better, cases: Sequence[Ranked]) -> list[str]:
     """Return the names of those with the best value of a figure; empty if not certain."""
     if figure in _GOODPUTS:
         best = _most(figure, cases)
-        if best is None or rivals(best, figure, cases) or _without_error(cases):
+        if best is None or rivals(best, figure, cases) or without_error(cases):
             return []
         return [best.name, *(case.name for case in _equals(best, figure, cases))]
     at_goodput = "_at_goodput" in figure
@@ -187,7 +187,7 @@ def _errors(best: Ranked, second: Ranked, unknown: Sequence[str]) -> str:
         for case, (low, high) in zip((best, second), filter(None, ends), strict=True)
     )
     if ends[0][0] >= ends[1][1]:
-        return f"even with the expected errors of the step times ({told})"
+        return f"sure, even with the expected errors of the step times ({told})"
     return (
         f"not sure if the step times of the two are off differently, since the lead is within "
         f"their expected errors ({told})"
@@ -232,10 +232,13 @@ def lowest(case: Ranked, figure: str) -> float:
     return _scaled(case, figure)[0]
 
 
-def sentence(cases: Sequence[Ranked], *, is_stopped: bool = False) -> str:
+def sentence(
+    cases: Sequence[Ranked], *, is_stopped: bool = False, among: Sequence[Ranked] = ()
+) -> str:
     """Return the winner, with margin and certainty, or why there is none; empty: no limits.
 
-    is_stopped: the comparison was stopped; goodputs are only bounded.
+    is_stopped: the comparison was stopped; goodputs are only bounded. among: all compared, if that
+    is more: nothing is sure where the error of one of them is not known.
     """
     searched = [case for case in cases if case.interval is not None]
     judged = searched or [case for case in cases if case.keeps is not None]
@@ -243,7 +246,11 @@ def sentence(cases: Sequence[Ranked], *, is_stopped: bool = False) -> str:
         return f"Stopped before the goodputs were known: {', '.join(map(_with_interval, judged))}."
     if not judged:
         return ""
-    told = _of_goodput(judged) if searched else _of_kept(judged, is_stopped=is_stopped)
+    told = (
+        _of_goodput(judged, without_error(among or judged))
+        if searched
+        else _of_kept(judged, is_stopped=is_stopped)
+    )
     failed = [case.name for case in cases if case not in judged]
     return f"{told} Not judged: {listed(failed)}." if failed else told
 
@@ -266,7 +273,7 @@ def _of_kept(cases: Sequence[Ranked], *, is_stopped: bool) -> str:
     return sentence_of_kept(kept, where=" at this rate", otherwise=otherwise)
 
 
-def _of_goodput(cases: Sequence[Ranked]) -> str:
+def _of_goodput(cases: Sequence[Ranked], unknown: Sequence[str]) -> str:
     best = _most("goodput", cases)
     if any(case.is_open for case in cases):
         return _of_open([case for case in cases if case.is_open], best)
@@ -293,7 +300,6 @@ def _of_goodput(cases: Sequence[Ranked]) -> str:
         return f"{_with_interval(best)} serves more than {told}{why}."
     if not others:
         return f"{best.name} alone attains a rate: {best.figures['goodput']:.4g} /s{why}."
-    unknown = _without_error(cases)
     if equals := _equals(best, "goodput", cases):
         others = [case for case in others if case not in equals]
         return f"{_of_equals(best, equals, others, unknown)}{why}."
@@ -330,7 +336,7 @@ def _of_second(best: Ranked, second: Ranked, unknown: Sequence[str]) -> str:
         )
     return (
         f"{_with_interval(best)} serves most, {gain} more than {_with_interval(second)}: "
-        f"{_by_intervals(best, second, is_known=not unknown)}; {_errors(best, second, unknown)}"
+        f"{_by_intervals(best, second)}; {_errors(best, second, unknown)}"
     )
 
 
@@ -341,32 +347,24 @@ def _of_equals(
     tolerance = 100 * equals[0].beside.tolerance if equals[0].beside else 0.0
     names = " and ".join(case.name for case in equals)
     verb = "serves" if len(equals) == 1 else "serve"
-    more, sure = "", "" if unknown else ": sure"
+    equal = f"{names} {verb} as much, within {tolerance:g} % (95 %), by runs of the same requests"
     if others:
         second = max(others, key=lambda case: case.figures["goodput"])
-        percent = 100 * (best.figures["goodput"] / second.figures["goodput"] - 1)
-        most = "up to " if second.is_coarse else ""
-        more = f", {most}{percent:.0f} % more than {_with_interval(second)}"
-    return (
-        f"{_with_interval(best)} serves most{more}; {names} {verb} as much, within "
-        f"{tolerance:g} %{sure} (95 %), by runs of the same requests; "
-        f"{_errors(best, equals[0], unknown)}"
-    )
+        return f"{_of_second(best, second, unknown)}; {equal}"
+    return f"{_with_interval(best)} serves most; {equal}; {_errors(best, equals[0], unknown)}"
 
 
-def _by_intervals(best: Ranked, second: Ranked, *, is_known: bool) -> str:
+def _by_intervals(best: Ranked, second: Ranked) -> str:
     ends = best.interval or (0.0, 0.0), second.interval or (0.0, 0.0)
     if ends[0][0] >= ends[1][1]:
-        sure = "sure, since " if is_known else ""
-        return f"{sure}these 95 % intervals of the runs do not overlap"
-    sure = f"sure to within {100 * NEAR:.0f} %, since " if is_known else ""
+        return "these 95 % intervals of the runs do not overlap"
     return (
-        f"{sure}even at the ends of these 95 % intervals of the runs the second serves at most "
+        f"even at the ends of these 95 % intervals of the runs the second serves at most "
         f"{100 * NEAR:.0f} % more than the first"
     )
 
 
-def _without_error(cases: Iterable[Ranked]) -> list[str]:
+def without_error(cases: Iterable[Ranked]) -> list[str]:
     """Return the names of those with a limit for which the error of the step times is not known."""
     return [case.name for case in cases if not case.doubts.has_error]
 

@@ -16,7 +16,7 @@ from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.run_warnings import room_line
 from mist_sim.search.binding_result import MOST_TOLD, Binding, name_of
 from mist_sim.search.compared_case import Case, Form
-from mist_sim.search.ranking import sentence, starred
+from mist_sim.search.ranking import sentence, starred, without_error
 from mist_sim.search.slo_plane import SloPlane
 
 
@@ -79,7 +79,8 @@ def _by_goodput(together: list[Case], apart: list[Case], plane: SloPlane | None)
     """Return the answer by who serves more."""
     one, two = best_of_form(together, "together"), best_of_form(apart, "apart")
     of_each = [*([one] if one else together), *([two] if two else apart)]
-    told = sentence([case.ranked for case in of_each])
+    every = [case.ranked for case in (*together, *apart)]
+    told = sentence([case.ranked for case in of_each], among=every)
     names = one.name if one else "", two.name if two else ""
     if any(case.ranked.is_open or case.ranked.is_undecided for case in of_each):
         return Split("undecided", told, *names)
@@ -87,7 +88,8 @@ def _by_goodput(together: list[Case], apart: list[Case], plane: SloPlane | None)
         return Split("undecided", told, *names)
     if one is None or two is None:
         return Split("yes" if one is None else "no", told, *names)
-    stars = starred("goodput", "more", [one.ranked, two.ranked])
+    is_known = not without_error(every)
+    stars = starred("goodput", "more", [one.ranked, two.ranked]) if is_known else []
     if len(stars) != 1:
         return Split("no" if stars else "undecided", told, *names)
     wins, loses = (two, one) if stars == [two.name] else (one, two)

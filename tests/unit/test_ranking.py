@@ -30,8 +30,8 @@ def test_intervals_that_do_not_meet_are_sure():
     assert starred("goodput", "more", [APART, TOGETHER]) == ["apart"]
     assert starred("goodput_per_gpu", "more", [APART, TOGETHER]) == ["apart"]
     assert sentence([APART, TOGETHER]) == (
-        "apart (90 /s, 88 to 92) serves most, 29 % more than together (70 /s, 68 to 73): sure, "
-        "since these 95 % intervals of the runs do not overlap; errors of the step times, which "
+        "apart (90 /s, 88 to 92) serves most, 29 % more than together (70 /s, 68 to 73): "
+        "these 95 % intervals of the runs do not overlap; errors of the step times, which "
         "may differ between GPUs and models, are not in them; TPOT is the first to miss beyond."
     )
 
@@ -39,7 +39,7 @@ def test_intervals_that_do_not_meet_are_sure():
 @pytest.mark.parametrize(
     ("ends", "words"),
     [
-        (((85.0, 95.0), (60.0, 80.0)), "even with the expected errors"),
+        (((85.0, 95.0), (60.0, 80.0)), "; sure, even with the expected errors"),
         (((70.0, 95.0), (60.0, 80.0)), "not sure if the step times"),
     ],
 )
@@ -163,12 +163,12 @@ def test_designs_that_surely_serve_as_much_share_the_star():
     cases = [TOGETHER, near, APART]
     assert starred("goodput", "more", cases) == ["apart", "near"]
     assert sentence(cases).startswith(
-        "apart (90 /s, 88 to 92) serves most, 29 % more than together (70 /s, 68 to 73); near "
-        "serves as much, within 2 %: sure (95 %), by runs of the same requests; errors of"
+        sentence([TOGETHER, APART]).removesuffix("; TPOT is the first to miss beyond.")
     )
+    assert "; near serves as much, within 2 % (95 %), by runs of the same" in sentence(cases)
     twin = beside(APART._replace(name="twin"), not_more=True, not_less=True)
     assert starred("goodput", "more", [APART, twin]) == ["apart", "twin"]
-    both = "serves most; near and twin serve as much, within 2 %: sure (95 %)"
+    both = "serves most; near and twin serve as much, within 2 % (95 %)"
     assert both in sentence([APART, near, twin])
 
 

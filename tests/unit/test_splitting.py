@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, nan
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from mist_sim.search.binding_result import Binding
 from mist_sim.search.compared_case import Case, form_of
 from mist_sim.search.comparison import compare
 from mist_sim.search.goodput import GoodputOptions
+from mist_sim.search.ranking import Beside, sentence
 from mist_sim.search.slo_plane import SloPlane
 from mist_sim.search.splitting import losers, split_of
 from mist_sim.search.verdicts.request_times import RequestTimes, Target
@@ -219,3 +221,20 @@ def test_with_why_the_best_of_the_other_form_is_taken_apart():
 def test_without_limits_nobody_loses(overrides):
     with pytest.raises(ScenarioError, match="why must be False without limits and without"):
         compare(both(overrides), why=True, jobs=1)
+
+
+@pytest.mark.parametrize(("high", "sure"), [(72.0, "; sure, even"), (80.0, "; not sure if")])
+def test_verdict_and_split_say_the_same_of_the_winner(high, sure):
+    """Also where another design serves as much as the winner."""
+    two, twin, one = (
+        case(name, 1.0, 1.0, 1.0, goodput=served(rate, rate - 1, rate + 1, error_interval=off))
+        for name, rate, off in [
+            ("2 prefill", 77.0, (75.0, 79.0)),
+            ("1 prefill", 76.5, (74.5, 79.0)),
+            ("together", 70.0, (68.0, high)),
+        ]
+    )
+    twin = replace(twin, beside=Beside(two.name, 0.04, not_more=True, not_less=True))
+    told = sentence([each.ranked for each in (one, two, twin)])
+    assert told.startswith(split_of([one, two, twin]).sentence.partition("; TPOT")[0])
+    assert sure in told
