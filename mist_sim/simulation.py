@@ -53,6 +53,7 @@ from mist_sim.simulation_rules import (
     check_lives,
     check_routers,
     check_search,
+    idle_warnings,
     named_router,
     too_small_warnings,
     without_price,
@@ -250,11 +251,17 @@ class Simulation:
             step_limits=[self._step_limits(client) for client in self.clients],
             known_warnings=(
                 *too_small_warnings(recorder, self.clients),
+                *self._idle(recorder),
                 *never_came,
                 *self._warnings(assumed),
             ),
             presenter=RUN,
         )
+
+    def _idle(self, recorder: ColumnRecorder) -> Iterator[ResultWarning]:
+        """Yield a warning for each group of clients that its router leaves idle."""
+        if self.lifecycle is None:  # clients that are away have no visits
+            yield from idle_warnings(recorder, self.clients, {"": self.router, **self.routers})
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
-from numpy import isin
+from numpy import bincount, isin
 
 from mist_sim.clients import Client
 from mist_sim.clients.kv_cache.capacity import gib
@@ -16,7 +16,7 @@ from mist_sim.clients.rules import check_shared_parts, check_shared_tiers
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Stage
-from mist_sim.core.result_warnings import NO_PRICE, TOO_SMALL, ResultWarning
+from mist_sim.core.result_warnings import IDLE_REPLICAS, NO_PRICE, TOO_SMALL, ResultWarning
 from mist_sim.errors import ScenarioError, brief, did_you_mean, in_words, listed
 from mist_sim.hand_over_rules import check_hand_overs
 from mist_sim.hardware.gpu_group import num_gpus, without_watts
@@ -26,8 +26,11 @@ from mist_sim.metrics.spending import gpu_prices
 from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
 from mist_sim.routers import ROUTERS, Router
+from mist_sim.routers.load import LoadBound
 from mist_sim.stages import Decode, Prefill
 
+_ENOUGH = 100  # visits of a group from which on a router that leaves clients idle is named
+_ALL_BUT, _NONE = 0.9, 0.01  # shares of the visits: of the busiest client, and of the idlest
 _EXCEED = re.compile("exceed .*KV cache|in max_model_len")  # reasons against requests
 
 
@@ -216,6 +219,40 @@ def too_small_warnings(
             found.setdefault(pool.num_blocks, []).append((client, int(rows.sum()), longest))
     for told in found.values():
         yield ResultWarning(TOO_SMALL, _too_small(told))
+
+
+def idle_warnings(
+    recorder: ColumnRecorder, clients: Iterable[Client], routers: Mapping[str, Router]
+) -> Iterator[ResultWarning]:
+    """Yield a warning for each group of clients alike of which one has all but all visits.
+
+    routers: by kind of stage; "": of all others.
+    """
+    visits = bincount(recorder.visits.columns()["client_id"], minlength=1)
+    groups: dict[tuple[Any, ...], list[tuple[int, str]]] = {}
+    for number, client in enumerate(clients):
+        traits = client.traits
+        times = int(visits[number]) if number < len(visits) else 0
+        key = traits.serves, traits.role, traits.model
+        groups.setdefault(key, []).append((times, client.name))
+    for (serves, *_), found in groups.items():
+        total, most, least = sum(times for times, _ in found), max(found), min(found)
+        if total < _ENOUGH or most[0] <= _ALL_BUT * total or least[0] > _NONE * total:
+            continue
+        router = next((routers[kind] for kind in serves if kind in routers), routers[""])
+        known = (name for name, cls in ROUTERS.loaded().items() if type(router) is cls)
+        name, advice = next(known, type(router).__name__), "take one that looks at load"
+        if isinstance(router, LoadBound):
+            advice = (
+                f"lower balance_abs_threshold ({router.balance_abs_threshold:g}) and "
+                f"balance_rel_threshold ({router.balance_rel_threshold:g}), or {advice}"
+            )
+        yield ResultWarning(
+            IDLE_REPLICAS,
+            f"The router {name} sends {most[0]:,} of {total:,} visits to {most[1]}, and "
+            f"{least[0]:,} to {least[1]}, of {len(found)} clients alike: {advice}, such as "
+            "least_outstanding.",
+        )
 
 
 def _too_small(told: Sequence[tuple[LaidOutClient, int, int]]) -> str:

@@ -304,6 +304,9 @@ OWN = {
     "acceptance_rate: [0.7, 0.5]}'": {"draft rates", "draft head"},
     "run one.yaml --set model=llama-3.1-70b --set clients.0.tensor_parallel_size=2 --set "
     "engine=vllm-0.14 --set workload.lengths.prompt.tokens=2000": {"too small", "between releases"},
+    "run pair.yaml --set router=prefix_affinity --set 'workload.lengths={type: prefix_repetition, "
+    "num_requests: 200, num_prefixes: 1, prefix_len: 600, suffix: {type: fixed, tokens: 100}, "
+    "output: {type: fixed, tokens: 10}}'": {"idle replicas"},
     "compare tight.yaml --designs --jobs 1": {"no room", "uneven"},
     "compare pair.yaml --designs --jobs 1": {"design"},
     "goodput one.yaml --as-is --rates 4:16 --jobs 1": {"all attained"},
