@@ -7,7 +7,7 @@ Su et al., "Seesaw: High-throughput LLM Inference via Model Re-sharding" (2025),
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal, NamedTuple, get_args
 
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.devices import GpuSpec
+from mist_sim.hardware.collectives import goes_by_host
+from mist_sim.hardware.devices import GpuSpec, HostSpec, Interconnect, bus_rate
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.models.spec import ModelSpec
 
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 
-Sum = Literal["ring", "host_shared"]
+Sum = Literal["ring", "host_shared", "host"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +47,11 @@ class Device:
     flops: FLOP/s. memory_bandwidth: bytes/s of its own memory. memory: bytes for weights and KV
         cache. link_bandwidth: bytes/s between two devices in one direction. host_bandwidth: bytes/s
         between it and the host's memory, in one direction.
-    all_reduce: "ring" (NVLink) or "host_shared" (PCIe: all devices sum through one host bridge).
-    Raises ValueError for figures that are not > 0, and an unknown all-reduce.
+    all_reduce: "ring" (NVLink), "host_shared" (PCIe: all devices sum through one host bridge), or
+        "host" (PCIe: as the host lets the cards, at the rate of simulated steps).
+    link: of the devices to one another, with "host" only.
+    Raises ValueError for figures that are not > 0, an unknown all-reduce, and "host" without `link`
+    or `link` without it.
     """
 
     name: str
@@ -57,25 +61,31 @@ class Device:
     link_bandwidth: float
     host_bandwidth: float
     all_reduce: Sum
+    link: Interconnect | None = None
 
     def __post_init__(self) -> None:
         for field in ("flops", "memory_bandwidth", "memory", "link_bandwidth", "host_bandwidth"):
             if not getattr(self, field) > 0:
                 raise ValueError(f"{field} must be > 0, got {getattr(self, field)}")
         if self.all_reduce not in get_args(Sum):
-            raise ValueError(f"all_reduce must be ring or host_shared, got {self.all_reduce}")
+            known = ", ".join(get_args(Sum))
+            raise ValueError(f"all_reduce must be one of {known}, got {self.all_reduce}")
+        if (self.all_reduce == "host") != (self.link is not None):
+            raise ValueError(f"link must be given with all_reduce host only, got {self.all_reduce}")
 
     def all_reduce_bandwidth(self, tensor_parallel_size: int) -> float:
         """Return B_ar(TP): bytes of a tensor over the seconds of its all-reduce; one device: inf.
 
         ring: every device sends 2 (n - 1) / n of the tensor over its own link.
-        host_shared: (n - 1) copies of the tensor pass one bridge.
+        host_shared: (n - 1) copies of the tensor pass one bridge. host: that of large tensors.
         Source: Seesaw section 3.1 for the definition, which leaves both models open; the volume of
         a ring is Patarasu and Yuan (2009), the other is a reading that gives figures 13 and 14.
         """
         n = tensor_parallel_size
         if n == 1:
             return inf
+        if self.link is not None:
+            return bus_rate(self.link, n) * n / (2 * (n - 1))
         passes = 2 * (n - 1) / n if self.all_reduce == "ring" else n - 1
         return self.link_bandwidth / passes
 
@@ -86,44 +96,61 @@ def device_of(
     gpu_memory_utilization: float = 0.9,
     link_bandwidth: float | None = None,
     host_bandwidth: float | None = None,
+    host: HostSpec | None = None,
 ) -> Device:
     """Return a GPU of the catalog in the terms of appendix A.
 
-    NVLink sums in a ring, anything else through the host, unless its entry says one of the two.
-    Both phases have the efficiencies of prefill: appendix A has one rate each.
+    Unless its entry says ring or host_shared, NVLink sums in a ring, and PCIe as a simulated engine
+    does in that host. With a `link_bandwidth`, the latter sum through one bridge of that rate. Both
+    phases have the efficiencies of prefill: appendix A has one rate each.
 
     gpu_memory_utilization: share of the memory for an engine (vLLM's name and default).
     link_bandwidth, host_bandwidth: bytes/s in one direction, overriding the GPU's entry.
-    Raises ScenarioError for bandwidths that are not > 0, and a share outside (0, 1].
+    host: of GPUs on PCIe; None: the cautious one that simulated engines have (`default_host`).
+    Raises ScenarioError for bandwidths that are not > 0, a share outside (0, 1], and a host without
+    effect.
     """
     link = gpu.interconnect
-    host = gpu.from_host if host_bandwidth is None else host_bandwidth
+    from_host = gpu.from_host if host_bandwidth is None else host_bandwidth
     wire = link.bandwidth if link_bandwidth is None else link_bandwidth
-    for name, value in (("link_bandwidth", wire), ("host_bandwidth", host)):
+    for name, value in (("link_bandwidth", wire), ("host_bandwidth", from_host)):
         if not value > 0:
             raise ScenarioError(f"{name} must be > 0 bytes/s, got {value:g}")
     if not 0 < gpu_memory_utilization <= 1:
         raise ScenarioError(
             f"gpu_memory_utilization must be in (0, 1], got {gpu_memory_utilization}"
         )
+    sums = _sum_of(link)
+    if host is not None:
+        if sums != "host" or link_bandwidth is not None:
+            why = "link_bandwidth" if sums == "host" else f"{gpu.name}, whose sums take no host"
+            raise ScenarioError(f"host must be left out with {why}, got {host.name}")
+        try:
+            link = replace(link, host=host)
+        except ValueError as error:
+            raise ScenarioError(f"{error}; these are of {gpu.name}") from None
+    if sums == "host" and link_bandwidth is not None:
+        sums = "host_shared"
     return Device(
         name=gpu.name,
         flops=gpu.prefill.mfu * gpu.flops["bf16"],
         memory_bandwidth=gpu.prefill.mbu * gpu.memory_bandwidth,
         memory=gpu_memory_utilization * gpu.memory,
         link_bandwidth=link.efficiency * wire,
-        host_bandwidth=host,
-        all_reduce=_sum_of(gpu),
+        host_bandwidth=from_host,
+        all_reduce=sums,
+        link=link if sums == "host" else None,
     )
 
 
-def _sum_of(gpu: GpuSpec) -> Sum:
+def _sum_of(link: Interconnect) -> Sum:
     """Return how devices sum: as the GPU's entry says, if appendix A knows that; or by the link."""
-    said = gpu.interconnect.all_reduce
     known: dict[str, Sum] = {"ring": "ring", "host_shared": "host_shared"}
-    if said in known:
-        return known[said]
-    return "ring" if gpu.interconnect.kind == "nvlink" else "host_shared"
+    if link.all_reduce in known:
+        return known[link.all_reduce]
+    if goes_by_host(link) and not link.bus_bandwidth:
+        return "host"
+    return "ring" if link.kind == "nvlink" else "host_shared"
 
 
 class Layout(NamedTuple):

@@ -28,6 +28,7 @@ from mist_sim.hardware.resharding import device_of as resharding_device_of
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario
+from mist_sim.scenario.engines.engine_hosts import host_of
 from mist_sim.scenario.loading import as_data
 from mist_sim.scenario.startable import startable
 from mist_sim.search.afd import BundleChoice, SlotLoad, best_bundles
@@ -759,7 +760,9 @@ def _pairs(fleet: Fleet, group: Group, lengths: Lengths) -> Sequence[PairTimes]:
     choices = rank_pairs(
         load_model(str(said["model"] or fleet.scenario.model)),
         resharding_device_of(
-            _gpu(said), gpu_memory_utilization=float(said["kv_cache"]["gpu_memory_utilization"])
+            _gpu(said),
+            gpu_memory_utilization=float(said["kv_cache"]["gpu_memory_utilization"]),
+            host=host_of(said["host"]) if said["host"] is not None else None,
         ),
         group.num_gpus,
         lengths,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError
+from mist_sim.hardware.devices import Interconnect, bus_rate, default_host
 from mist_sim.hardware.resharding import (
     Device,
     Layout,
@@ -272,9 +273,24 @@ class Choices(Findings):
     def warnings(self) -> tuple[ResultWarning, ...]:
         """How the times are found, and what layouts that stay are not given."""
         found = [ResultWarning(kinds.CLOSED_FORM, _CLOSED_FORM)]
+        if self.device.link is not None:
+            found.append(self._sums_over(self.device.link))
         if not self.options.piggyback:
             found.append(ResultWarning(kinds.CLOSED_FORM, _NO_PIGGYBACK))
         return tuple(found)
+
+    def _sums_over(self, link: Interconnect) -> ResultWarning:
+        """Return the host through which devices sum, with its rate."""
+        host, ranks = link.host or default_host(link), max(self.num_devices, 2)
+        rate = f"all-reduces of {ranks} GPUs reach {bus_rate(link, ranks) / 1e9:.2g} GB/s on it"
+        if link.host:
+            return ResultWarning(kinds.CLOSED_FORM, f"Host: {host.name}; {rate}.")
+        with_ = f" (rates of {host.measured_with})" if host.measured_with else ""
+        return ResultWarning(
+            kinds.ASSUMED_HOST,
+            f"Host of the GPUs assumed, as in simulated steps: {host.name}{with_}; {rate}. Say "
+            "yours with --host.",
+        )
 
     @property
     def data(self) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def test_a_plan_tries_it_when_it_is_named():
     )
     found = plan(asked(workload__arrivals={"type": "poisson", "rate": "1 /s"}), options, jobs=1)
     assert "in turn (Seesaw)" in str(found.summary["lines"])
-    assert layouts(found.scenario) == [(1, 4), (4, 1)]
+    assert layouts(found.scenario) == [(1, 4), (2, 2)]
     assert found.deployment.notes == ("vLLM has no engines that re-shard (Seesaw): no commands.",)
     assert "reshard" not in PlanOptions(gpus=("l4",)).designs
 

@@ -27,10 +27,16 @@ def reshard(
         metavar="RATE",
         help="Bandwidth of a GPU's link to the host, such as 16 GiB/s; by default the GPU's own.",
     ),
+    host: str | None = typer.Option(
+        None,
+        metavar="HOST",
+        help="Host of GPUs on PCIe, as clients.N.host has it; by default the slow one that "
+        "simulated engines assume.",
+    ),
     link_bandwidth: str | None = typer.Option(
         None,
         metavar="RATE",
-        help="Bandwidth of a GPU's link to the others; by default the GPU's own.",
+        help="Bandwidth of a GPU's link to the others, instead of the GPU's and its host's own.",
     ),
     gpu_memory_utilization: float = typer.Option(0.9, help="Share of the GPU memory to use."),
     piggyback: float = typer.Option(
@@ -45,7 +51,7 @@ def reshard(
     the paper's appendix A, beside layouts that stay. Nothing is simulated.
     """
     from mist_sim.cli.lists import whole_numbers
-    from mist_sim.hardware import load_gpu
+    from mist_sim.hardware import load_gpu, load_host
     from mist_sim.hardware.resharding import device_of
     from mist_sim.models import load_model
     from mist_sim.search.resharding import Lengths, PairOptions, rank_pairs
@@ -56,6 +62,7 @@ def reshard(
         gpu_memory_utilization=gpu_memory_utilization,
         link_bandwidth=BANDWIDTH.parse(link_bandwidth) if link_bandwidth else None,
         host_bandwidth=BANDWIDTH.parse(host_bandwidth) if host_bandwidth else None,
+        host=load_host(host) if host else None,
     )
     options = PairOptions(
         data_parallel_sizes=whole_numbers(dp, "--dp") if dp else None,
