@@ -385,6 +385,18 @@ def test_a_log_of_ones_own_is_read_by_the_names_of_its_columns(tmp_path):
     ]
 
 
+def test_calls_whose_client_left_are_counted(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text(
+        "timestamp,status,prompt_tokens,output_tokens\n0,200,9,8\n1,499,4,2\n2,503,1,0\n3,499,1,0\n"
+    )
+    source = CsvReader(path=str(path), skip="cancelled")
+    assert len(list(source.rows())) == 2
+    told = source.left_out.sentence("log.csv")
+    assert "2 of 4 rows: 2 without an answer" in told
+    assert "1 row of log.csv with status 499 (the client left) count" in told
+
+
 def test_a_log_of_ones_own_may_have_dates(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text(

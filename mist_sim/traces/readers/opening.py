@@ -57,13 +57,13 @@ class Faults:
     """What one reading of a file met beside the rows that it kept.
 
     skip: which rows are left out: `none`; `cancelled`, those without an answer; `bad`, all that
-    cannot be read. num_kept: rows read so far.
+    cannot be read. num_kept: rows read so far. num_cut: of those, rows whose client left.
     """
 
     def __init__(self, skip: Skip = "none") -> None:
         self._skip = skip
         self._kinds: dict[str, _Kind] = {}
-        self.num_kept = 0
+        self.num_kept = self.num_cut = 0
 
     def take(self, error: TraceError, rows: int = 1) -> None:
         """Count rows that cannot be read, or raise their error if such rows are not left out."""
@@ -100,16 +100,22 @@ class Faults:
         ]
 
     def sentence(self, path: str) -> str:
-        """Return in one line what was left out of a file; empty if nothing was."""
+        """Return in one line what was left out of a file, or cut short; empty if nothing was."""
+        cut = self.num_cut and (
+            f"{in_words(self.num_cut, 'row')} of {path} with status {CLIENT_LEFT} (the client "
+            "left) count as whole calls, with the tokens that they name: skip: cancelled leaves "
+            "out calls without an answer alone; remove the rows to leave them out."
+        )
         if not self._kinds:
-            return ""
+            return cut or ""
         rows = in_words(self.num_kept + self.num_left_out, "row")
         kinds = "; ".join(
             f"{each['rows']:,} {'' if each['why'] == _NO_ANSWER else 'since '}{each['why']} (first "
             f"in line {each['first_line']})"
             for each in self.data
         )
-        return f"Left out of {path}: {self.num_left_out:,} of {rows}: {kinds}."
+        told = f"Left out of {path}: {self.num_left_out:,} of {rows}: {kinds}."
+        return f"{told} {cut}" if cut else told
 
     def refusal(self, skip: Skip, end: TraceError | None) -> TraceError | None:
         """Return the error of a file: a line for each kind of fault, and what to do.
@@ -154,6 +160,9 @@ class Faults:
 def _leaves_out(skip: Skip, error: TraceError) -> bool:
     return skip == "bad" or (skip == "cancelled" and isinstance(error, UnansweredError))
 
+
+CLIENT_LEFT = "499"
+"""Status of a call whose client closed the connection, as nginx logs it."""
 
 _MAX_DIGITS = 15  # longer texts are garbage, not numbers
 

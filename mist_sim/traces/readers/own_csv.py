@@ -13,6 +13,7 @@ from mist_sim.errors import TraceError, brief
 from mist_sim.traces.base import TRACE_READERS, TraceRow
 from mist_sim.traces.readers.opening import (
     A_SECOND,
+    CLIENT_LEFT,
     Clock,
     Faults,
     FileReader,
@@ -36,6 +37,8 @@ class CsvReader(FileReader):
         2026-03-01T12:00:00.250Z.
     prompt_column, output_column: names of the columns with numbers of tokens.
     session_column: name of the column with the conversation; None: the file has none.
+
+    A column `status` is read to count calls whose client left (499, as nginx logs them).
     """
 
     time_column: str = "timestamp"
@@ -57,20 +60,23 @@ class CsvReader(FileReader):
 
     def _read(self, faults: Faults) -> Iterator[TraceRow]:
         path, sessions = self.path, dict[str, int]()
+        columns = self._columns
         clock = Clock(path, self.time_column, "s" if self.time_unit == "date" else self.time_unit)
 
         def row(fields: tuple[str, ...], line: int) -> TraceRow:
             stamp, prompt, output, *rest = fields
-            name = rest[0].strip() if rest else ""
-            return TraceRow(
+            name = rest[0].strip() if rest and self.session_column is not None else ""
+            found = TraceRow(
                 tokens_from_text(prompt, path, line, self.prompt_column),
                 tokens_from_text(output, path, line, self.output_column, answer=True),
                 clock.seconds(self._time(stamp.strip(), line), line),
                 sessions.setdefault(name, len(sessions)) if name else None,
             )
+            faults.num_cut += len(fields) > len(columns) and rest[-1].strip() == CLIENT_LEFT
+            return found
 
         with open_trace(path) as file:
-            records = csv_records(file, path, self._columns, remedy=_REMEDY, faults=faults)
+            records = csv_records(file, path, columns, "status", _REMEDY, faults)
             yield from faults.parsed(records, row)
 
     def _time(self, text: str, line: int) -> float:
