@@ -20,6 +20,17 @@ GOOD = "good_request_fraction"
 _NAMED = 8  # names in a list; of more, the sentence has the number
 
 
+USERS = "workload.arrivals.concurrency"
+"""What a closed loop may have more of; it has no rate."""
+
+NO_RATE = f"mist run --vary {USERS}=... tells how many users a closed loop may have."
+
+
+def has_no_rate(summaries: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all are of closed loops, or of requests that are all sent at once."""
+    return all("unstable" in each and "stability" not in each for each in summaries)
+
+
 class LimitOnShare(NamedTuple):
     """A limit, seconds, that a share of the requests has to keep; of all gaps, if of "itl".
 

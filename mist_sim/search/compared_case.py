@@ -14,7 +14,15 @@ from mist_sim.core.result_warnings import ResultWarning, of_data, over_runs
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
 from mist_sim.metrics.expected_errors import biases_of
-from mist_sim.metrics.keeping import Doubts, doubts_of, first_missed, is_sure, judged, most_over
+from mist_sim.metrics.keeping import (
+    Doubts,
+    doubts_of,
+    first_missed,
+    has_no_rate,
+    is_sure,
+    judged,
+    most_over,
+)
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.run_warnings import room_line
@@ -205,6 +213,7 @@ class Case:
             biases=biases_of(self.summaries[0]) if self.summaries else {},
             first_missed=self._first_missed,
             over=self._over,
+            has_rate=not has_no_rate(self.summaries),
             has_cap=any(each.kind is kinds.POWER_CAP for each in self.warnings),
             error_interval=goodput.error_interval if goodput is not None else None,
         )

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from mist_sim.errors import listed
 from mist_sim.metrics.expected_errors import Range
-from mist_sim.metrics.keeping import GOOD, Doubts, Kept
+from mist_sim.metrics.keeping import GOOD, NO_RATE, Doubts, Kept
 from mist_sim.metrics.keeping import sentence as sentence_of_kept
 from mist_sim.metrics.replications import estimate
 
@@ -66,7 +66,7 @@ class Ranked(NamedTuple):
     cases. is_coarse: as in `Goodput`. beside: None: it was not run beside the best one.
     is_undecided: whether its goodput is not known, since runs that matter tell nothing.
     error_interval: as `Goodput` has it. has_cap: whether a power cap is assumed, under which no
-    joules were measured.
+    joules were measured. has_rate: whether its requests are sent at a rate, which may change.
     biases: ranges of measured / simulated - 1 on one side of 0, as `biases_of` has them.
     """
 
@@ -87,6 +87,7 @@ class Ranked(NamedTuple):
     over: float = nan
     error_interval: tuple[float, float] | None = None
     has_cap: bool = False
+    has_rate: bool = True
 
     @property
     def is_fit(self) -> bool:
@@ -269,6 +270,8 @@ def _of_kept(cases: Sequence[Ranked], *, is_stopped: bool) -> str:
         for case in cases
     ]
     otherwise = _WHO if any(case.lasts for case in kept) else _RATES
+    if not any(case.has_rate for case in cases):
+        otherwise = NO_RATE
     otherwise = "" if is_stopped else otherwise
     return sentence_of_kept(kept, where=" at this rate", otherwise=otherwise)
 

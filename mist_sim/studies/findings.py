@@ -15,11 +15,14 @@ from mist_sim.core.result_warnings import ResultWarning, of_data, of_points, ove
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics import Slo
 from mist_sim.metrics.keeping import (
+    NO_RATE,
+    USERS,
     Kept,
     LimitOnShare,
     doubts_of,
     first_missed,
     good_share,
+    has_no_rate,
     is_sure,
     judged,
     limits_on_percentiles,
@@ -218,6 +221,13 @@ class Study(Findings):
         return (*of_points({each.point.name: each.warnings for each in self.points}), *notes)
 
     @property
+    def _who(self) -> str:
+        """What tells which point serves most; empty where users are varied, who have no rate."""
+        if not has_no_rate([summary for each in self.points for summary in each.summaries]):
+            return _WHO
+        return "" if any(USERS in each.point.values for each in self.points) else NO_RATE
+
+    @property
     def verdict(self) -> str:
         """Which points keep their limits, and how sure that is; empty without limits.
 
@@ -230,7 +240,7 @@ class Study(Findings):
         if not known:
             has_classes = any(each.slo is not None and each.slo.classes for each in self.points)
             return _BY_CLASS if has_classes else ""
-        told = sentence(known, otherwise=_WHO if len(known) > 1 else "")
+        told = sentence(known, otherwise=self._who if len(known) > 1 else "")
         failed = sum(not each.summaries for each in self.points)
         lost = [f"{failed} of {num_points} points failed."] if failed else []
         if self.points_missing:

@@ -6,7 +6,9 @@ from math import inf, nan
 
 import pytest
 
-from mist_sim.metrics.keeping import Doubts, Kept, LimitOnShare, doubts_of, is_sure, sentence
+from mist_sim import Scenario, study
+from mist_sim.metrics.keeping import USERS, Doubts, Kept, LimitOnShare, doubts_of, is_sure, sentence
+from mist_sim.search.comparison import compare
 
 LIMITS = [LimitOnShare("ttft", 0.9, 1.0), LimitOnShare("tpot", 0.9, 0.05)]
 
@@ -149,3 +151,14 @@ def test_doubts_are_named():
         "None keeps its limits; d comes nearest, with 50.0 % good requests. "
         "Overloaded, so that a longer run would miss: b."
     )
+
+
+def test_who_has_no_rate_is_told_to_vary_users():
+    changes = {"workload.arrivals": {"type": "closed_loop", "concurrency": 4}}
+    users = Scenario.load("demo", overrides=changes | {"workload.lengths.num_requests": 20})
+    seqs = {"clients.0.scheduler.max_num_seqs": [8, 16]}
+    found = study(users, vary=seqs, jobs=1).verdict
+    for told in (found, compare({"a": users, "b": users}, jobs=1).verdict):
+        assert "--vary workload.arrivals.concurrency=" in told
+        assert "goodput" not in told
+    assert "mist " not in study(users, vary={USERS: [2, 4]}, jobs=1).verdict
