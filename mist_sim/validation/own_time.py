@@ -37,6 +37,7 @@ _GROUP = 8  # requests of a group, where there are enough
 _FEWEST_GROUPS, _MOST_GROUPS = 4, 16  # the fewest tell every figure
 _LEAST_SPREAD = 1e-3  # of logarithms, so that a run without chance has weights, too
 _NOTHING = 1e-9  # s: less is none
+_WORSE = 1.01  # times an error before the fit, from which on it is called worse after it
 _SHORT_OF = 0.05  # of a latency: a simulation that is so much slower has too slow steps
 _CHOICES = {True: ("exposed_step", "exposed_sequence"), False: ("step", "sequence")}
 
@@ -90,7 +91,9 @@ class Fit:
         first = engines[self._engines[0]]
         self._step, self._sequence = _CHOICES[bool(first.async_scheduling)]
         nothing = dict.fromkeys((self._step, "request", self._sequence, "prompt_token"), 0.0)
-        self._before = self._errors(self._simulated(scenario))
+        unfitted = self._simulated(scenario)
+        self._before = self._errors(unfitted)
+        self._before_held_out = self._errors(unfitted, held_out=True)
         self._bare = self._simulated(self._with(nothing))
         self._load = _under_way(self._bare, measured)
         self.names = (self._step, "request", *self._told())
@@ -202,7 +205,7 @@ class Fit:
             scenario=scenario,
             errors=errors,
             lone=self._lone(scenario),
-            notes=tuple(self._notes(seconds, result)),
+            notes=(*self._worse(after, held_out), *self._notes(seconds, result)),
             warnings=run.warnings,
         )
 
@@ -272,6 +275,23 @@ class Fit:
         row = build(alone).run().requests.iloc[0]
         tpot = float(row["tpot"])
         return float(row["ttft"]), None if np.isnan(tpot) else tpot
+
+    def _worse(self, after: Mapping[str, float], held_out: Mapping[str, float]) -> Iterator[str]:
+        """Yield the metrics that the figures make worse: errors after them, by metric."""
+        for metric in after:
+            told = [
+                f"{before[metric]:.1%} before and {now[metric]:.1%} after for the requests {which}"
+                for which, before, now in (
+                    ("that were fitted", self._before, after),
+                    ("held out", self._before_held_out, held_out),
+                )
+                if now.get(metric, 0.0) > _WORSE * before.get(metric, np.inf)
+            ]
+            if told:
+                yield (
+                    f"{metric.upper()} is further off with these figures: {', '.join(told)}; no "
+                    "own time explains it: cached prefixes, queues or another load may"
+                )
 
     def _notes(self, seconds: Mapping[str, float], result: pd.DataFrame) -> Iterator[str]:
         for metric, name in (("tpot", self._step), ("ttft", "request")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.metrics.other_names import as_aiperf, as_ours, as_sglang
 from mist_sim.validation import fit_own_time, read_run
+from mist_sim.validation.own_time import Fit
 from tests.commands import mist
 from tests.loopback import Delays, server
 
@@ -77,6 +79,17 @@ def test_what_an_engine_needs_is_found(engine, step, sequence):
     assert again["e2el"].to_numpy() == pytest.approx(measured["e2el"].to_numpy(), rel=0.02)
     for before, fitted, held_out in found.errors.values():
         assert max(fitted, held_out) < 0.02 < before
+
+
+def test_a_metric_that_a_fit_makes_worse_is_told():
+    before = SimpleNamespace(
+        _before={"ttft": 0.52, "tpot": 0.4}, _before_held_out={"ttft": 0.52, "tpot": 0.4}
+    )
+    (told,) = Fit._worse(before, {"ttft": 0.52, "tpot": 0.1}, {"ttft": 0.58, "tpot": 0.1})
+    assert told.startswith("TTFT is further off")
+    assert "52.0% before and 58.0% after for the requests held out" in told
+    assert "fitted" not in told
+    assert list(Fit._worse(before, {"ttft": 0.5}, {})) == []
 
 
 @pytest.mark.deep
