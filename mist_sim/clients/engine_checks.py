@@ -119,7 +119,6 @@ def _check_adapters(config: EngineOptions) -> None:
         ("enable_expert_parallel", config.enable_expert_parallel, "be false"),
         ("speculative_config", config.speculative_config is not None, "be left out"),
         ("resharding", config.resharding is not None, "be left out"),
-        ("step_loop", config.step_loop == "step", "not be step"),
         ("kv_cache.tiers", bool(config.kv_cache.tiers), "be empty"),
         ("scheduler", not isinstance(scheduler, ChunkedScheduler | None), "be chunked"),
         ("scheduler.order", getattr(scheduler, "order", "fcfs") != "fcfs", "be fcfs"),
@@ -165,7 +164,6 @@ def _check_images(config: EngineOptions) -> None:
         ("language_model_only", config.language_model_only, "be false"),
         ("pipeline_parallel_size", config.pipeline_parallel_size > 1, "be 1"),
         ("resharding", config.resharding is not None, "be left out"),
-        ("step_loop", config.step_loop == "step", "not be step"),
     ):
         if is_wrong:
             raise ScenarioError(f"{name} must {rule} with images; they are not simulated otherwise")

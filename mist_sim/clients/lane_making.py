@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from mist_sim.clients.decode.speculative_clock import Speculation
@@ -21,7 +22,7 @@ from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import PrefixCachingManager
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.scheduling import LaneState, Scheduler
-from mist_sim.clients.scheduling.adapter_slots import AdapterQueue, AdapterSlots
+from mist_sim.clients.scheduling.adapter_slots import AdapterQueue, AdapterSlots, in_use_by
 from mist_sim.clients.scheduling.cadence import Cadence, StepCount, cadence_of
 from mist_sim.clients.scheduling.flowing_answers import flowing_of
 from mist_sim.clients.scheduling.image_times import ImageTimes
@@ -89,10 +90,7 @@ class LaneMaker:
 
     def state(self, max_num_seqs: int) -> LaneState:
         """Return the state of a new lane."""
-        lora, memory, scheduler = self.config.lora, self.memory, self.scheduler
-        queue = EntriesFirst() if self.flow is not None else scheduler.new_queue()
-        if lora is not None:
-            queue = AdapterQueue(lora.max_loras)
+        memory, scheduler, queue = self.memory, self.scheduler, self.queue()
         options: dict[str, Any] = {
             "max_num_seqs": max_num_seqs,
             "needs_longest_context": self.predictor.traits.needs_longest_context,
@@ -114,12 +112,26 @@ class LaneMaker:
                 cadence=self.cadence(),
                 tells_joins=self.flow is not None,
             )
-        if lora is not None and isinstance(queue, AdapterQueue):
-            state.adapters = AdapterSlots(lora, self.adapter_moves)
-            queue.watch(state)
-        if self.tower is not None:
-            state.images = ImageTimes(self.tower)
+        if isinstance(queue, AdapterQueue):
+            state.adapters = self.adapters()
+            queue.watch(partial(in_use_by, state))
+        state.images = self.images()
         return state
+
+    def queue(self) -> WaitingQueue:
+        """Return the queue of a new lane; one with adapters is to watch it."""
+        if self.config.lora is not None:
+            return AdapterQueue(self.config.lora.max_loras)
+        return EntriesFirst() if self.flow is not None else self.scheduler.new_queue()
+
+    def adapters(self) -> AdapterSlots | None:
+        """Return the adapters of a new lane; None: it serves none."""
+        lora = self.config.lora
+        return None if lora is None else AdapterSlots(lora, self.adapter_moves)
+
+    def images(self) -> ImageTimes | None:
+        """Return what adds the times of images to its steps; None: it serves none."""
+        return None if self.tower is None else ImageTimes(self.tower)
 
     def cadence(self) -> Cadence | None:
         """Return when the steps of a lane may carry prompts; None where they always may."""

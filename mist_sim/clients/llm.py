@@ -250,6 +250,9 @@ class LlmClient(LaidOutClient):
                 has_taker=self.has_taker,
                 rules=self.rules,
                 cadence=self._maker.cadence(),
+                queue=self._maker.queue(),
+                adapters=self._maker.adapters(),
+                images=self._maker.images(),
             )
             for number, share in enumerate(self._shares)
         ]

@@ -24,8 +24,6 @@ def option_for_general(
         ("pipeline_parallel_size with virtual engines", pipeline == "virtual engines"),
         ("enable_expert_parallel and data_parallel_size", lockstep),
         ("speculative_config", config.speculative_config is not None),
-        ("lora", config.lora is not None),
-        ("images", config.images is not None),
         ("a model with sliding windows", memory.groups is not None),
         ("kv_cache.tiers", bool(memory.tiers)),
         (f"scheduler.type {type(scheduler).__name__}", not is_chunked),

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from mist_sim.core.batch import StepBatch
+from mist_sim.core.images import Image, Images
+from mist_sim.core.request import Request
 from mist_sim.hardware.predictors.beside import Beside
+from mist_sim.metrics import Result
 from mist_sim.models.adapters import AdapterMoves, LoraConfig
+from mist_sim.rng import Streams
+from mist_sim.simulation import Simulation
 from tests.effort import examples, features_seen, missing
-from tests.property.loop_cases import served
-from tests.property.strategies import cases, with_arrivals_on_boundaries
-from tests.reference.comparison import Case, assert_exact
+from tests.property import loop_cases
+from tests.property.loop_cases import client, features, served
+from tests.property.strategies import (
+    cases,
+    with_arrivals_on_boundaries,
+    with_time_outs_on_boundaries,
+)
+from tests.property.test_step_core import assert_same_steps, without_fast_forward
+from tests.reference.comparison import Case, OfJobs, assert_exact, workload
 from tests.reference.predictors import AffinePredictor
 
 NAMES = ("a", "b", "c", "d", None)
@@ -84,6 +96,51 @@ def test_runs_with_adapters_are_exact(case, data):
     name = st.sampled_from(NAMES)
     jobs = [job if job.adapter else replace(job, adapter=data.draw(name)) for job in case.jobs]
     assert_exact(replace(case, jobs=tuple(jobs)), TIMED)
+
+
+class Tower:
+    """Seconds of images, which round."""
+
+    def seconds(self, images: Sequence[Image]) -> float:
+        return sum([each.patches * 1.1e-5 for each in images], 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Illustrated(OfJobs):
+    """Prompts of given jobs, some of which begin with images."""
+
+    numbers: tuple[int, ...] = ()
+
+    def requests(self, streams: Streams) -> Iterator[Request]:
+        for request, number in zip(OfJobs.requests(self, streams), self.numbers, strict=True):
+            image = Image(7, min(request.num_prompt_tokens, 5))
+            most = request.num_prompt_tokens // image.tokens
+            request.images = Images(min(number, most), image) if number else None
+            yield request
+
+
+def illustrated(case: Case, numbers: tuple[int, ...], loop: str) -> Result:
+    """Run a case with images, and with its adapters, in a loop."""
+    made, jobs = client(case, TIMED, loop), workload(case.jobs)
+    made._tower = Tower()
+    said = Illustrated(jobs.source, jobs.arrivals, jobs=case.jobs, numbers=numbers)
+    return Simulation(clients=[made], workload=said).run()
+
+
+@pytest.mark.exact
+@examples(300)
+@given(case=engines() | loop_cases.engines(), data=st.data())
+def test_the_core_serves_adapters_and_images(case, data):
+    case = with_arrivals_on_boundaries(data, case, TIMED)
+    if data.draw(st.booleans()):
+        case = with_time_outs_on_boundaries(data, case, TIMED)
+    numbers = tuple(data.draw(st.integers(0, 3)) for _ in case.jobs)
+    expected = illustrated(case, numbers, "general")
+    assert_same_steps(illustrated(case, numbers, "step"), expected)
+    with without_fast_forward():
+        assert_same_steps(illustrated(case, numbers, "step"), expected)
+    for feature in features(expected):
+        event(feature)
 
 
 @pytest.mark.deep

@@ -179,7 +179,6 @@ def test_bad_sizes_are_refused(lora, problem):
     ("options", "problem"),
     [
         ({"pipeline_parallel_size": 2}, "pipeline_parallel_size must be 1 with lora"),
-        ({"step_loop": "step"}, "step_loop must not be step with lora"),
         ({"model": "deepseek-v3", "tensor_parallel_size": 8}, "models with latent attention"),
         ({"model": "qwen3.5-27b"}, "models whose layers differ"),
         ({"lora": LoraConfig(fully_sharded_loras=True)}, "tensor_parallel_size above 1"),

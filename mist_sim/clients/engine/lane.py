@@ -13,6 +13,7 @@ from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.kv_cache.moves import KvMove
 from mist_sim.clients.overload import Gate
 from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan
+from mist_sim.clients.scheduling.adapter_slots import members_of
 from mist_sim.clients.scheduling.preemption import num_to_compute
 from mist_sim.clients.scheduling.update import lose_step, update
 from mist_sim.clients.sequence_state import SequenceState
@@ -195,7 +196,9 @@ class Lane:
         if num_copied:
             plan.wait_time += state.swaps.copy_time(num_copied)
         if state.adapters is not None:
-            state.adapters.begin(state, plan)
+            plan.adapters, plan.wait_time = state.adapters.begin(
+                members_of(state, plan), plan.wait_time
+            )
         if state.images is not None:
             state.images.begin(plan)
 

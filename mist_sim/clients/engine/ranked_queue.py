@@ -36,13 +36,14 @@ class RankedQueue:
         return bool(self._arrived)
 
     def head(self, known_until: float) -> int:
-        """Return who is next of those that came by then; -1: nobody."""
+        """Return who is next of those that came by then; -1: nobody, until somebody leaves."""
         while self._arrived and self._arrived[0][0] <= known_until:
             sequence = self._arrived.popleft()[1]
             sequence.arrival = self._num_arrived
             self._num_arrived += 1
             self._queue.add(sequence)
-        return self._queue.head().slot if self._queue else -1
+        first = self._queue.head() if self._queue else None
+        return -1 if first is None else first.slot
 
     def loaded(self, slots: list[int], known_until: float) -> int:
         """Return which of some prompts whose entries have come goes before the queue; -1: none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from math import inf, nan
 from operator import attrgetter
@@ -44,12 +44,14 @@ from mist_sim.clients.kv_cache.moves import GPU, HOST, Kind, KvMove
 from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
 from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.clients.scheduling.adapter_slots import AdapterQueue, adapter_of
 from mist_sim.clients.scheduling.flowing_answers import flowing_of, pace_of
+from mist_sim.clients.scheduling.order import FirstComeFirstServed
 from mist_sim.clients.scheduling.standstill import Standstill
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.step_track import write_move
 from mist_sim.clients.stores import Mover
-from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.batch import AdapterWork, StepBatch, StepGrowth
 from mist_sim.core.flowing import Backflow, FlowRule
 from mist_sim.core.views import RUNNING, WAITING, ClientState, ContentWatcher
 from mist_sim.core.visit import HeldKv, Moved
@@ -66,8 +68,10 @@ if TYPE_CHECKING:
     from mist_sim.clients.engine_rules import EngineRules
     from mist_sim.clients.kv_cache.lane_memory import LaneMemory
     from mist_sim.clients.overload import Gate
-    from mist_sim.clients.scheduling import LaneState
+    from mist_sim.clients.scheduling import LaneState, WaitingQueue
+    from mist_sim.clients.scheduling.adapter_slots import AdapterSlots
     from mist_sim.clients.scheduling.cadence import Cadence
+    from mist_sim.clients.scheduling.image_times import ImageTimes
     from mist_sim.clients.stores import Stores
     from mist_sim.core.answers import AnswerLengths
     from mist_sim.core.recorder import Recorder, StepRow
@@ -113,16 +117,29 @@ class Stepper:
         for lane in self.lanes:
             lane.flush()
 
-    def times_of(self, predictor: Predictor, num_seqs: int) -> Times:
-        """Return what times steps of a predictor, for all lanes that have it."""
+    def times_of(
+        self, predictor: Predictor, num_seqs: int, work: Callable[[], AdapterWork] | None
+    ) -> Times:
+        """Return what times steps of a predictor, for all lanes that have it.
+
+        work: of one's own, which serves adapters.
+        """
+        if work is not None:
+            return times_of(predictor, num_seqs, work)
         key = id(predictor), num_seqs
         if key not in self._times:
             self._times[key] = predictor, times_of(predictor, num_seqs)
         return self._times[key][1]
 
 
-def times_of(predictor: Predictor, num_seqs: int) -> Times:
-    """Return what times the steps of a predictor, with at most so many decodes."""
+def times_of(
+    predictor: Predictor, num_seqs: int, work: Callable[[], AdapterWork] | None = None
+) -> Times:
+    """Return what times the steps of a predictor, with at most so many decodes.
+
+    work: returns the adapters of the present step, which a line does not know; None: there are
+        none.
+    """
     traits = traits_of(predictor)
     spot = traits.step_time_on_the_spot or predictor.step_time
 
@@ -136,6 +153,7 @@ def times_of(predictor: Predictor, num_seqs: int) -> Times:
     ) -> float:
         batch = StepBatch(chunks, num_decodes, context_sum)
         batch.num_read_again = num_read_again
+        batch.adapters = None if work is None else work()
         if longest >= 0 and num_decodes:
             batch.longest_context = longest
         return spot(batch) if on_the_spot else predictor.step_time(batch)
@@ -145,11 +163,12 @@ def times_of(predictor: Predictor, num_seqs: int) -> Times:
     ) -> NDArray[np.float64]:
         batch = StepBatch((), num_decodes, context_sum)
         batch.num_read_again = num_read_again
+        batch.adapters = None if work is None else work()
         if longest >= 0:
             batch.longest_context = longest
         return predictor.run(batch, StepGrowth(num_decodes, 0, 1), num_steps)
 
-    line = getattr(predictor, "decode_line", None) or (lambda _: None)
+    line = (None if work else getattr(predictor, "decode_line", None)) or (lambda _: None)
     return Times(line, ask, ask_run, num_seqs, traits.needs_longest_context)
 
 
@@ -191,7 +210,8 @@ class SteppedLane:
         once the lane has stopped.
     leave: takes visits that end. gate: hears of prompts that are computed; None: need not.
     stores, engine, block_bytes: as of `Lane` in the general loop. flow: by which answers leave for
-        other clients, None: they stay. has_taker: as of `FlowingLane`. cadence: of `LaneState`.
+        other clients, None: they stay. has_taker: as of `FlowingLane`. cadence, adapters,
+        images: of `LaneState`. queue: an empty one.
     """
 
     def __init__(
@@ -220,6 +240,9 @@ class SteppedLane:
         has_taker: Callable[[], bool] | None,
         rules: EngineRules,
         cadence: Cadence | None,
+        queue: WaitingQueue,
+        adapters: AdapterSlots | None,
+        images: ImageTimes | None,
     ) -> None:
         self._flow, self._has_taker = flow, has_taker
         self._stepper, self._view, self._leave = stepper, view, leave
@@ -251,7 +274,9 @@ class SteppedLane:
             for _ in self._tracks
         ]
         rows = [rows_of(recorder, track, traits.steps_inside) for track in self._tracks]
-        times = [stepper.times_of(rank, max_num_seqs) for rank in predictor.ranks]
+        self._adapters, self._images, self._work = adapters, images, AdapterWork(0, 0)
+        work = (lambda: self._work) if adapters is not None else None
+        times = [stepper.times_of(rank, max_num_seqs, work) for rank in predictor.ranks]
         self._lane: Lane = (Lane if form is None else Pipeline)(
             len(stepper.lanes),
             *phases,
@@ -279,18 +304,19 @@ class SteppedLane:
                 groups,
             )
         self._lane.tells_prompts = gate is not None
+        self._lane.waits_for_more = adapters is not None or images is not None
         self._stores = stores
         if (space := memory.swap_space) is not None:
             self._lane.swap_to(space.num_blocks, space.seconds_per_block)
         self._ranked: RankedQueue | None = None
         if flow is not None:
             self._lane.flow = flow_in_core(flow)
-        elif scheduler.order != "fcfs":
+        elif not isinstance(queue, FirstComeFirstServed):
             self._ranked = self._lane.ranked = RankedQueue(
-                scheduler.new_queue(),
-                loaded_first=rules.loaded_first,
-                pass_goes_on=rules.pass_goes_on,
+                queue, loaded_first=rules.loaded_first, pass_goes_on=rules.pass_goes_on
             )
+        if isinstance(queue, AdapterQueue):
+            queue.watch(self._adapters_in_use)
         self._standstill = Standstill()
         self._lane.limit_pieces(
             scheduler.long_prefill_token_threshold,
@@ -519,6 +545,23 @@ class SteppedLane:
             visit.num_queried_tokens = sequence.num_prompt_tokens
             visit.num_cached_tokens = num_cached - visit.num_fetched_tokens
         return visit
+
+    def _adapters_in_use(self) -> Iterable[str]:
+        """Yield the adapters of those who run and go on."""
+        for slot in self._lane.running:
+            if not self._lane.is_leaving(slot) and (name := adapter_of(self._inside[slot])):
+                yield name
+
+    def wait(self, seconds: float) -> float:
+        """Return how long a step waits, also for adapters and images."""
+        found = self._lane.members()
+        members = [(self._inside[slot], number, before) for slot, number, before in found]
+        if self._adapters is not None:
+            tokens = [(sequence, number) for sequence, number, _ in members]
+            self._work, seconds = self._adapters.begin(tokens, seconds)
+        if self._images is not None:
+            seconds += self._images.seconds(members)
+        return seconds
 
     def gap(self, time: float, gap: float, number: int = 1, track: int = 0) -> None:
         """So many requests got their next token `gap` seconds after the one before."""

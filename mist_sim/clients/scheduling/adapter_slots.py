@@ -7,7 +7,7 @@ Source: vLLM v1, `Scheduler.schedule` in `vllm/v1/core/sched/scheduler.py` (`sch
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from mist_sim.clients.decode.clock import DecodeClock
@@ -44,11 +44,11 @@ class AdapterQueue(WaitingQueue):
         self._queues: dict[str | None, OrderedDict[SequenceState, int]] = {}
         self._first, self._last = 0, 0  # places in the order
         self._length = 0
-        self._lane: RunsSequences
+        self._in_use: Callable[[], Iterable[str]]
 
-    def watch(self, lane: RunsSequences) -> None:
-        """Admit to this lane."""
-        self._lane = lane
+    def watch(self, in_use: Callable[[], Iterable[str]]) -> None:
+        """Admit beside these adapters: of the sequences that run and go on."""
+        self._in_use = in_use
 
     def add(self, sequence: SequenceState) -> None:
         """Queue a sequence behind all others, in the queue of its adapter."""
@@ -66,7 +66,7 @@ class AdapterQueue(WaitingQueue):
 
     def head(self) -> SequenceState | None:  # type: ignore[override]
         """Return the first sequence whose adapter may run; None: there is none."""
-        in_use = set(in_use_by(self._lane))
+        in_use = set(self._in_use())
         is_full = len(in_use) >= self._max_loras
         first, found = 0, None
         for adapter, queue in self._queues.items():
@@ -117,17 +117,22 @@ class AdapterSlots:
         self._moves = moves
         self._on_gpu, self._in_host = _Recent(lora.max_loras), _Recent(lora.num_in_host)
 
-    def begin(self, lane: RunsSequences, plan: StepPlan) -> None:
-        """Note the adapters of a plan's steps; the first one waits until all are there."""
-        tokens = dict(_tokens_by_sequence(lane, plan))
-        work = [(adapter, tokens[each]) for each in tokens if (adapter := adapter_of(each))]
+    def begin(
+        self, members: Iterable[tuple[SequenceState, int]], wait: float
+    ) -> tuple[AdapterWork, float]:
+        """Return the adapters of steps, and how long the first one waits until all are there.
+
+        members: of each, with their tokens in a step, in order of admission. wait: seconds that it
+        waits already.
+        """
+        work = [(adapter, number) for each, number in members if (adapter := adapter_of(each))]
         adapters = dict.fromkeys(adapter for adapter, _ in work)
         for adapter in adapters:
             if self._in_host.use(adapter):
-                plan.wait_time += self._moves.read
+                wait += self._moves.read
             if self._on_gpu.use(adapter):
-                plan.wait_time += self._moves.copy
-        plan.adapters = AdapterWork(len(adapters), sum([number for _, number in work]))
+                wait += self._moves.copy
+        return AdapterWork(len(adapters), sum([number for _, number in work])), wait
 
 
 class _Recent:
@@ -147,7 +152,7 @@ class _Recent:
         return is_new
 
 
-def _tokens_by_sequence(lane: RunsSequences, plan: StepPlan) -> Iterator[tuple[SequenceState, int]]:
+def members_of(lane: RunsSequences, plan: StepPlan) -> Iterator[tuple[SequenceState, int]]:
     """Yield the sequences of a plan and their tokens in each step, in order of admission."""
     chunks = dict(plan.prefills)
     idle = {*lane.prefilling, *lane.leaving, *lane.paused}

@@ -7,7 +7,10 @@ is that of a step's tokens, is not simulated.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mist_sim.clients.scheduling.plan import StepPlan
+from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.images import Image
 from mist_sim.hardware.predictors.tower_times import TowerTimes
 
@@ -23,14 +26,21 @@ class ImageTimes:
 
         A plan whose later steps would reach further ones has one step.
         """
-        reached: list[Image] = []
-        for sequence, num_new in plan.prefills:
+        pieces = [(each, new, each.num_computed_tokens) for each, new in plan.prefills]
+        for sequence, num_new, start in pieces:
             images = sequence.visit.request.images
-            if images is None:
-                continue
-            start = sequence.num_computed_tokens
-            number = images.reached(start, start + num_new)
-            reached += [images.each] * number
-            if plan.num_steps > 1 and start + num_new < images.num_tokens:
+            if images is not None and start + num_new < images.num_tokens:
                 plan.num_steps = 1
-        plan.wait_time += self._times.seconds(reached)
+        plan.wait_time += self.seconds(pieces)
+
+    def seconds(self, pieces: Iterable[tuple[SequenceState, int, int]]) -> float:
+        """Return how long the tower takes for the images that some reach in a step.
+
+        pieces: tokens of each, and those computed before.
+        """
+        reached: list[Image] = []
+        for sequence, num_new, start in pieces:
+            images = sequence.visit.request.images
+            if images is not None:
+                reached += [images.each] * images.reached(start, start + num_new)
+        return self._times.seconds(reached)

@@ -34,7 +34,7 @@ cdef class Lane:
     cdef public long long due_phase
     cdef public long long phase, place, seen_at, num_steps
     cdef public list left
-    cdef public bint is_watched, tells_prompts
+    cdef public bint is_watched, tells_prompts, waits_for_more
     cdef readonly bint stops, is_halted, is_pipeline
     cdef readonly bint is_planning
     cdef public double start, ended, known_until
@@ -196,7 +196,7 @@ cdef class Lane:
     cdef long long next_loaded(self) except? -1
     cdef begin_prompt(self, long long slot, long long num_computed, long long new)
     @cython.locals(num_gaps=cython.longlong, start=cython.double, is_ahead=cython.bint, on_the_spot=cython.bint,
-                   seconds=cython.double, chunks=tuple)
+                   seconds=cython.double, wait=cython.double, chunks=tuple)
     cdef begin(self)
     @cython.locals(slot=cython.longlong)
     cdef tuple chunks(self)
@@ -237,6 +237,9 @@ cdef class Lane:
     cdef bint lags(self) noexcept
     cdef bint is_seen(self) except -1
     cpdef tuple story(self, long long slot)
+    @cython.locals(slot=cython.longlong)
+    cpdef list members(self)
+    cpdef bint is_leaving(self, long long slot) except -1
     cpdef bint is_decoding(self, long long slot) except -1
     @cython.locals(state=cython.longlong)
     cpdef bint is_waiting(self, long long slot) except -1

@@ -88,6 +88,9 @@ class Notes(Protocol):
     def copy(self, slot: int, out: bool, num_blocks: int, num_tokens: int, time: float, /) -> None:
         """Blocks with the entries of so many tokens go to the host, or come back."""
 
+    def wait(self, seconds: float, /) -> float:
+        """A step waits so long for copies; return how long with what else it waits for."""
+
     def may_move(self) -> bool:
         """Tell whether another client is up that would go on with answers."""
 
@@ -105,7 +108,7 @@ class Ranked(Protocol):
         """Tell whether some came that no plan knows yet."""
 
     def head(self, known_until: float, /) -> int:
-        """Return who is next of those that came by then; -1: nobody."""
+        """Return who is next of those that came by then; -1: nobody, until somebody leaves."""
 
     def loaded(self, slots: list[int], known_until: float, /) -> int:
         """Return which of some prompts whose entries have come goes before it; -1: none."""
@@ -146,6 +149,7 @@ class Lane:
     left: (slot, how) of those that leave with the latest plan or end of a step; their columns can
         be read until another request comes. is_watched: whether others hear when one begins to run
         or gives way. tells_prompts: whether they hear of each prompt that is computed.
+        waits_for_more: whether steps may wait for more than copies (`Notes.wait`).
     stops: whether the step in flight is its last. is_halted: whether it rests until another request
         comes, whoever waits.
     """
@@ -177,6 +181,7 @@ class Lane:
         self.is_planning = False
         self.left: list[tuple[int, int]] = []
         self.is_watched = self.tells_prompts = self.stops = self.is_halted = False
+        self.waits_for_more = False
         self.seen_at = _NEVER  # number of the next step whose end others see
         # the step in flight, or the latest one
         self.start = self.ended = 0.0  # when it began, and when the latest one ended
@@ -1042,7 +1047,7 @@ class Lane:
     def head(self) -> int:
         """Return who is admitted next: the first to arrive, but answers of others come before.
 
-        In another order -1 if no plan knows of any.
+        In another order -1 if no plan knows of any that may come.
         """
         if self.ranked is not None:
             return self.ranked.head(self.known_until)
@@ -1216,7 +1221,10 @@ class Lane:
             self.is_blocked = True
             return -1
         slot = self.head() if flows or self.ranked is not None else next(iter(self.queue))
-        if slot < 0 or self.queued_at[slot] > self.known_until:
+        if slot < 0:
+            self.is_blocked = self.ranked is not None and not self.ranked.has_arrived()
+            return -1
+        if self.queued_at[slot] > self.known_until:
             return -1
         return slot if budget or self.brings[slot] == _AN_ANSWER else -1
 
@@ -1285,7 +1293,10 @@ class Lane:
         start, is_ahead = self.time, self.known_until < inf
         on_the_spot = self.plans_ahead and not is_ahead
         chunks = self.chunks() if self.num_new else ()
-        seconds = self.seconds(chunks, on_the_spot) + self.num_copied * self.copy_time
+        wait = self.num_copied * self.copy_time
+        if self.waits_for_more:
+            wait = self.notes.wait(wait)
+        seconds = self.seconds(chunks, on_the_spot) + wait
         if self.has_changed or on_the_spot or self.is_alone or not self.rows.go_on(chunks):
             num_gaps = self.num_decodes
             if self.joined:
@@ -1297,7 +1308,7 @@ class Lane:
         if self.swaps and self.joined:
             self.seen_at = self.num_steps + 1
         self.has_changed = False
-        self.is_alone = on_the_spot or self.num_copied > 0 or self.some_missed
+        self.is_alone = on_the_spot or wait > 0 or self.num_copied > 0 or self.some_missed
         self.start, self.time, self.phase = start, start + seconds, self.end_phase
         self.was_ahead = is_ahead
         self.known_until = start if self.plans_ahead else inf
@@ -1589,6 +1600,20 @@ class Lane:
             self.num_preempted[slot],
             self.num_ahead_of[slot],
         )
+
+    def members(self) -> list[tuple[int, int, int]]:
+        """Return (slot, tokens, tokens before them) of those in the step, in order of admission."""
+        found = []
+        for slot in self.running:
+            if self.state[slot] == _DECODE:
+                found.append((slot, 1, self.tokens(slot) - 1))
+            elif self.state[slot] == _PREFILL and self.num_piece[slot]:
+                found.append((slot, self.num_piece[slot], self.num_computed[slot]))
+        return found
+
+    def is_leaving(self, slot: int) -> bool:
+        """Tell whether a request that runs has all its tokens."""
+        return self.state[slot] == _LEAVING
 
     def is_decoding(self, slot: int) -> bool:
         """Tell whether a request that runs has its prompt computed."""
