@@ -309,6 +309,16 @@ def test_values_of_the_production_stack_are_read_as_its_chart_does():
         assert item.why.endswith(f"--set router={router}")
 
 
+def test_the_gpu_of_the_production_stack_is_read(mist):
+    for product, gpu in (("NVIDIA-L4", "l4"), ("NVIDIA-A100-SXM4-80GB", "a100-80gb-sxm")):
+        text = f"{STACK}    requestGPUType: {product}\n"
+        assert from_vllm([text]).keys["clients"][0]["gpu"] == gpu
+        assert from_vllm([text], gpu="h100-sxm").keys["clients"][0]["gpu"] == "h100-sxm"
+    code, _, err = mist("from-vllm", f"{STACK}    requestGPUType: NVIDIA-X1\n")
+    assert code == BAD_INPUT
+    assert "requestGPUType NVIDIA-X1: no such GPU is known" in err
+
+
 def test_the_store_of_the_production_stack_is_shared():
     text = STACK.replace("4096", "4096, enablePrefixCaching: true")
     text += "    lmcacheConfig: {enabled: true, cpuOffloadingBufferSize: 20}\n"

@@ -69,14 +69,18 @@ def from_vllm(
     found = read_commands(commands, gpu=gpu, engine=engine, overrides=overrides)
     if explain:
         _show(found.account)
-    lacks_gpu = "clients" in found.keys and gpu is None and "clients.0.gpu" not in overrides
+    is_told = all("gpu" in client for client in found.keys.get("clients", ()))
+    lacks_gpu = not is_told and "clients.0.gpu" not in overrides
     said = apply(found.keys | ({"engine": engine} if engine else {}), overrides)
     if faults_of(found.account) or not lacks_gpu:
         check_all(found.account, _completed(said))
     if not explain:
         tell(found)
     if lacks_gpu:
-        raise ScenarioError("--gpu is required: a command line of vLLM does not say it")
+        unknown = [f"; {i.flag}: {i.why}" for i in found.assumed if "GPUType" in i.flag]
+        raise ScenarioError(
+            f"--gpu is required: a command line of vLLM does not say it{''.join(unknown)}"
+        )
     for text in needed_to_start(_completed(said)):
         typer.echo(f"warning: {text}", err=True)
     for missing in _STAND_INS.keys() - said.keys():

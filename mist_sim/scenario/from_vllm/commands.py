@@ -341,13 +341,15 @@ class _Reader:
             engine = engine_of(command.image, command.around)
         elif command.image:
             command.around.no_effect(f"image {_tag(command.image)}", "--engine says the version")
+        if self._gpu:
+            command.around.overrule(("requestGPUType",), "--gpu says which")
         version = self._engine or engine
         server = read_server(
             command.words,
             command.variables,
             num_gpus=command.num_gpus,
             overrides=self._overrides,
-            gpu=self._gpu,
+            gpu=self._gpu or command.gpu,
             engine=version,
         )
         self._note(command, server.account.items)
@@ -356,7 +358,8 @@ class _Reader:
         if server.part:
             self._parts.append(server.part)
             return
-        client = {**server.client, **({"engine": engine} if engine else {})}
+        gpu = {"gpu": command.gpu} if command.gpu and not self._gpu else {}
+        client = {**gpu, **server.client, **({"engine": engine} if engine else {})}
         if command.count:
             self._servers.append((client, command.count))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mist_sim.scenario.from_vllm.account import Account
 
@@ -31,7 +31,8 @@ class Command:
 
     name: `SERVE`, or of `LOADS`. words: its arguments. variables: of its environment, by name.
     around: the account of its wrappers. image: of its container, with its tag. num_gpus: that its
-    container may use; None if unknown. count: how many run.
+    container may use; None if unknown. count: how many run. gpu: which they are, of the catalog;
+    empty if unknown.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Command:
     image: str = ""
     num_gpus: int | None = None
     count: int = 1
+    gpu: str = ""
 
 
 @dataclass
@@ -52,6 +54,7 @@ class Surroundings:
     image: str = ""
     num_gpus: int | None = None
     count: int = 1
+    gpu: str = ""
 
     def command(self, name: str, words: list[str]) -> Command:
         """Return a command with these settings."""
@@ -63,10 +66,11 @@ class Surroundings:
             self.image,
             self.num_gpus,
             self.count,
+            self.gpu,
         )
 
     def copy(self) -> Surroundings:
         """Return the same, to be added to."""
         account = Account()
         account.items = list(self.account.items)
-        return Surroundings(dict(self.variables), account, self.image, self.num_gpus, self.count)
+        return replace(self, variables=dict(self.variables), account=account)
