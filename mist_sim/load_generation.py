@@ -194,7 +194,7 @@ Unit = TypeVar("Unit")
 class _Loop(LoadGenerator, ABC, Generic[Unit]):
     """A closed loop: users, each of whom takes the next unit of work after the last has ended.
 
-    loop: how many users there are, when they begin, and how long they think in between.
+    loop: how many users there are, and when they begin. think_times: seconds in between.
     """
 
     def __init__(
@@ -205,9 +205,11 @@ class _Loop(LoadGenerator, ABC, Generic[Unit]):
         retries: Retries | None,
         rng: Rng,
         loop: ClosedLoop,
+        think_times: Iterator[float],
     ) -> None:
         super().__init__(env, coordinator, recorder, retries, rng)
         self.loop = loop
+        self._think_times = think_times
 
     @abstractmethod
     def _units(self, requests: Iterator[Request]) -> Iterator[Unit]:
@@ -235,7 +237,7 @@ class _Loop(LoadGenerator, ABC, Generic[Unit]):
         for unit in chain((first,), others):
             failure = yield from self._do(unit)
             ended_at = self.env.now if failure is None else failure.time
-            next_at = ended_at + self.loop.think_time
+            next_at = ended_at + next(self._think_times)
             if next_at > self.env.now:
                 yield self.env.at(next_at)
         self._stop_sending()

@@ -56,6 +56,7 @@ from mist_sim.simulation_rules import (
     idle_warnings,
     named_router,
     too_small_warnings,
+    waves_warnings,
     without_price,
 )
 from mist_sim.stages import Prefill
@@ -252,6 +253,7 @@ class Simulation:
             known_warnings=(
                 *too_small_warnings(recorder, self.clients),
                 *self._idle(recorder),
+                *waves_warnings(recorder, self.workload.closed_loop),
                 *never_came,
                 *self._warnings(assumed),
             ),
@@ -452,7 +454,8 @@ class Simulation:
                 load.walk_plainly(at_once=type(recorder) is ColumnRecorder)
             return load
         users = SessionUsers if loop.sessions else Users
-        return users(env, coordinator, recorder, retries, rng, loop)
+        pauses = loop.think_times(self.streams.generator("think_time"))
+        return users(env, coordinator, recorder, retries, rng, loop, pauses)
 
     @property
     def _walks_are_plain(self) -> bool:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from numpy import bincount, isin
+from numpy import bincount, isin, ptp
 
 from mist_sim.clients import Client
 from mist_sim.clients.kv_cache.capacity import gib
@@ -16,7 +16,8 @@ from mist_sim.clients.rules import check_shared_parts, check_shared_tiers
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Stage
-from mist_sim.core.result_warnings import IDLE_REPLICAS, NO_PRICE, TOO_SMALL, ResultWarning
+from mist_sim.core.result_warnings import IDLE_REPLICAS, NO_PRICE, TOO_SMALL, WAVES, ResultWarning
+from mist_sim.durations import DurationDistribution
 from mist_sim.errors import ScenarioError, brief, did_you_mean, in_words, listed
 from mist_sim.hand_over_rules import check_hand_overs
 from mist_sim.hardware.gpu_group import num_gpus, without_watts
@@ -28,9 +29,11 @@ from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
 from mist_sim.routers import ROUTERS, Router
 from mist_sim.routers.load import LoadBound
 from mist_sim.stages import Decode, Prefill
+from mist_sim.traces import ClosedLoop
 
 _ENOUGH = 100  # visits of a group from which on a router that leaves clients idle is named
 _ALL_BUT, _NONE = 0.9, 0.01  # shares of the visits: of the busiest client, and of the idlest
+_THINKING = 0.1  # seconds: load generators take less between two requests of a user
 _EXCEED = re.compile("exceed .*KV cache|in max_model_len")  # reasons against requests
 
 
@@ -219,6 +222,27 @@ def too_small_warnings(
             found.setdefault(pool.num_blocks, []).append((client, int(rows.sum()), longest))
     for told in found.values():
         yield ResultWarning(TOO_SMALL, _too_small(told))
+
+
+def waves_warnings(recorder: ColumnRecorder, loop: ClosedLoop | None) -> Iterator[ResultWarning]:
+    """Yield a warning where users move in waves, since requests and pauses are all equal.
+
+    Pauses as short as those of load generators are not meant.
+    """
+    if loop is None or loop.sessions or loop.concurrency == 1:
+        return
+    pause, c = loop.think_time, recorder.requests.columns()
+    if isinstance(pause, DurationDistribution) or pause < _THINKING:
+        return
+    prompt, output = (c[f"num_{each}_tokens"] for each in ("prompt", "output"))
+    if len(prompt) > loop.concurrency and ptp(prompt) == ptp(output) == 0:
+        yield ResultWarning(
+            WAVES,
+            f"Users move in waves: every request has {prompt[0]:,} + {output[0]:,} tokens and "
+            f"every pause {pause:g} s, so users who once met stay together and queue for one "
+            "another. People do not: let lengths vary (type: normal), or pauses (think_time: "
+            f"{{type: exponential, mean: {pause:g} s}}).",
+        )
 
 
 def idle_warnings(

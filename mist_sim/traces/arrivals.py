@@ -15,7 +15,15 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from mist_sim.durations import BLOCK, not_reached, require_plan, require_positive
+from mist_sim.durations import (
+    BLOCK,
+    DurationDistribution,
+    SecondsOrLaw,
+    draws,
+    not_reached,
+    require_plan,
+    require_positive,
+)
 from mist_sim.traces.base import ARRIVALS, require_count
 from mist_sim.units import PerSecond, Seconds, require_quantities
 
@@ -71,16 +79,17 @@ class TraceArrivals:
 class ClosedLoop:
     """A fixed number of users; each sends its next request after its last one has finished.
 
-    concurrency: users (>= 1). think_time: seconds between a user's requests (>= 0); load generators
-        take some milliseconds, and a request that comes after a step has begun waits for the next
-        one. ramp_up: seconds over which the users send their first request, evenly (>= 0).
+    concurrency: users (>= 1). think_time: seconds between a user's requests (>= 0), or a law of
+        them; load generators take some milliseconds, and a request that comes after a step has
+        begun waits for the next one. ramp_up: seconds over which the users send their first
+        request, evenly (>= 0).
     sessions: whether a user goes through a whole session, and then begins the next one. Each
         request but the first is sent after the end of the previous one plus the wait that the trace
         gives, such as the time of a tool; think_time lies between two sessions.
     """
 
     concurrency: int
-    think_time: Seconds = 0.0
+    think_time: SecondsOrLaw = 0.0
     ramp_up: Seconds = 0.0
     sessions: bool = False
 
@@ -88,8 +97,16 @@ class ClosedLoop:
         require_quantities(self)
         require_count("concurrency", self.concurrency)
         for name in ("think_time", "ramp_up"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be finite and >= 0 s, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if not isinstance(value, DurationDistribution) and not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and >= 0 s, got {value}")
+
+    def think_times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Yield the pauses of users in seconds, in the order in which they begin, without end."""
+        law = self.think_time
+        return (
+            draws(law, rng, "think_time") if isinstance(law, DurationDistribution) else repeat(law)
+        )
 
     def start(self, user: int) -> float:
         """Return when a user, counted from 0, sends its first request, in seconds."""

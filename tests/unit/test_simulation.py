@@ -6,6 +6,7 @@ from itertools import count
 import numpy as np
 import pytest
 
+from mist_sim import Scenario, simulate
 from mist_sim.clients import SequentialClient
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, StepPlan
 from mist_sim.core.request import Stage
@@ -20,6 +21,7 @@ from mist_sim.environment import (
 )
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.routers import LeastOutstandingRouter, RandomRouter, RoundRobinRouter
+from mist_sim.scenario.loading import as_data
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
 from mist_sim.traces import ClosedLoop, Workload, template
@@ -185,6 +187,24 @@ def test_closed_loop_keeps_the_concurrency_and_thinks_between_requests():
     assert list(result.requests.arrival_time) == [0.0, 0.0, 5.0, 5.0, 10.0, 10.0]
     assert result.summary["max_concurrent_requests"] == 2
     assert not result.summary["unstable"]
+
+
+def test_users_may_think_by_a_law():
+    def arrivals(think_time):
+        data = {"type": "closed_loop", "concurrency": 2, "think_time": think_time}
+        changes = {"workload.arrivals": data, "workload.lengths.num_requests": 200}
+        scenario = Scenario.load("demo", overrides=changes)
+        again = Scenario.from_dict(as_data(scenario))
+        found = [simulate(each).requests for each in (scenario, again)]
+        assert found[0].equals(found[1])
+        return found[0]
+
+    same = arrivals({"type": "constant", "time": "3 s"})
+    assert same.equals(arrivals("3 s"))
+    drawn = arrivals({"type": "exponential", "mean": "3 s"})
+    assert not drawn.arrival_time.equals(same.arrival_time)
+    span = drawn.arrival_time.max() / same.arrival_time.max()
+    assert span == pytest.approx(1, rel=0.3)  # 100 draws each: a standard error of 10 %
 
 
 def test_users_of_a_closed_loop_start_one_after_another():

@@ -118,4 +118,6 @@ def _users(workload: Workload) -> dict[str, Any]:
         return {}
     if loop.sessions:
         raise ScenarioError("observe does not go through sessions; leave out arrivals.sessions")
+    if not isinstance(loop.think_time, float | int):
+        raise ScenarioError("observe takes a constant arrivals.think_time, got a law of times")
     return {"users": loop.concurrency, "think_time": loop.think_time}

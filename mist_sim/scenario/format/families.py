@@ -189,7 +189,6 @@ ROUTER = Family(ROUTERS, default="round_robin")
 SCHEDULER = Family(SCHEDULERS, default="chunked")
 _FILE = {"path": Annotated[str, AfterValidator(named_file)]}
 PREDICTOR = Family(PREDICTORS, needs=("model", "cluster"), meanings=_FILE, default="roofline")
-ARRIVAL = Family(ARRIVALS)
 LENGTH = Family(LENGTHS)
 DURATION_LAW = Family(
     DURATIONS, meanings={"path": Annotated[str, AfterValidator(named_file)] | None}
@@ -197,6 +196,7 @@ DURATION_LAW = Family(
 _TIME = Annotated[float | Part, OrLaw(DURATION_LAW)]
 TIMES: Mapping[Any, Any] = {SecondsOrLaw: _TIME, SecondsOrLaw | None: _TIME | None}
 """Forms in a file of parameters that are a time or a law of times."""
+ARRIVAL = Family(ARRIVALS, meanings=TIMES)
 AUTOSCALER = Family(
     AUTOSCALERS,
     meanings={"at": Annotated[tuple[Duration, ...], BeforeValidator(as_tuple)]},
