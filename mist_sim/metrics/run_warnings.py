@@ -61,7 +61,7 @@ def run_warnings(
 
 def distance_warnings(expected: Mapping[str, Any]) -> Iterator[ResultWarning]:
     """Yield how far clients are from all measured runs, if far. expected: as in the summary."""
-    found: dict[str, list[str]] = {}
+    found: dict[tuple[str, str], list[str]] = {}
     for client, bars in expected.items():
         # the metric that is farther speaks for both
         far: Mapping[str, Any] = max(
@@ -69,25 +69,23 @@ def distance_warnings(expected: Mapping[str, Any]) -> Iterator[ResultWarning]:
         )
         if line := distance_line(far):
             found.setdefault(line, []).append(client)
-    for line, clients in found.items():
-        names = tuple(clients)
-        yield ResultWarning(kinds.DISTANCE, line, of=names if len(names) < len(expected) else ())
+    for (line, detail), clients in found.items():
+        names = tuple(clients) if len(clients) < len(expected) else ()
+        yield ResultWarning(kinds.DISTANCE, line, detail, names)
 
 
-def distance_line(bar: Mapping[str, Any] | None) -> str:
-    """Return how far a client is from all measured runs; empty if it is near."""
-    if bar is None:
-        return f"No error bar: {NOTHING_LIKE_IT}. How far off these figures are is not known."
-    if bar and bar["low"] is None:
-        why = str(bar["like"]).removeprefix("not known: ")
-        return f"No error bar: {why}. How far off these figures are is not known."
+def distance_line(bar: Mapping[str, Any] | None) -> tuple[str, str] | None:
+    """Return how far a client is from all measured runs, and from which; None if it is near."""
+    if bar is None or (bar and bar["low"] is None):
+        why = str(bar["like"]).removeprefix("not known: ") if bar else NOTHING_LIKE_IT
+        return f"No error bar: {why}. How far off these figures are is not known.", ""
     if len(bar.get("other", ())) < FAR:
-        return ""
+        return None
     missing = "like this" if bar.get("knows_kernel", True) else "of this kernel on this GPU"
     return (
-        f"No measurement {missing}: {bar['here']}. The nearest is {bar['like']} "
-        f"({len(bar['other'])} of {len(RESPECTS)} are other: {', '.join(bar['other'])}). Error "
-        "bars are as wide as errors of runs as far away."
+        f"No measurement {missing}: error bars are as wide as errors of runs as far away.",
+        f"Here {bar['here']}; the nearest is {bar['like']} ({len(bar['other'])} of "
+        f"{len(RESPECTS)} are other: {', '.join(bar['other'])}).",
     )
 
 

@@ -252,14 +252,14 @@ def test_a_gap_may_be_off_as_steps_of_prompts_or_of_decodes():
 def test_what_is_far_says_so_before_all_else(capsys):
     out = printed(run(llm_client("a", **DENSE | {"gpu": "l40s"})), capsys)
     first = " ".join(out.split("Workload")[0].split())
-    assert "No measurement of this kernel on this GPU: llama-3.1-8b, dense bf16, l40s" in first
-    assert "The nearest is" in first
+    assert "No measurement of this kernel on this GPU" in first
+    assert "Here llama-3.1-8b, dense bf16, l40s, vLLM 0.33; the nearest is" in first
 
 
 def test_a_kernel_measured_on_this_gpu_is_not_said_to_be_unknown(capsys):
     out = printed(run(llm_client("a", **DENSE | {"gpu": "a100-80gb-sxm"})), capsys)
     first = " ".join(out.split("Workload")[0].split())
-    assert "No measurement like this: llama-3.1-8b, dense bf16, a100-80gb-sxm" in first
+    assert "No measurement like this" in first
 
 
 def test_what_has_no_bar_says_so_before_all_else(capsys):
