@@ -69,9 +69,9 @@ def distance_warnings(expected: Mapping[str, Any]) -> Iterator[ResultWarning]:
         )
         if line := distance_line(far):
             found.setdefault(line, []).append(client)
-    for (line, detail), clients in found.items():
+    for (text, detail), clients in found.items():
         names = tuple(clients) if len(clients) < len(expected) else ()
-        yield ResultWarning(kinds.DISTANCE, line, detail, names)
+        yield ResultWarning(kinds.DISTANCE, text, detail, names)
 
 
 def distance_line(bar: Mapping[str, Any] | None) -> tuple[str, str] | None:
@@ -82,10 +82,10 @@ def distance_line(bar: Mapping[str, Any] | None) -> tuple[str, str] | None:
     if len(bar.get("other", ())) < FAR:
         return None
     missing = "like this" if bar.get("knows_kernel", True) else "of this kernel on this GPU"
+    other = f"{len(bar['other'])} of {len(RESPECTS)} are other: {', '.join(bar['other'])}"
     return (
         f"No measurement {missing}: error bars are as wide as errors of runs as far away.",
-        f"Here {bar['here']}; the nearest is {bar['like']} ({len(bar['other'])} of "
-        f"{len(RESPECTS)} are other: {', '.join(bar['other'])}).",
+        f"Here {bar['here']}; the nearest is {bar['like']} ({other}).",
     )
 
 
