@@ -28,6 +28,13 @@ def goodput_table(summary: Mapping[str, Any]) -> RenderableType:
     )
 
 
+def error_words(summary: Mapping[str, Any]) -> str:
+    """Return which errors the interval of a goodput has in it."""
+    if "step_ends" in summary:
+        return "with the expected error of the step times"
+    return "with the expected error at the same load; slower steps that fill queues are not in it"
+
+
 def asked(summary: Mapping[str, Any]) -> str:
     """Return the limits of the slo, in words."""
     slo, on_top = summary["slo_ms"], summary.get("percentiles_ms", {})
@@ -52,7 +59,7 @@ def _figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         gpus = summary["num_gpus"]
         yield "per GPU", _rate(summary["goodput_per_gpu"]), f"/s, {gpus} GPU{'s' * (gpus > 1)}"
     if off := summary.get("error_interval"):
-        yield "nine in ten", between(*off), "/s, with the expected error of the step times"
+        yield "nine in ten", between(*off), f"/s, {error_words(summary)}"
     low, high = summary["interval"]
     of_seeds = f", 95 % of {len(summary['seeds'])} seeds" if len(summary["seeds"]) > 1 else ""
     yield "at least", _rate(low), f"/s{of_seeds}"

@@ -75,9 +75,27 @@ def between(low: float, high: float, tolerance: float) -> Search:
 
 def around(start: float, tolerance: float) -> Search:
     """Search from a rate: doubling, or halving, until attainment ends; a ladder; bisection."""
+    tried = yield from _until_it_ends(start, 2.0)
+    bracket = Bracket.of(tried)
+    if bracket.low is not None and bracket.high is not None:
+        rungs = np.geomspace(bracket.low, bracket.high, _STEPS_OF_TWO + 1)[1:-1]
+        tried.update((yield rounded(rungs.tolist())))
+    return (yield from _bisect(tried, tolerance))
+
+
+def near(start: float, ratio: float, tolerance: float) -> Search:
+    """Search from a rate that may be near: steps of a ratio until attainment ends; bisection."""
+    tried = yield from _until_it_ends(start, ratio)
+    return (yield from _bisect(tried, tolerance))
+
+
+def _until_it_ends(
+    start: float, ratio: float
+) -> Generator[list[float], Verdicts, dict[float, bool]]:
+    """Try a rate, and go up if it is attained, or down, until the next one is not, or is."""
     smallest, largest = QUANTITIES["rate"]
     tried = dict((yield rounded([start])))
-    factor = 2.0 if all(tried.values()) else 0.5
+    factor = ratio if all(tried.values()) else 1 / ratio
     for step in range(1, _MOST_DOUBLINGS + 1):
         rate = start * factor**step
         if not smallest <= rate <= largest:
@@ -86,11 +104,7 @@ def around(start: float, tolerance: float) -> Search:
         tried.update(found)
         if all(found.values()) != (factor > 1):
             break
-    bracket = Bracket.of(tried)
-    if bracket.low is not None and bracket.high is not None:
-        rungs = np.geomspace(bracket.low, bracket.high, _STEPS_OF_TWO + 1)[1:-1]
-        tried.update((yield rounded(rungs.tolist())))
-    return (yield from _bisect(tried, tolerance))
+    return tried
 
 
 def _bisect(tried: dict[float, bool], tolerance: float) -> Search:

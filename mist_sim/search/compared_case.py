@@ -216,6 +216,7 @@ class Case:
             has_rate=not has_no_rate(self.summaries),
             has_cap=any(each.kind is kinds.POWER_CAP for each in self.warnings),
             error_interval=goodput.error_interval if goodput is not None else None,
+            has_step_ends=goodput is not None and goodput.step_ends is not None,
         )
 
     @property

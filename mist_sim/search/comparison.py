@@ -27,6 +27,7 @@ from mist_sim.search.goodput import (
     search_goodputs,
     so_far,
     with_binding,
+    with_step_ends,
 )
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Beside, Better, Ranked, rivals, sentence, starred
@@ -342,6 +343,7 @@ def compare(
             _search(cases, goodput, driver, race=race)
             if same_workload:
                 _run_beside_the_best(cases, goodput, driver)
+            _search_step_ends(cases, goodput, driver)
             if why:
                 _find_what_binds(cases, driver)
             _run_at_goodput(cases, driver)
@@ -469,6 +471,29 @@ def _run_beside_the_best(
     beside = run_side_by_side(best.name, names, builts, rate, options, driver) if names else {}
     for name, shown in beside.items():
         cases[name].beside = shown
+
+
+def _search_step_ends(cases: Mapping[str, _Case], options: GoodputOptions, driver: Driver) -> None:
+    """Search with other step times for those whose lead is told: the best, the next, each form's.
+
+    Not where the lead is open, or nothing is sure in any case.
+    """
+    ranked = {name: case.case(name, None, ()).ranked for name, case in cases.items()}
+    judged = {name: each for name, each in ranked.items() if each.interval is not None}
+    known = [name for name, each in judged.items() if each.figures["goodput"] > 0]
+    known.sort(key=lambda name: -judged[name].figures["goodput"])
+    if not known or any(each.is_open or not each.doubts.has_error for each in judged.values()):
+        return
+    best = judged[known[0]]
+    if not best.is_steady or rivals(best, "goodput", [*judged.values()]):
+        return
+    others = [name for name in known[1:] if not ((b := cases[name].beside) and b.is_equal)]
+    of_forms = {form_of(cases[name].built.scenario): name for name in reversed(known)}
+    asked = [*dict.fromkeys((best.name, *others[:1], *of_forms.values()))]
+    found = [(cases[name].built, each) for name in asked if (each := cases[name].goodput)]
+    ended = with_step_ends([b for b, _ in found], [each for _, each in found], options, driver)
+    for name, goodput in zip(asked, ended, strict=True):
+        cases[name].goodput = goodput
 
 
 def _find_what_binds(cases: Mapping[str, _Case], driver: Driver) -> None:

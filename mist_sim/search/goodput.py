@@ -11,19 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from mist_sim.errors import ScenarioError, in_words
+from mist_sim.metrics.expected_errors import expected_ranges
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.binding import lone_run, search_binding
-from mist_sim.search.bracketing import Bracket, Search, around, between
+from mist_sim.search.bracketing import Bracket, Search, around, between, near
 from mist_sim.search.driving import SearchKey, drive
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
 from mist_sim.search.lone_requests import LoneRequests
-from mist_sim.search.race import COARSE, SHORT, Race
+from mist_sim.search.race import COARSE, SHORT, Race, once_each
 from mist_sim.search.sure_search import Asked, SureSearch, seeming, until_sure
 from mist_sim.search.verdicts.request_times import Percentile, Target, target_of
 from mist_sim.search.verdicts.trials import Trial, told, trial_data
@@ -36,6 +39,7 @@ from mist_sim.studies.task import Key, Row, Task
 
 _TOLD = 3  # scenarios that a stopped search names
 _FEWEST = 1000  # requests of the longest run; fewer tell little of any rate
+_NEAR, _ENDS = 1.1, 0.05  # steps from a goodput to that of other step times; width of its bracket
 _NARROWEST = 1e-4  # tolerance; rates have six digits
 
 USUAL_REQUESTS = 30_000
@@ -205,9 +209,67 @@ def find_goodputs(
         driver.so_far = lambda: so_far(tried, names)
         rows = search_goodputs(builts, options, driver, tried=tried)
         found = [each for each in rows if isinstance(each, Goodput)]
+        found = with_step_ends(builts, found, options, driver)
         if why:
             found = [with_binding(*pair, driver) for pair in zip(builts, found, strict=True)]
         return _with_spending(builts, found, driver)
+
+
+def with_step_ends(
+    builts: Sequence[Built], found: Sequence[Goodput], options: GoodputOptions, driver: Driver
+) -> list[Goodput]:
+    """Return goodputs with those of slower and faster steps, where the error of TPOT is known.
+
+    All step times of a scenario are multiplied by the ends of the range in which nine in ten
+    measured TPOTs lie, over the simulated one. Short runs with the same seeds search near the
+    goodput, up to a twentieth; the outer end of each bracket counts.
+    """
+    scaled: dict[int, Built] = {}
+    searches: dict[SearchKey, SureSearch] = {}
+    trials: dict[SearchKey, list[Trial]] = {}
+    for k, (built, goodput) in enumerate(zip(builts, found, strict=True)):
+        error = expected_ranges({"expected_errors": goodput.expected_errors})["tpot"]
+        if goodput.status != "found" or error is None or error.low <= -1:
+            continue
+        for end, factor in ((2 * k, 1 + error.high), (2 * k + 1, 1 + error.low)):
+            scaled[end] = _with_steps(built.scenario, factor)
+            for search in goodput.searches:
+                start = (search.bracket.low or goodput.rate) / factor
+                key = end, search.seed
+                trials[key] = []
+                searches[key] = once_each(near(start, _NEAR, _ENDS), trials[key])
+
+    def run(asked: Sequence[tuple[SearchKey, Asked]]) -> list[Trial | None]:
+        tasks = []
+        for (end, seed), (rate, _) in asked:
+            built, target = scaled[end], found[end // 2].target
+            rates, key = Rates(built.scenario, built), (end // 2, ("slow", "fast")[end % 2], seed)
+            pause = options.pause([target])
+            task = options.trial((*key, rate), built, rates, seed, rate, target, pause=pause)
+            tasks.append(task)
+        rows = driver.run(tasks, keep_errors=True)
+        return [None if row.failure else Trial.of(row.result) for row in rows]
+
+    brackets, _ = drive(searches, run, trials)
+    told = list(found)
+    for k in {end // 2 for end in scaled}:
+        seeds = [search.seed for search in found[k].searches]
+        slow, fast = ([brackets.get((end, s)) for s in seeds] for end in (2 * k, 2 * k + 1))
+        lows = [each.low or 0.0 for each in slow if each is not None]
+        highs = [each.high or inf for each in fast if each is not None]
+        if len(lows) == len(highs) == len(seeds):
+            told[k] = replace(found[k], step_ends=(fmean(lows), fmean(highs)))
+    return told
+
+
+def _with_steps(scenario: Scenario, factor: float) -> Built:
+    """Return a scenario whose engines take so many times as long for a step."""
+    changes = {
+        f"clients.{number}.step_time_scale": factor
+        for number, part in enumerate(scenario.clients)
+        if hasattr(part, "step_time_scale")
+    }
+    return Built(Scenario.from_dict(as_data(scenario), changes))
 
 
 def with_binding(built: Built, found: Goodput, driver: Driver) -> Goodput:

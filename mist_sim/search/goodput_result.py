@@ -114,6 +114,8 @@ class Goodput(Findings):
     is_stopped: the search was stopped; what is known are its `bounds`.
     lone_requests: latencies of requests that run alone, if no rate is attained; else None.
     longer: what a longer workload takes, of one that is judged as it stands.
+    step_ends: the goodputs with all step times as long, and as short, as nine in ten measured TPOTs
+        leave them (`with_step_ends`); None: not run, or not known.
     spending: of a run at that rate (`at_goodput.spending_at`); empty without goodput, or if the
         scenario says nothing of power and cost.
     """
@@ -137,6 +139,7 @@ class Goodput(Findings):
     is_stopped: bool = False
     lone_requests: LoneRequests | None = None
     longer: str = ""
+    step_ends: tuple[float, float] | None = None
     spending: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -204,9 +207,23 @@ class Goodput(Findings):
     def error_interval(self) -> tuple[float, float] | None:
         """The goodput if latencies are off as far as nine in ten measured ones; None: not known.
 
-        Requests per second, a mean over seeds, interpolated between the rates tried; infinite
-        beyond the highest of them. At each rate the error counts of the limit that is worst there
-        (`expected_ranges`; E2E has that of a gap).
+        Requests per second; 0 and infinite: no rate tried is as low, or as high. That of the same
+        runs with other latencies, and with `step_ends` that of slower and faster steps as well,
+        which also fill queues and seats.
+        """
+        at_load, steps = self._latency_interval, self.step_ends
+        if at_load is None or steps is None:
+            return steps or at_load
+        low, high = at_load
+        return min(low or steps[0], steps[0]), max(high if high < inf else 0.0, steps[1])
+
+    @property
+    def _latency_interval(self) -> tuple[float, float] | None:
+        """The goodput if latencies of the same runs are off; None: not known.
+
+        A mean over seeds, interpolated between the rates tried; infinite beyond the highest of
+        them. At each rate the error counts of the limit that is worst there (`expected_ranges`; E2E
+        has that of a gap).
         """
         ranges = expected_ranges({"expected_errors": self.expected_errors})
         ranges["e2el"] = ranges["itl"]
@@ -289,6 +306,7 @@ class Goodput(Findings):
             "interval": list(self.interval),
             **({} if self.status == "found" else {"bounds": list(self.bounds)}),
             **({"error_interval": list(off)} if (off := self.error_interval) else {}),
+            **({"step_ends": list(self.step_ends)} if self.step_ends else {}),
             "is_monotone": self.is_monotone,
             "is_steady": self.is_steady,
             "first_limit": self.first_limit,

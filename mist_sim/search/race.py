@@ -124,7 +124,7 @@ class Race:
         whole: Callable[[SearchKey], SureSearch],
     ) -> None:
         """Search all designs. coarse: their searches for a first bracket. whole: makes another."""
-        firsts = {key: _once(search, self.trials[key]) for key, search in coarse.items()}
+        firsts = {key: once_each(search, self.trials[key]) for key, search in coarse.items()}
         first, _ = drive(firsts, self._short, self.trials, lambda: self._by_seed(lagging))
         behind = [key for key in self._by_seed(lagging) if key in first]
         self._contest([key for key in first if key not in behind], whole)
@@ -215,7 +215,7 @@ class Race:
         return [self._known.get(pair) for pair in pairs]
 
 
-def _once(search: Search, trials: Sequence[Trial]) -> SureSearch:
+def once_each(search: Search, trials: Sequence[Trial]) -> SureSearch:
     """Ask for each rate once, until runs are too short. trials: of the rates tried so far."""
     asked = next(search)
     while True:

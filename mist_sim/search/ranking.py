@@ -65,8 +65,9 @@ class Ranked(NamedTuple):
     by_seed: the figures of each seed's run at the scenario's own rate, in the same order in all
     cases. is_coarse: as in `Goodput`. beside: None: it was not run beside the best one.
     is_undecided: whether its goodput is not known, since runs that matter tell nothing.
-    error_interval: as `Goodput` has it. has_cap: whether a power cap is assumed, under which no
-    joules were measured. has_rate: whether its requests are sent at a rate, which may change.
+    error_interval: as `Goodput` has it. has_step_ends: whether it has run with other step times.
+    has_cap: whether a power cap is assumed, under which no joules were measured. has_rate: whether
+    its requests are sent at a rate, which may change.
     biases: ranges of measured / simulated - 1 on one side of 0, as `biases_of` has them.
     """
 
@@ -86,6 +87,7 @@ class Ranked(NamedTuple):
     first_missed: str = ""
     over: float = nan
     error_interval: tuple[float, float] | None = None
+    has_step_ends: bool = False
     has_cap: bool = False
     has_rate: bool = True
 
@@ -188,7 +190,12 @@ def _errors(best: Ranked, second: Ranked, unknown: Sequence[str]) -> str:
         for case, (low, high) in zip((best, second), filter(None, ends), strict=True)
     )
     if ends[0][0] >= ends[1][1]:
-        return f"sure, even with the expected errors of the step times ({told})"
+        if best.has_step_ends and second.has_step_ends:
+            return f"sure, even with the expected errors of the step times ({told})"
+        return (
+            f"their expected errors at the same load are less ({told}); slower steps that fill "
+            "queues are not in them"
+        )
     return (
         f"not sure if the step times of the two are off differently, since the lead is within "
         f"their expected errors ({told})"

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mist_sim import Scenario, ScenarioError, Slo, simulate
 from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.load import OPEN, Load
+from mist_sim.report.goodput import error_words
 from mist_sim.report.pages.folder_page import folder_page
 from mist_sim.report.pictures.marks import Points
 from mist_sim.rng import Streams
@@ -311,7 +312,8 @@ def test_any_number_of_processes_finds_the_same(tmp_path):
         found.save(tmp_path / f"{number}")
     for name in ("goodput.json", "trials.csv", "scenario.resolved.yaml", "SHA256SUMS"):
         assert (tmp_path / "0" / name).read_bytes() == (tmp_path / "1" / name).read_bytes()
-    assert done == [*range(1, one.num_runs + 1)] * 2
+    assert done == [*range(1, len(done) // 2 + 1)] * 2
+    assert len(done) // 2 > one.num_runs  # with those of slower and faster steps
 
 
 def test_a_report_has_the_rate_and_a_mark_for_each_run(tmp_path):
@@ -737,6 +739,10 @@ def test_the_goodput_has_a_range_for_the_error_of_step_times():
         expected_errors={"llm": {"ttft": bar, "tpot": bar}},
     )
     assert found.error_interval == pytest.approx((10 / 1.1, 10 / 0.9), rel=1e-3)
+    assert "slower steps that fill queues are not in it" in error_words(found.summary)
+    slower = replace(found, step_ends=(8.0, 11.0))
+    assert slower.error_interval == pytest.approx((8.0, 10 / 0.9), rel=1e-3)
+    assert "queues" not in error_words(slower.summary)
     assert replace(found, expected_errors={"llm": {"tpot": None}}).error_interval is None
     wide = {"low": -0.99, "high": 9.0}
     assert replace(found, expected_errors={"llm": {"tpot": wide}}).error_interval is None
@@ -754,3 +760,25 @@ def test_too_few_requests_for_a_steady_answer_are_told_first():
     assert told.kind.leads
     assert "too few for a steady answer" in str(told) or "no rate that lasts" in str(told)
     assert "Without --as-is" in str(told)
+
+
+def test_the_error_of_a_goodput_is_that_of_slower_and_faster_steps():
+    """At the same load TPOT would miss later: slower steps also fill the seats."""
+    said = {
+        "model": "llama-3.1-8b",
+        "clients": [{"name": "llm", "gpu": "h100-sxm"}],
+        "workload": synthetic(150, 1500, 60, {"type": "poisson", "rate": "12 /s"}),
+        "slo": {"tpot": "20 ms"},
+    }
+    options = GoodputOptions(as_is=True, tolerance=0.05)
+    found = find_goodput(Scenario.from_dict(said), options, jobs=1)
+    error = found.expected_errors["llm"]["tpot"]
+    rates = [
+        find_goodput(
+            Scenario.from_dict(said, {"clients.0.step_time_scale": factor}), options, jobs=1
+        ).rate
+        for factor in (1 + error["high"], 1 + error["low"])
+    ]
+    assert found.step_ends == pytest.approx(rates, rel=0.12)
+    low, high = found.step_ends
+    assert low <= rates[0] < found.rate < rates[1] <= high

@@ -7,7 +7,7 @@ from math import inf, isinf, isnan, nan
 from typing import Any
 
 from mist_sim.metrics.latency import limit_title
-from mist_sim.report.goodput import asked, between, goodput_table
+from mist_sim.report.goodput import asked, between, error_words, goodput_table
 from mist_sim.report.pages.page import Brief, Card, Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
 from mist_sim.report.pages.sheets import how_sure, monthly
@@ -40,7 +40,7 @@ def _brief(summary: Mapping[str, Any], title: str) -> Brief:
     is_known = not isnan(summary["goodput"])
     how = f"between {low:.4g} and {high:.4g} requests a second by the runs"
     if off := summary.get("error_interval"):
-        how += f", {between(*off)} with the error of the step times"
+        how += f", {between(*off)} {error_words(summary)}"
     how = how if is_known else summary["status"]
     rate = f"{summary['goodput']:.4g}" if is_known else "-"
     first = summary["first_limit"]
