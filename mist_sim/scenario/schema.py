@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     BeforeValidator,
@@ -478,6 +478,7 @@ class Scenario(Strict):
         "warnings of its results repeat it",
     )
     _origin: Origin = PrivateAttr(Origin())
+    _may_split: ClassVar[bool] = False
 
     @field_validator("clients", mode="before")
     @classmethod
@@ -641,7 +642,7 @@ class Scenario(Strict):
             only_ours = False  # what roles do not say, the policy may
         used = roles or names_nodes(self.lifecycle)
         used = used or is_shared(self.network, described, self.lifecycle)
-        if self.network is not None and not used and only_ours:
+        if self.network is not None and not used and only_ours and not self._may_split:
             yield Problem(
                 ("network",), f"has no effect: no client has a role{spanning(self.network)}"
             )
@@ -708,6 +709,12 @@ class Engines(Scenario):
     """A scenario of which single steps are asked for: without a workload, one request."""
 
     workload: WorkloadSpec = Field(_ONE_REQUEST, validate_default=True)
+
+
+class Splittable(Scenario):
+    """A scenario for whose designs its network is, though its own clients may all lack a role."""
+
+    _may_split: ClassVar[bool] = True
 
 
 def _type(router: Part) -> str:

@@ -30,6 +30,7 @@ from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.engines.engine_hosts import host_of
 from mist_sim.scenario.loading import as_data
+from mist_sim.scenario.schema import Splittable
 from mist_sim.scenario.startable import startable
 from mist_sim.search.afd import BundleChoice, SlotLoad, best_bundles
 from mist_sim.search.resharding import Lengths, PairOptions, PairTimes, rank_pairs
@@ -309,7 +310,8 @@ class Fleet:
         `Scenario.from_dict` does.
         """
         data = {**self._data, "clients": list(clients), **changes}
-        return startable(self.scenario if data == self._data else Scenario.from_dict(data))
+        same = data == self._data and not isinstance(self.scenario, Splittable)
+        return startable(self.scenario if same else Scenario.from_dict(data))
 
 
 USUAL = (512, 2048, 8192)
@@ -468,6 +470,18 @@ def without_sides(fleet: Fleet, chunk: int | None) -> Scenario:
     except ScenarioError:  # the network is unused, and then no client has a place in it
         unplaced = [_unplaced(client) for client in clients]
         return fleet.having(unplaced, hand_over=_NOTHING_HANDED_OVER, network=None)
+
+
+def _without_idle_network(scenario: Scenario) -> Scenario:
+    """Return a scenario without the network that only its designs would use."""
+    if not isinstance(scenario, Splittable):
+        return scenario
+    data = as_data(scenario)
+    try:
+        return Scenario.from_dict(data)
+    except ScenarioError:
+        clients = [_unplaced(client) for client in data["clients"]]
+        return Scenario.from_dict(data | {"network": None, "clients": clients})
 
 
 def _unplaced(client: Client) -> Client:
@@ -660,13 +674,17 @@ class _Planner:
         """
         found: list[_Bundle] = []
         problem = ScenarioError(f"a bundle takes two GPUs at least, got {gpus.number}")
+        num_experts = self._model.moe.num_experts if self._model.moe else 0
         for ffn in range(1, gpus.number):
+            if num_experts % ffn:  # the card with one expert more would keep the others waiting
+                continue
             try:
                 found += self._bundles(gpus, ffn)
             except ScenarioError as error:
                 problem = error
         if not found:
-            raise problem
+            even = "; only FFN workers with as many experts on every GPU are tried"
+            raise ScenarioError(f"{problem}{even if gpus.number > 1 else ''}")
         return max(found, key=lambda each: each.worth(self._max_tpot))
 
     def _bundles(self, gpus: _Gpus, ffn: int) -> list[_Bundle]:
@@ -862,8 +880,10 @@ def designs_of(scenario: Scenario) -> Designs:
         return Designs(around_hybrid(scenario))
     fleet = Fleet(scenario)
     found, left_out = _made(fleet)
-    if not any(each is scenario for each in found.values()):
-        found = {_AS_IT_STANDS: scenario, **found}
+    stands = _without_idle_network(scenario)
+    is_new = stands is not scenario
+    if not any(each is stands or (is_new and each == stands) for each in found.values()):
+        found = {_AS_IT_STANDS: stands, **found}
     if len(found) < 2:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
         raise ScenarioError(f"there is no other design for these clients; {reasons}")

@@ -14,6 +14,7 @@ from mist_sim.hardware import gpu_names, load_gpu
 from mist_sim.network import Fabric
 from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
+from mist_sim.scenario.schema import Splittable
 from mist_sim.search.designs import (
     MOST,
     USUAL,
@@ -373,7 +374,8 @@ def test_large_bundles_span_nodes():
     data = {"model": "deepseek-v3", "clients.0.gpu": "h200", "clients.0.tensor_parallel_size": 8}
     designs = designs_of(together(**data))
     found = [each for name, each in designs.scenarios.items() if "A " in name]
-    assert len(found) == 2
+    assert len(found) == 1
+    assert "as many experts on every GPU" in designs.left_out["2 prefill + a bundle"]
     for each in found:
         assert Built(each).num_gpus == 24
         assert each.network.make().spans_nodes
@@ -559,3 +561,23 @@ def test_any_number_of_processes_writes_the_same(mist, tmp_path):
     assert mist("together.yaml", "--designs", "--out", "two", "--jobs", "2", "-q")[0] == 0
     sums = [(tmp_path / name / "SHA256SUMS").read_text() for name in ("one", "two")]
     assert sums[0] == sums[1]
+
+
+def test_a_network_is_for_the_designs_that_hand_over():
+    network = {"topology": "hgx-h100"}
+    aggregated = {"network": network}
+    with pytest.raises(ScenarioError, match="network: has no effect"):
+        Scenario.from_dict(TOGETHER, aggregated)
+    designs = designs_of(Splittable.from_dict(TOGETHER, aggregated)).scenarios
+    has = {name: each.network is not None for name, each in designs.items()}
+    assert set(has.values()) == {True, False}
+    assert all(has[name] == ("prefill" in name or "hybrid" in name) for name in has)
+    assert "network" not in designs_of(Splittable.from_dict(TOGETHER, aggregated)).assumed
+
+
+def test_bundles_place_as_many_experts_on_every_card():
+    """128 experts on seven GPUs: five cards, or three or six, have no equal shares."""
+    fleet = {"model": "qwen3-30b-a3b", "clients.0.count": 8}
+    names = [name for name in designs_of(together(**fleet)).scenarios if "A " in name]
+    assert names
+    assert all(128 % int(name.split()[-1].rstrip("F")) == 0 for name in names)

@@ -164,3 +164,8 @@ def test_writing_to_a_view_fails_there(figure, interval):
 def test_a_new_figure_of_a_view_fails_too():
     with pytest.raises(AttributeError):
         ClientState(0, "a").my_figure = 3
+
+
+def test_options_of_the_cache_are_no_mapping():
+    with pytest.raises(TypeError, match=r"kv_cache must be a KvCacheConfig"):
+        mist.llm_client("llm", model="llama-3.1-8b", gpu="h100-sxm", kv_cache={"block_size": 16})

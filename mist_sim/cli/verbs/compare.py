@@ -122,7 +122,10 @@ def compare(
     limits = {"--ttft": ttft, "--tpot": tpot}
     plane_options = _plane_options(shared, limits, points, num_rates) if plane else None
     settings = with_nearest([*settings, *([] if seed is None else [f"seed={seed}"])], approximate)
-    loaded = _loaded(scenarios, commands, settings, allow_programs=allow_programs)
+    from mist_sim.scenario.schema import Splittable
+
+    kind = Splittable if designs else None
+    loaded = _loaded(scenarios, commands, settings, kind, allow_programs=allow_programs)
     compared = _varied(loaded, cases_of(cases), vary_of(vary, overrides_of(settings)))
     beside: dict[str, Any] = {}
     if designs:
@@ -171,9 +174,17 @@ def _plane_options(
 
 
 def _loaded(
-    scenarios: Sequence[str], commands: list[str], settings: list[str], *, allow_programs: bool
+    scenarios: Sequence[str],
+    commands: list[str],
+    settings: list[str],
+    kind: type[Scenario] | None,
+    *,
+    allow_programs: bool,
 ) -> dict[str, Scenario]:
-    """Return the scenarios by name; vLLM's commands and settings apply to all."""
+    """Return the scenarios by name; vLLM's commands and settings apply to all.
+
+    kind: what they are read as; None: scenarios.
+    """
     from mist_sim.errors import ScenarioError
 
     names = _names(scenarios)
@@ -187,7 +198,7 @@ def _loaded(
         )
     overrides = said | settings_said
     return {
-        name: load(given, overrides, allow_programs=allow_programs)
+        name: load(given, overrides, allow_programs=allow_programs, kind=kind)
         for name, given in zip(names, scenarios, strict=True)
     }
 

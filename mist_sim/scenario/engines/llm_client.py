@@ -452,6 +452,8 @@ def llm_client(name: str, config: EngineConfig | None = None, /, **options: Any)
         options["scheduler"] = SCHEDULERS[said]()
     if isinstance(said := options.get("predictor"), str):
         options["predictor"] = PREDICTORS[said]
+    if isinstance(said := options.get("kv_cache"), Mapping):
+        raise TypeError(f"kv_cache must be a KvCacheConfig, such as KvCacheConfig(**{dict(said)})")
     return llm_clients([name], config or EngineConfig(**options))[0]
 
 
