@@ -45,9 +45,12 @@ def test_intervals_that_do_not_meet_are_sure():
 )
 def test_a_lead_is_held_against_errors_of_step_times(ends, words):
     best, second = (
-        one._replace(error_interval=end) for one, end in zip((APART, TOGETHER), ends, strict=True)
+        one._replace(error_interval=end, has_step_ends=True)
+        for one, end in zip((APART, TOGETHER), ends, strict=True)
     )
     assert words in sentence([best, second])
+    at_load = sentence([best._replace(has_step_ends=False), second])
+    assert "sure, even" not in at_load
 
 
 @pytest.mark.parametrize("unknown", ["apart", "together", "third"])

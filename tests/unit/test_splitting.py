@@ -52,6 +52,7 @@ def served(rate: float, low: float, high: float, first: str = "tpot", **more: An
         "is_open": False,
         "warnings": (),
         "error_interval": None,
+        "step_ends": None,
     }
     return SimpleNamespace(
         rate=rate,
@@ -226,8 +227,12 @@ def test_without_limits_nobody_loses(overrides):
 @pytest.mark.parametrize(("high", "sure"), [(72.0, "; sure, even"), (80.0, "; not sure if")])
 def test_verdict_and_split_say_the_same_of_the_winner(high, sure):
     """Also where another design serves as much as the winner."""
+
+    def ends(off: tuple[float, float]) -> dict[str, Any]:
+        return {"error_interval": off, "step_ends": off}
+
     two, twin, one = (
-        case(name, 1.0, 1.0, 1.0, goodput=served(rate, rate - 1, rate + 1, error_interval=off))
+        case(name, 1.0, 1.0, 1.0, goodput=served(rate, rate - 1, rate + 1, **ends(off)))
         for name, rate, off in [
             ("2 prefill", 77.0, (75.0, 79.0)),
             ("1 prefill", 76.5, (74.5, 79.0)),
