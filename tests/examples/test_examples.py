@@ -85,7 +85,7 @@ EXPECTED = {
     "own_powered_client.py": ([], r" client .*\nprompts +\d+\.\d+ .*\nanswers +\d+\.\d+ .*"),
     "own_router.py": ([], r"llm-3 +\d+ +\d+.*\np99 TTFT \d+ ms"),
     "own_stage.py": ([], r"translate +0\.\d+\nmean TTFT \d+ ms"),
-    "resharding.py": ([], r"TP2PP4 .* 0.4\d+ simulated\nPP8 -> TP8 .* 0.5\d+ simulated"),
+    "resharding.py": ([], r"TP2PP4 .* 0.4\d+ simulated\nPP8 -> TP4PP2 .* 0.6\d+ simulated"),
     "step_times.py": ([], r'"version": "1"}\n{"seconds": \[\S+, \S+\]}'),
     "what_to_buy.py": ([], r"1 x h100-sxm, together \d+: 2.95 .*\n.*\n#.*\nvllm serve meta-llama/"),
     "what_if_gpu.py": ([], r"(b200, .* TTFT .* TPOT .* tokens/s\n){4}"),
