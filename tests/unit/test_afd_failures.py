@@ -96,8 +96,8 @@ def test_energy_counts_no_lost_step():
     busy = 4 * (2 * 1.0 + 0.5)
     assert result.clients.set_index("client").loc["bundle", "busy"] == pytest.approx(busy / 3)
     machine = clients[0].traits.machine
-    ledger = mist.metrics.spending.energy.Ledger(
-        result.recorder, [None, machine], mist.metrics.spending.energy.PowerOptions()
+    ledger = mist.metrics.spending.Ledger(
+        result.recorder, [None, machine], mist.metrics.spending.PowerOptions()
     )
     assert ledger.energy(1).idle == pytest.approx((3 * (ledger.end - 1.5) - busy) * 126.0)
 
