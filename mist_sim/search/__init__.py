@@ -1,7 +1,6 @@
 """Searches for the best deployment: goodput, comparisons, ratios of attention to FFN workers."""
 
 from mist_sim.core.sliders import Sliders
-from mist_sim.search import sweeps as sweep
 from mist_sim.search.afd import (
     BundleChoice,
     BundleRun,
@@ -37,7 +36,7 @@ from mist_sim.search.planning import Plan, PlanOptions, plan
 from mist_sim.search.slider_search import Slidable, SliderSearch, search_sliders
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane
 from mist_sim.search.spaces import SearchOptions, Space, SpaceSearch, read_space, search_space
-from mist_sim.search.sweeps import Sweep, goodput_sweep
+from mist_sim.search.sweeps import Sweep, goodput_sweep, sweep
 
 __all__ = [
     "Binding",

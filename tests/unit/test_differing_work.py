@@ -12,10 +12,9 @@ from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.predictors.analytic.roofline import Reach
 from mist_sim.models import load_model
-from mist_sim.models import operators as attends
 from mist_sim.models.layers import LayerSpec
 from mist_sim.models.mixers import LinearMixer
-from mist_sim.models.operators import states
+from mist_sim.models.operators import attends, states
 
 LLAMA = load_model("llama-3.1-8b")
 

@@ -497,7 +497,7 @@ def test_a_journal_of_other_files_is_that_of_another_search(folder):
 
 
 def test_a_journal_of_a_sweep_knows_the_files_that_vary(folder):
-    from mist_sim.search import sweeps as sweep
+    from mist_sim.search.sweeps import sweep
 
     file = folder / "my.toml"
     file.write_text('based_on = "h100-sxm"\n')

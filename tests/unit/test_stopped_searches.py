@@ -14,7 +14,6 @@ from mist_sim.bestserve.space import Space as Strategies
 from mist_sim.cli.app import app
 from mist_sim.cli.progress_bar import Progress
 from mist_sim.cli.signals import Saved, Stopped, take_leave
-from mist_sim.search import sweeps as sweep
 from mist_sim.search.comparison import Comparison, compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput
 from mist_sim.search.planning import PlanOptions, plan
@@ -23,6 +22,7 @@ from mist_sim.search.spaces import SearchOptions, search_space
 from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.objectives import objectives_of
 from mist_sim.search.spaces.space import Space
+from mist_sim.search.sweeps import sweep
 from mist_sim.studies.findings import Study
 from mist_sim.studies.replicating import replicate
 from mist_sim.studies.study import study
