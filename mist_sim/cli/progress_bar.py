@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from time import monotonic
-from types import TracebackType
-from typing import Any, Self
 
 from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress import Progress as Bar
@@ -14,61 +11,6 @@ from rich.table import Column
 from rich.text import Text
 
 from mist_sim.report.elements import Terminal
-
-_PATIENCE = 1.0  # seconds
-
-
-class Progress:
-    """Called with (requests done, simulated seconds); shows a bar after a second of waiting.
-
-    total: number of requests; None if unknown. visible: False hides the bar, as does a stderr that
-        is not a terminal. unit: counted items, if not requests. patience: seconds without a bar.
-    """
-
-    def __init__(
-        self,
-        total: int | None,
-        *,
-        visible: bool = True,
-        unit: str = "requests",
-        patience: float = _PATIENCE,
-    ) -> None:
-        self._total = total
-        self._unit = unit
-        self._visible = visible and sys.stderr.isatty()
-        self._begin, self._patience = monotonic(), patience
-        self._bar: Bar | None = None
-        self._task: Any = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __call__(self, num_done: int, sim_seconds: float | None = None) -> None:
-        """Show how far the run is."""
-        if not self._visible or monotonic() - self._begin < self._patience:
-            return
-        if self._bar is None:
-            self._bar = self._start()
-        self._bar.update(self._task, completed=num_done, simulated=_simulated(sim_seconds))
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def _start(self) -> Bar:
-
-        bar, self._task = started(self._total, self._unit)
-        return bar
-
-
-def _simulated(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:,.0f} s simulated"
-
 
 _WIDE = 80  # columns of a terminal that has room for everything
 _REQUESTS, _RUNS = 30.0, 3_600.0  # seconds by which the time left is judged: a run may take minutes

@@ -18,7 +18,7 @@ from mist_sim.errors import printable
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from mist_sim.cli.progress_bar import Progress
+    from mist_sim.cli.progress import Progress
     from mist_sim.errors import ScenarioError
     from mist_sim.metrics import Replications, Result
     from mist_sim.metrics.tables import Findings, UnansweredError
@@ -129,7 +129,7 @@ class Session:
 
         total, unit: amount of work, for the progress bar. write: writes the files.
         """
-        from mist_sim.cli.progress_bar import Progress
+        from mist_sim.cli.progress import Progress
         from mist_sim.cli.signals import Saved
         from mist_sim.metrics.tables import UnansweredError
 

@@ -8,9 +8,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from mist_sim.cli import progress_bar
-from mist_sim.cli import progress_bar as progress
-from mist_sim.cli.progress_bar import Progress
+from mist_sim.cli import progress, progress_bar
+from mist_sim.cli.progress import Progress
 
 
 class Terminal(StringIO):

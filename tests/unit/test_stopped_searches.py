@@ -12,7 +12,7 @@ from mist_sim import Scenario, validation
 from mist_sim.bestserve import rank_strategies
 from mist_sim.bestserve.space import Space as Strategies
 from mist_sim.cli.app import app
-from mist_sim.cli.progress_bar import Progress
+from mist_sim.cli.progress import Progress
 from mist_sim.cli.signals import Saved, Stopped, take_leave
 from mist_sim.search.comparison import Comparison, compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput

@@ -48,7 +48,7 @@ def observe(
     quiet: Quiet = False,
 ) -> None:
     """Send a scenario's requests to a live server and time its answers, for mist validate."""
-    from mist_sim.cli.progress_bar import Progress
+    from mist_sim.cli.progress import Progress
     from mist_sim.cli.session import note
     from mist_sim.cli.signals import Saved
     from mist_sim.errors import ScenarioError

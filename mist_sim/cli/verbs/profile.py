@@ -86,7 +86,7 @@ def profile(
 
 def _write_steps(source: Profiler, batches: list[StepBatch], out: OutputFile) -> None:
     """Write a table of measured steps; steps in the store are not measured again."""
-    from mist_sim.cli.progress_bar import Progress
+    from mist_sim.cli.progress import Progress
     from mist_sim.hardware.predictors.measured.profiling import measure, table_text
     from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 

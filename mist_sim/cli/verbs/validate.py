@@ -75,7 +75,7 @@ def show_benchmarks(runs: Sequence[Benchmark], *, as_json: bool = False) -> None
     """Simulate measured benchmarks, and print each figure with its bar, and tables by group."""
     import pandas as pd
 
-    from mist_sim.cli.progress_bar import Progress
+    from mist_sim.cli.progress import Progress
     from mist_sim.output import json_text
     from mist_sim.report.elements import Terminal, listed
     from mist_sim.report.run import error_range
@@ -135,7 +135,7 @@ def show_runs(runs: Sequence[MeasuredRun], margin: float | None = None) -> None:
 
     margin: percent, within which the typical ratio of single requests is to be; None: not asked.
     """
-    from mist_sim.cli.progress_bar import Progress
+    from mist_sim.cli.progress import Progress
     from mist_sim.errors import in_words
 
     for number, run in enumerate(runs):
