@@ -87,7 +87,10 @@ EXPECTED = {
     "own_stage.py": ([], r"translate +0\.\d+\nmean TTFT \d+ ms"),
     "resharding.py": ([], r"TP2PP4 .* 0.4\d+ simulated\nPP8 -> TP4PP2 .* 0.6\d+ simulated"),
     "step_times.py": ([], r'"version": "1"}\n{"seconds": \[\S+, \S+\]}'),
-    "what_to_buy.py": ([], r"1 x h100-sxm, together \d+: 2.95 .*\n.*\n#.*\nvllm serve meta-llama/"),
+    "what_to_buy.py": (
+        [],
+        r"1 x h100-sxm, together \d+: 2.95 .*\n.*\nl40s: .*\n#.*\nvllm serve meta-llama/",
+    ),
     "what_if_gpu.py": ([], r"(b200, .* TTFT .* TPOT .* tokens/s\n){4}"),
     "replay_azure.py": (["azure.csv"], r"(speed x \d: .* within the SLO\n){3}"),
 }
