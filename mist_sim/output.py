@@ -182,7 +182,7 @@ def _move_all(room: Path, target: Path, old: Iterable[str], new: Iterable[str]) 
     """Do the moves that are not done."""
     for name in old:
         if not os.path.lexists(room / OLD / name):
-            with suppress(FileNotFoundError):  # somebody removed it since
+            with suppress(FileNotFoundError):  # another process has removed it
                 (target / name).rename(room / OLD / name)
     for name in new:
         if os.path.lexists(room / NEW / name):
@@ -339,10 +339,10 @@ def _enter(room: Path) -> int:
         try:
             room.mkdir(parents=True, exist_ok=True)
         except FileExistsError:
-            if os.path.lexists(room) and not room.is_dir():  # somebody's file
+            if os.path.lexists(room) and not room.is_dir():  # a file of the user's
                 raise
             continue  # its last owner has just removed it
-        if room.is_symlink():  # somebody's folder
+        if room.is_symlink():  # a folder of the user's
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         file = lock(room / _LOCK)
         if file is not None:
@@ -351,7 +351,7 @@ def _enter(room: Path) -> int:
 
 def _leave(room: Path, file: int) -> None:
     """Remove a private folder, and give the claim back."""
-    with suppress(OSError):  # somebody removed it
+    with suppress(OSError):  # another process removed it
         _clear(room)
     unlock(room / _LOCK, file)
     _remove_if_empty(room)
@@ -373,7 +373,7 @@ def _clear(room: Path) -> None:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):  # somebody put something there
+    with suppress(OSError):  # another process put something there
         folder.rmdir()
 
 

@@ -445,7 +445,7 @@ class _Follower:
 
 
 Holders = dict[int, PrefixHolders]
-"""For each block size, who has what in a prefix cache; empty until somebody asks."""
+"""For each block size, the holders of prefixes; empty until a router asks."""
 
 Poll = Callable[[float, bool], Polls]
 """Returns what is known by polls: seconds between two, and whether what is sent since counts."""

@@ -36,7 +36,7 @@ class RankedQueue:
         return bool(self._arrived)
 
     def head(self, known_until: float) -> int:
-        """Return who is next of those that came by then; -1: nobody, until somebody leaves."""
+        """Return the next slot of those that came by then; -1: none until a request leaves."""
         while self._arrived and self._arrived[0][0] <= known_until:
             sequence = self._arrived.popleft()[1]
             sequence.arrival = self._num_arrived
@@ -69,5 +69,5 @@ class RankedQueue:
         self._queue.remove(sequence)
 
     def victim(self, running: Iterable[int]) -> int:
-        """Return who gives way of those who run, in order of admission."""
+        """Return the slot that gives way. running: in order of admission."""
         return self._queue.victim(dict.fromkeys([self._sequences[slot] for slot in running])).slot

@@ -108,7 +108,7 @@ class Ranked(Protocol):
         """Tell whether some came that no plan knows yet."""
 
     def head(self, known_until: float, /) -> int:
-        """Return who is next of those that came by then; -1: nobody, until somebody leaves."""
+        """Return the next slot of those that came by then; -1: none until a request leaves."""
 
     def loaded(self, slots: list[int], known_until: float, /) -> int:
         """Return which of some prompts whose entries have come goes before it; -1: none."""
@@ -120,7 +120,7 @@ class Ranked(Protocol):
         """Take one out."""
 
     def victim(self, running: list[int], /) -> int:
-        """Return who gives way."""
+        """Return the slot that gives way."""
 
 
 class Flow(Protocol):
@@ -210,7 +210,7 @@ class Lane:
         # decodes that miss the step in flight; whether some missed the latest plan, and all did
         self.paused: list[int] = []
         self.some_missed = self.all_missed = False
-        self.is_blocked = False  # whether nobody can be admitted before somebody leaves
+        self.is_blocked = False  # whether no request can be admitted before one leaves
         # limits of pieces (see `limit_pieces`); in the latest plan, the most tokens of one, and
         # whether the step is for decodes
         self.threshold = self.most_partial = self.max_piece = _NEVER
@@ -848,15 +848,16 @@ class Lane:
             self.release(slot)
 
     def victim(self) -> int:
-        """Return who gives way: the request admitted last, but where the queue says who."""
+        """Return the slot that gives way: the last admitted, or the one that the queue names."""
         return self.running[-1] if self.ranked is None else self.ranked.victim(self.running)
 
     def take_turns(self, gone: list[int], outgrown: list[int]) -> None:
         """Let all who run have their turn for blocks, where any of them may give way.
 
-        Who finds none takes those of others, until it has some or is itself who gives way. Then all
-        behind it miss the step (unless `pass_goes_on`). So does one for each that has ended, had
-        its place before, and gives way: vLLM's index into the list is not moved back.
+        A request that finds too few makes others give way, until it has enough or gives way itself.
+        Then all behind it miss the step (unless `pass_goes_on`). If a request that has ended gives
+        way and stood before the present one, the next one misses the step, too: vLLM does not move
+        its index into the list back.
         """
         turns: list[int] = list(self.running)
         lacking: dict[int, int] = {}  # blocks, by who had its turn
@@ -1213,7 +1214,7 @@ class Lane:
             budget -= new
 
     def next_waiting(self, budget: int) -> int:
-        """Return who of the queue is next, if there is a seat; -1: nobody."""
+        """Return the slot of the queue that is next, if there is a seat; -1: none."""
         flows = self.flow is not None
         if not ((budget or flows) and self.queue) or (self.swapped and not self.loaded):
             return -1
@@ -1500,7 +1501,7 @@ class Lane:
             self.finish(slot)
 
     def in_order_of_joining(self, slots: list[int]) -> list[int]:
-        """Return decodes as they began to decode, which mostly is the order of admission."""
+        """Return slots of decodes as they began to decode, which mostly is the order given."""
         last = 0
         for slot in slots:
             if self.state[slot] == _DECODE:
