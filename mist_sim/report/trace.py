@@ -10,6 +10,8 @@ from rich.console import Group, RenderableType
 from mist_sim.report.elements import Row, columns, count, number, pairs, percent, section
 
 _MOST_MODELS = 10
+_UNITS = {"/s": 1, "/min": 60, "/h": 3600, "/day": 86400}  # of rates, in seconds
+_LEAST = 0.1  # of a unit; two decimals show it
 
 
 def trace_table(found: Mapping[str, Any]) -> RenderableType:
@@ -28,7 +30,9 @@ def _requests(found: Mapping[str, Any]) -> Iterator[Row]:
         yield "time", number(0.0), "s: all requests come at once"
     else:
         yield "time", number(found["seconds"]), "s from the first to the last"
-        yield "rate", number(found["rate"]), "/s"
+        rate = found["rate"]
+        unit = next((each for each, seconds in _UNITS.items() if rate * seconds >= _LEAST), "/day")
+        yield "rate", number(rate * _UNITS[unit]), unit
         yield "gaps", number(found["cv"]), "standard deviation over mean; 1 is Poisson"
     if found["sessions"]:
         turns = number(found["turns_a_session"])

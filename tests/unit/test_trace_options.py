@@ -55,3 +55,11 @@ def test_bad_input_is_one_message(mist, log, words, said):
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
     assert said in err
+
+
+@pytest.mark.parametrize(("gap", "said"), [(1, "1.00  /s"), (3600, "1.00  /h"), (90_000, "/day")])
+def test_a_small_rate_is_not_shown_as_zero(mist, tmp_path, gap, said):
+    path = tmp_path / "log.csv"
+    rows = "".join(f"{number * gap},9,8\n" for number in range(3))
+    path.write_text("timestamp,prompt_tokens,output_tokens\n" + rows)
+    assert said in mist("trace", "inspect", "log.csv")[1]

@@ -385,6 +385,24 @@ def test_a_log_of_ones_own_is_read_by_the_names_of_its_columns(tmp_path):
     ]
 
 
+def test_a_log_of_json_lines_is_read_by_its_keys(tmp_path):
+    path = tmp_path / "calls.jsonl"
+    path.write_text(
+        '\n{"timestamp": "2026-07-21T06:14:07Z", "usage": {"in": 9, "out": 8}, "status": 200}\n'
+        '{"timestamp": "2026-07-21T06:14:09Z", "usage": {"in": 4, "out": null}, "status": 500}\n'
+        '{"timestamp": "2026-07-21T06:14:10Z", "usage": null}\n'
+        '{"timestamp": "2026-07-21T06:14:11Z", "usage": {"in": 3, "out": 2}, "status": 499}\n'
+    )
+    names = {"prompt_column": "usage.in", "output_column": "usage.out", "time_unit": "date"}
+    source = CsvReader(path=str(path), skip="bad", **names)
+    assert list(source.rows()) == [TraceRow(9, 8, 0.0, None), TraceRow(3, 2, 4.0, None)]
+    told = source.left_out.sentence("calls.jsonl")
+    assert "2 of 4 rows: 1 without an answer (first in line 3)" in told
+    assert "1 row of calls.jsonl with status 499" in told
+    with pytest.raises(TraceError, match=r":2: no key 'prompt_tokens'.* 3 keys; needed are"):
+        list(CsvReader(path=str(path)).rows())
+
+
 def test_calls_whose_client_left_are_counted(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text(

@@ -124,4 +124,6 @@ def test_a_log_of_ones_own_is_told_its_columns(tmp_path):
     (tmp_path / "log.csv").write_text("timestamp,prompt_tokens,answer_tokens\n0,5,5\n", "utf-8")
     said = mist("trace", "inspect", str(tmp_path / "log.csv"))
     assert said.exit_code == 2
-    assert "A CSV of your own: --format csv --set time_column=NAME" in said.stderr
+    assert (
+        "A log of your own, CSV or JSON lines: --format csv --set time_column=NAME" in said.stderr
+    )

@@ -418,6 +418,48 @@ def _json_object(text: str, path: str, line: int) -> dict[str, Any]:
     return record
 
 
+def json_records(
+    objects: Iterable[tuple[int, dict[str, Any]]],
+    path: str,
+    columns: Sequence[str],
+    also: str = "",
+    remedy: str = "",
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield (line, values of `columns`) of JSON objects, as `csv_records` does of rows.
+
+    A name that is no key may be a path to one: usage.prompt_tokens. Raises TraceError if the first
+    object lacks a column; later ones may, as rows without a value there.
+    """
+    is_first = True
+    for line, record in objects:
+        found = [_inner(record, name) for name in columns]
+        if is_first and _ABSENT in found:
+            missing = columns[found.index(_ABSENT)]
+            others = [key for key in record if key not in columns]
+            raise TraceError(
+                path,
+                line,
+                f"no key {brief(missing)}{did_you_mean(missing, others)} The object has "
+                f"{in_words(len(record), 'key')}; needed are {', '.join(columns)}{remedy}",
+            )
+        is_first = False
+        values = [*found, *([record[also]] if also in record else [])]
+        yield line, tuple("" if v is None or v is _ABSENT else str(v) for v in values)
+
+
+_ABSENT = object()
+
+
+def _inner(record: dict[str, Any], name: str) -> object:
+    """Return the value of a key, or of a path of keys with dots between them."""
+    if name in record:
+        return record[name]
+    found: Any = record
+    for key in name.split("."):
+        found = found.get(key, _ABSENT) if isinstance(found, dict) else _ABSENT
+    return found
+
+
 def integers(record: Mapping[str, Any], key: str, path: str, line: int) -> list[int]:
     """Return the integers of a list of a JSON object, none where it has no such key."""
     value = record.get(key, [])
@@ -540,9 +582,9 @@ def form_of(path: str) -> str:
     if found is None:
         raise ScenarioError(
             f"trace {path}: has no form that is known by its first line; say which it is with "
-            f"--format: {', '.join(TRACE_READERS)}. A CSV of your own: --format csv --set "
-            "time_column=NAME --set prompt_column=NAME --set output_column=NAME; in a scenario, "
-            "the same keys under trace: {type: csv, path: FILE}"
+            f"--format: {', '.join(TRACE_READERS)}. A log of your own, CSV or JSON lines: --format "
+            "csv --set time_column=NAME --set prompt_column=NAME --set output_column=NAME; in a "
+            "scenario, the same keys under trace: {type: csv, path: FILE}"
         )
     return found
 
@@ -555,6 +597,14 @@ def reader_of(path: str, form: str | None = None, num_requests: int | None = Non
     made: Any = TRACE_READERS[form or form_of(path)]
     reader: TraceReader = made(path=path, num_requests=num_requests)
     return reader
+
+
+def first_line(file: TextIO) -> str:
+    """Return the beginning of the first line that is not blank; empty if there is none."""
+    line = file.readline(_FIRST)
+    while line.isspace():
+        line = file.readline(_FIRST)
+    return line
 
 
 def _of_parquet(path: str) -> str | None:
@@ -571,12 +621,7 @@ def _of_parquet(path: str) -> str | None:
 
 def _of_text(path: str) -> str | None:
     with open_trace(path) as file:
-        first = ""
-        while first == "" or first.isspace():
-            line = file.readline(_FIRST)
-            if not line:
-                break
-            first = line
+        first = first_line(file)
         if first.lstrip().startswith("["):
             return "sharegpt"
         if first.lstrip().startswith("{"):

@@ -1,4 +1,4 @@
-"""A user's logs: a CSV file whose columns the scenario names."""
+"""A user's logs: a CSV file, or JSON lines, whose columns the scenario names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, TextIO
 
 from mist_sim.bounds import TRACE_TIME
 from mist_sim.errors import TraceError, brief
@@ -18,11 +18,17 @@ from mist_sim.traces.readers.opening import (
     Faults,
     FileReader,
     csv_records,
+    first_line,
+    json_lines,
+    json_records,
     open_trace,
     tokens_from_text,
 )
 
-_REMEDY = "; say what yours are called with time_column, prompt_column and output_column"
+_REMEDY = (
+    "; say what yours are called with time_column, prompt_column and output_column; a file "
+    "without times is a lengths_csv"
+)
 
 TimeUnit = Literal["s", "ms", "us", "ns", "date"]
 
@@ -30,7 +36,9 @@ TimeUnit = Literal["s", "ms", "us", "ns", "date"]
 @TRACE_READERS.register("csv")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvReader(FileReader):
-    """A log of your own: a CSV file, a request a row, in order of time.
+    """A log of your own: a CSV file or JSON lines, a request a row, in order of time.
+
+    A column of JSON lines is a key of their objects; usage.prompt_tokens is one of an inner object.
 
     time_column: name in the header. Times count from the first row's.
     time_unit: of the times: s, ms, us (microseconds) or ns from any moment on, or `date`, such as
@@ -76,7 +84,11 @@ class CsvReader(FileReader):
             return found
 
         with open_trace(path) as file:
-            records = csv_records(file, path, columns, "status", _REMEDY, faults)
+            if _is_json(file):
+                objects = json_lines(path, faults)
+                records = json_records(objects, path, columns, "status", _REMEDY)
+            else:
+                records = csv_records(file, path, columns, "status", _REMEDY, faults)
             yield from faults.parsed(records, row)
 
     def _time(self, text: str, line: int) -> float:
@@ -110,6 +122,15 @@ class CsvReader(FileReader):
             line,
             f"{column} must be {what}, got {brief(text)}; correct or remove the row",
         )
+
+
+def _is_json(file: TextIO) -> bool:
+    """Tell whether a file holds JSON lines, and go back to its start; a pipe is read as CSV."""
+    if not file.seekable():
+        return False
+    found = first_line(file).lstrip().startswith("{")
+    file.seek(0)
+    return found
 
 
 def _is_date(text: str) -> bool:
