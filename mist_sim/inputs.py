@@ -140,7 +140,7 @@ def lines_of(file: TextIO, path: object) -> Iterator[str]:
     file: opened with newline="". path: name in messages.
     Raises TraceError for a line longer than `LINE_LENGTH`.
     """
-    return chain.from_iterable(_blocks(file, path))
+    return chain.from_iterable(blocks_of(file, path))
 
 
 def has_swallowed(
@@ -170,8 +170,8 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _blocks(file: TextIO, path: object) -> Iterator[StringIO]:
-    """Yield blocks of whole lines, so that the caller is resumed once for many."""
+def blocks_of(file: TextIO, path: object) -> Iterator[StringIO]:
+    """Yield blocks of whole lines (see `lines_of`), so that the caller is resumed once for many."""
     rest, line = "", 1
     while chunk := file.read(_CHUNK):
         text = rest + chunk

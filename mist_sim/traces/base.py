@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import repeat
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -74,6 +76,17 @@ class TraceRow(NamedTuple):
     priority: int = 0
     num_images: int = 0
     images: Images | None = None
+
+
+def rows_of(
+    prompts: Iterable[int],
+    outputs: Iterable[int],
+    times: Iterable[float | None] = repeat(None),
+) -> list[TraceRow]:
+    """Return the rows of columns, made without a call for each."""
+    others = [repeat(default) for default in TraceRow._field_defaults.values()]
+    columns: Any = (prompts, outputs, times, *others[1:])
+    return list(map(partial(tuple.__new__, TraceRow), zip(*columns, strict=False)))
 
 
 @runtime_checkable

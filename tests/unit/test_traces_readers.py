@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mist_sim import inputs
 from mist_sim.errors import ScenarioError, TraceError
 from mist_sim.traces import (
     TRACE_READERS,
@@ -88,6 +93,40 @@ def test_azure_streams(tmp_path):
     assert [next(rows) for _ in EXPECTED] == EXPECTED
     with pytest.raises(TraceError, match="got 1"):
         next(rows)
+
+
+TEXTS = (*10 * ("7", "12"), " 7", "7.0", '"7"', "07", "0", "1e1", "-1", "x", "1234567890", "7\r")
+
+
+@pytest.mark.parametrize("skip", ["none", "cancelled", "bad"])
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from((*5 * (0, 0.5, 60), -1)), *2 * [st.sampled_from(TEXTS)])
+    ),
+    ends=st.sampled_from(("\n", "\r\n", "\n\n", "\r")),
+)
+def test_plain_rows_are_read_as_one_by_one(skip, rows, ends, tmp_path_factory):
+    folder, stamps = tmp_path_factory.mktemp("rows"), list(accumulate([row[0] for row in rows]))
+    moments = [f"{datetime.fromtimestamp(60 + at, UTC):%Y-%m-%d %H:%M:%S.%f}0" for at in stamps]
+    own = "timestamp,prompt_tokens,output_tokens"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inputs, "_CHUNK", 60)  # characters: a row or two together
+        for form, header, times in ((AzureReader, HEADER, moments), (CsvReader, own, stamps)):
+            lines = [f"{at},{row[1]},{row[2]}" for at, row in zip(times, rows, strict=True)]
+            reader = form(path=write(folder, ends.join([header, *lines])), skip=skip)
+            found = outcome(reader)
+            patch.setattr(form, "_plain", lambda _: None)
+            assert found == outcome(reader)
+
+
+def outcome(reader: TraceReader) -> list[object]:
+    """Return the rows of a reader, and how their reading ends."""
+    found: list[object] = []
+    try:
+        found.extend(reader.rows())
+    except ScenarioError as error:
+        return [*found, str(error)]
+    return [*found, reader.left_out.data]
 
 
 def test_mooncake_reads_milliseconds_and_hash_ids(tmp_path):

@@ -7,19 +7,29 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypeVar
 
+import numpy as np
+
 from mist_sim.bounds import COUNT, LINE_LENGTH, TRACE_TIME
 from mist_sim.errors import ScenarioError, TraceError, brief, cut, did_you_mean, in_words
-from mist_sim.inputs import check_ordinary, has_swallowed, is_there, lines_of, names_in, swallowed
-from mist_sim.traces.base import TRACE_READERS, TraceReader, TraceRow
+from mist_sim.inputs import (
+    blocks_of,
+    check_ordinary,
+    has_swallowed,
+    is_there,
+    lines_of,
+    names_in,
+    swallowed,
+)
+from mist_sim.traces.base import TRACE_READERS, TraceReader, TraceRow, rows_of
 
 Skip = Literal["none", "cancelled", "bad"]
 
@@ -182,6 +192,9 @@ class _Remembering:
 class FileReader(_Remembering):
     """A reader of one file, whose `_read` yields the rows of all of it.
 
+    Where many rows are plain, `_plain` reads them together; the first that is not, and those after
+    it, are read by `_read`.
+
     path: the file. num_requests: read the first so many rows; None reads all.
     skip: rows to leave out and count: none, cancelled (requests without an answer) or bad (these,
         and all rows that cannot be read); others end the reading with a list of all faults.
@@ -203,23 +216,38 @@ class FileReader(_Remembering):
         A TraceError tells every kind of fault that the file has. Raises ScenarioError for fewer
         rows than `num_requests`.
         """
-        faults = Faults(self.skip)
+        return chain.from_iterable(self._batches())
+
+    def _batches(self) -> Iterator[Iterable[TraceRow]]:
+        faults, plain, most = Faults(self.skip), self._plain(), self.num_requests
         try:
-            read = islice(self._read(faults), self.num_requests)
-            for faults.num_kept, row in enumerate(read, 1):
-                yield row
-            if not faults.num_kept:
-                raise TraceError(
-                    self.path, 1, "the file has no requests; give a trace with at least one"
-                )
-        except TraceError as error:
-            raise self._refusal() or error from None
+            while plain is not None and faults.num_kept != most and (rows := next(plain, None)):
+                rows = rows if most is None else rows[: most - faults.num_kept]
+                faults.num_kept += len(rows)
+                yield rows
+        except ScenarioError:  # which `_read` tells in full, or leaves out
+            plain = None
+        if plain is None:
+            yield self._by_row(faults)
+        if not faults.num_kept:
+            problem = "the file has no requests; give a trace with at least one"
+            raise self._refusal() or TraceError(self.path, 1, problem)
         object.__setattr__(self, "_faults", faults)
-        if self.num_requests is not None and faults.num_kept < self.num_requests:
+        if most is not None and faults.num_kept < most:
             raise ScenarioError(
                 f"trace {self.path}: has {faults.num_kept} requests, num_requests asks for "
-                f"{self.num_requests}; lower num_requests or leave it out"
+                f"{most}; lower num_requests or leave it out"
             )
+
+    def _by_row(self, faults: Faults) -> Iterator[TraceRow]:
+        """Yield the rows that come after those that are read."""
+        first = faults.num_kept
+        try:
+            read = islice(self._read(faults), first, self.num_requests)
+            for faults.num_kept, row in enumerate(read, first + 1):
+                yield row
+        except TraceError as error:
+            raise self._refusal() or error from None
 
     @property
     def left_out(self) -> Faults:
@@ -235,6 +263,13 @@ class FileReader(_Remembering):
     def _read(self, faults: Faults) -> Iterator[TraceRow]:
         """Yield the rows of the whole file; those that cannot be read go to `faults`."""
         raise NotImplementedError
+
+    def _plain(self) -> Iterator[list[TraceRow]] | None:
+        """Return the rows of the whole file, many at a time; None where they are never plain.
+
+        Raises ScenarioError at rows that are not, or whose texts `_read` has to look at.
+        """
+        return None
 
     def _refusal(self) -> TraceError | None:
         """Return an error with every kind of fault, which takes another reading."""
@@ -335,6 +370,53 @@ def csv_records(
                 faults.take(swallowed(path, line, last), last - before)
             else:
                 faults.take(TraceError(path, line, f"not valid CSV: {error}"))
+
+
+class NotPlainError(ScenarioError):
+    """The next rows of a file have to be read one by one."""
+
+
+TOKENS, SECONDS = r"[1-9]\d{0,8}", r"\d{1,10}(?:\.\d{1,20})?"
+"""How numbers of tokens and times look in plain rows of CSV."""
+
+
+def plain_csv(
+    path: str, looks: Mapping[str, str], unlike: Collection[str] = ()
+) -> Iterator[tuple[Sequence[str], ...]]:
+    """Yield the columns of many rows of CSV at a time, as texts: those named in `looks`.
+
+    looks: pattern of the texts of each column. unlike: names of columns that a plain file has not.
+    Raises NotPlainError where a row does not look so, and as `open_trace`.
+    """
+    row, order = re.compile(""), itemgetter(0, 1)
+    with open_trace(path) as file:
+        for number, block in enumerate(blocks_of(file, path)):
+            text = block.read()
+            if not number:
+                header, _, text = text.partition("\n")
+                names = [name.strip() for name in header.split(",")]
+                if any(names.count(name) != 1 for name in looks) or set(names) & set(unlike):
+                    raise NotPlainError
+                fields = [f"({looks[name]})" if name in looks else '[^,"\r\n]*' for name in names]
+                row = re.compile(f"^{','.join(fields)}\r?\n", re.ASCII | re.MULTILINE)
+                order = itemgetter(*map([n for n in names if n in looks].index, looks))
+                if row.match(f"{header}\n"):
+                    raise NotPlainError
+            text = text if text.endswith("\n") or not text else f"{text}\n"
+            rows = row.findall(text)
+            if len(rows) != text.count("\n"):
+                raise NotPlainError
+            if rows:
+                yield order(list(zip(*rows, strict=True)))
+
+
+def timed_rows(
+    columns: Iterable[tuple[Sequence[str], ...]], clock: Clock
+) -> Iterator[list[TraceRow]]:
+    """Yield the rows of columns of texts: seconds, and tokens of prompt and answer."""
+    for times, prompts, outputs in columns:
+        seconds = clock.plain(list(map(float, times)))
+        yield rows_of(map(int, prompts), map(int, outputs), seconds)
 
 
 def _header(reader: Any, path: str) -> list[str]:
@@ -494,10 +576,11 @@ class Clock:
     unit: of the times, of `A_SECOND`. Their differences are taken before they become seconds.
     """
 
-    __slots__ = ("_column", "_last", "_path", "_size", "_start")
+    __slots__ = ("_column", "_last", "_most", "_path", "_size", "_start")
 
     def __init__(self, path: str, column: str, unit: str = "s") -> None:
         self._path, self._column, self._size = path, column, A_SECOND[unit]
+        self._most = TRACE_TIME * A_SECOND[unit]
         self._start: float | None = None
         self._last = 0.0
 
@@ -509,6 +592,22 @@ class Clock:
             raise backwards(self._path, line, self._column, (self._last - time) / self._size)
         self._last = time
         return (time - self._start) / self._size
+
+    def plain(self, times: Sequence[float]) -> list[float]:
+        """Return the seconds of the next rows.
+
+        Raises NotPlainError if they go backwards or are out of bounds (see `time_from_json`).
+        """
+        if not (min(times) >= 0 and max(times) <= self._most):
+            raise NotPlainError
+        stamps = np.array(times, dtype=float)
+        if self._start is None:
+            self._start = self._last = times[0]
+        if not (np.concatenate(([self._last], stamps[:-1])) <= stamps).all():
+            raise NotPlainError
+        self._last = times[-1]
+        found: list[float] = ((stamps - self._start) / self._size).tolist()
+        return found
 
 
 def bad_tokens(

@@ -14,6 +14,8 @@ from mist_sim.traces.base import TRACE_READERS, TraceRow
 from mist_sim.traces.readers.opening import (
     A_SECOND,
     CLIENT_LEFT,
+    SECONDS,
+    TOKENS,
     Clock,
     Faults,
     FileReader,
@@ -22,6 +24,8 @@ from mist_sim.traces.readers.opening import (
     json_lines,
     json_records,
     open_trace,
+    plain_csv,
+    timed_rows,
     tokens_from_text,
 )
 
@@ -29,6 +33,7 @@ _REMEDY = (
     "; say what yours are called with time_column, prompt_column and output_column; a file "
     "without times is a lengths_csv"
 )
+_STATUS = "status"
 
 TimeUnit = Literal["s", "ms", "us", "ns", "date"]
 
@@ -86,10 +91,17 @@ class CsvReader(FileReader):
         with open_trace(path) as file:
             if _is_json(file):
                 objects = json_lines(path, faults)
-                records = json_records(objects, path, columns, "status", _REMEDY)
+                records = json_records(objects, path, columns, _STATUS, _REMEDY)
             else:
-                records = csv_records(file, path, columns, "status", _REMEDY, faults)
+                records = csv_records(file, path, columns, _STATUS, _REMEDY, faults)
             yield from faults.parsed(records, row)
+
+    def _plain(self) -> Iterator[list[TraceRow]] | None:
+        if self.time_unit == "date" or self.session_column is not None:
+            return None
+        looks = dict(zip(self._columns, (SECONDS, TOKENS, TOKENS), strict=True))
+        clock = Clock(self.path, self.time_column, self.time_unit)
+        return timed_rows(plain_csv(self.path, looks, {_STATUS}), clock)
 
     def _time(self, text: str, line: int) -> float:
         """Return a time in the file's unit, or raise TraceError."""

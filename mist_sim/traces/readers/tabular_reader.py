@@ -9,18 +9,23 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, ClassVar
 
+import numpy as np
+
 from mist_sim.core.request import Content
 from mist_sim.errors import TraceError, brief
-from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count
+from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count, rows_of
 from mist_sim.traces.readers.opening import (
+    TOKENS,
     Clock,
     Faults,
     FileReader,
+    NotPlainError,
     backwards,
     csv_records,
     integers,
     json_lines,
     open_trace,
+    plain_csv,
     time_from_json,
     tokens_from_json,
     tokens_from_text,
@@ -32,6 +37,8 @@ _IMAGES = "NumImages"  # of each prompt, in the trace of 2025
 _AZURE_TIME = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):([0-5]\d)(?:\.(\d{1,9}))?(?:Z|\+00:?00)?", re.ASCII
 )
+_PLAIN_TIME = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:[0-5]\d\.\d{7}"  # as in the files of 2023 and 2024
+_EXACT = 2**53  # whole numbers up to here are floats
 _MOST_DIGITS = 4  # of a number of images
 _MOONCAKE_KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -51,44 +58,45 @@ class AzureReader(FileReader):
 
     def _read(self, faults: Faults) -> Iterator[TraceRow]:
         path = self.path
-        minute, minute_ns = "", 0  # text up to the minute, and its nanoseconds since 1970
         start_ns: int | None = None
         last_ns = 0
-        known: dict[str, int] = {}  # lengths repeat, so each text is checked once
-        answers: dict[str, int] = {}
 
         def row(fields: tuple[str, ...], line: int) -> TraceRow:
-            nonlocal minute, minute_ns, start_ns, last_ns
+            nonlocal start_ns, last_ns
             stamp, prompt, output, *images = fields
-            if prompt not in known:
-                known[prompt] = tokens_from_text(prompt, path, line, "ContextTokens")
-            if output not in answers:
-                answers[output] = tokens_from_text(
-                    output, path, line, "GeneratedTokens", answer=True
-                )
+            num_prompt_tokens = tokens_from_text(prompt, path, line, "ContextTokens")
+            num_output_tokens = tokens_from_text(output, path, line, "GeneratedTokens", answer=True)
             number = _num_images(images[0], path, line) if images else 0
-            digits = stamp[17:19] + stamp[20:]
-            if (
-                stamp[:17] == minute
-                and len(digits) == 9
-                and digits < "600000000"
-                and digits.isdecimal()
-                and stamp[19] == "."
-            ):  # 2023-11-16 18:15:46.6805900, same minute as the row before
-                time_ns = minute_ns + int(digits) * 100
-            else:
-                minute, minute_ns, time_ns = _azure_time(stamp, path, line)
+            time_ns = _azure_time(stamp, path, line)
             if start_ns is None:
                 start_ns = last_ns = time_ns
             if time_ns < last_ns:
                 raise backwards(path, line, "TIMESTAMP", (last_ns - time_ns) / 1e9)
             last_ns = time_ns
             time = (time_ns - start_ns) / 1_000_000_000
-            return TraceRow(known[prompt], answers[output], time, num_images=number)
+            return TraceRow(num_prompt_tokens, num_output_tokens, time, num_images=number)
 
         with open_trace(path) as file:
             records = csv_records(file, path, _AZURE_COLUMNS, _IMAGES, faults=faults)
             yield from faults.parsed(records, row)
+
+    def _plain(self) -> Iterator[list[TraceRow]]:
+        looks = dict(zip(_AZURE_COLUMNS, (_PLAIN_TIME, TOKENS, TOKENS), strict=True))
+        minutes: dict[str, int] = {}  # nanoseconds since 1970
+        start_ns = last_ns = None
+        for stamps, prompts, outputs in plain_csv(self.path, looks, {_IMAGES}):
+            texts = [stamp[:16] for stamp in stamps]
+            for text in set(texts) - set(minutes):
+                minutes[text] = _azure_time(f"{text}:00", self.path, 0)
+            ticks = np.array([int(stamp[17:19] + stamp[20:]) for stamp in stamps])  # of 100 ns
+            times = np.array([minutes[text] for text in texts]) + ticks * 100
+            start_ns = times[0] if start_ns is None else start_ns
+            before = np.concatenate(([start_ns if last_ns is None else last_ns], times[:-1]))
+            last_ns = times[-1]
+            if (times < before).any() or last_ns - start_ns > _EXACT:
+                raise NotPlainError
+            seconds = ((times - start_ns) / 1e9).tolist()
+            yield rows_of(map(int, prompts), map(int, outputs), seconds)
 
 
 def _num_images(text: str, path: str, line: int) -> int:
@@ -100,8 +108,8 @@ def _num_images(text: str, path: str, line: int) -> int:
     )
 
 
-def _azure_time(stamp: str, path: str, line: int) -> tuple[str, int, int]:
-    """Return a timestamp's text up to the minute, that minute and the time, in ns since 1970."""
+def _azure_time(stamp: str, path: str, line: int) -> int:
+    """Return the time of a timestamp, nanoseconds since 1970."""
     match = _AZURE_TIME.fullmatch(stamp.strip())
     try:
         if match is None:
@@ -116,7 +124,7 @@ def _azure_time(stamp: str, path: str, line: int) -> tuple[str, int, int]:
         ) from None
     minute_ns = since_epoch // timedelta(minutes=1) * 60_000_000_000
     second_ns = int(match[2]) * 1_000_000_000 + int((match[3] or "").ljust(9, "0"))
-    return match[1] + ":", minute_ns, minute_ns + second_ns
+    return minute_ns + second_ns
 
 
 @TRACE_READERS.register("mooncake")
@@ -244,6 +252,12 @@ class LengthsCsvReader(FileReader):
 
     def _read(self, faults: Faults) -> Iterator[TraceRow]:
         return (row for _, row in self._lines(faults))
+
+    def _plain(self) -> Iterator[list[TraceRow]] | None:
+        if self.names_models:
+            return None
+        columns = plain_csv(self.path, {self.prompt_column: TOKENS, self.output_column: TOKENS})
+        return (rows_of(map(int, prompts), map(int, outputs)) for prompts, outputs in columns)
 
     def _lines(self, faults: Faults) -> Iterator[tuple[int, TraceRow]]:
         path, key = self.path, self.model_column

@@ -11,11 +11,15 @@ from mist_sim.bounds import TRACE_TIME
 from mist_sim.errors import ScenarioError, TraceError, brief, listed
 from mist_sim.traces.base import TRACE_READERS, TraceRow
 from mist_sim.traces.readers.opening import (
+    SECONDS,
+    TOKENS,
     Clock,
     Faults,
     FileReader,
     csv_records,
     open_trace,
+    plain_csv,
+    timed_rows,
     tokens_from_text,
 )
 
@@ -54,6 +58,12 @@ class _TimedCsv(FileReader):
         with open_trace(path) as file:
             yield from faults.parsed(self._records(file, faults), row)
 
+    def _plain(self) -> Iterator[list[TraceRow]] | None:
+        names = self.COLUMNS
+        looks = {names.time: SECONDS, names.prompt: TOKENS, names.output: TOKENS}
+        columns = plain_csv(self.path, looks, {names.session})
+        return timed_rows(columns, Clock(self.path, names.time))
+
     def _records(self, file: TextIO, faults: Faults) -> Iterator[tuple[int, tuple[str, ...]]]:
         """Yield (line, time, prompt, output and perhaps session) of every row."""
         names = self.COLUMNS
@@ -77,6 +87,9 @@ class BurstGptReader(_TimedCsv):
     COLUMNS: ClassVar = _Columns("Timestamp", "Request tokens", "Response tokens", "Session ID")
 
     only_model: str | None = None
+
+    def _plain(self) -> Iterator[list[TraceRow]] | None:
+        return None if self.only_model is not None else _TimedCsv._plain(self)  # noqa: SLF001
 
     def _records(self, file: TextIO, faults: Faults) -> Iterator[tuple[int, tuple[str, ...]]]:
         wanted, names = self.only_model, self.COLUMNS
