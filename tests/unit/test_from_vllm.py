@@ -149,7 +149,7 @@ def test_a_file_holds_a_command_line(tmp_path):
         (f"VLLM_USE_V1=0 {SERVE}", "vllm serve VLLM_USE_V1: vLLM's v1 engine alone"),
         ("vllm serve m", "--set model=PATH of its config.json"),
         ("vllm serve $MODEL", "MODEL has no value here; write MODEL=... in front"),
-        ("vllm serve $1 -tp 4", "is an argument of the script, not known here; write the model"),
+        ("vllm serve $1 -tp 4", "is an argument of the script, not known here; write its value"),
         ("sglang serve m", "must be a command line of vllm serve or vllm bench serve"),
         ('vllm serve "m', "No closing quotation"),
         (

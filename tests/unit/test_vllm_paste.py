@@ -40,3 +40,93 @@ def test_an_image_of_a_compose_file_may_have_a_default():
 def test_entries_with_a_plus_add_up(arguments, sizes):
     (client,) = from_vllm([f"vllm serve qwen3-8b {arguments}"]).keys["clients"]
     assert client["predictor"]["cudagraph_capture_sizes"] == sizes
+
+
+BRANCHES = """MODEL="${{MODEL:-qwen3-8b}}"
+TP=""
+ARGS=()
+if {test}; then
+  TP=2
+  ARGS+=(--max-num-seqs 9)
+elif [ "$MODEL" = qwen3-4b ]; then
+  TP=3
+else
+  TP="${{TP:-4}}"
+fi
+echo "starting $MODEL"
+CMD="vllm serve $MODEL"
+CMD+=" -tp $TP"
+eval "$CMD" "${{ARGS[@]}}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "tensor", "others"),
+    [
+        ('[[ "$MODEL" == qwen3-8b ]]', 2, {"scheduler": {"max_num_seqs": 9}}),
+        ('[ -n "$MODEL" ]', 2, {"scheduler": {"max_num_seqs": 9}}),
+        ('[[ "$MODEL" != qwen3-8b ]]', 4, {}),
+        ('[[ -z "${MODEL}" ]]', 4, {}),
+        ("[ -d Qwen/Qwen3-8B ]", 4, {}),
+        ('[[ ! -n "$MODEL" ]]', 4, {}),
+    ],
+)
+def test_the_branch_that_a_script_takes_is_read(test, tensor, others):
+    found = from_vllm([BRANCHES.format(test=test)])
+    assert found.keys["clients"] == [{"name": "llm", "tensor_parallel_size": tensor, **others}]
+    assert not found.assumptions
+
+
+@pytest.mark.parametrize("test", ["[ -f .env ]", "x", "[[ a == a ]] && x", "[[ $GPUS == 4 ]]"])
+def test_a_test_that_is_not_known_is_told(test):
+    told, *_ = from_vllm([BRANCHES.format(test=test)]).assumptions
+    assert told.startswith("Assumed for if: TP")
+
+
+def test_an_argument_of_a_script_leaves_its_default():
+    text = (
+        'MODEL=qwen3-8b\nwhile [ $# -gt 0 ]; do\ncase $1 in\n--model) MODEL="$2" ;;\nesac\ndone\n'
+    )
+    assert from_vllm([f"{text}vllm serve $MODEL"]).keys["model"] == "qwen3-8b"
+
+
+def test_code_blocks_of_markdown_are_read_alone():
+    text = (
+        "# Test: vllm serve\n\n**Model:** x\n```bash\nvllm serve qwen3-8b -tp 2\n```\nTime: 3 s\n"
+    )
+    found = from_vllm([text])
+    assert found.keys["clients"] == [{"name": "llm", "tensor_parallel_size": 2}]
+    assert not found.others
+
+
+CHART = """main:
+  image: {repository: a/vllm-openai, tag: v0.19.0}
+  command: [bash, -c, 'exec vllm serve "${MODEL}" -tp "${TP}" --port ${PORT}']
+kwargs: {MODEL: qwen3-8b, TP: "2", PORT: "8000"}
+"""
+
+
+def test_variables_of_a_chart_have_the_values_of_its_keys():
+    found = from_vllm([CHART])
+    assert found.keys["model"] == "qwen3-8b"
+    assert found.keys["clients"] == [{"name": "llm", "tensor_parallel_size": 2}]
+    assert found.assumptions == ["Assumed for MODEL, PORT, TP: as the keys of these names say"]
+    with pytest.raises(ScenarioError, match="TP has no value here; write TP="):
+        from_vllm([CHART + "other: {TP: 4}\n"])
+
+
+def test_a_variable_that_an_argument_takes_is_not_asked_about():
+    env = "env: [{name: VLLM_OPENAI_PORT, value: '8000'}]"
+    text = f"containers:\n- image: vllm/vllm-openai\n  {env}\n  args: [qwen3-8b, --port=PORT]\n"
+    assert from_vllm([text.replace("PORT]", "$(VLLM_OPENAI_PORT)]")]).keys["model"] == "qwen3-8b"
+    with pytest.raises(ScenarioError, match="VLLM_OPENAI_PORT: not a variable that is known"):
+        from_vllm([text])
+
+
+def test_several_lines_of_a_benchmark_tell_what_differs():
+    line = "guidellm benchmark --rate-type concurrent --data prompt_tokens=9,output_tokens=9"
+    text = "".join(f"{line} --rate {rate} --max-requests 50\n" for rate in (1, 10, 25))
+    with pytest.raises(
+        ScenarioError, match="given 3 times; .* workload.arrivals.concurrency 1,10,25"
+    ):
+        from_vllm([text])

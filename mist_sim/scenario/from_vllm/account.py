@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -9,6 +10,10 @@ from typing import Literal
 from mist_sim.errors import ScenarioError
 
 Verdict = Literal["applied", "no effect", "refused"]
+
+_UNSET = re.compile(  # a variable of a shell or of Kubernetes, the first of a sum, a command
+    r"\$\{?(?P<a>\w+)|\$\((?P<b>[A-Z_][A-Z0-9_]*)\)|\$\(\( *\$?\{?(?P<c>[A-Za-z_]\w*)|\$\(|`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,20 @@ class Account:
 
     def refused(self, flag: str, why: str) -> None:
         """Note a flag that cannot be honoured. why: and what to write instead."""
-        self.items.append(Item(flag, "refused", why))
+        self.items.append(Item(flag, "refused", without_value(flag) or why))
+
+
+def without_value(text: str) -> str:
+    """Return what to do about a variable of a text that has no value; empty if there is none."""
+    unset = _UNSET.search(text)
+    if unset is None:
+        return ""
+    name = unset["a"] or unset["b"] or unset["c"]
+    if name is None:
+        return "what a command prints is not known here; write it there"
+    if name.isdecimal():
+        return f"${name} is an argument of the script, not known here; write its value there"
+    return f"{name} has no value here; write {name}=... in front of the command"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,10 @@ _YAML = (".yaml", ".yml", ".json")
 _LONGEST_PATH = 1000
 _FILE_NAME = re.compile(r"\S*/\S*|\S+\.(ya?ml|json|sh|txt|service)")
 _UNIT = re.compile(r"^ExecStart=[-@:+!]*|^Environment=", re.MULTILINE)  # of systemd
+_BLOCK = re.compile(  # of Markdown, as deep in a list as it may be
+    r"^(?P<deep>[ \t>]*)(?P<fence>```+|~~~+)[^\n`]*\n(?P<code>.*?)^(?P=deep)(?P=fence)",
+    re.MULTILINE | re.DOTALL,
+)
 _ROOT_PROMPT = re.compile(r"^[ \t]*#[ \t]*(?=vllm )", re.MULTILINE)
 
 
@@ -55,7 +59,7 @@ def read(text: str) -> tuple[list[Command], list[str]]:
     """
     path = _path_of(text)
     whole = _whole(text, path)
-    found, others = _read(whole, path)
+    found, others = _of_blocks(whole) or _read(whole, path)
     if not found and path is not None and whole.lstrip().startswith("-"):
         words = [word for line in simple_commands(whole, Variables()) for word in line]
         found = [Surroundings().command(SERVE, words)]
@@ -97,6 +101,14 @@ def _whole(text: str, path: Path | None) -> str:
     if len(text) > SCENARIO_BYTES:
         raise ScenarioError(f"--from-vllm: must have <= {SCENARIO_BYTES} characters")
     return text
+
+
+def _of_blocks(text: str) -> tuple[list[Command], list[str]] | None:
+    """Return the commands of a Markdown text's code blocks; None for a text without any."""
+    blocks = [block["code"] for block in _BLOCK.finditer(text)]
+    read = [_read(code, None) for code in blocks]
+    found = [command for commands, _ in read for command in commands]
+    return (found, [other for _, others in read for other in others]) if found else None
 
 
 def _read(text: str, path: Path | None) -> tuple[list[Command], list[str]]:
@@ -304,6 +316,8 @@ class _Reader:
         self._parts: list[str] = []
         self._workload: dict[str, Any] = {}
         self._load = ""
+        self._first: dict[str, Any] = {}
+        self._others: list[dict[str, Any]] = []  # of further lines of the same generator
         self._sampling: dict[str, Any] = {}
         self._limits: dict[str, Any] = {}
         self._front_end: dict[str, Any] = {}
@@ -316,15 +330,16 @@ class _Reader:
             self._take_load(command)
 
     def _take_load(self, command: Command) -> None:
-        if self._workload:
-            twice = (
-                f"{command.name} is given twice"
-                if command.name == self._load
-                else (f"{self._load} and {command.name} are given")
+        if self._load and command.name != self._load:
+            raise ScenarioError(
+                f"--from-vllm: {self._load} and {command.name} are given; remove one"
             )
-            raise ScenarioError(f"--from-vllm: {twice}; remove one")
+        if self._load:
+            self._others.append(workload_of(command.name, command.words, ARITIES, SHORT)[0])
+            return
         self._load = command.name
         self._workload, account, engine = workload_of(command.name, command.words, ARITIES, SHORT)
+        self._first = dict(self._workload)
         self._sampling = self._workload.pop(SAMPLING, {})
         if engine:
             self._front_end |= self._workload.pop("front_end")
@@ -369,6 +384,8 @@ class _Reader:
 
     def keys(self, gpu: str | None) -> dict[str, Any]:
         """Return the combined scenario keys of all commands."""
+        if self._others:
+            raise ScenarioError(_several(self._load, [self._first, *self._others]))
         if not self._servers and self._parts:
             raise ScenarioError(
                 f"--from-vllm: {listed(dict.fromkeys(self._parts))} starts a further node of a "
@@ -388,6 +405,28 @@ class _Reader:
         if self._limits:
             keys["workload"] = {**keys.get("workload", {}), **self._limits}
         return keys
+
+
+def _several(name: str, loads: Sequence[Mapping[str, Any]]) -> str:
+    """Return the message for several lines of a load generator, with what they differ in."""
+    leaves = [dict(_leaves(each)) for each in loads]
+    keys = dict.fromkeys(key for each in leaves for key in each)
+    values = {key: list(dict.fromkeys(str(each.get(key)) for each in leaves)) for key in keys}
+    differ = [f"{key} {','.join(each)}" for key, each in values.items() if len(each) > 1]
+    kept = (
+        f"keep one, and try the values of a key with mist run --vary; they differ in "
+        f"{'; '.join(differ)}"
+    )
+    times = "twice" if len(loads) == 2 else f"{len(loads)} times"
+    return f"--from-vllm: {name} is given {times}; {kept if differ else 'remove one'}"
+
+
+def _leaves(keys: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in keys.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
 
 
 def _with_defaults(

@@ -132,6 +132,12 @@ def _account(name: str, value: str, server: Server) -> None:
         )
 
 
+def is_known(name: str) -> bool:
+    """Whether it is known what a variable of vLLM's environment does."""
+    tables = (NO_EFFECT, ASSUMED)
+    return name in REFUSED_VARIABLES or any(_of(name, table) is not None for table in tables)
+
+
 def _of(name: str, table: Iterable[tuple[Pattern[str], str]]) -> str | None:
     return next((why for pattern, why in table if pattern.fullmatch(name)), None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +11,6 @@ from typing import Any, Literal
 from mist_sim.errors import cut
 from mist_sim.scenario.from_vllm.account import Account
 from mist_sim.scenario.from_vllm.flags import Arity, Flag, flags_of
-
-_VARIABLE = re.compile(r"\$[({ ]*\$?([A-Za-z_]\w*)")  # of a shell
 
 Fate = Literal["set", "no effect", "assumed", "refused"]
 
@@ -182,11 +179,7 @@ def _read(flag: Flag, row: Row, load: Load) -> None:
             account.refused(flag.written, str(error))
             return
         except ValueError:
-            unset = _VARIABLE.search(flag.value)
-            why = f"must be a number, got {cut(flag.value)!r}"
-            if unset is not None:
-                why = f"{unset[1]} has no value here; write {unset[1]}=... in front"
-            account.refused(flag.written, why)
+            account.refused(flag.written, f"must be a number, got {cut(flag.value)!r}")
             return
         load.written[row.key] = flag.written
 

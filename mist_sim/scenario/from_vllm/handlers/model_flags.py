@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +16,6 @@ from mist_sim.scenario.from_vllm.handlers.json_values import entries_of
 from mist_sim.scenario.from_vllm.server import Server
 from mist_sim.user_paths import user_path
 
-_UNSET = re.compile(r"\$\{?(\w+)")
 _OTHER = "--set model=PATH of its config.json, from the checkpoint's page or folder"
 
 # Names of methods by the format that they mean for every checkpoint. `AWQConfig` in
@@ -64,11 +62,6 @@ def _set_checkpoint(found: Checkpoint, flag: str, server: Server) -> None:
 
 
 def _unknown(name: str) -> str:
-    unset = _UNSET.search(name)
-    if unset and unset[1].isdecimal():
-        return f"${unset[1]} is an argument of the script, not known here; write the model there"
-    if unset:
-        return f"{unset[1]} has no value here; write {unset[1]}=... in front of the command"
     if is_there(user_path(name)):
         try:
             load_model(name)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 from mist_sim.errors import cut
@@ -35,7 +36,7 @@ _STARTERS = (
     *("timeout", "stdbuf", "taskset", "numactl", "chrt", "caffeinate", "srun", "mpirun", "mpiexec"),
     *("uv", "uvx", "pipx", "poetry", "pdm", "hatch", "pixi", "conda", "mamba", "micromamba"),
     *("torchrun", "accelerate", "ray", "kubectl", "oc", "apptainer", "singularity", "tini"),
-    *("dumb-init", "screen", "tmux", "systemd-run", "nsys", "xargs", "watch", "eval", "rlaunch"),
+    *("dumb-init", "screen", "tmux", "systemd-run", "nsys", "xargs", "watch", "rlaunch"),
 )
 _HOST = "starting a program differently changes no step; overhead includes where its threads run"
 _LOOPS = ("for", "while", "until", "done")
@@ -43,10 +44,48 @@ _SEQUENCE = re.compile(r"\{(\d+)\.\.(\d+)\}|[$`]\(?seq (?:(\d+) )?(\d+)[)`]")
 _DEPTH = 8
 
 
+@dataclass
+class _Branches:
+    """An `if` or `case` that is being read.
+
+    first, before: the values at the beginning of the first branch, and of this one. holds: whether
+    it is taken; None if the text does not say. is_if: no `case`. is_read: the words after its test
+    are. was_taken: whether one of the branches before it is.
+    """
+
+    first: Variables
+    before: Variables
+    holds: bool | None
+    is_if: bool
+    is_read: bool = False
+    was_taken: bool | None = False
+    is_first: bool = True
+
+    def next(self, words: Sequence[str], variables: Variables) -> None:
+        """Leave a branch for that of `elif` or `else`."""
+        self.leave(variables)
+        self.before = variables.kept()
+        self.is_first = self.is_read = False
+        if self.was_taken is False:
+            self.was_taken = self.holds
+        test = _holds(words[1:]) if words[0] == "elif" else True
+        self.holds = False if self.was_taken or test is False else test
+        if self.was_taken is None and self.holds:
+            self.holds = None
+
+    def leave(self, variables: Variables) -> None:
+        """Forget what a branch sets that is not taken."""
+        if self.holds is False:
+            variables.go_back(self.before)
+
+
 def commands_in(
     text: str, around: Surroundings | None = None, depth: int = 0
 ) -> tuple[list[Command], list[str]]:
-    """Return vLLM's commands in a shell's text, and the other programs that it starts."""
+    """Return vLLM's commands in a shell's text, and the other programs that it starts.
+
+    Of an `if` whose test compares values that the text says, the branch that is taken is read.
+    """
     variables = Variables()
     around = around or Surroundings()
     variables.values.update(around.variables)
@@ -54,23 +93,18 @@ def commands_in(
     found: list[Command] = []
     others: list[str] = []
     loops: list[tuple[str, int | None]] = []
-    is_branch = False
-    before: list[dict[str, str]] = []  # the values at the beginning of each branch
+    branches: list[_Branches] = []
     set_there: dict[str, None] = {}
     for words in simple_commands(text, variables):
-        if words[0] in ("if", "case"):
-            before.append(dict(variables.values))
-        elif words[0] in ("fi", "esac") and before:
-            old = before.pop()
-            set_there |= dict.fromkeys(
-                name for name, value in variables.values.items() if old.get(name) != value
-            )
-        if found and words[0].startswith("--"):  # the backslash before it got lost
+        _branch(words, branches, variables, set_there)
+        if any(each.holds is False for each in branches):
+            continue
+        in_case = bool(branches) and not branches[-1].is_if
+        if found and words[0].startswith("--") and not in_case:  # the backslash before it got lost
             found[-1] = replace(found[-1], words=(*found[-1].words, *words))
             continue
         if words[0] in _LOOPS and _loop(words, loops):
             continue
-        is_branch = words[0] in ("else", "elif") or (is_branch and words[0] != "fi")
         here = around.copy()
         here.variables |= variables.environment
         here.count *= prod(number or 1 for _, number in loops)
@@ -80,12 +114,91 @@ def commands_in(
             if set_there:
                 names = ", ".join(set_there)
                 command.around.assumed("if", f"{names} as read in its branches; set them in front")
-            if is_branch:
+            if any(each.holds is None and not each.is_first for each in branches):
                 command.around.assumed("else", "all branches are read; leave out those not taken")
         found += mine
         if not mine:
-            others.append(words[0].rpartition("/")[2])
+            others += _programs(words)
     return found, others
+
+
+def _branch(
+    words: Sequence[str],
+    branches: list[_Branches],
+    variables: Variables,
+    set_there: dict[str, None],
+) -> None:
+    """Enter, change or leave a branch of a script.
+
+    set_there: takes the names of variables that branches set of which it is not known whether they
+    are taken.
+    """
+    inner = branches[-1] if branches else None
+    if words[0] in ("if", "case"):
+        is_if = words[0] == "if"
+        test = _holds(words[1:]) if is_if else None
+        branches.append(_Branches(variables.kept(), variables.kept(), test, is_if))
+    elif inner is not None and words[0] in ("elif", "else"):
+        inner.next(words, variables)
+    elif inner is not None and words[0] in ("fi", "esac"):
+        if inner.holds is None or inner.was_taken is None:
+            old = inner.first.values
+            set_there |= dict.fromkeys(
+                name for name, value in variables.values.items() if old.get(name) != value
+            )
+        inner.leave(variables)
+        branches.pop()
+    elif inner is not None and not inner.is_read:
+        if words[0] != "then":  # the test has a second part
+            inner.holds = None
+        inner.is_read = True
+
+
+_TESTS = {"[[": "]]", "[": "]"}
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+_HOLDS: dict[str, Callable[[str, str], bool]] = {
+    "==": operator.eq,
+    "=": operator.eq,
+    "!=": operator.ne,
+}
+
+
+def _holds(words: Sequence[str]) -> bool | None:
+    """Return whether a test of texts holds; None if it is another, or its values are not known.
+
+    A model's id is no folder.
+    """
+    if words[:1] == ["!"]:
+        inner = _holds(words[1:])
+        return None if inner is None else not inner
+    if not words or words[-1] != _TESTS.get(words[0]) or any(c in w for w in words for c in "$`*?"):
+        return None
+    match words[1:-1]:
+        case ["!", *rest]:
+            return _holds(["!", "[", *rest, "]"])
+        case ["-z" | "-n" as sign, value]:
+            return bool(value) is (sign == "-n")
+        case ["-d", value] if not value or _HUB_ID.fullmatch(value):
+            return False
+        case [left, sign, right] if sign in _HOLDS:
+            return _HOLDS[sign](left, right)
+    return None
+
+
+_BUILTINS = (
+    *("[", "[[", "}", ".", ":", "in", "fi", "esac", "done", "test", "true", "false", "function"),
+    *("break", "cd", "continue", "echo", "exit", "printf", "pwd", "read", "return", "set", "shift"),
+    *("shopt", "sleep", "trap", "ulimit", "umask", "unset", "wait"),
+)
+_NAME = re.compile(r"[A-Za-z_][\w.+-]*")
+
+
+def _programs(words: Sequence[str]) -> list[str]:
+    """Return the name of the program that a command starts; none for the shell's own."""
+    rest = [word for word in words if word not in _KEYWORDS]
+    name = rest[0].rpartition("/")[2] if rest else ""
+    is_own = name in _BUILTINS or words[0] in ("case", "for")
+    return [] if is_own or not _NAME.fullmatch(name) else [name]
 
 
 def _loop(words: Sequence[str], loops: list[tuple[str, int | None]]) -> bool:
@@ -146,6 +259,9 @@ def unwrapped(words: list[str], around: Surroundings, depth: int = 0) -> Iterato
             words = words[1:]
         elif name in _KEYWORDS:
             words = words[1:]
+        elif name == "eval" and depth < _DEPTH:
+            yield from commands_in(" ".join(words[1:]), around, depth + 1)[0]
+            return
         elif name in _SHELLS and depth < _DEPTH:
             yield from _of_a_shell(words, around, depth)
             return

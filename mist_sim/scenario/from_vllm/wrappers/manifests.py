@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mist_sim.errors import ScenarioError
+from mist_sim.scenario.from_vllm.server import is_known
 from mist_sim.scenario.from_vllm.wrappers import charts
 from mist_sim.scenario.from_vllm.wrappers.command import SERVE, Command, Surroundings
 from mist_sim.scenario.from_vllm.wrappers.containers import NOT_READ, inside
@@ -20,6 +21,7 @@ from mist_sim.scenario.from_vllm.wrappers.launchers import unwrapped
 from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
 
 _REFERENCE = re.compile(r"\$\((\w+)\)")
+_VARIABLE = re.compile("[A-Z][A-Z0-9_]*")
 _GPUS = re.compile(r"(?:nvidia|amd)\.com/gpu")
 _NOT_SERVERS = ("env", "environment", "initContainer", "initContainers")
 _MOST_PLACES = 20_000  # aliases let a short text have any number of them
@@ -28,7 +30,44 @@ _COUNTS = ("replicas", "replicaCount", "minReplicas", "scale")
 
 
 def commands_of(documents: Sequence[Any]) -> Iterator[Command]:
-    """Yield vLLM's commands in parsed YAML documents, in their order."""
+    """Yield vLLM's commands in parsed YAML documents, in their order.
+
+    A variable without a value takes that of the one key of its name, as charts write such keys
+    into the container's environment.
+    """
+    found = list(_commands(documents))
+    keys = _variables_among(documents) if any("$" in w for c in found for w in c.words) else {}
+    for command in found:
+        used = {name for word in command.words for name in _names(word) if name in keys}
+        if used:
+            command.around.assumed(", ".join(sorted(used)), "as the keys of these names say")
+        expand = Variables({name: keys[name] for name in used})
+        words = [expand.expanded(word) if "$" in word else word for word in command.words]
+        yield replace(command, words=tuple(words))
+
+
+def _names(word: str) -> list[str]:
+    return re.findall(r"\$\{?(\w+)", word)
+
+
+def _variables_among(documents: Sequence[Any]) -> dict[str, str]:
+    """Return the values of keys that are named as variables and have one value."""
+    found: dict[str, set[str]] = {}
+    rest = list(documents)
+    for _ in range(_MOST_PLACES):
+        if not rest:
+            break
+        part = rest.pop()
+        inner = part.items() if isinstance(part, dict) else enumerate(part)
+        for key, value in inner:
+            if isinstance(value, dict | list):
+                rest.append(value)
+            elif value is not None and _VARIABLE.fullmatch(str(key)):
+                found.setdefault(str(key), set()).add(str(value))
+    return {name: next(iter(values)) for name, values in found.items() if len(values) == 1}
+
+
+def _commands(documents: Sequence[Any]) -> Iterator[Command]:
     rest = [_Place(charts.spread(document), 1) for document in reversed(documents)]
     for _ in range(_MOST_PLACES):
         if not rest:
@@ -115,8 +154,9 @@ def _of_container(part: Mapping[str, Any], count: int) -> Iterator[Command]:
         arguments = command
     else:
         entrypoint = command or entrypoint
-    if "repository" in part:  # of a chart's image, which has the command as well
-        image = f"{part['repository']}:{part.get('tag', 'latest')}"
+    for each in (image, part):  # a chart's image, which may have the command as well
+        if isinstance(each, dict) and "repository" in each:
+            image = f"{each['repository']}:{each.get('tag', 'latest')}"
     if "vllm" in str(part.get("modelFormat", "")).lower():  # of KServe
         image = image or "vllm"
         arguments = _of_a_store(str(part.get("storageUri", "")), arguments)
@@ -169,8 +209,12 @@ def _words(part: Any, around: Surroundings) -> list[str]:
         variables = Variables(dict(around.variables))
         return [word for words in simple_commands(part, variables) for word in words]
     words = [str(word) for word in part if not isinstance(word, dict | list)]
-    known = around.variables
-    expand = Variables(dict(known))
+    known = dict(around.variables)
+    for name in {name for word in words for name in _REFERENCE.findall(word)} & known.keys():
+        if not is_known(name):
+            around.account.no_effect(name, "the arguments have its value")
+            around.variables.pop(name, None)
+    expand = Variables(known)
     return [
         expand.expanded(_REFERENCE.sub(lambda m: known.get(m[1], m[0]), word)) for word in words
     ]

@@ -37,6 +37,7 @@ _VARIABLE = re.compile(
     r"|\$(?P<bare>\w+)"
 )
 _ALL_OF_A_LIST = re.compile(r'"\$\{\w+\[@\]\}"')
+_ARGUMENT = re.compile(r"\$\{?\d+\}?")  # of the script, which is read as it runs without
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 
 
@@ -55,15 +56,25 @@ class Variables:
     def _value(self, found: re.Match[str]) -> str:
         if found["escaped"] is not None:
             return "" if found["escaped"] == "\n" else found["escaped"]
-        name = found["name"] or found["bare"]
+        name, how = found["name"] or found["bare"], found["how"] or ""
         value = self.values.get(name)
         if name in self.lists:
             value = " ".join(self.lists[name])
-        if found["how"] and found["how"].endswith("+"):
+        if how.endswith("+"):
             return self.expanded(found["word"]) if value else ""
-        if value is None and found["how"] and found["how"][-1] in "-=":
+        if how[-1:] in ("-", "=") and (value is None or (how[0] == ":" and not value)):
             return self.expanded(found["word"]).strip("\"'")
         return found[0] if value is None else value
+
+    def kept(self) -> Variables:
+        """Return a copy, which later assignments do not change."""
+        lists = {name: list(words) for name, words in self.lists.items()}
+        return Variables(dict(self.values), lists, set(self.exported))
+
+    def go_back(self, before: Variables) -> None:
+        """Take the values of a copy again."""
+        again = before.kept()
+        self.values, self.lists, self.exported = again.values, again.lists, again.exported
 
     @property
     def environment(self) -> dict[str, str]:
@@ -102,7 +113,7 @@ def _run(words: list[str], variables: Variables) -> Iterator[list[str]]:
             yield words
         return
     for each in found:
-        if each is not None:
+        if each is not None and not (_ARGUMENT.fullmatch(each[3]) and each[1] in variables.values):
             before = variables.values.get(each[1], "") if each[2] else ""
             variables.values[each[1]] = before + each[3]
 
