@@ -93,6 +93,110 @@ def test_step_as_published_is_the_catalogs():
         ModelSpec.from_config(config, name="x", source="x")
 
 
+ATTENTION_OF_EIGHT = {"num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 1000}
+GRANITE = ATTENTION_OF_EIGHT | {
+    "model_type": "granitemoehybrid",
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "shared_intermediate_size": 256,
+    "num_hidden_layers": 4,
+    "layer_types": [*["mamba"] * 3, "attention"],
+    "mamba_d_conv": 4,
+    "mamba_d_head": 128,
+    "mamba_d_state": 64,
+    "mamba_n_groups": 1,
+    "mamba_n_heads": 8,
+    "max_position_embeddings": 4096,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "tie_word_embeddings": True,
+}
+_MAMBA = 512 * (1024 + (1024 + 2 * 64) + 8) + (1024 + 2 * 64) * 5 + 3 * 8 + 1024 + 1024 * 512
+_MIXERS = 3 * _MAMBA + 4 * 512**2
+_REST = 512 * 1000 + 512 + 4 * (2 * 512 + 3 * 512 * 256)
+
+
+@pytest.mark.parametrize(
+    ("experts", "ffn"), [(6, 4 * (6 * 3 * 512 * 1024 + 6 * 512)), (0, 0)], ids=["moe", "dense"]
+)
+def test_granite_hybrids_have_their_mlp_beside_experts_or_alone(experts, ffn):
+    found = ModelSpec.from_config(GRANITE | {"num_local_experts": experts}, name="g", source="")
+    assert found.num_parameters == _MIXERS + _REST + ffn
+    assert found.kv_bytes_per_token == 2 * 8 * 64 * 2
+    state = 3 * (1024 * 64 + (1024 + 2 * 64) * 3) * 2
+    assert found.state_bytes_per_sequence == state
+
+
+def laguna(**more: object) -> ModelSpec:
+    experts = {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 128}
+    config = {
+        "model_type": "laguna",
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_attention_heads_per_layer": [4, 8, 8, 8],
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "layer_types": ["full_attention", *["sliding_attention"] * 3],
+        "sliding_window": 512,
+        "gating": "per-head",
+        "mlp_only_layers": [0],
+        "shared_expert_intermediate_size": 128,
+        "vocab_size": 1000,
+        "max_position_embeddings": 4096,
+    }
+    return ModelSpec.from_config(config | experts | more, name="l", source="l")
+
+
+def test_laguna_has_heads_of_each_layer_and_gates():
+    heads, norms = 4 + 3 * 8, 4 * (2 * 64 + 2 * 256)
+    attention = 2 * 256 * 64 * heads + 4 * 2 * 256 * 2 * 64
+    ffn = 3 * 256 * 512 + 3 * (3 * 256 * 128 * 17 + 16 * 256 + 16)
+    plain = 2 * 1000 * 256 + 256 + norms + attention + ffn
+    assert laguna().num_parameters == plain + 256 * heads
+    assert laguna(gating=True).num_parameters == plain + 256 * 64 * heads
+    assert laguna(gating=None, mlp_only_layers=[], mlp_layer_types=["dense", *["sparse"] * 3])
+    assert [layer.mixer.window for layer in laguna().layers] == [None, 512, 512, 512]
+    with pytest.raises(ScenarioError, match="num_attention_heads_per_layer must have 4 entries"):
+        laguna(num_attention_heads_per_layer=[4])
+    with pytest.raises(ScenarioError, match="gating"):
+        laguna(gating="per-token")
+
+
+def test_float_blocks_of_compressed_tensors_are_blocks():
+    weights = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": {"dynamic": True}}
+    plain = ["lm_head", "re:.*self_attn.*", "re:.*\\.mlp\\.(gate|up|down)_proj$"]
+    table = {"quant_method": "compressed-tensors", "config_groups": {"g": group}, "ignore": plain}
+    found = laguna(quantization_config=table).quantization
+    assert found is not None
+    assert found.block == (128, 128)
+    assert found.bytes_per_param == 1 + 4 / 128**2
+
+
+def test_exaone_norms_queries_and_keys_and_its_tower_shares_keys():
+    text = ATTENTION_OF_EIGHT | {
+        "model_type": "exaone4_5_text",
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 4,
+        "layer_types": [*["sliding_attention"] * 3, "full_attention"],
+        "sliding_window": 64,
+        "sliding_window_pattern": "LLLG",
+        "max_position_embeddings": 4096,
+    }
+    tower = {"depth": 2, "hidden_size": 128, "intermediate_size": 256, "hidden_act": "silu"}
+    config = {"model_type": "exaone4_5", "text_config": text, "vision_config": tower}
+    found = ModelSpec.from_config(config, name="e", source="")
+    layer = 4 * 512**2 + 3 * 512 * 1024 + 2 * 512 + 2 * 64
+    assert found.num_parameters == 2 * 512 * 1000 + 4 * layer + 512
+    assert found.window_layers == frozenset({0, 1, 2})
+    config["vision_config"] = tower | {"num_heads": 8, "num_key_value_heads": 2}
+    shared = ModelSpec.from_config(config, name="e", source="")
+    assert found.tower_parameters - shared.tower_parameters == 2 * 2 * 128 * 96
+
+
 def test_catalog_has_over_forty_of_them_with_sources():
     assert len(DIFFERING) >= 48
     for name in DIFFERING:

@@ -37,7 +37,7 @@ from mist_sim.models.huggingface.nearest import (
 from mist_sim.models.huggingface.unknown import Watched, refusal, tells_other_layers
 
 _GEMMA = {"gemma2", "gemma3_text"}
-_GATED = {"llama", "mistral", "qwen2", "qwen3", *_GEMMA, *MOE_TYPES}
+_GATED = {"exaone4", "llama", "mistral", "qwen2", "qwen3", *_GEMMA, *MOE_TYPES}
 _KNOWN = frozenset(_GATED | {"bloom"} | ENCODERS | set(FAMILIES))
 
 
@@ -180,7 +180,7 @@ def _vector_params(reader: ConfigReader, sizes: Mapping[str, Any]) -> dict[str, 
     hidden, head_dim = sizes["hidden_size"], sizes["head_dim"]
     norm = 2 * hidden if bloom else hidden
     per_layer = (4 if model_type in _GEMMA else 2) * norm  # Gemma norms outputs as well
-    normed = model_type in {"qwen3", "qwen3_moe", "gemma3_text"}
+    normed = model_type in {"exaone4", "qwen3", "qwen3_moe", "gemma3_text"}
     if normed or (model_type == "glm4_moe" and reader.flag("use_qk_norm", False)):
         per_layer += 2 * head_dim
     if model_type == "minimax_m2" and reader.flag("use_qk_norm", True):  # over all heads at once

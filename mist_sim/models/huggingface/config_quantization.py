@@ -134,11 +134,16 @@ def _modelopt_kv_cache(table: ConfigReader) -> str:
 
 
 def _fp8(table: ConfigReader) -> Quantization:
-    block = table.items("weight_block_size")
-    if not block:
+    if not table.items("weight_block_size"):
         return replace(_FP8, static_inputs=table.config.get("activation_scheme") == "static")
+    return _in_blocks(table, "weight_block_size")
+
+
+def _in_blocks(table: ConfigReader, key: str) -> Quantization:
+    """Return FP8 with a scale for each block of a matrix."""
+    block = table.items(key)
     if len(block) != 2 or not all(isinstance(side, int) and 0 < side < 2**20 for side in block):
-        raise table.error(f"weight_block_size must be two integers > 0, got {block}")
+        raise table.error(f"{key} must be two integers > 0, got {block}")
     rows, columns = (side for side in block if isinstance(side, int))
     size = 1 + _BLOCK_SCALE_BYTES / (rows * columns)
     return replace(_FP8, bytes_per_param=size, block=(rows, columns))
@@ -177,6 +182,8 @@ def _compressed_tensors(table: ConfigReader) -> Quantization:
     if kind == "float" and bits == 8:
         if inputs is None:
             return replace(_FP8, compute="bf16")
+        if weights.config.get("strategy") == "block":
+            return _in_blocks(weights, "block_structure")
         return replace(_FP8, static_inputs=not inputs.flag("dynamic", False))
     size = _group_size(weights, "group_size")
     if kind == "float" and bits == 4 and size == 16:

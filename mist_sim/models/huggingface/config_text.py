@@ -32,6 +32,8 @@ TEXT_PART = "_is_text_part"
 # The plain model with the same layers as a text part, by its model_type.
 _TEXT_TYPES: Mapping[str, str] = {
     **{name: name for name in (*FAMILIES, *MOE_TYPES)},
+    "exaone4": "exaone4",
+    "exaone4_5_text": "exaone4",
     "gemma2": "gemma2",
     "gemma3_text": "gemma3_text",
     "glm4v_moe_text": "glm4_moe",

@@ -58,6 +58,9 @@ def count_towers(
     return total, tuple(unsized)
 
 
+_KV_HEADS = "num_key_value_heads"
+
+
 def _parameters(tower: Mapping[str, object], whole: Mapping[str, object], text: int) -> int:
     """Return the parameters of a tower and its projector; 0: the config does not give its sizes.
 
@@ -71,7 +74,9 @@ def _parameters(tower: Mapping[str, object], whole: Mapping[str, object], text: 
         return 0
     gated = tower.get("model_type") in _GATED or tower.get("hidden_act") == "silu"
     layers += _size(tower, "num_global_layers")  # Mllama
-    per_layer = 4 * hidden**2 + (3 if gated else 2) * hidden * inner
+    heads, kv_heads = _size(tower, "num_heads", "num_attention_heads"), _size(tower, _KV_HEADS)
+    keys = hidden * kv_heads // heads if 0 < kv_heads < heads else hidden
+    per_layer = 2 * hidden * (hidden + keys) + (3 if gated else 2) * hidden * inner
     patch, frames = _size(tower, "patch_size"), _size(tower, "temporal_patch_size") or 1
     positions = (_size(tower, "image_size") // patch) ** 2 if patch else 0
     inputs = hidden * (_COLOURS * frames * patch**2 + positions)

@@ -781,6 +781,103 @@ def _routed_of_step(reader: ConfigReader, num_layers: int) -> list[int]:
     return [int(str(number) in names) for number in range(num_layers)]
 
 
+def granite_hybrid(reader: ConfigReader) -> Fields:
+    """Read Granite 4: Mamba-2, attention in a few layers; experts beside an MLP, or that alone."""
+    num_layers, hidden = reader.size("num_hidden_layers", most=LAYERS), reader.size("hidden_size")
+    heads, kv_heads = reader.size("num_attention_heads"), reader.size("num_key_value_heads")
+    head_dim = reader.size("head_dim", default=hidden // heads)
+    mixers: dict[str, Mixer] = {
+        "attention": HeadsMixer(
+            num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, v_head_dim=head_dim
+        ),
+        "mamba": LinearMixer(
+            kind="mamba2",
+            key_heads=reader.size("mamba_n_groups"),
+            value_heads=reader.size("mamba_n_heads"),
+            key_dim=reader.size("mamba_d_state"),
+            value_dim=reader.size("mamba_d_head"),
+            conv_kernel=reader.size("mamba_d_conv"),
+            chunk_size=reader.size("mamba_chunk_size", default=256),
+            state_value_bytes=state_bytes(reader, "mamba_ssm_cache_dtype"),
+            conv_bias=reader.flag("mamba_conv_bias", True),
+        ),
+    }
+    if reader.flag("mamba_proj_bias", False):
+        reader.leave_out("mamba_proj_bias is not simulated yet", "mamba_proj_bias")
+    shared, moe = reader.size("shared_intermediate_size"), None
+    if reader.count("num_local_experts"):
+        moe = MoeSpec(
+            num_experts=reader.size("num_local_experts"),
+            num_experts_per_token=reader.size("num_experts_per_tok"),
+            intermediate_size=reader.size("intermediate_size"),
+            shared_intermediate_size=shared,
+        )
+    layers = [
+        LayerSpec(
+            mixer=mixers[kind],
+            mlp_size=0 if moe else shared,
+            has_experts=moe is not None,
+            vector_params=2 * hidden,
+        )
+        for kind in kinds_of(reader, "layer_types", num_layers, tuple(mixers))
+    ]
+    family = Family(
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        moe=moe,
+        names=Names(
+            linear="mamba", mlp="shared_mlp", experts="block_sparse_moe", shared="shared_mlp"
+        ),
+    )
+    return fields_of(reader, family)
+
+
+def laguna(reader: ConfigReader) -> Fields:
+    """Read Laguna: windows with more query heads, an output gate, and experts after the first.
+
+    A gate of each head is a product with `hidden` inputs; one of each value is as large as the
+    queries.
+    """
+    num_layers, hidden = reader.size("num_hidden_layers", most=LAYERS), reader.size("hidden_size")
+    norms, gating = 2 * reader.size("head_dim"), reader.config.get("gating")
+    is_of_heads = str(gating).replace("_", "-") == "per-head"
+    if not is_of_heads and gating not in (None, False, True, "per-element"):
+        gating = reader.known_kind("gating", gating, ("per-head", "per-element"))
+    kinds = [_FULL] * num_layers
+    if reader.items("layer_types"):
+        kinds = kinds_of(reader, "layer_types", num_layers, (_FULL, _SLIDING))
+    all_heads = [reader.size("num_attention_heads")] * num_layers
+    if reader.items("num_attention_heads_per_layer"):
+        all_heads = kinds_of(
+            reader, "num_attention_heads_per_layer", num_layers, range(1, HEADS + 1)
+        )
+    mixers = [
+        _heads(
+            reader,
+            num_heads=heads,
+            reach=reader.size("sliding_window") if kind == _SLIDING else None,
+            gated=bool(gating) and not is_of_heads,
+            vector_params=norms + (hidden * heads if is_of_heads else 0),
+        )
+        for kind, heads in zip(kinds, all_heads, strict=True)
+    ]
+    dense = _dense_layers(reader, num_layers) | set(reader.items("mlp_only_layers"))
+    num_experts = reader.size("num_experts")
+    moe = MoeSpec(
+        num_experts=num_experts,
+        num_experts_per_token=reader.size("num_experts_per_tok"),
+        intermediate_size=reader.size("moe_intermediate_size"),
+        shared_intermediate_size=reader.count("shared_expert_intermediate_size"),
+        router_vector_params=num_experts,  # a bias of each expert's score
+    )
+    routed = [int(number not in dense) for number in range(num_layers)]
+    layers = _layers(reader, mixers, routed, 2 * hidden)
+    names = Names(shared="mlp.shared_expert")
+    return fields_of(reader, _family(mixers[0], layers, moe, names=names))
+
+
 def muse_glimmer(reader: ConfigReader) -> Fields:
     """Read Muse-Glimmer: dense, with an output gate, norms of queries and keys, and windows."""
     num_layers, hidden = reader.size("num_hidden_layers", most=LAYERS), reader.size("hidden_size")
@@ -830,7 +927,9 @@ FAMILIES: Mapping[str, Callable[[ConfigReader], Fields]] = {
     "gemma4_text": gemma4,
     "glm5_next_text": glm5_next,
     "glm_moe_dsa": deepseek_sparse,
+    "granitemoehybrid": granite_hybrid,
     "kimi_linear": kimi_linear,
+    "laguna": laguna,
     "llama4_text": llama4,
     "mimo_v2_flash": mimo_v2,
     "minimax_m3": minimax_m3,
