@@ -149,7 +149,7 @@ class LlmClient(LaidOutClient):
             return f"lane_type {self.lane_type.__name__}"
         num_ranks = len(self.predictor.ranks)
         pipeline = "" if num_ranks == 1 else "queue" if self.form else "virtual engines"
-        return option_for_general(self.config, self.rules, self.memory, pipeline, self.lockstep)
+        return option_for_general(self.config, self.memory, pipeline, self.lockstep)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: make the engines, with all blocks free and no sequence waiting."""

@@ -10,6 +10,7 @@ from unittest.mock import PropertyMock, patch
 from hypothesis import strategies as st
 
 from mist_sim.clients import LlmClient
+from mist_sim.clients.scheduling.order import ORDERS
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import ColumnRecorder, Result
 from mist_sim.rng import Streams
@@ -133,10 +134,19 @@ def pipeline(number: int) -> Case:
         staggers_decodes=fills and chance(0.5),
         fills_queue=fills,
         drains_preempted=chance(0.5),
+        order=ORDERS[draw(0, len(ORDERS) - 1)] if chance(0.6) else "fcfs",
+        pass_goes_on=chance(0.5),
+        threshold=draw(1, 12) if chance(0.3) else None,
+        threshold_spares_one=chance(0.5),
+        max_partial=draw(1, 4),
     )
     jobs += [Job(float(time), draw(1, 20), draw(1, 30)) for time in sorted(rng.uniform(0, 0.2, 3))]
     if chance(0.4):  # conversations in common, answers included
         jobs = [replace(job, content=((draw(0, 1), draw(1, 60)),)) for job in jobs]
+    if options.order == "priority" and ahead and not options.staggers_decodes and ranks > 2:
+        options = replace(options, order="fcfs")  # where the general loop differs from vLLM
+    if options.order != "fcfs":
+        jobs = [replace(job, priority=draw(0, 3)) for job in jobs]
     case = Case(options, tuple(jobs))
     for _ in range(draw(0, 4)):
         steps = run_case(case, DYADIC, "general").recorder.step_ends

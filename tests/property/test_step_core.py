@@ -580,8 +580,8 @@ def _built(said: Scenario) -> Simulation:
     [
         ({"scheduler": {"type": "mixed"}}, "scheduler.type"),
         (
-            {"pipeline_parallel_size": 2, "scheduler": {"long_prefill_token_threshold": 64}},
-            "pipeline_parallel_size and scheduler.long_prefill",
+            {"pipeline_parallel_size": 2, "virtual_engines": True},
+            "pipeline_parallel_size with virtual engines",
         ),
         (
             {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from mist_sim.clients.scheduling.order import Ranked
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -44,6 +46,13 @@ class RankedQueue:
             self._queue.add(sequence)
         first = self._queue.head() if self._queue else None
         return -1 if first is None else first.slot
+
+    def head_without(self, slots: list[int]) -> int:
+        """Return the next slot that is none of these; -1: none."""
+        queue, found = self._queue, [each for each in self._queue if each.slot not in slots]
+        if isinstance(queue, Ranked) and found:
+            return min(found, key=queue.place).slot
+        return found[0].slot if found else -1
 
     def loaded(self, slots: list[int], known_until: float) -> int:
         """Return which of some prompts whose entries have come goes before the queue; -1: none."""

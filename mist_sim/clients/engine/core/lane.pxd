@@ -145,6 +145,8 @@ cdef class Lane:
     cdef take_turns(self, list gone, list outgrown)
     @cython.locals(num_computed=cython.longlong, new=cython.longlong)
     cdef tuple turn_for(self, long long slot)
+    cdef bint is_busy(self, long long slot) except -1
+    cdef bint takes_block(self, long long slot) except -1
     @cython.locals(slot=cython.longlong)
     cdef pause(self, list slots)
     @cython.locals(prefixes=SharedPrefixes, slot=cython.longlong, num_keys=cython.longlong)
@@ -156,6 +158,7 @@ cdef class Lane:
                    new=cython.longlong, lacking=cython.longlong)
     cdef long long cut_pieces(self) except -1
     cdef long long piece(self, long long slot, long long budget) except -1
+    cdef long long num_to_go(self, long long slot) noexcept
     @cython.locals(new=cython.longlong)
     cdef long long cut(self, long long num_tokens, long long budget) except -1
     @cython.locals(slot=cython.longlong, piece=cython.longlong, number=cython.longlong)

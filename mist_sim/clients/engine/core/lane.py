@@ -110,6 +110,9 @@ class Ranked(Protocol):
     def head(self, known_until: float, /) -> int:
         """Return the next slot of those that came by then; -1: none until a request leaves."""
 
+    def head_without(self, slots: list[int], /) -> int:
+        """Return the next slot that is none of these; -1: none."""
+
     def loaded(self, slots: list[int], known_until: float, /) -> int:
         """Return which of some prompts whose entries have come goes before it; -1: none."""
 
@@ -868,13 +871,13 @@ class Lane:
             self.num_piece[slot] = 0
         while turns:
             slot = turns.pop(0)
-            if self.state[slot] == _LEAVING:
+            if self.is_busy(slot):
                 continue
             new, number = self.turn_for(slot)
             num_skipped = 0
             while num_taken + number > self.blocks.num_free:
                 victim = self.victim()
-                if self.state[victim] == _LEAVING and victim not in turns and not goes_on:
+                if self.is_busy(victim) and victim not in turns and not goes_on:
                     num_skipped += 1
                 was_served = victim in lacking
                 if was_served:
@@ -899,12 +902,21 @@ class Lane:
                 missed += turns
                 break
         self.some_missed = bool(missed)
-        self.pause([slot for slot in missed if self.state[slot] == _DECODE])
+        missed = [slot for slot in missed if self.state[slot] == _DECODE]
+        self.pause([slot for slot in missed if not self.is_busy(slot)])
+
+    def is_busy(self, slot: int) -> bool:
+        """Tell whether one who runs has nothing left to compute that a plan could give it."""
+        return self.state[slot] == _LEAVING
+
+    def takes_block(self, slot: int) -> bool:
+        """Tell whether a decode takes a block for its next token."""
+        return (self.tokens(slot) - 1) % self.blocks.size == 0
 
     def turn_for(self, slot: int) -> tuple[int, int]:
         """Return the tokens of a prompt that one gets who runs, and the blocks that it lacks."""
         if self.state[slot] == _DECODE:
-            return 0, int((self.tokens(slot) - 1) % self.blocks.size == 0)
+            return 0, int(self.takes_block(slot))
         num_computed = self.num_computed[slot]
         new = self.piece(slot, self.max_tokens - self.num_decodes - self.num_new)
         return new, max(0, self.blocks.count(num_computed + new) - self.num_blocks[slot])
@@ -968,9 +980,11 @@ class Lane:
 
     def piece(self, slot: int, budget: int) -> int:
         """Return the tokens that a prompt that runs gets out of a budget."""
-        if self.is_held:
-            return 0
-        return self.cut(self.num_tokens[slot] - self.num_computed[slot], budget)
+        return 0 if self.is_held else self.cut(self.num_to_go(slot), budget)
+
+    def num_to_go(self, slot: int) -> int:
+        """Return the tokens of a prompt that runs which are to be computed."""
+        return self.num_tokens[slot] - self.num_computed[slot]
 
     def cut(self, num_tokens: int, budget: int) -> int:
         """Return how many of a prompt's tokens a step computes out of a budget."""
@@ -989,7 +1003,7 @@ class Lane:
         number = 0
         for slot in self.prefilling:
             piece = self.num_piece[slot]
-            if piece and piece < self.num_tokens[slot] - self.num_computed[slot]:
+            if piece and piece < self.num_to_go(slot):
                 number += 1
         return number >= self.most_partial
 
@@ -1033,7 +1047,7 @@ class Lane:
         self.queue[slot] = None
         self.queue.move_to_end(slot, last=False)
         if self.ranked is not None:
-            self.ranked.give_back(slot, self.num_tokens[slot])
+            self.ranked.give_back(slot, self.num_queued[slot])
         if self.flow is not None:
             self.first[slot] = None
             self.first.move_to_end(slot, last=False)

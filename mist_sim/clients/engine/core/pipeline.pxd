@@ -84,16 +84,19 @@ cdef class Pipeline(Lane):
     cdef bint is_over(self, long long slot) noexcept
     cdef bint is_stale(self, long long slot) noexcept
     @cython.locals(slot=cython.longlong)
-    cdef long long fresh(self) except -2
+    cdef long long fresh(self) except? -1
     @cython.locals(batch=Batch)
     cdef Batch last_to_give(self, long long slot)
     @cython.locals(num_before=cython.longlong, members=list, size=cython.longlong,
                    need=cython.longlong, slot=cython.longlong)
     cdef bint schedule(self) except -1
     cdef enter_known(self, long long slot, long long num_tokens)
-    @cython.locals(need=cython.longlong, budget=cython.longlong, slot=cython.longlong,
-                   new=cython.longlong, end=cython.longlong, lacking=cython.longlong)
-    cdef long long cut_pieces(self) except -1
+    cdef bint is_busy(self, long long slot) except -1
+    cdef bint takes_block(self, long long slot) except -1
+    @cython.locals(slot=cython.longlong)
+    cdef pause(self, list slots)
+    @cython.locals(slot=cython.longlong, batch=Batch, paused=list)
+    cdef end_pause(self)
     @cython.locals(num_left=cython.longlong, on_their_way=cython.longlong, is_over=cython.bint)
     cdef long long num_to_go(self, long long slot) noexcept
     @cython.locals(slot=cython.longlong, end=cython.longlong, number=cython.longlong)
@@ -102,9 +105,9 @@ cdef class Pipeline(Lane):
                    num_shared=cython.longlong, new=cython.longlong, need=cython.longlong,
                    number=cython.longlong)
     cdef admit(self, long long budget)
-    @cython.locals(slot=cython.longlong, is_ending=cython.bint, num_known=cython.longlong,
-                   number=cython.longlong, num_entered=cython.longlong, batch=Batch)
-    cdef long long preempt_last(self) except -2
+    @cython.locals(is_ending=cython.bint, num_known=cython.longlong,
+                   num_entered=cython.longlong, batch=Batch)
+    cdef give_way(self, long long slot, list gone, list outgrown, bint was_served=*)
     @cython.locals(group=Group)
     cdef take_out(self, long long slot)
     cdef give_back(self, long long slot, long long num_tokens)

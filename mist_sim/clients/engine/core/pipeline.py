@@ -208,6 +208,8 @@ class Pipeline(Lane):
         """Plan the next batch and send it through the ranks; None if there is nothing to do."""
         number, self.some_left = self.plan_number, False
         self.group = group = self.next_group()
+        if self.paused:
+            self.end_pause()
         if not self.stagger:
             for other in self.groups:
                 if other is not group and not other.num_in_flight and other.members:
@@ -412,6 +414,12 @@ class Pipeline(Lane):
 
     def fresh(self) -> int:
         """Return who is admitted next, -1: nobody before a batch has returned."""
+        if self.ranked is not None:
+            slot = self.ranked.head(inf)
+            if slot >= 0 and self.is_stale(slot):
+                stale = [each for each in self.queue if self.is_stale(each)]
+                return self.ranked.head_without(stale) if self.drains else -1
+            return slot
         for slot in self.queue:
             if not self.is_stale(slot):
                 return slot
@@ -438,9 +446,11 @@ class Pipeline(Lane):
         for slot in members:
             if self.context[slot] % size == 0:
                 need += 1
-        self.decode_need = need
-        while self.is_short():
-            self.preempt_last()
+        self.decode_need, self.num_decodes = need, len(members)
+        if self.spares_one:
+            self.find_limits()
+        if self.is_short():
+            self.preempt()
         need, self.decode_need = self.decode_need, 0
         if need:
             self.blocks.grow(need)
@@ -465,24 +475,37 @@ class Pipeline(Lane):
             if chain is not None:
                 self.blocks.enter(chain, num_tokens)
 
-    def cut_pieces(self) -> int:
-        """Cut the next pieces of prompts that run; return the blocks that they take."""
-        self.num_new = 0
-        if not self.prefilling:
-            return 0
-        need, budget = 0, self.max_tokens - len(self.group.members)
-        for slot in self.prefilling:
-            new = min(self.num_to_go(slot), budget)
-            self.num_piece[slot] = new
-            if new:
-                budget -= new
-                self.num_new += new
-                end = self.num_computed[slot] + new
-                need += max(self.blocks.count(end) - self.num_blocks[slot], 0)
-        return need
+    def is_busy(self, slot: int) -> bool:
+        """Tell whether one who runs decodes, but not in the group that is planned."""
+        return self.state[slot] == _DECODE and self.grouped[slot] != self.group.number + 1
+
+    def takes_block(self, slot: int) -> bool:
+        """Tell whether a decode takes a block for its next token."""
+        return self.context[slot] % self.blocks.size == 0
+
+    def pause(self, slots: list[int]) -> None:
+        """Let decodes miss the plan; they are in the next one, whatever group that is of."""
+        for slot in slots:
+            self.take_out(slot)
+            self.paused.append(slot)
+
+    def end_pause(self) -> None:
+        """Let those decode again who missed a plan, unless all their tokens are on their way."""
+        paused, self.paused = self.paused, []
+        for slot in paused:
+            if self.is_over(slot):
+                continue
+            batch = self.last_to_give(slot)
+            if batch is None:
+                self.close_stay(slot)
+            else:
+                batch.left.append(slot)
+            self.join_group(slot, self.group)
+            if slot not in self.group.newcomers:
+                self.group.newcomers.append(slot)
 
     def num_to_go(self, slot: int) -> int:
-        """Return the tokens of a prompt that its next piece may compute."""
+        """Return the tokens of a prompt that its next piece may compute, also on their way."""
         num_left = self.num_tokens[slot] - self.num_computed[slot]
         on_their_way = self.num_due[slot] + self.num_vain[slot]
         if not on_their_way:
@@ -497,7 +520,7 @@ class Pipeline(Lane):
         self.enter_known(slot, min(end, self.num_tokens[slot]))
 
     def admit(self, budget: int) -> None:
-        """Admit requests in order of arrival while seats, memory and tokens last."""
+        """Admit requests in their order while seats, memory and tokens last."""
         blocks = self.blocks
         found: Found | None
         while budget and len(self.running) < self.max_num_seqs:
@@ -509,9 +532,11 @@ class Pipeline(Lane):
             if chain is not None:
                 found = blocks.find(chain, num_tokens)
                 num_computed, num_shared = found.num_found * blocks.size, found.num_held
-            new = min(num_tokens - num_computed, budget)
+            new = self.cut(num_tokens - num_computed, budget)
             need = blocks.count(num_tokens if self.whole_must_fit else num_computed + new)
             if need - num_shared > self.room():
+                return
+            if self.holds_back(num_tokens - num_computed, new, False):
                 return
             self.leave_queue(slot)
             if chain is not None and found is not None and num_computed:
@@ -525,19 +550,24 @@ class Pipeline(Lane):
             self.begin_prompt(slot, num_computed, new)
             budget -= new
 
-    def preempt_last(self) -> int:
-        """Take the blocks of the request admitted last, which waits before all others.
+    def give_way(
+        self, slot: int, gone: list[int], outgrown: list[int], was_served: bool = False
+    ) -> None:
+        """Take the blocks of a request, which waits before others, or in its place.
 
         One whose last token is on its way may just give them back.
         """
-        slot = self.running.pop()
+        self.running.remove(slot)
         is_ending, num_known = self.is_ending(slot), self.num_tokens[slot] + self.num_due[slot]
+        num_entered = self.entered[slot]
+        if was_served:
+            num_entered = max(num_entered, min(self.context[slot], self.num_tokens[slot]))
         self.take_out(slot)
         if is_ending and not self.readmits:
-            self.give_back(slot, self.entered[slot])
+            self.give_back(slot, num_entered)
             self.state[slot] = _LEAVING
-            return -1
-        number, num_entered = self.num_blocks[slot], self.entered[slot]
+            return
+        number = self.num_blocks[slot]
         self.chains[slot] = self.blocks.preempt(self.chains[slot], number, num_entered)
         self.give_nothing(slot)
         self.num_computed[slot] = 0
@@ -545,8 +575,9 @@ class Pipeline(Lane):
             self.close_stay(slot)
             self.note_left(slot, _OUTGROWN)
             self.let_slot_go(slot)
-            return -1
+            return
         if not is_ending:
+            gone.append(slot)
             batch = self.last_to_give(slot)
             if batch is None:
                 self.close_stay(slot)
@@ -556,7 +587,6 @@ class Pipeline(Lane):
         self.num_queued[slot] = self.num_tokens[slot] if is_ending else num_known
         self.wait_first(slot)
         self.counts.go_back(self.num_queued[slot])
-        return -1
 
     def take_out(self, slot: int) -> None:
         """Take a request that runs out of the prompts or the decodes."""
@@ -566,9 +596,12 @@ class Pipeline(Lane):
             return
         if self.grouped[slot]:
             group = self.groups[self.grouped[slot] - 1]
-            if group is self.group and self.context[slot] % self.blocks.size == 0:
-                self.decode_need -= 1
             self.leave_group(slot, group)
+            if group is self.group:
+                self.num_decodes = len(group.members)
+                self.decode_need -= self.takes_block(slot)
+        elif slot in self.paused:
+            self.paused.remove(slot)
 
     def give_back(self, slot: int, num_tokens: int) -> None:
         """Give back the blocks of a request, of which others may find so many tokens."""
@@ -788,7 +821,8 @@ class Pipeline(Lane):
         Returns whether there was any.
         """
         self.num_quiet = 0
-        waits = self.prefilling or self.given_up or self.needs_longest or self.stops
+        waits = self.prefilling or self.paused or self.given_up
+        waits = waits or self.needs_longest or self.stops
         if waits or len(self.batches) != self.size or self.time >= until or self.may_admit():
             return False
         for batch in self.batches:
