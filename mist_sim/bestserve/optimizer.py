@@ -8,12 +8,11 @@ The best few can be searched in the full simulation as well.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import nan
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Unpack, get_args
 
 from mist_sim.bestserve.drawn_requests import Requests, requests_of
 from mist_sim.bestserve.engines import Engines, Template
@@ -38,7 +37,7 @@ from mist_sim.search.goodput_result import Goodput, SeedGoodput
 from mist_sim.search.verdicts.request_times import Target
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
-from mist_sim.studies.driver import Driver, studying
+from mist_sim.studies.driver import Driver, How, studying
 from mist_sim.studies.rates import Rates
 from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.task import Key, Row, Task
@@ -117,10 +116,7 @@ def rank_strategies(
     method: Method | None = None,
     by: Per = "gpu",
     check: int = 0,
-    jobs: int | None = None,
-    progress: Callable[[int], None] | None = None,
-    journal: str | Path | None = None,
-    resume: bool = False,
+    **how: Unpack[How],
 ) -> Ranking:
     """Return the strategies of a space by their goodput per GPU (Algorithms 8 and 9, Figure 11).
 
@@ -131,10 +127,7 @@ def rank_strategies(
     scenario: workload, limits, and one client entry, whose engine the instances have; with
     replications every one is searched. options: what counts as attained, which rates are tried and
     how closely; runs have the requests of the workload as it stands. check: so many of the best
-    are searched in the full simulation too.
-    jobs: processes at a time, by default one a core; the result does not depend on it. progress:
-    called with the searches done. journal: a file for their results as they come. resume: go on
-    with it.
+    are searched in the full simulation too. how: see `How`.
     Raises ScenarioError for a scenario of which no strategies can be made (`Template`), for
     requests that BestServe cannot serve, and where no strategy fits.
     """
@@ -161,10 +154,7 @@ def rank_strategies(
         "bestserve",
         {"scenario": data},
         {**vars(options), "space": space, "method": method, "check": check, "by": by},
-        jobs=jobs,
-        progress=progress,
-        journal=journal,
-        resume=resume,
+        **how,
     ) as driver:
         done: dict[Key, Row] = {}
         driver.so_far = lambda: _so_far(done, strategies, len(tasks))

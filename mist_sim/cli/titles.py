@@ -28,7 +28,7 @@ def title_of(folder: Path) -> str:
 def _varied(study: Path) -> set[str]:
     """Return the keys that a study varies; none for a folder without one."""
     from mist_sim.inputs import object_in, of_a_form
-    from mist_sim.report.pages.folder_page import MOST_BYTES
+    from mist_sim.report.folder_page import MOST_BYTES
 
     if not study.is_file():
         return set()

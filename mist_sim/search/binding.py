@@ -24,8 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import ceil, exp, log, nan, sqrt
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -47,7 +46,7 @@ from mist_sim.search.verdicts.request_times import Array, RequestTimes, Target, 
 from mist_sim.search.verdicts.steady_runs import lengthened
 from mist_sim.search.verdicts.steady_state import inflation, log_ratios, quantile
 from mist_sim.studies.built import Built
-from mist_sim.studies.driver import Driver, studying
+from mist_sim.studies.driver import Driver, How, studying
 from mist_sim.studies.rates import Rates
 from mist_sim.studies.task import Key, Task
 
@@ -303,15 +302,12 @@ def what_binds(
     *,
     by: float = 0.1,
     num_requests: int = _REQUESTS,
-    jobs: int | None = None,
-    progress: Callable[[int], None] | None = None,
-    journal: str | Path | None = None,
-    resume: bool = False,
+    **how: Unpack[How],
 ) -> Binding:
     """Return the resource that binds a scenario at the goodput that `find_goodput` found.
 
     by: share by which resources are relaxed. num_requests: per run, if the workload is drawn.
-    jobs, progress, journal, resume: as in `find_goodput`.
+    how: see `How`.
     Raises ScenarioError if there is no goodput, and all errors of `find_goodput`.
     """
     if not goodput.rate > 0:
@@ -321,15 +317,7 @@ def what_binds(
     if num_requests < 1000:
         raise ScenarioError(f"num_requests must be >= 1000, got {num_requests}")
     options = {"rate": goodput.rate, "target": goodput.target, "by": by, "requests": num_requests}
-    with studying(
-        "binding",
-        {"0": as_data(scenario)},
-        options,
-        jobs=jobs,
-        progress=progress,
-        journal=journal,
-        resume=resume,
-    ) as driver:
+    with studying("binding", {"0": as_data(scenario)}, options, **how) as driver:
         return search_binding(Built(scenario), goodput, driver, by, num_requests)
 
 

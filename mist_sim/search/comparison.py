@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_points
@@ -38,7 +38,7 @@ from mist_sim.search.splitting import Split, losers, split_of
 from mist_sim.search.verdicts.request_times import NO_LIMIT, target_of
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
-from mist_sim.studies.driver import Driver, studying
+from mist_sim.studies.driver import Driver, How, studying
 from mist_sim.studies.rates import Rates
 from mist_sim.studies.replicating import run_with_seed
 from mist_sim.studies.seeds import seeds_from
@@ -270,15 +270,12 @@ def compare(
     race: bool = False,
     plane: PlaneOptions | None = None,
     same_workload: bool = True,
-    jobs: int | None = None,
-    progress: Callable[[int], None] | None = None,
-    journal: str | Path | None = None,
-    resume: bool = False,
     left_out: Mapping[str, str] | None = None,
     assumed: Mapping[str, str] | None = None,
     uneven: Sequence[str] = (),
+    **how: Unpack[How],
 ) -> Comparison:
-    """Run scenarios and compare them; the result does not depend on `jobs`.
+    """Run scenarios and compare them.
 
     scenarios: by name, two or more. A scenario that fails to build or run has no figures, and a
         warning gives the reason; an error in the place of a scenario is such a reason. goodput:
@@ -287,9 +284,8 @@ def compare(
         runs, and what binds the best of those apart, or together, if these lose; and explain each
         loser. race: search designs that surely serve less than another only as finely as needed.
         plane: compare goodput under many limits, too.
-    same_workload: refuse scenarios whose requests, limits or warm-up differ. progress: called with
-    the runs done. journal: a file for the results of the runs as they come. resume: go on with it;
-    no run is repeated. left_out, assumed, uneven: what is told beside the table (`Designs`).
+    same_workload: refuse scenarios whose requests, limits or warm-up differ.
+    left_out, assumed, uneven: what is told beside the table (`Designs`). how: see `How`.
     Raises ScenarioError for fewer than two, different workloads, `why` without `goodput`, the
     journal of another study, and what `simulate` raises where it does for all.
     """
@@ -313,9 +309,7 @@ def compare(
     subjects |= {name: str(error) for name, error in errors.items()}
     options: dict[str, Any] = {"goodput": goodput, "plane": plane}
     options |= {"race": True} if race else {}  # why only adds runs
-    with studying(
-        "compare", subjects, options, jobs=jobs, progress=progress, journal=journal, resume=resume
-    ) as driver:
+    with studying("compare", subjects, options, **how) as driver:
 
         def known(found: SloPlane | None = None) -> Comparison:
             named = {name: each for name, each in cases.items() if each.has_run}

@@ -9,12 +9,11 @@ and 9, with the corrections that `bracketing` and `Target` name; the definition 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Unpack
 
 from mist_sim.errors import ScenarioError, in_words
 from mist_sim.metrics.expected_errors import expected_ranges
@@ -31,7 +30,7 @@ from mist_sim.search.sure_search import Asked, SureSearch, seeming, until_sure
 from mist_sim.search.verdicts.request_times import Percentile, Target, target_of
 from mist_sim.search.verdicts.trials import Trial, told, trial_data
 from mist_sim.studies.built import Built
-from mist_sim.studies.driver import Driver, studying
+from mist_sim.studies.driver import Driver, How, studying
 from mist_sim.studies.rates import Rates, check_rates
 from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.subjects import check_scenarios
@@ -151,32 +150,17 @@ def find_goodput(
     options: GoodputOptions | None = None,
     *,
     why: bool = False,
-    jobs: int | None = None,
-    progress: Callable[[int], None] | None = None,
-    journal: str | Path | None = None,
-    resume: bool = False,
+    **how: Unpack[How],
 ) -> Goodput:
     """Return the largest arrival rate at which a scenario attains its SLO.
 
-    With replications every seed is searched, and the result is their mean. The result does not
-    depend on `jobs`.
+    With replications every seed is searched, and the result is their mean.
 
-    why: find what binds as well (`Goodput.binding`), in a dozen runs more.
-    jobs: processes at a time, by default one a core. progress: called with the runs done.
-    journal: a file for the results of the runs as they come. resume: go on with it; no run is
-    repeated.
+    why: find what binds as well (`Goodput.binding`), in a dozen runs more. how: see `How`.
     Raises ScenarioError for arrivals without a rate, no limits, the journal of another study, and
     what `simulate` raises.
     """
-    return find_goodputs(
-        [scenario],
-        options,
-        why=why,
-        jobs=jobs,
-        progress=progress,
-        journal=journal,
-        resume=resume,
-    )[0]
+    return find_goodputs([scenario], options, why=why, **how)[0]
 
 
 def find_goodputs(
@@ -184,24 +168,13 @@ def find_goodputs(
     options: GoodputOptions | None = None,
     *,
     why: bool = False,
-    jobs: int | None = None,
-    progress: Callable[[int], None] | None = None,
-    journal: str | Path | None = None,
-    resume: bool = False,
+    **how: Unpack[How],
 ) -> list[Goodput]:
     """Return the goodput of each scenario, searched side by side; see `find_goodput`."""
     check_scenarios(scenarios)
     options = options or GoodputOptions()
     subjects = {str(k): as_data(scenario) for k, scenario in enumerate(scenarios)}
-    with studying(
-        "goodput",
-        subjects,
-        vars(options),  # why only adds runs
-        jobs=jobs,
-        progress=progress,
-        journal=journal,
-        resume=resume,
-    ) as driver:
+    with studying("goodput", subjects, vars(options), **how) as driver:  # why only adds runs
         builts = [Built(scenario) for scenario in scenarios]
         tried: dict[SearchKey, list[Trial]] = {}
         several = len(builts) > 1

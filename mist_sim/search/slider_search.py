@@ -10,12 +10,12 @@ rate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from math import isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_points
@@ -34,7 +34,7 @@ from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Ranked, sentence
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
-from mist_sim.studies.driver import Driver, studying
+from mist_sim.studies.driver import Driver, How, studying
 from mist_sim.studies.rates import Rates
 from mist_sim.studies.subjects import check_scenarios
 from mist_sim.studies.task import Failure, Row
@@ -284,21 +284,16 @@ def search_sliders(
     chunks: Sequence[int] = CHUNKS,
     watermarks: Sequence[float | None] = (None,),
     designs: Sequence[Design] = DESIGNS,
-    jobs: int | None = None,
-    progress: Callable[[int], None] | None = None,
-    journal: str | Path | None = None,
-    resume: bool = False,
+    **how: Unpack[How],
 ) -> SliderSearch:
     """Return the best sliders of each design for a workload and its limits.
 
     scenario: a hybrid (see `Slidable`), whose own rate is the first to be tried. chunks: tokens.
     watermarks: parts of a D-heavy client's blocks above which answers leave it (> 0, <= 1), each
-    tried with every hybrid; None: as it is.
-    jobs: processes at a time, by default one a core; the result does not depend on it.
-    progress: called with the runs done. journal: a file for the results of the runs as they come.
-    resume: go on with it; no run is repeated. A position that fails is left out; the search goes
-    on. Raises ScenarioError for scenarios without sliders, several replications, the journal of
-    another study, and what `find_goodput` raises where it does for all positions.
+    tried with every hybrid; None: as it is. how: see `How`.
+    A position that fails is left out; the search goes on. Raises ScenarioError for scenarios
+    without sliders, several replications, the journal of another study, and what `find_goodput`
+    raises where it does for all positions.
     """
     check_scenarios([scenario])
     if scenario.replications > 1:
@@ -313,10 +308,7 @@ def search_sliders(
         "sliders",
         {"scenario": as_data(scenario)},
         {**vars(options), "chunks": chunks, "watermarks": watermarks, "designs": designs},
-        jobs=jobs,
-        progress=progress,
-        journal=journal,
-        resume=resume,
+        **how,
     ) as driver:
         race = _Race(slidable, options, driver)
         driver.so_far = lambda: _so_far(entries, race)

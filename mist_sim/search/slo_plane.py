@@ -7,11 +7,11 @@ between it is taken to fall on a line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from mist_sim.search.verdicts.request_times import (
     check_attainment,
 )
 from mist_sim.studies.built import Built
-from mist_sim.studies.driver import Driver, studying
+from mist_sim.studies.driver import Driver, How, studying
 from mist_sim.studies.rates import Rates, check_rates
 from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.subjects import check_scenarios
@@ -265,20 +265,16 @@ class SloPlane:
 
 
 def slo_plane(
-    scenarios: Mapping[str, Scenario],
-    options: PlaneOptions,
-    *,
-    jobs: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    scenarios: Mapping[str, Scenario], options: PlaneOptions, **how: Unpack[How]
 ) -> SloPlane:
     """Run each scenario at every rate, to its end, and return the plane.
 
-    With replications the requests of all seeds count.
+    With replications the requests of all seeds count. how: see `How`.
     """
     check_scenarios(scenarios.values())
     subjects = {name: as_data(scenario) for name, scenario in scenarios.items()}
     builts = {name: Built(scenario) for name, scenario in scenarios.items()}
-    with studying("plane", subjects, vars(options), jobs=jobs, progress=progress) as driver:
+    with studying("plane", subjects, vars(options), **how) as driver:
         plane, failed = run_plane(builts, options, driver)
     for row in failed.values():
         raise row.error or ScenarioError(str(row.failure))

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise
 from math import isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from mist_sim.search.spaces.objectives import objectives_of
 from mist_sim.search.spaces.searching import SearchOptions, search_space
 from mist_sim.search.spaces.space import QUESTION, Space
 from mist_sim.search.verdicts.request_times import asked_share, check_attainment
+from mist_sim.studies.driver import How
 from mist_sim.studies.findings import Study
 from mist_sim.studies.study import plan_study
 from mist_sim.studies.subjects import check_scenarios
@@ -221,14 +222,14 @@ def sweep(
     *,
     metric: str | None = None,
     attainment: float | None = None,
-    **how: Any,
+    **how: Unpack[How],
 ) -> Sweep:
     """Return a figure of a scenario over one key or two.
 
     vary: values by dotted key. metric: a number of a run's summary; by default the share of good
     requests, or the p99 TTFT of a scenario without limits. attainment: share that is asked for;
     None: as the scenario's slo says, or 0.9.
-    how: jobs, progress, journal, resume, executor, as in `study`.
+    how: see `How`.
     Raises ScenarioError for more keys, a figure that no run has, and what `study` raises.
     """
     check_scenarios([scenario])
@@ -259,7 +260,7 @@ def goodput_sweep(
     options: SearchOptions,
     *,
     attainment: float | None = None,
-    **how: Any,
+    **how: Unpack[How],
 ) -> Sweep:
     """Return the goodput of a scenario over one key or two, requests per second; see `sweep`.
 

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from os.path import pardir, relpath
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from mist_sim.errors import ScenarioError, in_words
 from mist_sim.metrics.tables import Findings
@@ -20,6 +20,22 @@ from mist_sim.studies.workers import Workers, num_cores
 
 Progress = Callable[[int], None]
 """Called with how many tasks are done."""
+
+
+class How(TypedDict, total=False):
+    """How the runs of a study are made; its result depends on none of it.
+
+    jobs: runs at a time; by default one per core. progress: called with the runs done. journal: a
+        file that receives the results as they come; None: none. resume: continue an existing
+        journal; no run is repeated. executor: makes the runs; None: this process, or worker
+        processes.
+    """
+
+    jobs: int | None
+    progress: Progress | None
+    journal: str | Path | None
+    resume: bool
+    executor: Executor | None
 
 
 def _nothing() -> None:
@@ -118,28 +134,22 @@ def studying(
     what: str,
     subjects: Mapping[str, Any],
     options: Mapping[str, Any] | None = None,
-    *,
-    jobs: int | None = None,
-    journal: str | Path | None = None,
-    resume: bool = False,
-    progress: Progress | None = None,
-    executor: Executor | None = None,
+    **how: Unpack[How],
 ) -> Iterator[Driver]:
     """Begin a study, and close it with its journal.
 
     what: name of the work, such as "goodput". subjects, options: everything the results depend on,
-        the subjects by name. jobs: parallel tasks, by default one per core; results do not depend
-        on it.
-    journal: a file that receives the rows as they come; None: none. resume: continue an existing
-        one.
+        the subjects by name.
     Raises ScenarioError for fewer than one job, `resume` without a journal, and the journal of
     another study.
     """
+    jobs, journal, executor = how.get("jobs"), how.get("journal"), how.get("executor")
+    resume = how.get("resume", False)
     if jobs is not None and jobs < 1:
         raise ScenarioError(f"jobs must be >= 1, got {jobs}")
     if journal is None and resume:
         raise ScenarioError("resume has no effect without a journal; name one")
-    driver = Driver(what, jobs or num_cores(), progress=progress, executor=executor)
+    driver = Driver(what, jobs or num_cores(), progress=how.get("progress"), executor=executor)
     if journal is None:
         with _closed_after(executor):
             try:

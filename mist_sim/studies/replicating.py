@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
 from mist_sim.errors import ScenarioError, in_words
 from mist_sim.metrics.replications import Replications
 from mist_sim.report.presenters import REPLICATIONS
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
-from mist_sim.studies.driver import studying
+from mist_sim.studies.driver import How, studying
 from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.subjects import check_scenarios
 from mist_sim.studies.task import Key, Row, Task
 
 
-def replicate(
-    scenario: Scenario,
-    *,
-    jobs: int | None = None,
-    progress: Callable[[int], None] | None = None,
-    journal: str | Path | None = None,
-    resume: bool = False,
-) -> Replications:
+def replicate(scenario: Scenario, **how: Unpack[How]) -> Replications:
     """Run a scenario `replications` times, each with its own seed.
 
     The first run has the scenario's seed and equals the run without replications; the other seeds
     are drawn from it. Inputs without randomness, such as the times and lengths of a trace, are the
-    same in every run. The result does not depend on `jobs`.
+    same in every run. how: see `How`.
 
-    jobs: parallel processes, by default one per core. progress: called with the runs done.
-    journal: a file that receives each run's results. resume: continue it; no run is repeated.
     Raises ScenarioError for fewer than 2 replications, the journal of another study, and all errors
     of `simulate`.
     """
@@ -42,14 +32,7 @@ def replicate(
     build(scenario)  # errors in it show here, where the file's name is known
     seeds = seeds_from(scenario.seed, scenario.replications)
     data = as_data(scenario)
-    with studying(
-        "replications",
-        {"scenario": data},
-        jobs=jobs,
-        progress=progress,
-        journal=journal,
-        resume=resume,
-    ) as driver:
+    with studying("replications", {"scenario": data}, **how) as driver:
         done: dict[Key, Row] = {}
         driver.partial = lambda: _of(scenario, seeds, done) if done else None
         driver.so_far = lambda: in_words(len(seeds) - len(done), "replication") + " missing"

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from mist_sim.errors import ScenarioError, in_words
 from mist_sim.metrics import Slo
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
 from mist_sim.studies.decided_question import plain
-from mist_sim.studies.driver import studying
+from mist_sim.studies.driver import How, studying
 from mist_sim.studies.findings import PointRuns, Study
 from mist_sim.studies.points import Point, points_of
 from mist_sim.studies.subjects import Figures, Seeds, Subject, check_subject, subject_at, tasks_of
-from mist_sim.studies.task import Executor, Failure, InTurn, Key, Row, Task
+from mist_sim.studies.task import Failure, InTurn, Key, Row, Task
 
 RATE = "rate"
 _NOT_SENT = (
@@ -32,11 +31,7 @@ def study(
     rates: Sequence[float] | None = None,
     seeds: Seeds = None,
     figures: Figures | None = None,
-    jobs: int | None = None,
-    progress: Callable[[int], None] | None = None,
-    journal: str | Path | None = None,
-    resume: bool = False,
-    executor: Executor | None = None,
+    **how: Unpack[How],
 ) -> Study:
     """Run a subject at all points, rates and seeds; return a row per run.
 
@@ -47,16 +42,13 @@ def study(
         function. rates: arrival rates of a scenario, requests per second. seeds: a number of seeds,
         drawn from the scenario's own (from 0 for a function), or a list of them; by default the
         scenario's replications.
-    figures: returns more figures of a run, from its `Result`. jobs: parallel processes, by default
-        one per core; the rows do not depend on it. progress: called with the runs done. journal: a
-        file that receives the rows as they come. resume: continue it; no run is repeated. executor:
-        runs the tasks, in place of local processes.
+    figures: returns more figures of a run, from its `Result`. how: see `How`.
 
     A failed run is a row with its error. Raises ScenarioError for an invalid subject and for the
     journal of another study; if all runs fail, the error of the first.
     """
     plan = plan_study(subject, vary=vary, rates=rates, seeds=seeds, figures=figures)
-    return plan.run(jobs=jobs, progress=progress, journal=journal, resume=resume, executor=executor)
+    return plan.run(**how)
 
 
 @dataclass(frozen=True)
@@ -81,31 +73,16 @@ class Plan:
         """Number of its runs."""
         return len(self.tasks)
 
-    def run(
-        self,
-        *,
-        jobs: int | None = None,
-        progress: Callable[[int], None] | None = None,
-        journal: str | Path | None = None,
-        resume: bool = False,
-        executor: Executor | None = None,
-    ) -> Study:
+    def run(self, **how: Unpack[How]) -> Study:
         """Run it; see `study`."""
         is_scenario = isinstance(self.subject, Scenario)
-        note = "" if is_scenario or executor or jobs == 1 else self._cannot_be_sent()
-        executor = InTurn() if note else executor
+        in_turn = how.get("executor") or how.get("jobs") == 1
+        note = "" if is_scenario or in_turn else self._cannot_be_sent()
+        if note:
+            how["executor"] = InTurn()
         data = as_data(self.subject) if isinstance(self.subject, Scenario) else self.subject
         found: dict[Key, Row] = {}
-        with studying(
-            "study",
-            {"subject": data},
-            self.options,
-            jobs=jobs,
-            progress=progress,
-            journal=journal,
-            resume=resume,
-            executor=executor,
-        ) as driver:
+        with studying("study", {"subject": data}, self.options, **how) as driver:
             driver.partial = lambda: self._of(found, note)
             driver.so_far = lambda: in_words(self.num_runs - len(found), "run") + " missing"
             driver.run(self.tasks, keep_errors=True, rows=found)

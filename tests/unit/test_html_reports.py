@@ -13,7 +13,7 @@ import pytest
 from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.metrics.tables import RunFolder
 from mist_sim.report.elements import count, number
-from mist_sim.report.pages.folder_page import folder_page
+from mist_sim.report.folder_page import folder_page
 from mist_sim.report.pages.run_page import run_page
 from mist_sim.report.pictures.catalog import draw
 from mist_sim.report.pictures.run_data import OfResult

@@ -17,7 +17,7 @@ from mist_sim.core import result_warnings as kinds
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import first_problem
 from mist_sim.metrics.spending import HOURS_A_MONTH
-from mist_sim.report.pages.folder_page import folder_page
+from mist_sim.report.folder_page import folder_page
 from mist_sim.report.plan import _good
 from mist_sim.rng import Streams
 from mist_sim.scenario.loading import as_data

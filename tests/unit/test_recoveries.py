@@ -17,7 +17,7 @@ from mist_sim.metrics.recoveries import (
 )
 from mist_sim.metrics.run_warnings import recovery_lines
 from mist_sim.metrics.tables import RunFolder
-from mist_sim.report.pages.folder_page import folder_page
+from mist_sim.report.folder_page import folder_page
 from mist_sim.report.pictures.catalog import drawn
 from mist_sim.report.pictures.marks import Span
 from mist_sim.report.pictures.run_data import OfResult

@@ -12,7 +12,7 @@ from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.hardware.prices import price_of
 from mist_sim.metrics.spending import HOURS_A_MONTH
 from mist_sim.metrics.tables import RunFolder
-from mist_sim.report.pages.folder_page import folder_page
+from mist_sim.report.folder_page import folder_page
 from mist_sim.report.pages.page import Card
 from mist_sim.report.pages.run_page import run_page
 from mist_sim.report.pages.sheets import decision

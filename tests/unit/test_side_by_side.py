@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from mist_sim import Scenario, ScenarioError, overlaid, side_by_side, simulate
-from mist_sim.report.pages.folder_page import folder_page
+from mist_sim.report.folder_page import folder_page
 from mist_sim.report.pages.study_page import metric_picture
 from mist_sim.report.pictures.catalog import draw, drawn
 from mist_sim.report.pictures.findings import axis_of

@@ -100,7 +100,7 @@ def _page(folders: list[Path], names: list[str], *, in_one: bool) -> Page:
     from mist_sim.cli.titles import title_of
     from mist_sim.errors import ScenarioError
     from mist_sim.metrics.tables import RunFolder
-    from mist_sim.report.pages.folder_page import folder_page, study_pictures
+    from mist_sim.report.folder_page import folder_page, study_pictures
     from mist_sim.report.pages.plots_page import pictures_of, plots_page, several_page
 
     first = folders[0]

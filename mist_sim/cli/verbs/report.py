@@ -27,7 +27,7 @@ def report(
     from mist_sim.cli.signals import Saved
     from mist_sim.cli.titles import title_of
     from mist_sim.output import output_file
-    from mist_sim.report.pages.folder_page import folder_page
+    from mist_sim.report.folder_page import folder_page
     from mist_sim.report.pages.page import require_report
 
     require_report()

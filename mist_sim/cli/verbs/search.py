@@ -155,7 +155,7 @@ def _explain_results(folder: Path, explain: str | None) -> None:
     """Show a row of results that were written before."""
     from mist_sim.errors import ScenarioError
     from mist_sim.inputs import object_in
-    from mist_sim.report.pages.folder_page import MOST_BYTES
+    from mist_sim.report.folder_page import MOST_BYTES
     from mist_sim.search.spaces.space_result import row_of
 
     path = folder / _RESULTS

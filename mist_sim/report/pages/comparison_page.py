@@ -88,15 +88,6 @@ def _most(name: str, shares: Mapping[str, float], unit: str) -> Card:
     return Card(name, percent(shares[best], digits=1), unit, note=f"the most, of {best}")
 
 
-def restored(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary of a `comparison.json` with NaN where the file has null."""
-    cases = {
-        name: {key: nan if value is None else value for key, value in figures.items()}
-        for name, figures in summary["scenarios"].items()
-    }
-    return {**summary, "scenarios": cases}
-
-
 def _drawings(summary: Mapping[str, Any]) -> Iterator[Drawing]:
     if summary["goodput"]:
         yield Drawing(

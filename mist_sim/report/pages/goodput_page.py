@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import inf, isinf, isnan, nan
+from math import isinf, isnan
 from typing import Any
 
 from mist_sim.metrics.latency import limit_title
@@ -55,25 +55,6 @@ def _brief(summary: Mapping[str, Any], title: str) -> Brief:
         ),
     ]
     return Brief(question, how_sure(how, summary), room)
-
-
-def restored_goodput(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary of a `goodput.json`: null is NaN, or the open end of an interval."""
-    found = dict(summary)
-    for name in ("goodput", "goodput_per_gpu"):
-        found[name] = nan if found[name] is None else found[name]
-    low, high = found["interval"]
-    found["interval"] = [0.0 if low is None else low, inf if high is None else high]
-    found["seeds"] = [
-        {**seed, "trials": [_restored_trial(trial) for trial in seed["trials"]]}
-        for seed in found["seeds"]
-    ]
-    return found
-
-
-def _restored_trial(trial: Mapping[str, Any]) -> dict[str, Any]:
-    share = trial["attainment"]
-    return {**trial, "attainment": nan if share is None else share}
 
 
 def _verdict(summary: Mapping[str, Any]) -> Verdict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import isnan, nan
+from math import isnan
 from typing import Any
 
 from mist_sim.metrics.spending import HOURS_A_MONTH
@@ -71,16 +71,6 @@ def _margin(summary: Mapping[str, Any]) -> str:
     """Return what the line that says what to buy adds, if a limit is near."""
     texts = {line["name"]: line["text"] for line in summary["lines"]}
     return str(texts.get("buy", "").partition("; ")[2])
-
-
-def restored_plan(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary of a `plan.json`: figures that are null there are NaN."""
-    numbers = ("attainment", "estimate")
-    rows = [
-        {**row, **{name: nan if row[name] is None else row[name] for name in numbers}}
-        for row in summary["tried"]
-    ]
-    return {**summary, "tried": rows}
 
 
 def _verdict(summary: Mapping[str, Any]) -> Verdict:

@@ -14,10 +14,12 @@ from mist_sim.report.elements import count, in_ms, latency, number, percent
 from mist_sim.report.pages.page import Brief, Card, Cell, Detail, Drawing, Page, PageTable, Verdict
 from mist_sim.report.pages.sheets import how_sure, monthly
 from mist_sim.report.pictures.catalog import PICTURES, drawn
+from mist_sim.report.pictures.run_data import OfResult
 from mist_sim.report.run import TITLE as EXPECTED
 from mist_sim.report.run import expected_rows, latency_title, note_on_turns
 
 if TYPE_CHECKING:
+    from mist_sim.metrics import Result
     from mist_sim.report.pictures.run_data import RunData
 
 
@@ -168,6 +170,11 @@ def run_page(run: RunData, title: str, subtitle: Sequence[str] = ()) -> Page:
         details=list(_details(run)),
         brief=_brief(run, title),
     )
+
+
+def page_of_result(found: Result, title: str) -> Page:
+    """Return the report of a run in memory."""
+    return run_page(OfResult(found), title, found.title.splitlines()[1:])
 
 
 def _brief(run: RunData, title: str) -> Brief:

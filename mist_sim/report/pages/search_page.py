@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import nan
 from typing import Any
 
 from mist_sim.report.pages.page import Drawing, Page, Verdict
@@ -35,23 +34,3 @@ def sweep_page(summary: Mapping[str, Any], title: str) -> Page:
         sweep_table(summary),
         figures=[Drawing("curve", sweep_title(summary), sweep_picture(summary))],
     )
-
-
-def restored_search(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary of a `search.json`: figures that are null there are NaN."""
-    rows = [{**row, "figures": _with_nan(row["figures"])} for row in summary["rows"]]
-    return {**summary, "rows": rows}
-
-
-def restored_sweep(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary of a `sweep.json`: figures that are null there are NaN."""
-    numbers = ("mean", "low", "high")
-    points = [
-        {**point, **_with_nan({name: point[name] for name in numbers})}
-        for point in summary["points"]
-    ]
-    return {**summary, "points": points}
-
-
-def _with_nan(figures: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: nan if value is None else value for name, value in figures.items()}

@@ -76,15 +76,6 @@ def study_plots_page(summary: Mapping[str, Any], title: str, names: Sequence[str
     return Page(title=title, verdict=verdict, figures=drawings)
 
 
-def restored_study(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the summary of a `study.json`: figures that are null there are NaN."""
-    points = []
-    for point in summary["points"]:
-        figures = {key: nan if v is None else v for key, v in point["figures"].items()}
-        points.append({**point, "figures": figures})
-    return {**summary, "points": points}
-
-
 def numbers_in(summary: Mapping[str, Any]) -> list[str]:
     """Return the names of all numbers that some point has."""
     return list(dict.fromkeys(name for point in summary["points"] for name in point["figures"]))

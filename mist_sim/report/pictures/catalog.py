@@ -246,6 +246,11 @@ def draw(run: RunData, name: str) -> Picture:
     return found.panel(panel) if panel else found
 
 
+def picture_of_result(found: Result, name: str) -> Picture:
+    """Return a picture of a run in memory. Raises ScenarioError as `draw`."""
+    return draw(OfResult(found), name)
+
+
 def title_of_picture(name: str) -> str:
     """Return the heading of a picture, or of the picture that a panel is of."""
     return PICTURES[name.partition(".")[0]].title

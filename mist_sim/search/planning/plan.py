@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isnan, nan
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from mist_sim.core.result_warnings import of_points
 from mist_sim.errors import ScenarioError, listed
@@ -28,25 +27,20 @@ from mist_sim.search.planning.plan_words import kept_by, lines_of, runner_up
 from mist_sim.search.planning.question import PlanOptions, Question
 from mist_sim.search.planning.space import Candidate, candidates, scenario_of
 from mist_sim.studies.built import Built
-from mist_sim.studies.driver import studying
+from mist_sim.studies.driver import How, studying
 from mist_sim.studies.subjects import check_scenarios
 
 
 def plan(
     scenario: Scenario,
     options: PlanOptions,
-    *,
-    jobs: int | None = None,
-    progress: Callable[[int], None] | None = None,
-    journal: str | Path | None = None,
-    resume: bool = False,
+    **how: Unpack[How],
 ) -> Plan:
     """Return the cheapest deployment that keeps the limits of a scenario at a rate.
 
     scenario: gives workload, limits and the options of engines; GPUs, counts and roles are to be
-        found. jobs: parallel processes, by default one per core. progress: called with the runs
-        done. journal: a file that receives each run's results. resume: continue it; no run is
-        repeated. Only with a limit on `seconds` the result depends on the speed of the machine.
+        found. how: see `How`. Only with a limit on `seconds` the result depends on the speed of the
+        machine.
 
     Raises UnansweredError if no deployment within the budget seems to keep the limits, with the
     most frequent obstacle and the warnings of the engines; ScenarioError for a GPU that is unknown
@@ -69,16 +63,8 @@ def plan(
             "of two GPUs at least"
         )
     ends = ("seconds", "total_requests")  # of the search: a later one may go on
-    how = {key: value for key, value in vars(options).items() if key not in ends}
-    with studying(
-        "plan",
-        {"0": as_data(scenario)},
-        how,
-        jobs=jobs,
-        progress=progress,
-        journal=journal,
-        resume=resume,
-    ) as driver:
+    asked = {key: value for key, value in vars(options).items() if key not in ends}
+    with studying("plan", {"0": as_data(scenario)}, asked, **how) as driver:
         hunt = Hunt(question, demand, space, driver, budget)
         driver.so_far = lambda: hunt.so_far
         hunt.search()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, isnan, nan
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 from mist_sim.bounds import COPIES
 from mist_sim.errors import ScenarioError, brief, did_you_mean
@@ -21,8 +20,7 @@ from mist_sim.search.spaces.space import Configuration, Space
 from mist_sim.search.spaces.space_result import SpaceSearch, front
 from mist_sim.search.verdicts.request_times import Percentile
 from mist_sim.studies.decided_question import named_files
-from mist_sim.studies.driver import studying
-from mist_sim.studies.task import Executor
+from mist_sim.studies.driver import How, studying
 
 Method = Literal["exhaustive", "tpe", "nsga2"]
 METHODS: tuple[str, ...] = get_args(Method)
@@ -83,18 +81,11 @@ class SearchOptions:
 def search_space(
     space: Space,
     options: SearchOptions | None = None,
-    *,
-    jobs: int | None = None,
-    progress: Callable[[int], None] | None = None,
-    journal: str | Path | None = None,
-    resume: bool = False,
-    executor: Executor | None = None,
+    **how: Unpack[How],
 ) -> SpaceSearch:
     """Return the outcome of every configuration of a space, and the best ones.
 
-    jobs: processes at a time, by default one a core. progress: called with the runs done. journal:
-    a file for the results of the runs as they come. resume: go on with it; no run is repeated.
-    executor: runs the tasks, in place of local processes. The result depends on none of them.
+    how: see `How`.
 
     A configuration that fails is a row with its error. Raises UnansweredError, which has all rows,
     where none keeps the constraints, with what excludes most, where all fail, and where no goodput
@@ -112,11 +103,7 @@ def search_space(
         "search",
         {"scenario": as_data(space.scenario)},
         identity_of(space, options) | {"files": _files_of(configurations)},
-        jobs=jobs,
-        progress=progress,
-        journal=journal,
-        resume=resume,
-        executor=executor,
+        **how,
     ) as driver:
         constraints = space.constraints
         goodput = options.goodput(constraints.attainment, constraints.at_goodput)
