@@ -24,8 +24,6 @@ from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.evaluation import Evaluation
 from mist_sim.search.spaces.learning import sample
 from mist_sim.search.spaces.objectives import objectives_of
-from mist_sim.search.spaces.outcomes import Outcome
-from mist_sim.search.spaces.prepared import Prepared
 
 OBJECTIVES = (
     "p99_ttft",
@@ -93,11 +91,11 @@ class Known(Evaluation):
     def run(self, several: Any) -> None:
         """Take down the figures of some configurations."""
         for each in several:
-            number = each.configuration.number
-            figure = self._known.get(number)
+            figure = self._known.get(each.number)
             (objective,) = self.objectives
             found = {} if figure is None else {objective.name: figure}
-            self.outcomes[number] = Outcome("kept" if found else "failed", found)
+            each.status, each.figures = "kept" if found else "failed", found
+            self.told.append(each)
 
 
 def figures_of(number: int, folder: Path | None) -> list[dict[str, float]]:
@@ -118,12 +116,12 @@ def reached(
     number: int, method: str, objective: str, seed: int, rows: list[dict[str, float]]
 ) -> float:
     """Return the best of a space over the best that a method finds in a fifth of the runs."""
-    prepared = [Prepared(each) for each in space_of(number).configurations()]
+    several = space_of(number).configurations()
     figures = {k: row[objective] for k, row in enumerate(rows) if objective in row}
     evaluation = Known(objective, figures)
-    most = -(-len(prepared) // SHARE)
-    sample(method, prepared, evaluation, most, SIDE_BY_SIDE, seed)
-    tried = [figures[k] for k in evaluation.outcomes if k in figures]
+    most = -(-len(several) // SHARE)
+    sample(method, several, evaluation, most, SIDE_BY_SIDE, seed)
+    tried = [figures[each.number] for each in evaluation.told if each.number in figures]
     return min(figures.values()) / min(tried) if tried else 0.0
 
 

@@ -25,7 +25,8 @@ from typing import Any
 from benchmarks.long_runs import LONGER, OPTIONS, TOLERANCE, LongRuns
 from mist_sim.errors import ScenarioError
 from mist_sim.search.spaces import SearchOptions, Space, SpaceSearch, search_space
-from mist_sim.search.spaces.prepared import Preparation, Prepared
+from mist_sim.search.spaces.configuration import Configuration
+from mist_sim.search.spaces.prepared import Preparation
 from tests.reference.random_spaces import random_space
 
 NUM_SPACES = 50
@@ -39,14 +40,14 @@ class Judge:
     space: Space
     runs: LongRuns
 
-    def goodput(self, prepared: Prepared, near: float) -> tuple[float, float]:
+    def goodput(self, prepared: Configuration, near: float) -> tuple[float, float]:
         """Return the value that is attained and the one that is missed, half a percent apart."""
         scale = self._scale(prepared)
         low, high = self.runs.goodput(prepared.scenario, near * scale)
         return low / scale, high / scale
 
     def ahead(
-        self, best: Prepared, near: float, others: Mapping[str, Prepared]
+        self, best: Configuration, near: float, others: Mapping[str, Configuration]
     ) -> tuple[float, dict[str, float]]:
         """Return the winner's goodput, and those that serve more by more than the tolerance.
 
@@ -62,7 +63,7 @@ class Judge:
                 found[name] = self.goodput(each, least)[0] / missed - 1
         return missed, found
 
-    def _scale(self, prepared: Prepared) -> float:
+    def _scale(self, prepared: Configuration) -> float:
         (objective,) = self.space.objectives
         return objective.scale(prepared.known)
 

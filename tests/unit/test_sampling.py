@@ -12,11 +12,9 @@ import pytest
 
 from mist_sim.rng import Streams
 from mist_sim.search.spaces import learning
+from mist_sim.search.spaces.configuration import Configuration
 from mist_sim.search.spaces.learning import predicted
 from mist_sim.search.spaces.objectives import objectives_of
-from mist_sim.search.spaces.outcomes import Outcome
-from mist_sim.search.spaces.prepared import Prepared
-from mist_sim.search.spaces.space import Configuration
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("optuna") is None,
@@ -42,19 +40,19 @@ class Table:
 
     def run(self, several):
         for each in several:
-            number = each.configuration.number
-            assert number not in self.outcomes, "a configuration is run twice"
-            status = "failed" if self.values[number] != self.values[number] else "kept"
-            self.outcomes[number] = Outcome(status, {"p99_ttft": self.values[number]})
+            assert each.number not in self.outcomes, "a configuration is run twice"
+            value = self.values[each.number]
+            each.status, each.figures = "failed" if value != value else "kept", {"p99_ttft": value}
+            self.outcomes[each.number] = each
 
     def value(self, prepared, objective):
-        return self.outcomes[prepared.configuration.number].figures[objective.name]
+        return prepared.figures[objective.name]
 
 
 def configurations():
     points = enumerate(product(*AXES.values()))
     return [
-        Prepared(Configuration(number, str(number), dict(zip(AXES, values, strict=True))))
+        Configuration(number, str(number), dict(zip(AXES, values, strict=True)))
         for number, values in points
     ]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.ranking import NEAR
-from mist_sim.search.spaces.outcomes import Outcome
 from mist_sim.search.spaces.prepared import Preparation
 from mist_sim.search.spaces.space_result import SpaceSearch
 from mist_sim.search.verdicts.trials import Trial
@@ -25,11 +25,12 @@ LOW, RATE, HIGH = 9.9, 10.0, 10.1
 def sentence(attained, by, status="stopped"):
     """Return the sentence where another one was run at a rate that is ahead of LOW by a share."""
     goodput = SimpleNamespace(interval=(LOW, HIGH), is_steady=True, warnings=[], searches=[])
-    best = Outcome("front", {"goodput": RATE, "goodput_per_gpu": RATE}, goodput=goodput)
+    figures = {"goodput": RATE, "goodput_per_gpu": RATE}
+    best = replace(BEST, status="front", figures=figures, goodput=goodput)
     per_gpu = OTHER.known["num_gpus"] / BEST.known["num_gpus"]
     trial = Trial(LOW * (1 + by) * per_gpu, 0, attained, 0.89, is_whole=True, is_steady=True)
-    outcomes = {0: best, 1: Outcome(status, trial=trial)}
-    return SpaceSearch.of(ASKED, {}, PREPARED, outcomes).sentence
+    told = [best, replace(OTHER, status=status, trial=trial)]
+    return SpaceSearch.of(ASKED, {}, [*told, *PREPARED[2:]], told).sentence
 
 
 def test_one_whose_run_did_not_tell_may_be_the_best():

@@ -14,10 +14,10 @@ from math import isnan, nan
 
 from mist_sim.metrics.latency import limit_title
 from mist_sim.search.goodput_result import Goodput
+from mist_sim.search.spaces.configuration import Configuration
 from mist_sim.search.spaces.constraints import Constraints
 from mist_sim.search.spaces.objectives import Objective, at_goodput, at_rate
-from mist_sim.search.spaces.outcomes import Outcome
-from mist_sim.search.spaces.prepared import Prepared, Runs
+from mist_sim.search.spaces.prepared import Runs
 from mist_sim.search.spaces.space_result import Rival, dominates, rate_to_beat
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.task import Failure
@@ -33,16 +33,17 @@ _NO_FIGURE = "has no {}, such as a TPOT of answers of one token; take another ob
 
 @dataclass
 class Evaluation:
-    """Evaluates configurations of a space; results are in `outcomes`, by number.
+    """Evaluates configurations of a space, which note their outcomes.
 
-    is_race: whether one run may exclude a configuration from the front.
+    is_race: whether one run may exclude a configuration from the front. told: what was evaluated,
+        in its order.
     """
 
     objectives: Sequence[Objective]
     constraints: Constraints
     runs: Runs
     is_race: bool = True
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    told: list[Configuration] = field(default_factory=list)
     _rivals: list[Rival] = field(default_factory=list)
     _lowest_missed: float | None = None
 
@@ -66,24 +67,23 @@ class Evaluation:
         """Whether one run at a rate is enough: all objectives are goodputs or known."""
         return self.is_race and self.judges and self.sources <= {"rate", "known"}
 
-    def note(self, prepared: Prepared) -> bool:
-        """Note facts that need no run; tell whether the evaluation is complete."""
-        if prepared.configuration.number in self.outcomes:
+    def note(self, each: Configuration) -> bool:
+        """Note the outcome of one that needs no run; tell whether the evaluation is complete."""
+        if each.status != "not tried":
             return True
-        if prepared.is_open:
+        if each.failure is None and not each.broken:
             return False
-        self.outcomes[prepared.configuration.number] = Outcome(figures=dict(prepared.known))
-        if prepared.failure is not None:
-            self._fail(prepared, prepared.failure)
+        self.told.append(each)
+        if each.failure is not None:
+            self._fail(each, each.failure)
         else:
-            self._exclude(prepared, prepared.excluded)
+            self._exclude(each, each.broken)
         return True
 
-    def run(self, several: Iterable[Prepared]) -> None:
+    def run(self, several: Iterable[Configuration]) -> None:
         """Evaluate some configurations side by side."""
         left = [each for each in several if not self.note(each)]
-        for each in left:
-            self.outcomes[each.configuration.number] = Outcome(figures=dict(each.known))
+        self.told += left
         if "at rate" in self.sources or self.constraints.latencies:
             left = self._run_once(left)
         if self.searches:
@@ -95,70 +95,60 @@ class Evaluation:
         for each in left:
             self._keep(each)
 
-    def value(self, prepared: Prepared, objective: Objective) -> float:
+    def value(self, each: Configuration, objective: Objective) -> float:
         """Return an approximate value of an objective for a configuration; NaN: unknown.
 
         For a stopped configuration, a guess from its run.
         """
-        outcome = self._of(prepared)
-        known = outcome.figures.get(objective.name, nan)
+        known = each.figures.get(objective.name, nan)
         if objective.source == "rate" and isnan(known):
-            return outcome.guess / objective.scale(prepared.known)
+            return each.guess / objective.scale(each.known)
         return known
 
-    def _of(self, prepared: Prepared) -> Outcome:
-        return self.outcomes[prepared.configuration.number]
-
-    def _keep(self, prepared: Prepared) -> None:
+    def _keep(self, each: Configuration) -> None:
         """Note that a configuration keeps all limits; one without a figure is not compared."""
-        outcome = self._of(prepared)
-        for each in self.objectives:
-            if isnan(outcome.figures.get(each.name, nan)):
-                self._fail(prepared, Failure("ScenarioError", _NO_FIGURE.format(each.name)))
+        for objective in self.objectives:
+            if isnan(each.figures.get(objective.name, nan)):
+                self._fail(each, Failure("ScenarioError", _NO_FIGURE.format(objective.name)))
                 return
-        outcome.status = "kept"
-        rate = outcome.goodput.rate if outcome.goodput else 0.0
-        self._rivals.append(Rival(rate, prepared.known))
+        each.status = "kept"
+        self._rivals.append(Rival(each.goodput.rate if each.goodput else 0.0, each.known))
 
-    def _fail(self, prepared: Prepared, failure: Failure) -> None:
-        outcome = self._of(prepared)
-        outcome.status, outcome.failure = "failed", failure
-        outcome.reason = str(failure).splitlines()[0]
+    def _fail(self, each: Configuration, failure: Failure) -> None:
+        each.status, each.failure = "failed", failure
+        each.reason = str(failure).splitlines()[0]
 
-    def _exclude(self, prepared: Prepared, broken: dict[str, str]) -> None:
-        outcome = self._of(prepared)
-        outcome.status, outcome.broken = "excluded", dict(broken)
-        outcome.reason = "; ".join(broken.values())
+    def _exclude(self, each: Configuration, broken: dict[str, str]) -> None:
+        each.status, each.broken = "excluded", dict(broken)
+        each.reason = "; ".join(broken.values())
 
-    def _run_once(self, several: Sequence[Prepared]) -> list[Prepared]:
+    def _run_once(self, several: Sequence[Configuration]) -> list[Configuration]:
         """Run each at its own rate; return those that keep their limits there."""
         kept = []
         for each, found in self.runs.at_own_rate(several):
             if isinstance(found, Failure):
                 self._fail(each, found)
                 continue
-            outcome = self._of(each)
-            outcome.summary = found
+            each.summary = found
             for objective in self.objectives:
                 if objective.source == "at rate":
-                    outcome.figures[objective.name] = at_rate(objective, found)
+                    each.figures[objective.name] = at_rate(objective, found)
             if broken := self.constraints.broken_after(found):
                 self._exclude(each, broken)
             else:
                 kept.append(each)
         return sorted(kept, key=several.index)
 
-    def _judge(self, several: Sequence[Prepared]) -> list[Prepared]:
+    def _judge(self, several: Sequence[Configuration]) -> list[Configuration]:
         """Run each at its own rate until it is known whether enough requests are good."""
-        left: list[tuple[Prepared, float]] = []
+        left: list[tuple[Configuration, float]] = []
         for each in several:
             is_behind = self.races and any(
                 dominates(rival.known, each.known, self.objectives) for rival in self._rivals
             )
             if is_behind:
-                outcome = self._of(each)
-                outcome.status = "behind"
-                outcome.reason = "another one, which keeps the limits, is ahead in all objectives"
+                each.status = "behind"
+                each.reason = "another one, which keeps the limits, is ahead in all objectives"
             else:
                 left.append((each, each.own_rate))
         kept = []
@@ -173,16 +163,15 @@ class Evaluation:
             self._exclude(each, {f"slo, {limit}": f"{verb} {limit}: {share}"})
         return kept
 
-    def _raced(self, several: Sequence[Prepared]) -> list[Prepared]:
+    def _raced(self, several: Sequence[Configuration]) -> list[Configuration]:
         """Return the configurations worth a search."""
-        found: list[Prepared] = []
-        tried: list[tuple[Prepared, float]] = []
+        found: list[Configuration] = []
+        tried: list[tuple[Configuration, float]] = []
         for each in several:
             rate = rate_to_beat(each.known, self._rivals, self.objectives)
             if each.bound < rate:
-                outcome = self._of(each)
-                outcome.status, outcome.guess = "proved", each.bound
-                outcome.reason = f"serves at most {each.bound:.4g} /s, and needs {rate:.4g} /s"
+                each.status, each.guess = "proved", each.bound
+                each.reason = f"serves at most {each.bound:.4g} /s, and needs {rate:.4g} /s"
             elif rate > 0:
                 tried.append((each, _rounded(rate * (1 + self.runs.options.tolerance))))
             elif self._lowest_missed is not None and not self._rivals:
@@ -193,16 +182,15 @@ class Evaluation:
             if trial.seems_attained or not trial.tells:
                 found.append(each)
                 continue
-            outcome = self._of(each)
-            outcome.status, outcome.guess = "stopped", trial.rate * trial.attainment
+            each.status, each.guess = "stopped", trial.rate * trial.attainment
             verb = "misses" if trial.attained is False else "is not seen to serve"
-            outcome.reason = (
+            each.reason = (
                 f"{verb} {trial.rate:.4g} /s, which the front takes: "
                 f"{100 * trial.attainment:.1f} % good after {trial.num_requests:,} requests"
             )
         return found
 
-    def _search(self, several: Sequence[Prepared]) -> list[Prepared]:
+    def _search(self, several: Sequence[Configuration]) -> list[Configuration]:
         """Search the goodput of each; return those that have one."""
         kept = []
         for each, found in zip(several, self.runs.goodputs(several), strict=True):
@@ -212,32 +200,31 @@ class Evaluation:
                 kept.append(each)
         return kept
 
-    def _take(self, prepared: Prepared, found: Goodput) -> bool:
+    def _take(self, each: Configuration, found: Goodput) -> bool:
         """Take down a goodput; tell whether there is one."""
-        outcome = self._of(prepared)
-        outcome.goodput = found
-        outcome.figures["goodput"] = found.rate
+        each.goodput = found
+        each.figures["goodput"] = found.rate
         for objective in self.objectives:
             if objective.source == "rate":
-                outcome.figures[objective.name] = found.rate / objective.scale(prepared.known)
+                each.figures[objective.name] = found.rate / objective.scale(each.known)
         if not isnan(found.rate):
             return True
         if found.status == "all attained":
-            outcome.guess = max(t.rate for search in found.searches for t in search.trials)
-            outcome.status, outcome.reason = "undecided", _UNKNOWN.format(outcome.guess)
+            each.guess = max(t.rate for search in found.searches for t in search.trials)
+            each.status, each.reason = "undecided", _UNKNOWN.format(each.guess)
             return False
         if found.status == "undecided":
-            self._fail(prepared, _UNDECIDED)
+            self._fail(each, _UNDECIDED)
             return False
         lowest = min(trial.rate for search in found.searches for trial in search.trials)
         self._lowest_missed = max(lowest, self._lowest_missed or 0.0)
         limit = limit_title(found.first_limit)
-        self._exclude(prepared, {f"slo, {limit}": f"misses {limit} at {lowest:.4g} /s already"})
+        self._exclude(each, {f"slo, {limit}": f"misses {limit} at {lowest:.4g} /s already"})
         return False
 
-    def _run_at_goodput(self, several: Sequence[Prepared]) -> list[Prepared]:
+    def _run_at_goodput(self, several: Sequence[Configuration]) -> list[Configuration]:
         """Run each at its goodput, to measure figures there; return those that did not fail."""
-        pairs = [(p, goodput) for p in several if (goodput := self._of(p).goodput) is not None]
+        pairs = [(p, goodput) for p in several if (goodput := p.goodput) is not None]
         kept = []
         for (each, _), found in zip(pairs, self.runs.at_goodput(pairs), strict=True):
             if isinstance(found, Failure):
@@ -246,17 +233,19 @@ class Evaluation:
             kept.append(each)
             for objective in self.objectives:
                 if objective.source == "at goodput":
-                    self._of(each).figures[objective.name] = at_goodput(objective, found)
+                    each.figures[objective.name] = at_goodput(objective, found)
         return kept
 
-    def _tried(self, several: Sequence[tuple[Prepared, float]]) -> list[tuple[Prepared, Trial]]:
+    def _tried(
+        self, several: Sequence[tuple[Configuration, float]]
+    ) -> list[tuple[Configuration, Trial]]:
         """Run each at a rate until the verdict is known; return those whose run did not fail."""
         found = []
         for (each, _), trial in zip(several, self.runs.trials(several), strict=True):
             if isinstance(trial, Failure):
                 self._fail(each, trial)
                 continue
-            self._of(each).trial = trial
+            each.trial = trial
             found.append((each, trial))
         return found
 

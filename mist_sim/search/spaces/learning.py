@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from mist_sim.errors import ScenarioError
 from mist_sim.report.elements import value_text
 from mist_sim.rng import Streams
+from mist_sim.search.spaces.configuration import Configuration
 from mist_sim.search.spaces.evaluation import Evaluation
-from mist_sim.search.spaces.prepared import Prepared
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -103,7 +103,7 @@ _WORST = {"more": 0.0, "less": 1e12}
 
 def sample(
     method: str,
-    left: Sequence[Prepared],
+    left: Sequence[Configuration],
     evaluation: Evaluation,
     most: int,
     side_by_side: int,
@@ -158,7 +158,7 @@ class _Asked:
     distributions: dict[str, Any]
     evaluation: Evaluation
 
-    def run(self, number: int, proposed: Sequence[Prepared]) -> None:
+    def run(self, number: int, proposed: Sequence[Configuration]) -> None:
         """Try a number of configurations, and report all of them to the method.
 
         If another configuration is tried than the method proposed, it learns of that one.
@@ -169,7 +169,7 @@ class _Asked:
         for trial, each in asked:
             self._tell(trial, each)
 
-    def _next(self) -> tuple[Any, Prepared]:
+    def _next(self) -> tuple[Any, Configuration]:
         """Return a trial, and the configuration for it."""
         for _ in range(_PATIENCE):
             trial = self.study.ask(self.distributions)
@@ -180,7 +180,7 @@ class _Asked:
             trial = self.study.ask(self.distributions)
         return trial, self.axes.take(trial.params)
 
-    def _tell(self, trial: Any, tried: Prepared) -> None:
+    def _tell(self, trial: Any, tried: Configuration) -> None:
         """Report a result at the configuration's own position, which may not be the proposed one.
 
         An added trial keeps the method's own notes, such as the generation, without which it
@@ -202,10 +202,9 @@ class _Asked:
         )
 
 
-def _values(prepared: Prepared, evaluation: Evaluation) -> list[float]:
+def _values(prepared: Configuration, evaluation: Evaluation) -> list[float]:
     """Return the values that a method learns: the objectives, or the worst possible."""
-    outcome = evaluation.outcomes[prepared.configuration.number]
-    is_lost = outcome.status in ("excluded", "failed") and isnan(outcome.guess)
+    is_lost = prepared.status in ("excluded", "failed") and isnan(prepared.guess)
     found = []
     for each in evaluation.objectives:
         value = evaluation.value(prepared, each)
@@ -213,7 +212,7 @@ def _values(prepared: Prepared, evaluation: Evaluation) -> list[float]:
     return found
 
 
-def _costs(prepared: Prepared, evaluation: Evaluation) -> list[float]:
+def _costs(prepared: Configuration, evaluation: Evaluation) -> list[float]:
     """Return a configuration's cost for each objective: lower is better."""
     values = zip(_values(prepared, evaluation), evaluation.objectives, strict=True)
     costs = []
@@ -254,7 +253,7 @@ class _Axes:
     Numbers keep their order; other values are categories, equally far apart.
     """
 
-    def __init__(self, several: Sequence[Prepared]) -> None:
+    def __init__(self, several: Sequence[Configuration]) -> None:
         self._several = several
         found = [_axes_of(each) for each in several]
         self._values = {key: sorted({each[key] for each in found}, key=_order) for key in found[0]}
@@ -276,7 +275,7 @@ class _Axes:
         """How many configurations were taken."""
         return int(self._tried.sum())
 
-    def is_tried(self, prepared: Prepared) -> bool:
+    def is_tried(self, prepared: Configuration) -> bool:
         """Tell whether a configuration was taken."""
         return bool(self._tried[self._several.index(prepared)])
 
@@ -290,16 +289,16 @@ class _Axes:
             for key, values in self._values.items()
         }
 
-    def place(self, prepared: Prepared) -> dict[str, int]:
+    def place(self, prepared: Configuration) -> dict[str, int]:
         """Return where a configuration lies."""
         row = self._places[self._several.index(prepared)]
         return {key: int(place) for key, place in zip(self._values, row, strict=True)}
 
-    def nearest(self, place: dict[str, int]) -> Prepared:
+    def nearest(self, place: dict[str, int]) -> Configuration:
         """Return the configuration that is nearest to a place."""
         return self._several[int(np.argmin(self._distances(place)))]
 
-    def take(self, place: dict[str, int]) -> Prepared:
+    def take(self, place: dict[str, int]) -> Configuration:
         """Return the nearest configuration that was not taken yet, and take it."""
         distances = np.where(self._tried, np.inf, self._distances(place))
         chosen = int(np.argmin(distances))
@@ -308,7 +307,7 @@ class _Axes:
 
     def promising(
         self, number: int, evaluation: Evaluation, rng: np.random.Generator
-    ) -> list[Prepared]:
+    ) -> list[Configuration]:
         """Return the most promising untried configurations, by a model of those tried.
 
         With several objectives, each proposal draws new weights for them.
@@ -328,7 +327,7 @@ class _Axes:
             found.append(self._several[chosen])
         return found
 
-    def take_one(self, prepared: Prepared) -> Prepared:
+    def take_one(self, prepared: Configuration) -> Configuration:
         """Take a configuration, and return it."""
         self._tried[self._several.index(prepared)] = True
         return prepared
@@ -341,16 +340,15 @@ class _Axes:
         return found
 
 
-def _axes_of(prepared: Prepared) -> dict[str, Any]:
+def _axes_of(prepared: Configuration) -> dict[str, Any]:
     """Return a configuration's positions by axis; the design by its kind and its place there."""
-    configuration = prepared.configuration
     found = {
         key: value if isinstance(value, int | float) else value_text(value)
-        for key, value in configuration.values.items()
+        for key, value in prepared.values.items()
         if key != "design"
     }
-    if configuration.kind:
-        found |= {"design": configuration.kind, "of the design": configuration.place}
+    if prepared.kind:
+        found |= {"design": prepared.kind, "of the design": prepared.place}
     return found
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, nan
+from math import nan
 from typing import Any
 
-from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import CostOptions
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.spending import dollars_an_hour
-from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.goodput import GoodputOptions, search_goodputs, so_far
@@ -20,9 +18,9 @@ from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.demand import Demand, demand_on
 from mist_sim.search.planning.hunt import engines_of
 from mist_sim.search.planning.upper_bounds import alone, most
+from mist_sim.search.spaces.configuration import Configuration
 from mist_sim.search.spaces.constraints import Constraints
 from mist_sim.search.spaces.objectives import Objective
-from mist_sim.search.spaces.space import Configuration
 from mist_sim.search.verdicts.request_times import Target
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
@@ -32,54 +30,6 @@ from mist_sim.studies.replicating import run_with_seed
 from mist_sim.studies.task import Failure, Key, Row, Task
 
 _ROUNDING = 1e-9
-
-
-@dataclass(eq=False)
-class Prepared:
-    """A configuration that was built once.
-
-    known: figures that need no run: "num_gpus", "usd_per_hour", "watts"; NaN if unknown.
-    bound: a proved upper bound of its rate (requests per second); infinite: no bound.
-    excluded: constraints that it breaks, each with the reason. failure: why it is impossible.
-    expected_errors, assumed_host: as in `Goodput`. warnings: what results of its runs warn of.
-    """
-
-    configuration: Configuration
-    known: dict[str, float] = field(default_factory=dict)
-    bound: float = inf
-    excluded: dict[str, str] = field(default_factory=dict)
-    failure: Failure | None = None
-    expected_errors: Mapping[str, Any] = field(default_factory=dict)
-    assumed_host: Mapping[str, Any] = field(default_factory=dict)
-    warnings: tuple[ResultWarning, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The name of the configuration."""
-        return self.configuration.name
-
-    @property
-    def scenario(self) -> Scenario:
-        """Its scenario. Raises ScenarioError where it cannot be."""
-        found = self.configuration.scenario
-        if found is None:
-            raise ScenarioError(f"{self.name} cannot be: {self.failure}")
-        return found
-
-    @property
-    def seed(self) -> int:
-        """Of its runs."""
-        return self.scenario.seed
-
-    @property
-    def own_rate(self) -> float:
-        """Requests per second of the scenario as it stands."""
-        return Rates(self.scenario).own
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it is worth a run."""
-        return self.failure is None and not self.excluded
 
 
 class Preparation:
@@ -105,26 +55,25 @@ class Preparation:
         self._demands: dict[tuple[Any, ...], Demand] = {}
         self._shares: dict[tuple[Any, ...], dict[str, float]] = {}
 
-    def all(self, configurations: Iterable[Configuration]) -> list[Prepared]:
-        """Return all of them, in their order."""
-        return [self.one(each) for each in configurations]
+    def all(self, configurations: Sequence[Configuration]) -> Sequence[Configuration]:
+        """Note the facts of all that need no run; return them."""
+        for each in configurations:
+            if each.found is not None:
+                self._prepare(each, Built(each.scenario))
+        return configurations
 
-    def one(self, configuration: Configuration) -> Prepared:
-        """Return one; an impossible configuration is noted, without an exception."""
-        found = Prepared(configuration, failure=configuration.failure)
-        if configuration.scenario is None:
-            return found
-        built = Built(configuration.scenario)
+    def _prepare(self, found: Configuration, built: Built) -> None:
+        """Note the facts of one; if it is impossible, why."""
         try:
             found.known = self._known(built)
+            found.figures = dict(found.known)
             found.expected_errors = built.expected_errors
-            found.assumed_host, found.warnings = built.assumed_host, built.warnings
-            found.excluded = self._constraints.broken_before(found.known)
+            found.assumed_host, found.known_warnings = built.assumed_host, built.warnings
+            found.broken = self._constraints.broken_before(found.known)
             if self._judged:
                 self._prove(found, built)
         except ScenarioError as error:
             found.failure = Failure.of(error)
-        return found
 
     def _known(self, built: Built) -> dict[str, float]:
         machines = [client.traits.machine for client in built.simulation.clients]
@@ -140,7 +89,7 @@ class Preparation:
             "watts": float(sum(group.gpu.watts * group.num_gpus for group in groups)),
         }
 
-    def _prove(self, found: Prepared, built: Built) -> None:
+    def _prove(self, found: Configuration, built: Built) -> None:
         """Note a proof: an upper bound of its rate, or that it cannot keep the limits."""
         target = self._goodput.target(built.scenario)
         demand = self._demand(built, target)
@@ -159,7 +108,7 @@ class Preparation:
         ]
         if missed:
             found.bound = 0.0
-            found.excluded["slo"] = f"cannot keep {missed[0]} even for a request alone"
+            found.broken["slo"] = f"cannot keep {missed[0]} even for a request alone"
 
     def _demand(self, built: Built, target: Target) -> Demand:
         """Return the demand of the workload, shared while the workload is the same."""
@@ -201,18 +150,20 @@ class Runs:
         return so_far(self.tried, self.names)
 
     def at_own_rate(
-        self, several: Sequence[Prepared]
-    ) -> Iterator[tuple[Prepared, Summary | Failure]]:
+        self, several: Sequence[Configuration]
+    ) -> Iterator[tuple[Configuration, Summary | Failure]]:
         """Yield each with the summary of a run of it as it stands, as the runs finish."""
-        by_key: dict[Key, Prepared] = {(*_key(each), "at rate"): each for each in several}
+        by_key: dict[Key, Configuration] = {(*_key(each), "at rate"): each for each in several}
         tasks = [
-            Task(key, run_with_seed, (as_data(each.scenario), each.seed))
+            Task(key, run_with_seed, (as_data(each.scenario), each.scenario.seed))
             for key, each in by_key.items()
         ]
         for row in self.driver.stream(tasks, keep_errors=True):
             yield by_key[row.key], row.failure or row.result
 
-    def at_goodput(self, several: Sequence[tuple[Prepared, Goodput]]) -> list[Summary | Failure]:
+    def at_goodput(
+        self, several: Sequence[tuple[Configuration, Goodput]]
+    ) -> list[Summary | Failure]:
         """Return the spending of a run of each at its goodput."""
         tasks = [
             at_goodput((*_key(each), "at goodput"), Built(each.scenario), goodput)
@@ -220,19 +171,21 @@ class Runs:
         ]
         return self._results(tasks)
 
-    def trials(self, several: Sequence[tuple[Prepared, float]]) -> list[Trial | Failure]:
+    def trials(self, several: Sequence[tuple[Configuration, float]]) -> list[Trial | Failure]:
         """Run each at a rate (requests per second) until the verdict is known."""
         tasks = []
         for each, rate in several:
             built = Built(each.scenario)
             rates, target = Rates(each.scenario, built), self.options.target(each.scenario)
             tasks.append(
-                self.options.trial((*_key(each), rate), built, rates, each.seed, rate, target)
+                self.options.trial(
+                    (*_key(each), rate), built, rates, each.scenario.seed, rate, target
+                )
             )
         found = self._results(tasks)
         return [each if isinstance(each, Failure) else Trial.of(each) for each in found]
 
-    def goodputs(self, several: Sequence[Prepared]) -> list[Goodput | Failure]:
+    def goodputs(self, several: Sequence[Configuration]) -> list[Goodput | Failure]:
         """Search the goodput of each, as `find_goodput` does."""
         builts = [Built(each.scenario) for each in several]
         self.tried.clear()
@@ -248,5 +201,5 @@ class Runs:
         return [row.failure or row.result for row in rows]
 
 
-def _key(prepared: Prepared) -> tuple[int, str]:
-    return prepared.configuration.number, prepared.name
+def _key(each: Configuration) -> tuple[int, str]:
+    return each.number, each.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import inf, isnan, nan
+from math import inf, isnan
 from typing import Any, Literal, Unpack, get_args
 
 from mist_sim.bounds import COPIES
@@ -13,10 +13,11 @@ from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.tables import UnansweredError
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.goodput import GoodputOptions
+from mist_sim.search.spaces.configuration import Configuration
 from mist_sim.search.spaces.evaluation import Evaluation
 from mist_sim.search.spaces.objectives import Objective
-from mist_sim.search.spaces.prepared import Preparation, Prepared, Runs
-from mist_sim.search.spaces.space import Configuration, Space
+from mist_sim.search.spaces.prepared import Preparation, Runs
+from mist_sim.search.spaces.space import Space
 from mist_sim.search.spaces.space_result import SpaceSearch, front
 from mist_sim.search.verdicts.request_times import Percentile
 from mist_sim.studies.decided_question import named_files
@@ -139,12 +140,12 @@ def identity_of(space: Space, options: SearchOptions) -> dict[str, Any]:
 
 def _files_of(configurations: Iterable[Configuration]) -> dict[str, str]:
     """Return the files that configurations name, such as tables of step times, with their sums."""
-    known = [as_data(each.scenario) for each in configurations if each.scenario is not None]
+    known = [as_data(each.found) for each in configurations if each.found is not None]
     return named_files(known)
 
 
 def _run(
-    prepared: Sequence[Prepared], space: Space, evaluation: Evaluation, options: SearchOptions
+    prepared: Sequence[Configuration], space: Space, evaluation: Evaluation, options: SearchOptions
 ) -> None:
     left = [each for each in prepared if not evaluation.note(each)]
     left.sort(key=lambda each: _promise(each, space.objectives))
@@ -162,7 +163,7 @@ def _run(
     sample(options.method, left, evaluation, most, options.side_by_side, space.scenario.seed)
 
 
-def _promise(prepared: Prepared, objectives: Iterable[Objective]) -> tuple[float, ...]:
+def _promise(prepared: Configuration, objectives: Iterable[Objective]) -> tuple[float, ...]:
     """Return the order of configurations: those first that may be best by known figures."""
     found = []
     for each in objectives:
@@ -170,35 +171,26 @@ def _promise(prepared: Prepared, objectives: Iterable[Objective]) -> tuple[float
             found.append(-prepared.bound / each.scale(prepared.known))
         elif each.source == "known":
             found.append(prepared.known[each.name])
-    return (*[inf if isnan(value) else value for value in found], prepared.configuration.number)
+    return (*[inf if isnan(value) else value for value in found], prepared.number)
 
 
 def _so_far(
-    prepared: Sequence[Prepared], space: Space, evaluation: Evaluation, under_way: str
+    prepared: Sequence[Configuration], space: Space, evaluation: Evaluation, under_way: str
 ) -> str:
     """Return the front of the configurations that are known; empty if none is.
 
     under_way: what is known of those that are searched now.
     """
-    known = {
-        number: found
-        for number, found in evaluation.outcomes.items()
-        if found.status != "not tried" or found.summary is not None
-    }
+    known = [
+        each for each in evaluation.told if each.status != "not tried" or each.summary is not None
+    ]
     now = f"; under way: {under_way}" if under_way else ""
     if not known:
         return f"0 of {len(prepared)} configurations known{now}" if now else ""
-    kept = {
-        number: {each.name: found.figures.get(each.name, nan) for each in space.objectives}
-        for number, found in known.items()
-        if found.is_fit or found.status == "not tried"
-    }
-    names = {each.configuration.number: each.name for each in prepared}
+    seen = [each for each in known if each.is_fit or each.status == "not tried"]
     best = [
-        ", ".join(
-            [names[number], *(f"{o.title} {kept[number][o.name]:.4g}" for o in space.objectives)]
-        )
-        for number in front(kept, space.objectives)
+        ", ".join([each.name, *(f"{o.title} {each.figures[o.name]:.4g}" for o in space.objectives)])
+        for each in front(seen, space.objectives)
     ]
     told = f"{len(known)} of {len(prepared)} configurations known; "
     if not best:
@@ -207,10 +199,9 @@ def _so_far(
     return f"{told}the best so far: {'; '.join(best[:_TOLD])}{more}{now}"
 
 
-def _problem(prepared: Sequence[Prepared], evaluation: Evaluation) -> str:
+def _problem(prepared: Sequence[Configuration], evaluation: Evaluation) -> str:
     """Return why no configuration is the best; empty if one is."""
-    outcomes = [evaluation.outcomes.get(each.configuration.number) for each in prepared]
-    known = [each for each in outcomes if each is not None]
+    known = [each for each in prepared if each.status != "not tried"]
     if any(each.status == "kept" for each in known):
         return ""
     failed = [each for each in known if each.failure is not None]
@@ -239,16 +230,11 @@ def _problem(prepared: Sequence[Prepared], evaluation: Evaluation) -> str:
 def _result(
     space: Space,
     options: SearchOptions,
-    prepared: Sequence[Prepared],
+    prepared: Sequence[Configuration],
     evaluation: Evaluation,
     problem: str,
 ) -> SpaceSearch:
-    outcomes = evaluation.outcomes
-    figures = {
-        number: {each.name: found.figures.get(each.name, nan) for each in space.objectives}
-        for number, found in outcomes.items()
-        if found.status == "kept"
-    }
-    for number in front(figures, space.objectives):
-        outcomes[number].status = "front"
-    return SpaceSearch.of(space, vars(options), prepared, outcomes, problem)
+    kept = [each for each in evaluation.told if each.status == "kept"]
+    for each in front(kept, space.objectives):
+        each.status = "front"
+    return SpaceSearch.of(space, vars(options), prepared, evaluation.told, problem)

@@ -17,6 +17,7 @@ from mist_sim.scenario import Scenario
 from mist_sim.scenario.format import yaml_text
 from mist_sim.search.designs import Fleet, Proposal, apart, bundles, hybrids, resharded, together
 from mist_sim.search.planning.question import DESIGNS
+from mist_sim.search.spaces.configuration import Configuration
 from mist_sim.search.spaces.constraints import Constraints, constraints_of
 from mist_sim.search.spaces.objectives import Objective, objectives_of
 from mist_sim.studies.points import points_of
@@ -198,22 +199,6 @@ class Space:
                 place = round(position / len(proposals), 3)
                 found.append(Configuration(number, label, own, made, kind, place, failure))
         return found
-
-
-@dataclass(frozen=True, eq=False)
-class Configuration:
-    """A combination. number: its place in the space, from 0. values: by key.
-
-    scenario: None if impossible; `failure` gives the reason. kind: of its design; "": none.
-    """
-
-    number: int
-    name: str
-    values: Mapping[str, Any]
-    scenario: Scenario | None = None
-    kind: str = ""
-    place: float = 0.0
-    failure: Failure | None = None
 
 
 def _proposals(kind: str, fleet: Fleet) -> list[Proposal]:

@@ -28,9 +28,8 @@ from mist_sim.report.pictures.findings import front_picture
 from mist_sim.report.pictures.picture import write_png
 from mist_sim.report.presenters import SPACE
 from mist_sim.search.ranking import BIASED, NEAR, Ranked, lowest, rivals
+from mist_sim.search.spaces.configuration import Configuration
 from mist_sim.search.spaces.objectives import OBJECTIVES, Objective
-from mist_sim.search.spaces.outcomes import Outcome
-from mist_sim.search.spaces.prepared import Prepared
 from mist_sim.search.spaces.space import Space
 from mist_sim.search.verdicts.trials import Trial
 
@@ -46,20 +45,19 @@ class Rival:
     known: Mapping[str, float]
 
 
-def front(figures: Mapping[int, Mapping[str, float]], objectives: Sequence[Objective]) -> list[int]:
-    """Return the configurations that no other dominates: equal in all figures and better in one.
+def front(several: Iterable[Configuration], objectives: Sequence[Objective]) -> list[Configuration]:
+    """Return those that no other dominates: equal in all figures and better in one.
 
-    figures: by number; a configuration without one of the objectives is on no front.
+    One without the figure of an objective is on no front.
     """
-    fit = {
-        number: values
-        for number, values in figures.items()
-        if not any(isnan(values[each.name]) for each in objectives)
-    }
+    names = [each.name for each in objectives]
+    fit = [
+        each for each in several if not any(isnan(each.figures.get(name, nan)) for name in names)
+    ]
     return [
-        number
-        for number, values in fit.items()
-        if not any(dominates(other, values, objectives) for other in fit.values())
+        each
+        for each in fit
+        if not any(dominates(other.figures, each.figures, objectives) for other in fit)
     ]
 
 
@@ -97,46 +95,42 @@ def rate_to_beat(
     return highest
 
 
-def at_least(prepared: Prepared, outcome: Outcome) -> dict[str, float]:
+def at_least(found: Configuration) -> dict[str, float]:
     """Return lower bounds of its goodput, and of objectives that divide it by known figures.
 
     Requests per second, also over GPUs or dollars; empty unless all rates tried are attained.
     """
-    if outcome.status != "undecided" or outcome.goodput is None:
+    if found.status != "undecided" or found.goodput is None:
         return {}
-    low = outcome.goodput.interval[0]
-    found = {
+    low = found.goodput.interval[0]
+    bounds = {
         each.name: low / scale
         for each in OBJECTIVES.values()
-        if each.source == "rate" and (scale := each.scale(prepared.known))
+        if each.source == "rate" and (scale := each.scale(found.known))
     }
-    return {name: value for name, value in found.items() if not isnan(value)}
+    return {name: value for name, value in bounds.items() if not isnan(value)}
 
 
 class Unbounded:
-    """The unbounded configurations of a search. prepared, outcomes: by number."""
+    """The unbounded configurations of those that were evaluated."""
 
-    def __init__(self, prepared: Mapping[int, Prepared], outcomes: Mapping[int, Outcome]) -> None:
-        mine = [n for n, found in outcomes.items() if found.status == "undecided"]
-        self._rates = {number: outcomes[number].guess for number in mine}
-        self._least = {number: at_least(prepared[number], outcomes[number]) for number in mine}
-        self._name = {number: prepared[number].name for number in mine}
+    def __init__(self, told: Iterable[Configuration]) -> None:
+        self._mine = [each for each in told if each.status == "undecided"]
 
     def __len__(self) -> int:
-        return len(self._rates)
+        return len(self._mine)
 
     @property
     def words(self) -> str:
         """Which they are, and up to which rate; begins a sentence."""
-        rate = max(self._rates.values())
-        first = next(number for number, value in self._rates.items() if value == rate)
+        first = max(self._mine, key=lambda each: each.guess)
         more = f" and {len(self) - 1} more" if len(self) > 1 else ""
         verb = "attains" if len(self) == 1 else "attain"
-        return f"{self._name[first]}{more} {verb} all rates tried, up to {rate:.4g} /s"
+        return f"{first.name}{more} {verb} all rates tried, up to {first.guess:.4g} /s"
 
     def beside(self, objective: Objective, value: float) -> str:
         """Return whether they are ahead of a value of an objective, or may be."""
-        if any(not each.get(objective.name, nan) > value for each in self._least.values()):
+        if any(not at_least(each).get(objective.name, nan) > value for each in self._mine):
             return "may be ahead of"
         return "is ahead of" if len(self) == 1 else "are ahead of"
 
@@ -167,24 +161,23 @@ class SpaceSearch(Findings):
         cls,
         space: Space,
         options: Mapping[str, Any],
-        prepared: Sequence[Prepared],
-        outcomes: Mapping[int, Outcome],
+        several: Sequence[Configuration],
+        told: Sequence[Configuration],
         problem: str = "",
     ) -> Self:
         """Return the result of a search.
 
-        outcomes: by the number of their configuration. problem: why none of them is the best.
+        told: those that were evaluated, in its order. problem: why none of them is the best.
         """
-        number_of = {each.configuration.number: each for each in prepared}
-        rows = [_row(each, outcomes.get(number, Outcome())) for number, each in number_of.items()]
-        on_front = [number for number, found in outcomes.items() if found.status == "front"]
         return cls(
-            rows=tuple(rows),
+            rows=tuple(map(_row, several)),
             objectives=tuple(each.name for each in space.objectives),
             options=dict(options),
             title=space.scenario.headline_without(space.vary),
-            sentence=problem or _sentence(space.objectives, number_of, outcomes),
-            best={number: number_of[number].scenario.resolved() for number in sorted(on_front)},
+            sentence=problem or _sentence(space.objectives, len(several), told),
+            best={
+                each.number: each.scenario.resolved() for each in several if each.status == "front"
+            },
         )
 
     @property
@@ -280,32 +273,29 @@ def row_of(rows: Sequence[Mapping[str, Any]], named: str) -> Mapping[str, Any]:
     return found[0]
 
 
-def _row(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
-    configuration = prepared.configuration
-    scenario = configuration.scenario
-    figures = {**prepared.known, **outcome.figures}
-    warnings = merged((*outcome.warnings, *prepared.warnings))
+def _row(found: Configuration) -> dict[str, Any]:
+    figures = {**found.known, **found.figures}
+    warnings = merged((*found.warnings, *found.known_warnings))
+    summary = found.summary
     return {
-        "number": configuration.number,
-        "name": configuration.name,
-        "values": dict(configuration.values),
-        "seed": scenario.seed if scenario is not None else None,
-        "status": outcome.status,
-        "reason": outcome.reason,
-        "broken": dict(outcome.broken),
+        "number": found.number,
+        "name": found.name,
+        "values": dict(found.values),
+        "seed": found.found.seed if found.found is not None else None,
+        "status": found.status,
+        "reason": found.reason,
+        "broken": dict(found.broken),
         "figures": {name: value for name, value in figures.items() if not isnan(value)},
-        "at_least": at_least(prepared, outcome),
-        "interval": list(outcome.goodput.interval) if outcome.goodput else None,
-        "expected_errors": dict(prepared.expected_errors),
-        "assumed_host": dict(prepared.assumed_host),
+        "at_least": at_least(found),
+        "interval": list(found.goodput.interval) if found.goodput else None,
+        "expected_errors": dict(found.expected_errors),
+        "assumed_host": dict(found.assumed_host),
         "warnings": [each.data for each in warnings],
-        "bound": prepared.bound if prepared.bound < float("inf") else None,
-        "num_runs": outcome.num_runs,
-        "num_requests": outcome.num_requests,
-        "trials": [_trial(trial) for trial in outcome.trials],
-        "run": {key: (outcome.summary or {}).get(key) for key in _SHOWN_RUNS}
-        if outcome.summary
-        else None,
+        "bound": found.bound if found.bound < inf else None,
+        "num_runs": found.num_runs,
+        "num_requests": found.num_requests,
+        "trials": [_trial(trial) for trial in found.trials],
+        "run": {key: summary.get(key) for key in _SHOWN_RUNS} if summary else None,
     }
 
 
@@ -324,94 +314,78 @@ def _cell(value: Any) -> Any:
     return value if isinstance(value, int | float) else value_text(value)
 
 
-def _sentence(
-    objectives: Sequence[Objective],
-    prepared: Mapping[int, Prepared],
-    outcomes: Mapping[int, Outcome],
-) -> str:
-    """Return which configuration is best, by how much and how certain."""
-    fit = {number: found for number, found in outcomes.items() if found.is_fit}
-    ends = [number for number, found in fit.items() if found.status == "front"]
-    unbounded = Unbounded(prepared, outcomes)
+def _sentence(objectives: Sequence[Objective], number: int, told: Sequence[Configuration]) -> str:
+    """Return which configuration is best, by how much and how certain.
+
+    number: of all configurations. told: as in `SpaceSearch.of`.
+    """
+    fit = [each for each in told if each.is_fit]
+    unbounded = Unbounded(told)
     first = objectives[0]
     if len(objectives) > 1:
+        ends = [each for each in fit if each.status == "front"]
         names = []
         for each in objectives:
-            best = _best(each, {number: fit[number] for number in ends})
-            names.append(
-                f"{prepared[best].name} for {each.name} ({fit[best].figures[each.name]:.4g})"
-            )
-        told = f"{len(ends)} of {len(prepared)} are on the front: {'; '.join(names)}."
-        return f"{told} {unbounded.words}, and may be on it." if unbounded else told
+            best = _best(each, ends)
+            names.append(f"{best.name} for {each.name} ({best.figures[each.name]:.4g})")
+        words = f"{len(ends)} of {number} are on the front: {'; '.join(names)}."
+        return f"{words} {unbounded.words}, and may be on it." if unbounded else words
     best = _best(first, fit)
-    value = fit[best].figures[first.name]
+    value = best.figures[first.name]
     if unbounded:
-        num = len(prepared) - len(unbounded)
+        num = number - len(unbounded)
         others = f"best of the other {num}" if num > 1 else "other one"
         return (
             f"Undecided: {unbounded.words}, and {unbounded.beside(first, value)} "
-            f"{prepared[best].name}, the {others}: {first.name} {value:.4g}. More requests may "
-            "tell."
+            f"{best.name}, the {others}: {first.name} {value:.4g}. More requests may tell."
         )
-    told = f"{prepared[best].name} is best of {len(prepared)}: {first.name} {value:.4g}"
-    equal = [n for n in fit if n != best and fit[n].figures.get(first.name) == value]
+    words = f"{best.name} is best of {number}: {first.name} {value:.4g}"
+    equal = [each for each in fit if each is not best and each.figures.get(first.name) == value]
     if equal and first.source != "rate":
-        return f"{told}, as {prepared[equal[0]].name}" + _others(len(equal) - 1) + "."
+        return f"{words}, as {equal[0].name}" + _others(len(equal) - 1) + "."
     if first.source == "rate":
-        return told + _how_sure(first, best, outcomes, prepared)
-    return told + "."
+        return words + _how_sure(first, best, told)
+    return words + "."
 
 
-def _how_sure(
-    objective: Objective,
-    best: int,
-    outcomes: Mapping[int, Outcome],
-    prepared: Mapping[int, Prepared],
-) -> str:
+def _how_sure(objective: Objective, best: Configuration, told: Sequence[Configuration]) -> str:
     """Return whether another one may be as good, by the intervals of those that were run."""
+    fit = [each for each in told if each.is_fit]
     ranked = {
-        number: Ranked(
-            prepared[number].name,
-            {"goodput": found.figures["goodput"], objective.name: found.figures[objective.name]},
-            found.goodput.interval if found.goodput else None,
+        each: Ranked(
+            each.name,
+            {name: each.figures[name] for name in ("goodput", objective.name)},
+            each.goodput.interval if each.goodput else None,
             None,
-            biases=biases_of(vars(found.goodput)) if found.goodput else {},
+            biases=biases_of(vars(each.goodput)) if each.goodput else {},
         )
-        for number, found in outcomes.items()
-        if found.is_fit
+        for each in fit
     }
-    searched = [found.goodput for found in outcomes.values() if found.is_fit and found.goodput]
-    if not any(goodput.is_steady for goodput in searched):
+    if not any(each.goodput.is_steady for each in fit if each.goodput):
         return ", for the workload as it stands; short ones flatter."
     among = rivals(ranked[best], objective.name, list(ranked.values()))
     near = [each.name for each in among]
-    near += _untold(objective, lowest(ranked[best], objective.name), outcomes, prepared)
+    near += _untold(objective, lowest(ranked[best], objective.name), told)
     if not near:
         return f", and no other may be more than {100 * NEAR:g} % better, by the 95 % intervals."
-    told = f"; undecided against {near[0]}{_others(len(near) - 1)}"
+    words = f"; undecided against {near[0]}{_others(len(near) - 1)}"
     if among and among[0].biases != ranked[best].biases:
-        return f"{told}: {BIASED}."
-    return f"{told}, by the 95 % intervals: --most-requests may tell."
+        return f"{words}: {BIASED}."
+    return f"{words}, by the 95 % intervals: --most-requests may tell."
 
 
-def _untold(
-    objective: Objective,
-    least: float,
-    outcomes: Mapping[int, Outcome],
-    prepared: Mapping[int, Prepared],
-) -> list[str]:
+def _untold(objective: Objective, least: float, told: Iterable[Configuration]) -> list[str]:
     """Return which were stopped by a run that did not tell, at a rate that would be clearly ahead.
 
     least: what the best surely has. The ones with most good requests come first.
     """
     found = []
-    for number, outcome in outcomes.items():
-        trial = outcome.trial
-        if outcome.status != "stopped" or trial is None or trial.attained is not None:
+    for each in told:
+        trial = each.trial
+        if each.status != "stopped" or trial is None or trial.attained is not None:
             continue
-        value = trial.rate / objective.scale(prepared[number].known)
-        if value > least * (1 + NEAR):
-            found.append((-trial.attainment, prepared[number].name))
+        if trial.rate / objective.scale(each.known) > least * (1 + NEAR):
+            found.append((-trial.attainment, each.name))
     return [name for _, name in sorted(found)]
 
 
@@ -419,7 +393,7 @@ def _others(number: int) -> str:
     return f" and {number} more" if number > 0 else ""
 
 
-def _best(objective: Objective, among: Mapping[int, Outcome]) -> int:
-    """Return the number of the best by one objective; of equals the first."""
+def _best(objective: Objective, among: Iterable[Configuration]) -> Configuration:
+    """Return the best by one objective; of equals the first."""
     sign = -1 if objective.better == "more" else 1
-    return min(among, key=lambda n: (sign * among[n].figures.get(objective.name, nan), n))
+    return min(among, key=lambda e: (sign * e.figures.get(objective.name, nan), e.number))

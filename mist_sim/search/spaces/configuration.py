@@ -1,15 +1,18 @@
-"""The outcome of a configuration, with the reason."""
+"""A configuration of a space: its settings, what is known without a run, and its outcome."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import nan
+from math import inf, nan
 from typing import Any, Literal
 
 from mist_sim.core.result_warnings import ResultWarning, of_data
+from mist_sim.errors import ScenarioError
+from mist_sim.scenario import Scenario
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.verdicts.trials import Trial
+from mist_sim.studies.rates import Rates
 from mist_sim.studies.task import Failure
 
 Status = Literal[
@@ -22,25 +25,52 @@ is ahead in all objectives keeps the limits. excluded: it breaks a constraint. f
 or a run of it failed. not tried: the method did not come to it."""
 
 
-@dataclass
-class Outcome:
-    """The outcome of a configuration.
+@dataclass(eq=False)
+class Configuration:
+    """A combination of values. number: its place in the space, from 0. values: by key.
 
+    found: its scenario; None if impossible. kind: of its design; "": none.
+    known: figures that need no run: "num_gpus", "usd_per_hour", "watts"; NaN if unknown.
+    bound: a proved upper bound of its rate (requests per second); infinite: no bound.
+    expected_errors, assumed_host: as in `Goodput`. known_warnings: of all results of its runs.
     figures: of the objectives, and others that came by. goodput: where it was searched. trial: the
     run that told without a search. broken: constraints that it breaks, each with the reason.
-    reason: a sentence for the status. runs, requests: its cost. guess: approximate rate (requests
-        per second), for methods that learn; NaN: unknown.
+    failure: why it is impossible, or a run failed. reason: a sentence for the status. guess:
+        approximate rate (requests per second), for methods that learn; NaN: unknown.
     """
 
+    number: int
+    name: str
+    values: Mapping[str, Any]
+    found: Scenario | None = None
+    kind: str = ""
+    place: float = 0.0
+    failure: Failure | None = None
+    known: dict[str, float] = field(default_factory=dict)
+    bound: float = inf
+    expected_errors: Mapping[str, Any] = field(default_factory=dict)
+    assumed_host: Mapping[str, Any] = field(default_factory=dict)
+    known_warnings: tuple[ResultWarning, ...] = ()
     status: Status = "not tried"
     figures: dict[str, float] = field(default_factory=dict)
     goodput: Goodput | None = None
     trial: Trial | None = None
     summary: Mapping[str, Any] | None = None
     broken: dict[str, str] = field(default_factory=dict)
-    failure: Failure | None = None
     reason: str = ""
     guess: float = nan
+
+    @property
+    def scenario(self) -> Scenario:
+        """Its scenario. Raises ScenarioError where it cannot be."""
+        if self.found is None:
+            raise ScenarioError(f"{self.name} cannot be: {self.failure}")
+        return self.found
+
+    @property
+    def own_rate(self) -> float:
+        """Requests per second of the scenario as it stands."""
+        return Rates(self.scenario).own
 
     @property
     def trials(self) -> list[Trial]:
