@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite, log
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.request import Request
@@ -20,64 +20,6 @@ from mist_sim.simulation import Simulation
 from mist_sim.simulation_rules import too_small_warnings
 
 _LOOKS = 50  # at the misses, in a run
-
-
-class WholeRun(NamedTuple):
-    """Figures of a run; as in `Trial`."""
-
-    attained: bool
-    attainment: float
-    is_whole: bool
-    stability: str | None
-    worst_limit: tuple[str | None, float]
-    warnings: tuple[ResultWarning, ...]
-
-
-def run_workload(
-    simulation: Simulation, target: Target, num_requests: int, rate: float
-) -> WholeRun:
-    """Run until the end, or until the target is missed for certain.
-
-    num_requests: of the workload. rate: requests per second, for messages.
-    Raises ScenarioError where no request counts.
-    """
-    warmup = simulation.warmup
-    recorder = _Judge(target, warmup, num_requests)
-    try:
-        result = simulation.run(recorder=recorder)
-    except _MissedError as missed:
-        worst = target.furthest(RequestTimes.of(recorder, warmup))
-        shown = (
-            *too_small_warnings(recorder, simulation.clients),
-            *record_warnings(recorder, warmup),
-        )
-        return WholeRun(False, _share(missed.num_missed, num_requests), False, None, worst, shown)
-    times = RequestTimes.of(recorder, warmup)
-    if not len(times):
-        raise none_counts(warmup, rate)
-    rows = target.misses(times)
-    attained = all(
-        each.num_requests
-        and each.num_missed <= target.most_missed(each.num_requests, each.share.asked)
-        for each in rows
-    )
-    gaps = target.gaps_over(recorder, warmup)
-    attained, worst = attained and gaps[0] <= 1, target.furthest(times, gaps)
-    stability, shown = (
-        None,
-        (*too_small_warnings(recorder, simulation.clients), *record_warnings(recorder, warmup)),
-    )
-    if attained:
-        stability = result.data.get("stability")
-        shown = tuple(
-            each
-            for each in run_warnings(result.data, recorder, warmup)
-            # `stability` says the first two, and what is known before a run the last
-            if each.kind not in (kinds.UNSTABLE, kinds.TOO_SHORT, kinds.DISTANCE)
-        )
-        shown += tuple(each for each in result.known_warnings if each.kind is kinds.NEVER_CAME)
-    least = min(_share(missed, num) if num else 0.0 for missed, num, s in rows if not s.on_top)
-    return WholeRun(attained, least, True, stability, worst, shown)
 
 
 def _share(num_missed: int, num_requests: int) -> float:
@@ -252,16 +194,50 @@ def try_rate(
             worst_limit=worst,
             warnings=warnings,
         )
-    found = run_workload(simulation, target, num_requests, rate)
-    return Trial(
-        rate,
-        seed,
-        found.attained,
-        found.attainment,
-        found.is_whole,
-        found.stability,
-        num_requests,
-        worst_limit=found.worst_limit[0],
-        over=found.worst_limit[1],
-        warnings=found.warnings,
+    return _as_it_stands(simulation, target, num_requests, rate, seed)
+
+
+def _as_it_stands(
+    simulation: Simulation, target: Target, num_requests: int, rate: float, seed: int
+) -> Trial:
+    """Run until the end, or until the target is missed for certain; as `try_rate`."""
+    warmup = simulation.warmup
+    recorder = _Judge(target, warmup, num_requests)
+
+    def shown() -> tuple[ResultWarning, ...]:
+        small = too_small_warnings(recorder, simulation.clients)
+        return (*small, *record_warnings(recorder, warmup))
+
+    def trial(attained: bool, share: float, worst: tuple[str | None, float], **more: Any) -> Trial:
+        counts = {"num_requests": num_requests, "worst_limit": worst[0], "over": worst[1]}
+        return Trial(rate, seed, attained, share, **counts, **more)
+
+    try:
+        result = simulation.run(recorder=recorder)
+    except _MissedError as missed:
+        worst = target.furthest(RequestTimes.of(recorder, warmup))
+        share = _share(missed.num_missed, num_requests)
+        return trial(False, share, worst, is_whole=False, warnings=shown())
+    times = RequestTimes.of(recorder, warmup)
+    if not len(times):
+        raise none_counts(warmup, rate)
+    rows = target.misses(times)
+    gaps = target.gaps_over(recorder, warmup)
+    worst = target.furthest(times, gaps)
+    least = min(_share(missed, num) if num else 0.0 for missed, num, s in rows if not s.on_top)
+    attained = gaps[0] <= 1 and all(
+        each.num_requests
+        and each.num_missed <= target.most_missed(each.num_requests, each.share.asked)
+        for each in rows
     )
+    if not attained:
+        return trial(False, least, worst, is_whole=True, warnings=shown())
+    told = tuple(
+        each
+        for each in run_warnings(result.data, recorder, warmup)
+        # `stability` says the first two, and what is known before a run the last
+        if each.kind not in (kinds.UNSTABLE, kinds.TOO_SHORT, kinds.DISTANCE)
+    )
+    told += tuple(each for each in result.known_warnings if each.kind is kinds.NEVER_CAME)
+    stability = result.data.get("stability")
+    return trial(True, least, worst, is_whole=True, stability=stability, warnings=told)
