@@ -32,9 +32,11 @@ from taichi_settings import (
 )
 
 from mist_sim import Scenario, simulate
+from mist_sim.core.sliders import DESIGNS, Sliders
 from mist_sim.scenario.loading import as_data
+from mist_sim.search.designs import Slidable
 from mist_sim.search.goodput import GoodputOptions, find_goodputs
-from mist_sim.search.slider_search import DESIGNS, Slidable, Sliders, search_sliders
+from mist_sim.search.slider_search import search_sliders
 
 PAGE = Path(__file__).parent / "background" / "taichi.md"
 IMAGES = Path(__file__).parent / "images"

@@ -19,7 +19,8 @@ from taichi_runs import Row, Service, append, goodput, mean_and_width, read
 from taichi_settings import SOONEST, Cell, paper_sliders, scenario
 
 from mist_sim import Scenario
-from mist_sim.search.slider_search import Slidable, Sliders
+from mist_sim.core.sliders import Sliders
+from mist_sim.search.designs import Slidable
 
 SEEDS = range(3)
 NUMBER = 10_000  # requests of a run

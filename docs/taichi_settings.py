@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from mist_sim import Scenario
+from mist_sim.core.sliders import Sliders
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.slider_search import Sliders
 
 CHUNKS = {
     "chat": (256, 512, 1024),

@@ -40,7 +40,7 @@ from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, How, studying
 from mist_sim.studies.rates import Rates
 from mist_sim.studies.seeds import seeds_from
-from mist_sim.studies.task import Key, Row, Task
+from mist_sim.studies.task import Failure, Key, Row, Task
 
 
 def priced(
@@ -84,8 +84,8 @@ def powered(
     ]
     rows = driver.run(tasks, keep_errors=True)
     found = {row.key[0]: row.result for row in rows if row.failure is None}
-    if rows and not found:
-        raise rows[0].error or ScenarioError(str(rows[0].failure))
+    if rows and not found and (failure := rows[0].failure):
+        raise failure.exception
     return [
         replace(entry, joules=1 / found[k]["requests_per_joule"])
         if found.get(k, {}).get("requests_per_joule")
@@ -290,7 +290,7 @@ def _raise_if_none(entries: Sequence[Entry], rows: Sequence[Row]) -> None:
     """Raise ScenarioError, with the first reason, if every strategy was left out."""
     if any(entry.left_out is None for entry in entries):
         return
-    error = next((row.error for row in rows if row.error is not None), None)
+    error = next((row.failure.error for row in rows if row.failure), None)
     first = entries[0]
     more = f", and {len(entries) - 1} others" if len(entries) > 1 else ""
     raise ScenarioError(
@@ -315,7 +315,7 @@ def _checked(
         entry.strategy: replace(
             entry,
             full=each if isinstance(each, Goodput) else None,
-            full_failure=str(each.failure) if isinstance(each, Row) else None,
+            full_failure=str(each) if isinstance(each, Failure) else None,
         )
         for entry, each in zip(best, found, strict=True)
     }

@@ -29,11 +29,11 @@ from mist_sim.search.binding import what_binds
 from mist_sim.search.binding_result import Binding
 from mist_sim.search.compared_case import Case
 from mist_sim.search.comparison import Comparison, compare
-from mist_sim.search.designs import Designs, designs_of
+from mist_sim.search.designs import Designs, Slidable, designs_of
 from mist_sim.search.goodput import GoodputOptions, find_goodput, find_goodputs
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning import Plan, PlanOptions, plan
-from mist_sim.search.slider_search import Slidable, SliderSearch, search_sliders
+from mist_sim.search.slider_search import SliderSearch, search_sliders
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane
 from mist_sim.search.spaces import SearchOptions, Space, SpaceSearch, read_space, search_space
 from mist_sim.search.sweeps import Sweep, goodput_sweep, sweep

@@ -346,27 +346,27 @@ def compare(
         if plane is not None:
             builts = {name: case.built for name, case in cases.items() if case.works}
             found, failed = run_plane(builts, plane, driver)
-            for name, row in failed.items():
-                cases[name].failed = row
+            for name, failure in failed.items():
+                cases[name].failure = failure
             _raise_if_all_failed(scenarios, cases)
     return known(found)
 
 
 @dataclass
 class _Case:
-    """A scenario during the comparison. failed: the row of its failure; it runs no more."""
+    """A scenario during the comparison. failure: after which it runs no more."""
 
     built: Built
     summaries: tuple[Mapping[str, Any], ...] = ()
     goodput: Goodput | None = None
-    failed: Row | None = None
+    failure: Failure | None = None
     at_goodput: Mapping[str, Any] | None = None
     beside: Beside | None = None
 
     @property
     def works(self) -> bool:
         """Whether none of its runs failed."""
-        return self.failed is None
+        return self.failure is None
 
     @property
     def has_run(self) -> bool:
@@ -375,22 +375,21 @@ class _Case:
 
     def enter(self, rows: Sequence[Row]) -> None:
         """Take the rows of the runs that finished, in the order of their seeds."""
-        self.failed = next((row for row in rows if row.failure), None)
-        self.summaries = () if self.failed else tuple(row.result for row in rows)
+        self.failure = next((row.failure for row in rows if row.failure), None)
+        self.summaries = () if self.failure else tuple(row.result for row in rows)
 
     def attempt(self, ask: Callable[[Built], object]) -> None:
         """Ask the built scenario for something; note where that is bad input."""
         try:
             ask(self.built)
         except ScenarioError as error:
-            self.failed = Row((), failure=Failure.of(error), error=error)
+            self.failure = Failure.of(error)
 
     def case(self, name: str, attainment: float | None, limits: Sequence[str]) -> Case:
         """Return the case as shown.
 
         attainment: share of good requests; None: as its slo says. limits: as in `Case`.
         """
-        failure = self.failed.failure if self.failed else None
         gpus = self.built.num_gpus if self.summaries else None
         title = self.built.scenario.headline
         rate = nan if self.goodput is None else Rates(self.built.scenario, self.built).own
@@ -398,7 +397,7 @@ class _Case:
         target = target_of(slo, attainment) if slo.is_set else None
         names = self.built.gpu_names if self.summaries else frozenset[str]()
         price = self.built.gpu_price if self.summaries else nan
-        told = failure, self.at_goodput, rate, target, limits, names, price, self.beside
+        told = self.failure, self.at_goodput, rate, target, limits, names, price, self.beside
         form = form_of(self.built.scenario)
         return Case(name, title, gpus, self.summaries, self.goodput, *told, form=form)
 
@@ -441,8 +440,8 @@ def _search(
     found = search_goodputs(builts, options, driver, keep_errors=True, race=race, tried=tried)
     driver.partial = without
     for case, each in zip(working, found, strict=True):
-        if isinstance(each, Row):
-            case.failed = each
+        if isinstance(each, Failure):
+            case.failure = each
         else:
             case.goodput = each
 
@@ -528,12 +527,10 @@ def _raise_if_all_failed(
     if any(case.works for case in cases.values()):
         return
     name, scenario = next(iter(scenarios.items()))
-    error: Exception
-    if isinstance(scenario, ScenarioError):
-        error = scenario
-    else:
-        row = cases[name].failed or Row(())
-        error = row.error or ScenarioError(str(row.failure))
+    failure = Failure.of(scenario) if isinstance(scenario, ScenarioError) else cases[name].failure
+    if failure is None:
+        return
+    error = failure.exception
     if not isinstance(error, ScenarioError):
         raise error
     raise ScenarioError(f"all {len(scenarios)} scenarios failed; {name}: {error}") from error

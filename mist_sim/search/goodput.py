@@ -34,7 +34,7 @@ from mist_sim.studies.driver import Driver, How, studying
 from mist_sim.studies.rates import Rates, check_rates
 from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.subjects import check_scenarios
-from mist_sim.studies.task import Key, Row, Task
+from mist_sim.studies.task import Failure, Key, Task
 
 _TOLD = 3  # scenarios that a stopped search names
 _FEWEST = 1000  # requests of the longest run; fewer tell little of any rate
@@ -274,10 +274,10 @@ def search_goodputs(
     keep_errors: bool = False,
     race: bool = False,
     tried: dict[SearchKey, list[Trial]] | None = None,
-) -> list[Goodput | Row]:
+) -> list[Goodput | Failure]:
     """Return the goodput of each scenario, searched side by side in a study.
 
-    keep_errors: if a run fails, that scenario has its row in place of a goodput, and the others
+    keep_errors: if a run fails, that scenario has its failure in place of a goodput, and the others
         continue; by default the error is raised. race: designs that surely serve less than another
         are searched only as finely as needed (`race`). tried: takes the trials of each scenario,
         by position and seed, as they finish.
@@ -286,7 +286,7 @@ def search_goodputs(
     targets = [options.target(scenario) for scenario in scenarios]
     all_rates = [Rates(built.scenario, built) for built in builts]
     all_seeds = [seeds_from(scenario.seed, scenario.replications) for scenario in scenarios]
-    failed: dict[int, Row] = {}
+    failed: dict[int, Failure] = {}
 
     def run(
         asked: Sequence[tuple[SearchKey, Asked]], pause: int | None = None
@@ -297,7 +297,7 @@ def search_goodputs(
             key = (k, seed, rate) if times == 1 else (k, seed, rate, times)
             tasks.append(options.trial(key, builts[k], rates, seed, rate, targets[k], times, pause))
         rows = driver.run(tasks, keep_errors=keep_errors)
-        failed.update({int(row.key[0]): row for row in reversed(rows) if row.failure})
+        failed.update({int(row.key[0]): row.failure for row in reversed(rows) if row.failure})
         return [None if row.failure else Trial.of(row.result) for row in rows]
 
     trials = {} if tried is None else tried

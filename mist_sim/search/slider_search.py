@@ -10,8 +10,7 @@ rate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import isnan, nan
 from pathlib import Path
@@ -23,110 +22,23 @@ from mist_sim.core.sliders import DESIGNS, Design, Sliders, all_sliders
 from mist_sim.errors import ScenarioError, in_words
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.tables import Findings
-from mist_sim.models import load_model
 from mist_sim.output import json_text, write_text
 from mist_sim.report.presenters import SLIDERS
-from mist_sim.scenario import Scenario
+from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
-from mist_sim.scenario.startable import startable
-from mist_sim.search.goodput import GoodputOptions, search_goodputs, so_far
+from mist_sim.search.designs import Slidable
+from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Ranked, sentence
-from mist_sim.search.verdicts.trials import Trial
-from mist_sim.studies.built import Built
+from mist_sim.search.spaces.configuration import Configuration
+from mist_sim.search.spaces.prepared import Runs
 from mist_sim.studies.driver import Driver, How, studying
 from mist_sim.studies.rates import Rates
 from mist_sim.studies.subjects import check_scenarios
-from mist_sim.studies.task import Failure, Row
+from mist_sim.studies.task import Failure
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-class Slidable:
-    """A hybrid scenario whose sliders can be set.
-
-    It has one client of role p_heavy and one of role d_heavy, with any `count`. Everything else is
-    kept: model, hardware, router, limits, seed. `max_num_seqs` is lowered to chunks that are
-    smaller. An aggregation is made of the p_heavy client, and has no network; nor does a
-    disaggregation have a policy of hand-overs.
-
-    Raises ScenarioError for a scenario without such clients, with another scheduler, or whose
-    sliders move.
-    """
-
-    def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
-        self._data = as_data(scenario)
-        if scenario.reconfigure is not None:
-            raise ScenarioError(
-                "reconfigure must be left out to search sliders, since it moves them during a run"
-            )
-        clients = self._data["clients"]
-        roles = [client.get("role") for client in clients]
-        for role in ("p_heavy", "d_heavy"):
-            if roles.count(role) != 1:
-                raise ScenarioError(
-                    f"clients must have one with role {role}, whose sliders are searched, got "
-                    f"{roles.count(role)}; `count` says how many there are of it"
-                )
-        if not (self._data.get("hand_over") or {}).get("policy"):
-            raise ScenarioError(
-                "hand_over.policy must be given to search sliders, such as "
-                "{type: flowing, tpot: 100 ms}, got none"
-            )
-        self._p, self._d = roles.index("p_heavy"), roles.index("d_heavy")
-        self.num_clients: int = sum(clients[k]["count"] for k in (self._p, self._d))
-
-    @property
-    def sliders(self) -> Sliders:
-        """Where the sliders of the scenario are.
-
-        Raises ScenarioError unless D-heavy clients have the smaller chunks.
-        """
-        (num_p, s_p), (num_d, s_d) = (
-            (client["count"], client["scheduler"]["max_num_batched_tokens"])
-            for client in (self._data["clients"][k] for k in (self._p, self._d))
-        )
-        if s_d >= s_p:
-            raise ScenarioError(
-                "scheduler.max_num_batched_tokens of the client with role d_heavy must be < that "
-                f"of the p_heavy one ({s_p}) for a hybrid, got {s_d}; lower it"
-            )
-        return Sliders(num_p=num_p, num_d=num_d, s_p=s_p, s_d=s_d)
-
-    def at(self, sliders: Sliders) -> Scenario:
-        """Return the scenario with the sliders there."""
-        data = deepcopy(self._data)
-        p, d = data["clients"][self._p], data["clients"][self._d]
-        p["count"], d["count"] = sliders.num_p, sliders.num_d
-        if sliders.design == "hybrid":
-            _set_chunk(p, sliders.s_p)
-            _set_chunk(d, sliders.s_d)
-            if sliders.watermark is not None:
-                data["hand_over"]["policy"]["watermark"] = sliders.watermark
-        elif sliders.design == "disaggregation":
-            p["role"], d["role"] = "prefill", "decode"
-            _set_chunk(p, self._longest(p))
-            data["hand_over"]["policy"] = None
-        else:
-            p["role"], p["count"] = None, sliders.num_p + sliders.num_d
-            _set_chunk(p, sliders.s_p)
-            del data["clients"][self._d], data["network"], data["hand_over"]
-        return startable(Scenario.from_dict(data))
-
-    def _longest(self, client: Mapping[str, Any]) -> int:
-        """Return the tokens of the longest prompt, so that no prompt is cut."""
-        said = client["max_model_len"]
-        if said is not None and said > 0:
-            return int(said)
-        return load_model(client["model"] or self._data["model"]).max_position_embeddings
-
-
-def _set_chunk(client: dict[str, Any], num_tokens: int) -> None:
-    scheduler = client["scheduler"]
-    scheduler["max_num_batched_tokens"] = num_tokens
-    scheduler["max_num_seqs"] = min(scheduler["max_num_seqs"], num_tokens)
 
 
 CHUNKS = (128, 256, 512, 1024, 2048)
@@ -314,8 +226,9 @@ def search_sliders(
         driver.so_far = lambda: _so_far(entries, race)
         for design in designs:
             race.run([each for each in positions if each.design == design], entries)
-    if entries and all(entry.failure for entry in entries):
-        raise race.first_error or ScenarioError(str(entries[0].failure))
+    failures = [entry.failure for entry in entries if entry.failure]
+    if failures and len(failures) == len(entries):
+        raise failures[0].exception
     return SliderSearch(tuple(entries), scenario.headline)
 
 
@@ -326,7 +239,7 @@ def _so_far(entries: Sequence[Entry], race: _Race) -> str:
     told = [f"{each.sliders.design} ({each.sliders.name}) {each.rate:.4g} /s" for each in best]
     number = in_words(len(entries), "position")
     parts = [f"{number} known; the best so far: {'; '.join(told)}"] if told else []
-    parts += [now] if (now := so_far(race.tried, race.names)) else []
+    parts += [now] if (now := race.runs.so_far) else []
     return "; under way: ".join(parts)
 
 
@@ -346,11 +259,7 @@ class _Race:
 
     def __init__(self, slidable: Slidable, options: GoodputOptions, driver: Driver) -> None:
         self._slidable = slidable
-        self._options = options
-        self._driver = driver
-        self.first_error: Exception | None = None
-        self.names: list[str] = []
-        self.tried: dict[tuple[int, int], list[Trial]] = {}
+        self.runs = Runs(options, driver)
 
     def run(self, positions: Sequence[Sliders], entries: list[Entry]) -> None:
         """Add the result of each position; the first one that works is always searched."""
@@ -363,7 +272,7 @@ class _Race:
         best, lowest = entries[-1].rate, _missed_below(entries[-1])
         for first in range(0, len(positions), _SIDE_BY_SIDE):
             some = list(positions[first : first + _SIDE_BY_SIDE])
-            rate = _six_digits(best * (1 + self._options.tolerance)) if best == best else lowest
+            rate = _six_digits(best * (1 + self.runs.options.tolerance)) if best == best else lowest
             if rate is not None:
                 tried = self._try_each(some, rate, nan if best != best else rate)
                 entries += [entry for entry in tried if isinstance(entry, Entry)]
@@ -374,62 +283,48 @@ class _Race:
 
     def _search(self, some: Sequence[Sliders], rate: float | None) -> list[Entry]:
         """Search the goodput of each, from a rate on that it attains; None: from its own."""
-        builts = {each: self._built(each, rate) for each in some}
-        whole = {each: built for each, built in builts.items() if isinstance(built, Built)}
-        self.names[:] = [f"{each.design} ({each.name})" for each in whole]
-        searched = search_goodputs(
-            list(whole.values()), self._options, self._driver, keep_errors=True, tried=self.tried
-        )
-        self.tried.clear()
-        found = dict(zip(whole, searched, strict=True))
+        places = {each: self._at(each, rate) for each in some}
+        known: dict[Sliders, Goodput | Failure | None]
+        known = {each: place.failure for each, place in places.items()}
+        whole = [each for each in some if places[each].failure is None]
+        found = self.runs.goodputs([places[each] for each in whole])
+        known |= dict(zip(whole, found, strict=True))
         tried = int(rate is not None)
-        entries = []
-        for each, built in builts.items():
-            goodput = found[each] if isinstance(built, Built) else built
-            if isinstance(goodput, Row):
-                entries.append(self._failed(each, goodput))
-            else:
-                entries.append(Entry(each, goodput, num_runs=goodput.num_runs + tried))
-        return entries
+        return [
+            Entry(each, goodput, num_runs=goodput.num_runs + tried)
+            if isinstance(goodput, Goodput)
+            else Entry(each, None, failure=goodput)
+            for each, goodput in known.items()
+        ]
 
     def _try_each(
         self, some: Sequence[Sliders], rate: float, missed_at: float
     ) -> list[Entry | Sliders]:
         """Try each at a rate; return those that do not miss it."""
-        found: dict[Sliders, Entry | Sliders] = {}
-        tasks = {}
-        for each in some:
-            built = self._built(each, None)
-            if isinstance(built, Row):
-                found[each] = self._failed(each, built)
-                continue
-            rates, target = Rates(built.scenario, built), self._options.target(built.scenario)
-            seed = built.scenario.seed
-            tasks[each] = self._options.trial((each.name, rate), built, rates, seed, rate, target)
-        rows = self._driver.run(list(tasks.values()), keep_errors=True)
-        for each, row in zip(tasks, rows, strict=True):
-            if row.failure:
-                found[each] = self._failed(each, row)
+        places = {each: self._at(each, None) for each in some}
+        whole = {each: place for each, place in places.items() if place.failure is None}
+        trials = self.runs.trials([(place, rate) for place in whole.values()])
+        found: dict[Sliders, Entry | Sliders]
+        found = {each: Entry(each, None, failure=place.failure) for each, place in places.items()}
+        for each, trial in zip(whole, trials, strict=True):
+            if isinstance(trial, Failure):
+                found[each] = Entry(each, None, failure=trial)
             else:
-                has_missed = row.result["attained"] is False
-                found[each] = Entry(each, None, missed_at) if has_missed else each
-        return [found[each] for each in some]
+                found[each] = Entry(each, None, missed_at) if trial.attained is False else each
+        return [*found.values()]
 
-    def _failed(self, sliders: Sliders, row: Row) -> Entry:
-        self.first_error = self.first_error or row.error
-        return Entry(sliders, None, failure=row.failure)
-
-    def _built(self, sliders: Sliders, rate: float | None) -> Built | Row:
-        """Return the scenario of a position, at a rate if one is given; or why it is impossible."""
+    def _at(self, sliders: Sliders, rate: float | None) -> Configuration:
+        """Return a position, at a rate if one is given; it may prove impossible."""
+        found = Configuration(0, f"{sliders.design} ({sliders.name})", {})
         try:
-            built = Built(self._slidable.at(sliders))
+            scenario = self._slidable.at(sliders)
             if rate is not None:
-                changes = Rates(built.scenario, built).at(rate)
-                built = Built(Scenario.from_dict(as_data(built.scenario), changes))
-            _ = built.simulation
+                scenario = Scenario.from_dict(as_data(scenario), Rates(scenario).at(rate))
+            build(scenario)
+            found.found = scenario
         except ScenarioError as error:
-            return Row((), failure=Failure.of(error), error=error)
-        return built
+            found.failure = Failure.of(error)
+        return found
 
 
 def _missed_below(entry: Entry) -> float | None:

@@ -33,7 +33,7 @@ from mist_sim.studies.driver import Driver, How, studying
 from mist_sim.studies.rates import Rates, check_rates
 from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.subjects import check_scenarios
-from mist_sim.studies.task import Row, Task
+from mist_sim.studies.task import Failure, Task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -276,15 +276,15 @@ def slo_plane(
     builts = {name: Built(scenario) for name, scenario in scenarios.items()}
     with studying("plane", subjects, vars(options), **how) as driver:
         plane, failed = run_plane(builts, options, driver)
-    for row in failed.values():
-        raise row.error or ScenarioError(str(row.failure))
+    for failure in failed.values():
+        raise failure.exception
     return plane
 
 
 def run_plane(
     builts: Mapping[str, Built], options: PlaneOptions, driver: Driver
-) -> tuple[SloPlane, dict[str, Row]]:
-    """Do `slo_plane` in a study; return the plane of the successful runs, and failed rows."""
+) -> tuple[SloPlane, dict[str, Failure]]:
+    """Do `slo_plane` in a study; return the plane of the successful runs, and the failures."""
     own = {name: Rates(built.scenario, built) for name, built in builts.items()}
     first = next(iter(own.values())).own
     ends = options.rates or (first * _AROUND[0], first * _AROUND[1])
@@ -300,11 +300,11 @@ def run_plane(
         ]
     times: dict[str, list[RequestTimes]] = {name: [] for name in builts}
     told: dict[str, list[tuple[ResultWarning, ...]]] = {name: [] for name in builts}
-    failed: dict[str, Row] = {}
+    failed: dict[str, Failure] = {}
     for row in driver.run(tasks, keep_errors=True):
         name, rate = str(row.key[0]), row.key[1]
         if row.failure is not None:
-            failed.setdefault(name, row)
+            failed.setdefault(name, row.failure)
             continue
         latencies = {kind: values for kind, values in row.result.items() if kind != "warnings"}
         found = RequestTimes(**{kind: np.array(values) for kind, values in latencies.items()})

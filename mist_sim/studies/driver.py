@@ -77,7 +77,7 @@ class Driver:
                 if isinstance(answer, Exception):
                     if not keep_errors:
                         raise answer
-                    row = Row(task.key, failure=Failure.of(answer), error=answer)
+                    row = Row(task.key, failure=Failure.of(answer))
                 else:
                     row = Row(task.key, json.loads(answer))
                 if self.journal is not None:

@@ -61,7 +61,7 @@ class Journal:
         if row.failure is None:
             line, self._rows[name] = f'{head}, "result": {text}}}\n', {"result": row.result}
         else:
-            told = vars(row.failure)
+            told = {"kind": row.failure.kind, "message": row.failure.message}
             line, self._rows[name] = f'{head}, "error": {json.dumps(told)}}}\n', {"error": told}
         with telling(f"journal {self.path}"):
             _write(self._file, line)

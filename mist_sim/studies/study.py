@@ -129,8 +129,9 @@ class Plan:
         return ""
 
     def _raise_if_all_failed(self, rows: Sequence[Row]) -> None:
-        if all(row.failure for row in rows):
-            first = rows[0].error or ScenarioError(str(rows[0].failure))
+        failures = [row.failure for row in rows if row.failure]
+        if len(failures) == len(rows):
+            first = failures[0].exception
             if len(self.points) == 1:
                 raise first
             raise ScenarioError(
@@ -164,7 +165,7 @@ def plan_study(
         try:
             at_point = subject_at(subject, values, rate)
         except ScenarioError as error:
-            failed[position] = Row((position,), failure=Failure.of(error), error=error)
+            failed[position] = Row((position,), failure=Failure.of(error))
             continue
         if isinstance(at_point, Scenario):
             limits[position] = at_point.slo.make()

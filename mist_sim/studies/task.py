@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self
 
-from mist_sim.errors import MistError
+from mist_sim.errors import MistError, ScenarioError
 
 Key = tuple[str | int | float, ...]
 """Names a task among those of its study for people: a point, a rate, a seed."""
@@ -29,18 +29,27 @@ class Task:
 
 @dataclass(frozen=True)
 class Failure:
-    """The failure of a task. kind: the name of the error's class."""
+    """The failure of a task. kind: the name of the error's class.
+
+    error: it, if it happened in this process or its workers.
+    """
 
     kind: str
     message: str
+    error: Exception | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, error: BaseException) -> Self:
-        """Return the stored form of an error."""
-        return cls(type(error).__name__, str(error) or type(error).__name__)
+    def of(cls, error: Exception) -> Self:
+        """Return the failure that an error is."""
+        return cls(type(error).__name__, str(error) or type(error).__name__, error)
 
     def __str__(self) -> str:
         return self.message if self.is_told else f"{self.kind}: {self.message}"
+
+    @property
+    def exception(self) -> Exception:
+        """The error; if it happened elsewhere, one with its message."""
+        return self.error or ScenarioError(str(self))
 
     @property
     def is_told(self) -> bool:
@@ -50,22 +59,18 @@ class Failure:
 
 @dataclass(frozen=True)
 class Row:
-    """The outcome of a task: a result, or a failure.
-
-    error: the exception of a failure that happened in this process or its workers.
-    """
+    """The outcome of a task: a result, or a failure."""
 
     key: Key
     result: Any = None
     failure: Failure | None = None
-    error: Exception | None = field(default=None, compare=False)
 
     @property
     def value(self) -> Any:
         """The result. Raises the error of a task that failed."""
         if self.failure is None:
             return self.result
-        raise self.error or MistError(str(self.failure))
+        raise self.failure.exception
 
 
 def answer(run: Callable[..., Any], arguments: tuple[Any, ...]) -> str:

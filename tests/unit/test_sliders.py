@@ -8,20 +8,14 @@ from typing import Any
 import pytest
 
 from mist_sim import Scenario, ScenarioError, Slo, simulate
+from mist_sim.core.sliders import Sliders, all_sliders
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.bracketing import Bracket
-from mist_sim.search.designs import designs_of
+from mist_sim.search.designs import Slidable, designs_of
 from mist_sim.search.goodput import GoodputOptions, find_goodputs
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
 from mist_sim.search.same_workload import workloads_differ
-from mist_sim.search.slider_search import (
-    Entry,
-    Slidable,
-    Sliders,
-    SliderSearch,
-    all_sliders,
-    search_sliders,
-)
+from mist_sim.search.slider_search import Entry, SliderSearch, search_sliders
 from mist_sim.search.verdicts.request_times import Target
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built

@@ -58,7 +58,7 @@ from mist_sim.search.verdicts.trials import Trial, trial_data
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.rates import Rates
-from mist_sim.studies.task import Row, Task
+from mist_sim.studies.task import Failure, Task
 from mist_sim.units import DURATION
 
 _TAIL = 1.5  # waits that nine in ten are below, over the mean, about: prompts differ in length
@@ -596,7 +596,7 @@ class Hunt:
             elif row.failure.is_told:
                 found[candidate] = str(row.failure).splitlines()[0]
             else:
-                raise row.error or ScenarioError(str(row.failure))
+                raise row.failure.exception
         return found
 
 
@@ -719,8 +719,8 @@ class Refining:
             as_is=options.as_is,
         )
         (found,) = search_goodputs([Built(scenario)], how, self.driver)
-        if isinstance(found, Row):
-            raise ScenarioError(str(found.failure))
+        if isinstance(found, Failure):
+            raise ScenarioError(str(found))
         return found
 
     def at_goodput(self, scenario: Scenario, goodput: Goodput) -> dict[str, Any] | None:

@@ -27,7 +27,7 @@ from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.rates import Rates
 from mist_sim.studies.replicating import run_with_seed
-from mist_sim.studies.task import Failure, Key, Row, Task
+from mist_sim.studies.task import Failure, Key, Task
 
 _ROUNDING = 1e-9
 
@@ -126,8 +126,6 @@ def target_key(target: Target) -> tuple[object, ...]:
     return *target.slo.named_limits.items(), target.least_asked
 
 
-_NO_RUN = Failure("ScenarioError", "a run failed")
-
 Summary = Mapping[str, Any]
 
 
@@ -194,7 +192,7 @@ class Runs:
             builts, self.options, self.driver, keep_errors=True, tried=self.tried
         )
         self.tried.clear()
-        return [(each.failure or _NO_RUN) if isinstance(each, Row) else each for each in found]
+        return found
 
     def _results(self, tasks: Sequence[Task]) -> list[Any]:
         rows = self.driver.run(tasks, keep_errors=True)

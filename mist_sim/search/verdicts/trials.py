@@ -209,8 +209,8 @@ def _as_it_stands(
         return (*small, *record_warnings(recorder, warmup))
 
     def trial(attained: bool, share: float, worst: tuple[str | None, float], **more: Any) -> Trial:
-        counts = {"num_requests": num_requests, "worst_limit": worst[0], "over": worst[1]}
-        return Trial(rate, seed, attained, share, **counts, **more)
+        more |= {"num_requests": num_requests, "worst_limit": worst[0], "over": worst[1]}
+        return Trial(rate, seed, attained, share, **more)
 
     try:
         result = simulation.run(recorder=recorder)
