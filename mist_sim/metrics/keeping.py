@@ -87,20 +87,49 @@ class Kept(NamedTuple):
         return self.keeps and not self.doubts.is_overloaded
 
 
-def judged(
-    summaries: Sequence[Mapping[str, Any]], *, keeps: bool, is_sure: bool, doubts: Doubts
-) -> dict[str, Any]:
+def judge(
+    name: str,
+    summaries: Sequence[Mapping[str, Any]],
+    limits: Sequence[LimitOnShare],
+    on_percentiles: Sequence[LimitOnShare],
+    *,
+    keeps: bool,
+    good: float,
+    share: float | None,
+    by_figures: bool,
+) -> Kept:
+    """Return whether a case keeps its limits, and how sure that is.
+
+    summaries: of runs with one seed each. limits: those on requests; on_percentiles: on top.
+    keeps, good: as in `Kept`. share: as in `is_sure`. by_figures: whether figures decide.
+    """
+    every = [*limits, *on_percentiles]
+    return Kept(
+        name,
+        good,
+        keeps,
+        is_sure(every, share, summaries, keeps=keeps),
+        doubts_of(every, summaries),
+        first_missed(on_percentiles, limits, summaries),
+        most_over(every, summaries) if by_figures else nan,
+    )
+
+
+def judged(kept: Kept | None, summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return whether a case keeps its limits, how sure that is, its limits, and its dollars.
 
-    summaries: of runs with one seed each; figures beside limits are of the first.
+    summaries: of runs with one seed each; figures beside limits are of the first. Empty without
+    limits.
     """
     first = summaries[0] if summaries else {}
+    if kept is None or not first.get("slo"):
+        return {}
     names = ("slo", "usd_per_hour", "expected_errors")
     return {
-        "keeps": keeps and not doubts.is_overloaded,
-        "is_sure": is_sure,
-        "is_long": not doubts.is_short,
-        "has_error": doubts.has_error,
+        "keeps": kept.lasts,
+        "is_sure": kept.is_sure,
+        "is_long": not kept.doubts.is_short,
+        "has_error": kept.doubts.has_error,
         **{name: first[name] for name in names if name in first},
     }
 

@@ -15,13 +15,13 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
 from mist_sim.metrics.expected_errors import biases_of
 from mist_sim.metrics.keeping import (
+    GOOD,
     Doubts,
+    Kept,
     doubts_of,
-    first_missed,
     has_no_rate,
-    is_sure,
+    judge,
     judged,
-    most_over,
 )
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
@@ -146,12 +146,8 @@ class Case:
     @property
     def judged(self) -> dict[str, Any]:
         """Whether it keeps its limits, as `keeping.judged` has it; empty without limits."""
-        keeps = self._keeps
-        if keeps is None or not self.summaries or not self.summaries[0].get("slo"):
-            return {}
-        sure, gpus = self._is_sure(keeps=keeps), self.num_gpus
-        found = judged(self.summaries, keeps=keeps, is_sure=sure, doubts=self._doubts)
-        return found | {"num_gpus": gpus}
+        found = judged(self.kept, self.summaries)
+        return found | {"num_gpus": self.num_gpus} if found else {}
 
     @property
     def expected_errors(self) -> Mapping[str, Any]:
@@ -176,7 +172,7 @@ class Case:
             found.append(ResultWarning(kind, f"failed: {self.failure}"))
         if self.summaries:
             found += over_runs([of_data(summary) for summary in self.summaries])
-        if self._keeps is False:
+        if (kept := self.kept) is not None and not kept.keeps:
             rooms = [line for line in map(room_line, self.summaries) if line]
             found += [ResultWarning(kinds.NO_ROOM, line) for line in rooms[:1]]
         return (*found, *(self.goodput.warnings if self.goodput else ()))
@@ -189,7 +185,6 @@ class Case:
     @property
     def ranked(self) -> Ranked:
         """The figures it is ranked by."""
-        keeps = self._keeps
         goodput = self.goodput
         interval = goodput.bounds if goodput is not None else None
         first = goodput.first_limit if goodput is not None else None
@@ -197,22 +192,20 @@ class Case:
             first = None  # the binding resource is named in that sentence
         limit = limit_title(first) if first else None
         is_steady = goodput is not None and goodput.is_steady
+        kept = self.kept
         return Ranked(
             self.name,
             self.figures,
             interval,
-            keeps,
+            kept,
             limit,
             is_steady,
-            is_sure=keeps is None or self._is_sure(keeps=keeps),
-            doubts=self._doubts,
+            doubts=kept.doubts if kept else self._doubts,
             by_seed=[self._of_seed(summary) for summary in self.summaries],
             is_coarse=self.goodput is not None and self.goodput.is_coarse,
             beside=self.beside,
             is_undecided=goodput is not None and goodput.status == "undecided",
             biases=biases_of(self.summaries[0]) if self.summaries else {},
-            first_missed=self._first_missed,
-            over=self._over,
             has_rate=not has_no_rate(self.summaries),
             has_cap=any(each.kind is kinds.POWER_CAP for each in self.warnings),
             error_interval=goodput.error_interval if goodput is not None else None,
@@ -220,40 +213,28 @@ class Case:
         )
 
     @property
-    def _first_missed(self) -> str:
-        if self.target is None or not self.summaries:
-            return ""
-        on_top, every = self.target.limits_on_percentiles, self.target.limits_on_shares
-        return first_missed(on_top, every[: len(every) - len(on_top)], self.summaries)
-
-    @property
-    def _over(self) -> float:
-        """As `Kept.over`."""
-        target = self.target
-        if target is None or not self.summaries or target.slo.classes:
-            return nan
-        decides = target.each or not target.slo.limits
-        return most_over(target.limits_on_shares, self.summaries) if decides else nan
-
-    @property
-    def _keeps(self) -> bool | None:
-        """Whether enough requests keep the limits; None where nothing asks for it."""
-        if self.target is not None and self.summaries:
-            return self.target.attained_in(self.summaries)
-        good = self._mean("good_request_fraction")
-        return None if isnan(good) else good >= asked_share(Slo())
+    def kept(self) -> Kept | None:
+        """Whether it keeps its limits, and how sure that is; None where nothing asks for it."""
+        target, good = self.target, self._mean(GOOD)
+        if target is None or not self.summaries:
+            keeps = good >= asked_share(Slo())
+            return None if isnan(good) else Kept(self.name, good, keeps, True, self._doubts)
+        on_top = target.limits_on_percentiles
+        return judge(
+            self.name,
+            self.summaries,
+            target.limits_on_shares[: -len(on_top) or None],
+            on_top,
+            keeps=target.attained_in(self.summaries),
+            good=good,
+            share=None if target.has_parts else target.attainment,
+            by_figures=not target.slo.classes and (target.each or not target.slo.limits),
+        )
 
     @property
     def _doubts(self) -> Doubts:
-        limits = self.target.limits_on_shares if self.target is not None else ()
-        return doubts_of(limits, self.summaries) if self.summaries else Doubts()
-
-    def _is_sure(self, *, keeps: bool) -> bool:
-        """Tell whether neither the error of the step times nor other seeds may change `keeps`."""
-        if self.target is None:
-            return True
-        share = None if self.target.has_parts else self.target.attainment
-        return is_sure(self.target.limits_on_shares, share, self.summaries, keeps=keeps)
+        """Those of runs that no limit judges."""
+        return doubts_of((), self.summaries) if self.summaries else Doubts()
 
     def _of_seed(self, summary: Mapping[str, Any]) -> dict[str, float]:
         """Return the figures of a run at the scenario's own rate; NaN for those it has not."""

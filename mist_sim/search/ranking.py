@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from mist_sim.errors import listed
 from mist_sim.metrics.expected_errors import Range
-from mist_sim.metrics.keeping import GOOD, NO_RATE, Doubts, Kept
+from mist_sim.metrics.keeping import NO_RATE, Doubts, Kept
 from mist_sim.metrics.keeping import sentence as sentence_of_kept
 from mist_sim.metrics.replications import estimate
 
@@ -57,11 +57,9 @@ class Ranked(NamedTuple):
     figures: by name; NaN if unknown. interval: of its goodput, requests per second; None if not
         searched. Without a goodput: `Goodput.bounds`. is_steady: whether that is of steady
         state; else of the workload as it stands: the attained and the missed rate.
-    keeps: whether enough requests keep the limits at the rate that was run; None where there are no
+    kept: whether enough requests keep the limits at the rate that was run; None where there are no
     limits. first_limit: the one missed first above the goodput, or where no rate is attained.
-    first_missed, over: as `first` and `over` of `Kept`.
-    is_sure: whether neither the error of the step times nor other seeds may change `keeps`. doubts:
-    about the run; an overloaded case has no star.
+    doubts: about the run; an overloaded case has no star.
     by_seed: the figures of each seed's run at the scenario's own rate, in the same order in all
     cases. is_coarse: as in `Goodput`. beside: None: it was not run beside the best one.
     is_undecided: whether its goodput is not known, since runs that matter tell nothing.
@@ -74,22 +72,24 @@ class Ranked(NamedTuple):
     name: str
     figures: Mapping[str, float]
     interval: tuple[float, float] | None
-    keeps: bool | None
+    kept: Kept | None
     first_limit: str | None = None
     is_steady: bool = True
-    is_sure: bool = True
     doubts: Doubts = Doubts()
     by_seed: Sequence[Mapping[str, float]] = ()
     is_coarse: bool = False
     beside: Beside | None = None
     is_undecided: bool = False
     biases: Mapping[str, Range] = MappingProxyType({})
-    first_missed: str = ""
-    over: float = nan
     error_interval: tuple[float, float] | None = None
     has_step_ends: bool = False
     has_cap: bool = False
     has_rate: bool = True
+
+    @property
+    def keeps(self) -> bool | None:
+        """Whether it keeps its limits; None where there are none."""
+        return None if self.kept is None else self.kept.keeps
 
     @property
     def is_fit(self) -> bool:
@@ -264,18 +264,7 @@ def sentence(
 
 
 def _of_kept(cases: Sequence[Ranked], *, is_stopped: bool) -> str:
-    kept = [
-        Kept(
-            case.name,
-            case.figures[GOOD],
-            bool(case.keeps),
-            case.is_sure,
-            case.doubts,
-            case.first_missed,
-            case.over,
-        )
-        for case in cases
-    ]
+    kept = [case.kept for case in cases if case.kept is not None]
     otherwise = _WHO if any(case.lasts for case in kept) else _RATES
     if not any(case.has_rate for case in cases):
         otherwise = NO_RATE

@@ -166,7 +166,7 @@ def _by_limits(together: list[Case], apart: list[Case]) -> Split | None:
     wins, loses = (one, two) if kept[0] else (two, one)
     form = "of those apart" if kept[0] else "of those together"
     told = f"{_good(wins)} keeps the limits at this rate; {form} {_good(loses)} comes nearest."
-    if not (wins.ranked.is_sure and loses.ranked.is_sure):
+    if any(case.kept is not None and not case.kept.is_sure for case in (wins, loses)):
         told += " That is within the error of the step times."
     turns = tuple(_looser(loses))
     return Split("no" if kept[0] else "yes", told, *names, turns)

@@ -19,14 +19,11 @@ from mist_sim.metrics.keeping import (
     USERS,
     Kept,
     LimitOnShare,
-    doubts_of,
-    first_missed,
     good_share,
     has_no_rate,
-    is_sure,
+    judge,
     judged,
     limits_on_percentiles,
-    most_over,
     over,
     sentence,
 )
@@ -113,13 +110,10 @@ class PointRuns:
                 return None  # the summaries have not that percentile
             keeps = all(over(each, self.summaries) <= 1 for each in limits)
         keeps = keeps and all(over(each, self.summaries) <= 1 for each in on_percentiles)
-        every = [*limits, *on_percentiles]
         share = slo.asked if slo.limits and not (slo.asks_each or on_percentiles) else None
-        sure = is_sure(every, share, self.summaries, keeps=keeps)
-        first = first_missed(on_percentiles, limits, self.summaries)
-        worst = most_over(every, self.summaries) if slo.asks_each or not slo.limits else nan
-        doubts = doubts_of(every, self.summaries)
-        return Kept(self.point.name, good, keeps, sure, doubts, first, worst)
+        by_figures = slo.asks_each or not slo.limits
+        told = self.point.name, self.summaries, limits, on_percentiles
+        return judge(*told, keeps=keeps, good=good, share=share, by_figures=by_figures)
 
     @property
     def warnings(self) -> Iterator[ResultWarning]:
@@ -295,15 +289,6 @@ def _point_data(each: PointRuns) -> dict[str, Any]:
         },
         "expected_errors": dict(first.get("expected_errors", {})),
         **({"assumed_host": dict(hosts)} if (hosts := first.get("assumed_host")) else {}),
-        **({"judged": found} if (found := _judged(each)) else {}),
+        **({"judged": found} if (found := judged(each.kept, each.summaries)) else {}),
         "errors": [str(failure) for failure in each.failures],
     }
-
-
-def _judged(each: PointRuns) -> dict[str, Any]:
-    """Return whether a point keeps its limits, as `keeping.judged` has it; empty if not known."""
-    kept = each.kept
-    if kept is None or not each.summaries or not each.summaries[0].get("slo"):
-        return {}
-    summaries = list(each.summaries)
-    return judged(summaries, keeps=kept.keeps, is_sure=kept.is_sure, doubts=kept.doubts)

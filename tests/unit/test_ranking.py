@@ -7,7 +7,7 @@ from math import inf, nan
 import pytest
 
 from mist_sim.metrics.expected_errors import Range
-from mist_sim.metrics.keeping import Doubts
+from mist_sim.metrics.keeping import Doubts, Kept
 from mist_sim.search.ranking import Beside, Ranked, sentence, starred
 
 
@@ -19,7 +19,8 @@ def case(name, rate=nan, interval=None, keeps=True, dollars=nan, good=0.95, firs
         "cost_per_million_output_tokens_at_goodput_usd": dollars,
         "good_request_fraction": good,
     }
-    return Ranked(name, figures, interval, keeps, first)
+    kept = None if keeps is None else Kept(name, good, keeps, is_sure=True)
+    return Ranked(name, figures, interval, kept, first)
 
 
 APART = case("apart", 90.0, (88.0, 92.0))
@@ -219,7 +220,8 @@ def test_a_star_is_for_those_that_keep_their_limits():
 
 
 def test_an_overloaded_one_has_no_star():
-    cheap = case("a", dollars=1.0)._replace(doubts=Doubts(is_overloaded=True))
+    cheap, doubts = case("a", dollars=1.0), Doubts(is_overloaded=True)
+    cheap = cheap._replace(doubts=doubts, kept=cheap.kept._replace(doubts=doubts))
     cases = [cheap, case("b", dollars=2.0), case("c", dollars=3.0)]
     assert starred("cost_per_million_output_tokens_usd", "less", cases) == ["b"]
     assert sentence(cases).startswith("2 of 3 keep their limits at this rate: b, c. Overloaded")
@@ -261,13 +263,11 @@ def test_without_a_search_the_sentence_counts_who_keeps_the_limits():
     good = case("good")
     assert sentence([bad, good]).startswith("1 of 2 keep their limits at this rate: good.")
     assert sentence([good, good]).startswith("All keep their limits")
-    assert sentence(
-        [bad, bad._replace(name="worse", figures=bad.figures | {"good_request_fraction": 0.1})]
-    ) == (
+    assert sentence([bad, case("worse", keeps=False, good=0.1)]) == (
         "None keeps its limits at this rate; bad comes nearest, with 40.0 % good requests. "
         "--goodput finds the rates that they serve."
     )
-    assert sentence([good._replace(keeps=None), bad._replace(keeps=None)]) == ""
+    assert sentence([good._replace(kept=None), bad._replace(kept=None)]) == ""
 
 
 def test_what_failed_is_named_apart_and_not_counted():
