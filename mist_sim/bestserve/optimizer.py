@@ -31,7 +31,7 @@ from mist_sim.report.elements import duration
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
-from mist_sim.search.bracketing import Bracket, around, between
+from mist_sim.search.bracketing import Bracket, around, between, settable
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
 from mist_sim.search.verdicts.request_times import Target
@@ -307,7 +307,7 @@ def _checked(
     builts = []
     for entry in best:
         full = template.full(entry.strategy, ranking.longest_prompt)
-        changes = Rates(full, Built(full)).at(float(f"{entry.rate:.6g}"))
+        changes = Rates(full, Built(full)).at(settable(entry.rate))
         builts.append(Built(Scenario.from_dict(as_data(full), changes)))
     whole = replace(options, as_is=True, rates=None)
     found = search_goodputs(builts, whole, driver, keep_errors=True)

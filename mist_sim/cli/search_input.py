@@ -9,8 +9,8 @@ from mist_sim.errors import ScenarioError, brief
 from mist_sim.units import DURATION
 
 if TYPE_CHECKING:
+    from mist_sim.metrics.keeping import LimitOnShare
     from mist_sim.search.goodput import GoodputOptions
-    from mist_sim.search.verdicts.request_times import Percentile
 
 
 def goodput_options(**given: Any) -> GoodputOptions:
@@ -20,7 +20,7 @@ def goodput_options(**given: Any) -> GoodputOptions:
     return GoodputOptions(**{name: value for name, value in given.items() if value is not None})
 
 
-def percentiles_in(given: Sequence[str]) -> tuple[Percentile, ...]:
+def percentiles_in(given: Sequence[str]) -> tuple[LimitOnShare, ...]:
     """Return the percentiles of NAME=TIME. Raises ScenarioError for other texts."""
     from mist_sim.search.verdicts.request_times import percentiles_of
 

@@ -32,9 +32,10 @@ def has_no_rate(summaries: Sequence[Mapping[str, Any]]) -> bool:
 
 
 class LimitOnShare(NamedTuple):
-    """A limit, seconds, that a share of the requests has to keep; of all gaps, if of "itl".
+    """A limit that a share of the requests has to keep: half of them, a TTFT of 2 s.
 
-    metric: such as "ttft".
+    metric: of `latency.NAMES`; "itl" is of all gaps, not of requests. share: in (0, 1). limit:
+    seconds.
     """
 
     metric: str
@@ -50,6 +51,11 @@ class LimitOnShare(NamedTuple):
     def name(self) -> str:
         """The percentile, such as "p99_itl"."""
         return f"p{100 * self.share:g}_{self.metric}"
+
+    @property
+    def is_of_gaps(self) -> bool:
+        """Whether gaps keep it, not requests."""
+        return self.metric == "itl"
 
 
 class Doubts(NamedTuple):
@@ -175,7 +181,7 @@ def first_missed(
 def _value(limit: LimitOnShare, summary: Mapping[str, Any]) -> float:
     beside = summary.get("slo", {}).get(limit.figure)
     value = float(summary.get(limit.figure, inf) if beside is None else beside["value"])
-    return (0.0 if limit.metric == "itl" else inf) if isnan(value) else value
+    return (0.0 if limit.is_of_gaps else inf) if isnan(value) else value
 
 
 def doubts_of(limits: Sequence[LimitOnShare], summaries: Sequence[Mapping[str, Any]]) -> Doubts:
@@ -211,7 +217,7 @@ def is_sure(
     told = []
     for each in limits:
         figures = [
-            _value(each, summary) if each.metric == "itl" else float(summary.get(each.figure, nan))
+            _value(each, summary) if each.is_of_gaps else float(summary.get(each.figure, nan))
             for summary in summaries
         ]
         value = fmean(figures) / 1e3
@@ -234,7 +240,7 @@ def _too_many_failed(
     """Tell whether too many requests failed for the finished ones to make up for them."""
     ended = [fmean(float(each[name]) for each in summaries) for name in ("completed", "failed")]
     most = ended[0] / sum(ended) if sum(ended) else 0.0
-    return any(most < each.share for each in limits if each.metric != "itl")
+    return any(most < each.share for each in limits if not each.is_of_gaps)
 
 
 def sentence(cases: Sequence[Kept], *, where: str = "", otherwise: str = "") -> str:

@@ -116,4 +116,9 @@ def _bisect(tried: dict[float, bool], tolerance: float) -> Search:
 
 def rounded(rates: Iterable[float]) -> list[float]:
     """Return rates that people can set again, each once."""
-    return list(dict.fromkeys(float(f"{rate:.{_DIGITS}g}") for rate in rates))
+    return list(dict.fromkeys(map(settable, rates)))
+
+
+def settable(rate: float) -> float:
+    """Return a rate that people can set again."""
+    return float(f"{rate:.{_DIGITS}g}")

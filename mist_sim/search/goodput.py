@@ -17,6 +17,7 @@ from typing import Any, Unpack
 
 from mist_sim.errors import ScenarioError, in_words
 from mist_sim.metrics.expected_errors import expected_ranges
+from mist_sim.metrics.keeping import LimitOnShare
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
@@ -27,7 +28,7 @@ from mist_sim.search.goodput_result import Goodput, SeedGoodput
 from mist_sim.search.lone_requests import LoneRequests
 from mist_sim.search.race import COARSE, SHORT, Race, once_each
 from mist_sim.search.sure_search import Asked, SureSearch, seeming, until_sure
-from mist_sim.search.verdicts.request_times import Percentile, Target, target_of
+from mist_sim.search.verdicts.request_times import Target, target_of
 from mist_sim.search.verdicts.trials import Trial, told, trial_data
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, How, studying
@@ -65,7 +66,7 @@ class GoodputOptions:
     attainment: float | None = None
     relaxation: float = 0.0
     each: bool = False
-    percentiles: tuple[Percentile, ...] = ()
+    percentiles: tuple[LimitOnShare, ...] = ()
     rates: tuple[float, float] | None = None
     tolerance: float = 0.02
     most_requests: int | None = None

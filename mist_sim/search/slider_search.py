@@ -26,6 +26,7 @@ from mist_sim.output import json_text, write_text
 from mist_sim.report.presenters import SLIDERS
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
+from mist_sim.search.bracketing import settable
 from mist_sim.search.designs import Slidable
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.goodput_result import Goodput
@@ -272,7 +273,7 @@ class _Race:
         best, lowest = entries[-1].rate, _missed_below(entries[-1])
         for first in range(0, len(positions), _SIDE_BY_SIDE):
             some = list(positions[first : first + _SIDE_BY_SIDE])
-            rate = _six_digits(best * (1 + self.runs.options.tolerance)) if best == best else lowest
+            rate = settable(best * (1 + self.runs.options.tolerance)) if best == best else lowest
             if rate is not None:
                 tried = self._try_each(some, rate, nan if best != best else rate)
                 entries += [entry for entry in tried if isinstance(entry, Entry)]
@@ -334,7 +335,3 @@ def _missed_below(entry: Entry) -> float | None:
     """
     trials = entry.goodput.searches[0].trials if entry.goodput else ()
     return trials[0].rate if trials and trials[0].attained is False else None
-
-
-def _six_digits(rate: float) -> float:
-    return float(f"{rate:.6g}")

@@ -136,16 +136,22 @@ class StoppedError(ScenarioError):
 
 
 @dataclass(frozen=True)
-class _Here:
+class There:
     """Settings that a worker takes over from the process that started it.
 
-    folder: the working directory. variables: of the environment, as they were before workers were
-    started, for programs that a run starts.
+    folder: the working directory, if it exists there; a file that a scenario names must exist there
+    under the same path. variables: of the environment, as they were before workers were started,
+    for programs that a run starts.
     """
 
-    folder: Path
+    folder: str
     plugins: Plugins
     variables: Mapping[str, str | None]
+
+
+def there(variables: Mapping[str, str | None]) -> There:
+    """Return this process's settings for workers."""
+    return There(str(Path.cwd()), plugins_of_others(), variables)
 
 
 @dataclass(frozen=True)
@@ -161,7 +167,7 @@ class Workers:
     def stream(self, tasks: Iterable[Task]) -> Generator[Done, None, None]:
         """Run tasks in worker processes, which are killed if the generator is closed early."""
         with variables_for_workers() as variables:
-            here = _Here(Path.cwd(), plugins_of_others(), variables)
+            here = there(variables)
             with while_processes_start():  # more of them, where the last study had fewer
                 pool = _pool(self.num)
             has_ended = False
@@ -211,14 +217,14 @@ def _pool(num: int) -> ProcessPoolExecutor:
 
 
 def _stream(
-    pool: ProcessPoolExecutor, tasks: Iterator[Task], here: _Here, most: int
+    pool: ProcessPoolExecutor, tasks: Iterator[Task], here: There, most: int
 ) -> Iterator[Done]:
     """Keep the workers busy with a limited number of tasks, and yield finished ones."""
     running: dict[Future[str], Task] = {}
     while True:
         with while_processes_start():
             for task in islice(tasks, most - len(running)):
-                running[pool.submit(_run, task.run, task.arguments, here)] = task
+                running[pool.submit(do, task.run, task.arguments, here)] = task
         if not running:
             return
         for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -245,11 +251,12 @@ def plugins_of_others() -> Plugins:
     ]
 
 
-def _run(run: Callable[..., Any], arguments: tuple[Any, ...], there: _Here) -> str:
-    """Do a task where things are as `there`; return its answer."""
-    os.chdir(there.folder)
-    set_variables(there.variables)
-    for family, name, cls in there.plugins:
+def do(run: Callable[..., Any], arguments: tuple[Any, ...], taken: There) -> str:
+    """Do a task on a worker; return its answer."""
+    if Path(taken.folder).is_dir():
+        os.chdir(taken.folder)
+    set_variables(taken.variables)
+    for family, name, cls in taken.plugins:
         if name not in FAMILIES[family].registry:
             FAMILIES[family].registry.register(name)(cls)
     return answer(run, arguments)

@@ -10,11 +10,12 @@ from typer.testing import CliRunner
 
 from mist_sim import Scenario, ScenarioError, Slo
 from mist_sim.cli.app import app
+from mist_sim.metrics.keeping import LimitOnShare
 from mist_sim.metrics.stability import Stays
 from mist_sim.rng import Streams
 from mist_sim.search import GoodputOptions, SearchOptions, find_goodput, search_space
 from mist_sim.search.spaces import read_space
-from mist_sim.search.verdicts.request_times import Percentile, RequestTimes, Target, percentiles_of
+from mist_sim.search.verdicts.request_times import RequestTimes, Target, percentiles_of
 from mist_sim.search.verdicts.steady_state import OfClass, Seen, look
 from tests.effort import examples
 from tests.reference.scenarios import of_profile
@@ -50,7 +51,7 @@ def test_a_goodput_with_percentiles_is_the_least_of_those_of_each():
 @given(st.lists(st.floats(0.01, 10), min_size=1, max_size=60), st.integers(1, 99))
 def test_a_percentile_is_kept_where_its_share_of_the_requests_keeps_its_limit(times, percent):
     found = RequestTimes(np.array(times), np.zeros(len(times)), np.ones(len(times)))
-    target = Target(slo=Slo(ttft=100.0), percentiles=(Percentile("ttft", percent / 100, 1.0),))
+    target = Target(slo=Slo(ttft=100.0), percentiles=(LimitOnShare("ttft", percent / 100, 1.0),))
     kept = sum(time <= 1.0 for time in times)
     missed, number, share = target.misses(found)[1]
     is_kept = missed <= target.most_missed(number, share.asked)

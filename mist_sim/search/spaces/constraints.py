@@ -8,8 +8,9 @@ from math import inf, isnan
 from typing import Any
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.metrics.keeping import LimitOnShare
 from mist_sim.search.spaces.objectives import METRICS, OBJECTIVES, PERCENTILES
-from mist_sim.search.verdicts.request_times import Percentile, check_attainment, percentiles_of
+from mist_sim.search.verdicts.request_times import check_attainment, percentiles_of
 from mist_sim.units import DURATION
 
 BUDGETS = {"max_gpus": "num_gpus", "max_usd_per_hour": "usd_per_hour", "max_watts": "watts"}
@@ -33,7 +34,7 @@ class Constraints:
     budgets: Mapping[str, float]
     latencies: Mapping[str, float]
     attainment: float | None = None
-    at_goodput: tuple[Percentile, ...] = ()
+    at_goodput: tuple[LimitOnShare, ...] = ()
 
     def broken_before(self, known: Mapping[str, float]) -> dict[str, str]:
         """Return the budgets that are exceeded, each with the reason."""
@@ -91,7 +92,7 @@ def constraints_of(given: object) -> Constraints:
     return Constraints(budgets, latencies, share, _at_goodput(given))
 
 
-def _at_goodput(given: Mapping[str, Any]) -> tuple[Percentile, ...]:
+def _at_goodput(given: Mapping[str, Any]) -> tuple[LimitOnShare, ...]:
     if AT_GOODPUT not in given:
         return ()
     try:

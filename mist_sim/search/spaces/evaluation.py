@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import isnan, nan
 
 from mist_sim.metrics.latency import limit_title
+from mist_sim.search.bracketing import settable
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.spaces.configuration import Configuration
 from mist_sim.search.spaces.constraints import Constraints
@@ -22,7 +23,6 @@ from mist_sim.search.spaces.space_result import Rival, dominates, rate_to_beat
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.task import Failure
 
-_DIGITS = 6  # of a rate
 _UNKNOWN = "attains all rates that were tried, up to {:.4g} /s; send more requests to learn more"
 _UNDECIDED = Failure(
     "ScenarioError",
@@ -173,7 +173,7 @@ class Evaluation:
                 each.status, each.guess = "proved", each.bound
                 each.reason = f"serves at most {each.bound:.4g} /s, and needs {rate:.4g} /s"
             elif rate > 0:
-                tried.append((each, _rounded(rate * (1 + self.runs.options.tolerance))))
+                tried.append((each, settable(rate * (1 + self.runs.options.tolerance))))
             elif self._lowest_missed is not None and not self._rivals:
                 tried.append((each, self._lowest_missed))
             else:
@@ -248,7 +248,3 @@ class Evaluation:
             each.trial = trial
             found.append((each, trial))
         return found
-
-
-def _rounded(rate: float) -> float:
-    return float(f"{rate:.{_DIGITS}g}")

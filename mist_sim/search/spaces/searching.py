@@ -10,6 +10,7 @@ from typing import Any, Literal, Unpack, get_args
 
 from mist_sim.bounds import COPIES
 from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.metrics.keeping import LimitOnShare
 from mist_sim.metrics.tables import UnansweredError
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.goodput import GoodputOptions
@@ -19,7 +20,6 @@ from mist_sim.search.spaces.objectives import Objective
 from mist_sim.search.spaces.prepared import Preparation, Runs
 from mist_sim.search.spaces.space import Space
 from mist_sim.search.spaces.space_result import SpaceSearch, front
-from mist_sim.search.verdicts.request_times import Percentile
 from mist_sim.studies.decided_question import named_files
 from mist_sim.studies.driver import How, studying
 
@@ -67,7 +67,7 @@ class SearchOptions:
         self.goodput(None)
 
     def goodput(
-        self, attainment: float | None, percentiles: tuple[Percentile, ...] = ()
+        self, attainment: float | None, percentiles: tuple[LimitOnShare, ...] = ()
     ) -> GoodputOptions:
         """Return how rates are judged. Raises ScenarioError for values that make no search."""
         return GoodputOptions(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import starmap
 from math import ceil, isnan, nan
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -16,36 +15,14 @@ from mist_sim.errors import ScenarioError, brief
 from mist_sim.metrics import ColumnRecorder, Slo, latency
 from mist_sim.metrics.clients import gap_percentile
 from mist_sim.metrics.goodput import ClassLimits
-from mist_sim.metrics.keeping import LimitOnShare, good_share, over
+from mist_sim.metrics.keeping import LimitOnShare, good_share, limits_on_percentiles, over
 from mist_sim.metrics.latency import NAMES, percentile_of
 from mist_sim.metrics.requests import OTHERS, request_columns
 from mist_sim.search.verdicts.steady_state import least_requests, quantile
 from mist_sim.units import DURATION
 
 
-class Percentile(NamedTuple):
-    """A limit that a share of the requests keeps: for half of them, a TTFT of 2 s.
-
-    metric: of `latency.NAMES`; "itl" is of all gaps, not of requests. share: of them, in (0, 1).
-    limit: seconds.
-    """
-
-    metric: str
-    share: float
-    limit: float
-
-    @property
-    def name(self) -> str:
-        """The name in files, such as "p50_ttft"."""
-        return f"p{100 * self.share:g}_{self.metric}"
-
-    @property
-    def is_of_gaps(self) -> bool:
-        """Whether gaps keep it, not requests."""
-        return self.metric == "itl"
-
-
-def percentiles_of(given: object) -> tuple[Percentile, ...]:
+def percentiles_of(given: object) -> tuple[LimitOnShare, ...]:
     """Return the percentiles of a mapping, such as {p50_ttft: 2 s}, in its order.
 
     Raises ScenarioError for other names, and times that are not limits.
@@ -57,29 +34,20 @@ def percentiles_of(given: object) -> tuple[Percentile, ...]:
     return tuple(_percentile(str(name), value) for name, value in given.items())
 
 
-def limit_on(name: str, limit: float) -> Percentile:
-    """Return the limit (seconds) on a percentile, such as "p50_ttft".
-
-    Raises ScenarioError for another name.
-    """
+def _percentile(name: str, value: object) -> LimitOnShare:
     found = percentile_of(name)
     if found is None:
         raise ScenarioError(
             f"{brief(name)} is no percentile; percentiles are p1 to p99 of {', '.join(NAMES)}, "
             "such as p50_ttft"
         )
-    return Percentile(found[1], found[0] / 100, limit)
-
-
-def _percentile(name: str, value: object) -> Percentile:
-    limit_on(name, 0.0)
     try:
         limit = DURATION.parse(value)
     except ScenarioError as error:
         raise ScenarioError(f"{name}: {error}") from None
     if limit <= 0:
         raise ScenarioError(f"{name}: must be > 0 s, got {brief(value)}")
-    return limit_on(name, limit)
+    return LimitOnShare(found[1], found[0] / 100, limit)
 
 
 Array = NDArray[np.float64]
@@ -199,7 +167,7 @@ class Target:
     attainment: float = 0.9
     relaxation: float = 0.0
     each: bool = False
-    percentiles: tuple[Percentile, ...] = ()
+    percentiles: tuple[LimitOnShare, ...] = ()
 
     def __post_init__(self) -> None:
         check_attainment(self.attainment)
@@ -212,11 +180,10 @@ class Target:
     def shares(self) -> dict[str, Share]:
         """The required shares, by name of the class, of the limit (`each`), or percentile."""
         found = self._own_shares
-        for each in self.percentiles:
-            if each.is_of_gaps:
-                continue
-            limits = {each.metric: each.limit * (1 + self.relaxation)}
-            found[each.name] = Share(limits, each.share, on_top=each.metric)
+        for each in self.limits_on_percentiles:
+            if not each.is_of_gaps:
+                limits = {each.metric: each.limit}
+                found[each.name] = Share(limits, each.share, on_top=each.metric)
         return found
 
     @property
@@ -255,7 +222,7 @@ class Target:
     def limits_on_percentiles(self) -> list[LimitOnShare]:
         """The limits on top, with their relaxation."""
         slack = 1 + self.relaxation
-        return [LimitOnShare(p.metric, p.share, p.limit * slack) for p in self.percentiles]
+        return [each._replace(limit=each.limit * slack) for each in self.percentiles]
 
     @property
     def least_asked(self) -> float:
@@ -303,10 +270,6 @@ class Target:
             over(each, summaries) <= 1 for each in self.limits_on_percentiles
         )
 
-    def _most(self, each: Percentile) -> float:
-        """Return the limit of a percentile with its relaxation, in milliseconds."""
-        return 1e3 * each.limit * (1 + self.relaxation)
-
     def gaps_over(self, recorder: ColumnRecorder, warmup: float) -> tuple[float, str]:
         """Return the largest percentile of a run's gaps over its limit, and its name.
 
@@ -317,7 +280,8 @@ class Target:
         for each in self.percentiles:
             if each.is_of_gaps:
                 value = 1e3 * gap_percentile(recorder, warmup, 100 * each.share)
-                found.append((0.0 if isnan(value) else value / self._most(each), each.name))
+                most = 1e3 * each.limit * (1 + self.relaxation)
+                found.append((0.0 if isnan(value) else value / most, each.name))
         return max(found)
 
     def _is_attained(self, name: str, share: Share, summaries: Sequence[Mapping[str, Any]]) -> bool:
@@ -383,7 +347,7 @@ def target_of(
     relaxation: float = 0.0,
     *,
     each: bool = False,
-    percentiles: tuple[Percentile, ...] = (),
+    percentiles: tuple[LimitOnShare, ...] = (),
 ) -> Target:
     """Return the target of limits. attainment: None: from the limits, or 0.9.
 
@@ -395,7 +359,7 @@ def target_of(
         attainment=asked,
         relaxation=relaxation,
         each=each or (slo.each if attainment is not None else slo.asks_each),
-        percentiles=(*starmap(limit_on, slo.figures.items()), *percentiles),
+        percentiles=(*limits_on_percentiles(slo.figures), *percentiles),
     )
 
 

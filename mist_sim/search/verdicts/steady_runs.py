@@ -13,10 +13,10 @@ from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.core.visit import Failure, Visit
 from mist_sim.metrics import WatchedEnds
 from mist_sim.metrics.clients import timed_gaps
+from mist_sim.metrics.keeping import LimitOnShare
 from mist_sim.metrics.run_warnings import record_warnings
 from mist_sim.metrics.stability import Stays
 from mist_sim.search.verdicts.request_times import (
-    Percentile,
     RequestTimes,
     Share,
     Target,
@@ -144,7 +144,7 @@ class _Watching(WatchedEnds):
             [self._gaps(each) for each in self._target.percentiles if each.is_of_gaps],
         )
 
-    def _gaps(self, each: Percentile) -> SeenGaps:
+    def _gaps(self, each: LimitOnShare) -> SeenGaps:
         found = timed_gaps(self, self._warmup)
         limit = each.limit * (1 + self._target.relaxation)
         return SeenGaps(found.ends, found.gaps / limit, found.counts, each.share)

@@ -7,9 +7,9 @@ from itertools import islice
 from typing import Any
 
 from mist_sim.errors import ScenarioError
-from mist_sim.studies.clusters.remote_task import There, check_versions, do, there, versions
+from mist_sim.studies.clusters.remote_task import check_versions, versions
 from mist_sim.studies.task import Done, Task
-from mist_sim.studies.workers import StoppedError
+from mist_sim.studies.workers import StoppedError, There, do, there
 
 _PATIENCE = 10  # seconds after which a scheduler counts as unreachable
 _AHEAD = 2  # tasks per thread: the running one, and the next
@@ -87,7 +87,7 @@ class OnDask:
         self, distributed: Any, client: Any, tasks: Iterator[Task], futures: dict[Any, Task]
     ) -> Iterator[Done]:
         """Keep the workers busy, and yield finished tasks."""
-        taken = there()
+        taken = there({})
         most = _AHEAD * sum(client.nthreads().values())
         while True:
             for task in islice(tasks, most - len(futures)):

@@ -9,9 +9,9 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 from mist_sim.errors import ScenarioError
-from mist_sim.studies.clusters.remote_task import check_versions, do, there, versions
+from mist_sim.studies.clusters.remote_task import check_versions, versions
 from mist_sim.studies.task import Done, Task
-from mist_sim.studies.workers import StoppedError
+from mist_sim.studies.workers import StoppedError, do, there
 
 _AHEAD = 2  # tasks per core: the running one, and the next
 
@@ -68,7 +68,7 @@ class OnRay:
     def _done(self, ray: Any, tasks: Iterator[Task]) -> Iterator[Done]:
         """Keep the workers busy, and yield finished tasks."""
         remote = ray.remote(max_retries=0)(do)
-        taken = there()
+        taken = there({})
         most = _AHEAD * max(int(ray.cluster_resources().get("CPU", 1)), 1)
         running: dict[Any, Task] = {}
         while True:

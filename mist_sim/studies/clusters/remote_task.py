@@ -1,47 +1,14 @@
-"""Work on another machine: a worker's task, and a check that it computes the same."""
+"""A check that workers on other machines compute the same."""
 
 from __future__ import annotations
 
-import os
 import platform
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
 
 from mist_sim.errors import ScenarioError
-from mist_sim.scenario.plugins import FAMILIES
-from mist_sim.studies.task import answer
-from mist_sim.studies.workers import Plugins, plugins_of_others
 
 _PACKAGES = ("mist-sim", "numpy", "scipy")  # packages whose version may change a number
-
-
-@dataclass(frozen=True)
-class There:
-    """Settings for a worker: the working directory, if it exists there, and plugins.
-
-    A file named by a scenario must exist there under the same path.
-    """
-
-    folder: str
-    plugins: Plugins
-
-
-def there() -> There:
-    """Return this process's settings for workers."""
-    return There(str(Path.cwd()), plugins_of_others())
-
-
-def do(run: Callable[..., Any], arguments: tuple[Any, ...], taken: There) -> str:
-    """Do a task on a worker; return its answer."""
-    if Path(taken.folder).is_dir():
-        os.chdir(taken.folder)
-    for family, name, cls in taken.plugins:
-        if name not in FAMILIES[family].registry:
-            FAMILIES[family].registry.register(name)(cls)
-    return answer(run, arguments)
 
 
 def versions() -> dict[str, str]:
