@@ -143,6 +143,8 @@ def studying(
     Raises ScenarioError for fewer than one job, `resume` without a journal, and the journal of
     another study.
     """
+    if unknown := how.keys() - How.__annotations__.keys():
+        raise TypeError(f"unknown arguments: {', '.join(sorted(unknown))}; see How")
     jobs, journal, executor = how.get("jobs"), how.get("journal"), how.get("executor")
     resume = how.get("resume", False)
     if jobs is not None and jobs < 1:

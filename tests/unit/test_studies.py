@@ -128,6 +128,11 @@ def test_a_point_that_fails_is_a_row_and_the_others_go_on(tmp_path):
     assert json.loads((tmp_path / "out/study.json").read_text())["num_failed"] == 2
 
 
+def test_an_unknown_argument_is_refused():
+    with pytest.raises(TypeError, match="job"):
+        study(SCENARIO, job=2)
+
+
 def test_where_all_fail_the_first_error_is_raised():
     with pytest.raises(ScenarioError, match="all 2 points failed; model=x: .*'x'"):
         study(SCENARIO, vary={"model": ["x", "y"]})
