@@ -1,10 +1,4 @@
-"""Designs for a scenario's GPUs: together, apart, hybrid, attention and FFN apart.
-
-- `fleet`: the engines that change sides, and the unchanged parts.
-- `pure`, `hybrids`, `bundles`, `of_hybrid`: the designs, a file each.
-- `chunks`, `fabric`: values to try, and assumptions for values the scenario lacks.
-- `proposal`, `offered`: a design that may prove impossible; all designs together.
-"""
+"""Designs for a scenario's GPUs: together, apart, hybrid, attention and FFN apart."""
 
 from __future__ import annotations
 
@@ -950,7 +944,7 @@ def designs_of(scenario: Scenario) -> Designs:
     """Return the designs that the GPUs of a scenario allow; workload, limits and seed stay.
 
     From engines with or without roles prefill and decode: together, as they are and with other
-    chunks (`chunks.py`); every ratio of engines for prompts and for answers; some of TaiChi's
+    chunks (`chunks_to_try`); every ratio of engines for prompts and for answers; some of TaiChi's
     hybrids; bundles of attention and FFN workers in place of the engines for answers, where the
     model has experts; and engines of several GPUs that re-shard between prompts and answers.
     Engines keep their GPUs and, unless they re-shard, their layout. From a hybrid: aggregations

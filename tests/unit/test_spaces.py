@@ -13,6 +13,7 @@ from mist_sim import Scenario, ScenarioError
 from mist_sim.cli.app import app
 from mist_sim.rng import Streams
 from mist_sim.search.spaces import SearchOptions, Space, read_space, search_space
+from mist_sim.search.spaces.configuration import Configuration
 from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.objectives import OBJECTIVES, objectives_of
 from mist_sim.search.spaces.space import values_of
@@ -89,20 +90,21 @@ def test_the_order_in_which_configurations_are_tried_changes_no_winner():
 def test_a_front_is_what_nobody_is_ahead_of():
     objectives = objectives_of(["goodput", "num_gpus"])
     rng = Streams(0).generator("fronts")
-    figures = {
-        number: {"goodput": float(rng.integers(1, 9)), "num_gpus": float(rng.integers(1, 9))}
-        for number in range(40)
-    }
-    ends = front(figures, objectives)
-    for number, values in figures.items():
+    figures = [
+        {"goodput": float(rng.integers(1, 9)), "num_gpus": float(rng.integers(1, 9))}
+        for _ in range(40)
+    ]
+    several = [Configuration(k, str(k), {}, figures=each) for k, each in enumerate(figures)]
+    ends = front(several, objectives)
+    for each, values in zip(several, figures, strict=True):
         ahead = [
             other
-            for other in figures.values()
+            for other in figures
             if other["goodput"] >= values["goodput"]
             and other["num_gpus"] <= values["num_gpus"]
             and other != values
         ]
-        assert (number in ends) == (not ahead)
+        assert (each in ends) == (not ahead)
 
 
 def test_who_serves_the_rate_to_beat_is_dominated_by_no_rival():

@@ -260,7 +260,7 @@ def sweep_picture(summary: Mapping[str, Any]) -> Picture:
         return heat_map(cells, metric, labels, title)
     points = [point for point in summary["points"] if not isnan(point["mean"])]
     texts, means = ([p["values"][0] for p in points], [p["mean"] for p in points])
-    at = [_number(text) for text in texts]
+    at = [_number_and_unit(text)[0] for text in texts]
     if any(isnan(each) for each in at):
         shown = [metric_cell(metric, mean) for mean in means]
         bars = Bars(range(len(means)), means, texts=shown)
@@ -293,14 +293,6 @@ def heat_map(
     height = _ROW * len(down)
     panel = Panel(title, [Cells(values, texts)], second, first, height, rows=down, columns=across)
     return Picture([panel])
-
-
-def _number(text: str) -> float:
-    """Return a value as a position on a scale, without its unit; NaN if it is not a number."""
-    try:
-        return float(text.split(maxsplit=1)[0])
-    except (ValueError, IndexError):
-        return float("nan")
 
 
 Floats = NDArray[np.float64]

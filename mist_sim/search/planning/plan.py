@@ -13,6 +13,7 @@ from mist_sim.errors import ScenarioError, listed
 from mist_sim.metrics.expected_errors import WITHIN, expected_ranges
 from mist_sim.metrics.latency import limit_of, limit_title, metric_of
 from mist_sim.metrics.tables import UnansweredError
+from mist_sim.report.elements import duration
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.scenario.startable import told_to_start
@@ -246,7 +247,7 @@ def _row(each: Tried, hunt: Hunt) -> Row:
 
 def _title(question: Question, shop: Shop) -> str:
     limits = ", ".join(
-        f"{limit_title(name)} {_ms(limit)}"
+        f"{limit_title(name)} {duration(limit)}"
         for name, limit in question.target.slo.named_limits.items()
     )
     gpus = listed(dict.fromkeys(engine.gpu_name for engine in shop.engines))
@@ -255,10 +256,6 @@ def _title(question: Question, shop: Shop) -> str:
         f"{100 * question.target.attainment:g} % keep {limits}; from {gpus}; "
         f"at most {_budget(question.options)}"
     )
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds:g} s" if seconds >= 1 else f"{1e3 * seconds:g} ms"
 
 
 def _budget(options: PlanOptions) -> str:

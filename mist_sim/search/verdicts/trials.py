@@ -180,20 +180,8 @@ def try_rate(
     if most is not None and longer is not None:
         simulation.workload = longer
         seen, worst, warnings = run_until_known(simulation, target, most, rate, pause)
-        return Trial(
-            rate,
-            seed,
-            seen.attained,
-            seen.attainment,
-            is_whole=True,
-            num_requests=seen.num_requests,
-            is_steady=True,
-            margins=seen.margins,
-            reason=seen.reason,
-            needs=seen.needs,
-            worst_limit=worst,
-            warnings=warnings,
-        )
+        figures = vars(seen) | {"worst_limit": worst, "warnings": warnings}
+        return Trial(rate, seed, **figures, is_whole=True, is_steady=True)
     return _as_it_stands(simulation, target, num_requests, rate, seed)
 
 
