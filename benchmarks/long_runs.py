@@ -13,7 +13,7 @@ from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.binding import relaxed
 from mist_sim.search.goodput import GoodputOptions
-from mist_sim.search.verdicts.trials import WholeRun, run_workload
+from mist_sim.search.verdicts.trials import Trial, run_workload
 from mist_sim.studies.rates import Rates
 
 LONG, LONGER = 30_000, 120_000  # requests
@@ -34,9 +34,9 @@ class LongRuns:
 
     def attains(self, scenario: Scenario, rate: float) -> bool:
         """Tell whether a scenario attains a rate, requests per second."""
-        return self.run(scenario, rate).attained
+        return self.run(scenario, rate).attained is True
 
-    def run(self, scenario: Scenario, rate: float) -> WholeRun:
+    def run(self, scenario: Scenario, rate: float) -> Trial:
         """Run a scenario at a rate, requests per second; a hopeless run ends early."""
         changes = Rates(scenario).at(rate) | {
             "workload.lengths.num_requests": self.num_requests,
@@ -46,7 +46,7 @@ class LongRuns:
         made = Scenario.from_dict(as_data(scenario), changes)
         more = made if self.resource is None else relaxed(made, self.resource, MORE)
         target = OPTIONS.target(scenario)
-        return run_workload(build(more or made), target, self.num_requests, rate)
+        return run_workload(build(more or made), target, self.num_requests, rate, SEED)
 
     def goodput(self, scenario: Scenario, near: float, fine: float = FINE) -> tuple[float, float]:
         """Return a rate that is attained and one that is missed, and as near as `fine`."""

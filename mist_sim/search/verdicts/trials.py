@@ -182,10 +182,10 @@ def try_rate(
         seen, worst, warnings = run_until_known(simulation, target, most, rate, pause)
         figures = vars(seen) | {"worst_limit": worst, "warnings": warnings}
         return Trial(rate, seed, **figures, is_whole=True, is_steady=True)
-    return _as_it_stands(simulation, target, num_requests, rate, seed)
+    return run_workload(simulation, target, num_requests, rate, seed)
 
 
-def _as_it_stands(
+def run_workload(
     simulation: Simulation, target: Target, num_requests: int, rate: float, seed: int
 ) -> Trial:
     """Run until the end, or until the target is missed for certain; as `try_rate`."""
