@@ -83,11 +83,32 @@ def test_a_test_that_is_not_known_is_told(test):
     assert told.startswith("Assumed for if: TP")
 
 
-def test_an_argument_of_a_script_leaves_its_default():
-    text = (
-        'MODEL=qwen3-8b\nwhile [ $# -gt 0 ]; do\ncase $1 in\n--model) MODEL="$2" ;;\nesac\ndone\n'
-    )
-    assert from_vllm([f"{text}vllm serve $MODEL"]).keys["model"] == "qwen3-8b"
+ARGUMENTS = """MODEL=qwen3-8b
+TP=2
+while {test}; do
+  for each in a b; do echo $each; done
+  case $1 in
+    --model) MODEL="$2" ;;
+    --tp) TP="$2" ;;
+    --one) TP=1 ;;
+  esac
+done
+for i in 1 2; do
+  vllm serve $MODEL -tp $TP
+done
+"""
+
+
+@pytest.mark.parametrize("test", ["[[ $# -gt 0 ]]", "getopts m: name"])
+def test_arguments_of_a_script_leave_its_defaults(test):
+    found = from_vllm([ARGUMENTS.format(test=test)])
+    assert found.keys["model"] == "qwen3-8b"
+    assert found.keys["clients"] == [{"name": "llm", "count": 2, "tensor_parallel_size": 2}]
+    assert not found.assumptions
+
+
+def test_a_positional_value_leaves_a_default():
+    assert from_vllm(['MODEL=qwen3-8b\nMODEL="$1"\nvllm serve $MODEL']).keys["model"] == "qwen3-8b"
 
 
 def test_code_blocks_of_markdown_are_read_alone():

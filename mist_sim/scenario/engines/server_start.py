@@ -155,6 +155,7 @@ _CAME_IN: Mapping[str, int] = {
     "step3p7": 23,
     "glm5_next_text": 33,
     "muse_glimmer_text": 33,
+    "laguna": 21,
 }
 """Minor number of the first release that serves an architecture, of those that not all serve."""
 

@@ -50,7 +50,8 @@ class _Branches:
 
     first, before: the values at the beginning of the first branch, and of this one. holds: whether
     it is taken; None if the text does not say. is_if: no `case`. is_read: the words after its test
-    are. was_taken: whether one of the branches before it is.
+    are. was_taken: whether one of the branches before it is. loops: of a loop over the script's own
+    arguments, which are none here, the loops in it that are open; None for others.
     """
 
     first: Variables
@@ -60,6 +61,7 @@ class _Branches:
     is_read: bool = False
     was_taken: bool | None = False
     is_first: bool = True
+    loops: int | None = None
 
     def next(self, words: Sequence[str], variables: Variables) -> None:
         """Leave a branch for that of `elif` or `else`."""
@@ -98,6 +100,8 @@ def commands_in(
     for words in simple_commands(text, variables):
         _branch(words, branches, variables, set_there)
         if any(each.holds is False for each in branches):
+            if words[0] != "done" or not _ends(branches, variables):
+                _count_loops(words, branches)
             continue
         in_case = bool(branches) and not branches[-1].is_if
         if found and words[0].startswith("--") and not in_case:  # the backslash before it got lost
@@ -134,14 +138,18 @@ def _branch(
     are taken.
     """
     inner = branches[-1] if branches else None
-    if words[0] in ("if", "case"):
+    if words[0] == "while" and ("$#" in words or words[1:2] == ["getopts"]):
+        before = variables.kept()
+        branches.append(_Branches(before, before, False, True, is_read=True, loops=-1))
+    elif words[0] in ("if", "case"):
         is_if = words[0] == "if"
         test = _holds(words[1:]) if is_if else None
         branches.append(_Branches(variables.kept(), variables.kept(), test, is_if))
     elif inner is not None and words[0] in ("elif", "else"):
         inner.next(words, variables)
     elif inner is not None and words[0] in ("fi", "esac"):
-        if inner.holds is None or inner.was_taken is None:
+        is_read = all(each.holds is not False for each in branches[:-1])
+        if is_read and (inner.holds is None or inner.was_taken is None):
             old = inner.first.values
             set_there |= dict.fromkeys(
                 name for name, value in variables.values.items() if old.get(name) != value
@@ -152,6 +160,26 @@ def _branch(
         if words[0] != "then":  # the test has a second part
             inner.holds = None
         inner.is_read = True
+
+
+def _count_loops(words: Sequence[str], branches: Sequence[_Branches]) -> None:
+    """Note that a loop begins in one over the script's arguments, or that such a one begins."""
+    over = next((each for each in reversed(branches) if each.loops is not None), None)
+    if over is not None and over.loops is not None and words[0] in ("for", "while", "until"):
+        over.loops += 1
+
+
+def _ends(branches: list[_Branches], variables: Variables) -> bool:
+    """Leave a loop; return whether it is one over the script's arguments."""
+    over = next((each for each in reversed(branches) if each.loops is not None), None)
+    if over is None or over.loops is None:
+        return False
+    if over.loops:
+        over.loops -= 1
+        return False
+    over.leave(variables)
+    branches.remove(over)
+    return True
 
 
 _TESTS = {"[[": "]]", "[": "]"}
