@@ -821,7 +821,7 @@ class Pipeline(Lane):
         Returns whether there was any.
         """
         self.num_quiet = 0
-        waits = self.prefilling or self.paused or self.given_up
+        waits = bool(self.prefilling or self.paused or self.given_up)
         waits = waits or self.needs_longest or self.stops
         if waits or len(self.batches) != self.size or self.time >= until or self.may_admit():
             return False
