@@ -13,6 +13,7 @@ from mist_sim.scenario.loading import as_data
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.studies.built import Built
 from mist_sim.studies.rates import Rates
+from mist_sim.studies.subjects import one_run
 from mist_sim.studies.task import Key, Task
 
 _LONG_RUN = 3000  # requests, so that chance counts for little
@@ -50,7 +51,7 @@ def summary_at(data: dict[str, Any], seed: int, rate: float) -> dict[str, Any]:
 
 
 def _run(data: dict[str, Any], seed: int) -> Result:
-    return build(Scenario.from_dict(data, {"seed": seed, "replications": 1})).run()
+    return build(one_run(data, seed)).run()
 
 
 def _spending(result: Result, rate: float) -> dict[str, float]:

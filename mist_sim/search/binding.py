@@ -48,6 +48,7 @@ from mist_sim.search.verdicts.steady_state import inflation, log_ratios, quantil
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, How, studying
 from mist_sim.studies.rates import Rates
+from mist_sim.studies.subjects import one_run
 from mist_sim.studies.task import Key, Task
 
 _ROUNDING = 1e-9  # 1.1 x 10 seats are 11 in spite of rounding
@@ -237,7 +238,7 @@ def relaxed_run(
     requests that do not keep it, and `alone`, the quantile of that limit alone.
     Raises ScenarioError where the resource cannot be relaxed, and where no request counts.
     """
-    scenario = Scenario.from_dict(data, {**changes, "seed": seed, "replications": 1})
+    scenario = one_run(data, seed, changes)
     if resource is not None:
         found = relaxed(scenario, resource, by)
         if found is None:

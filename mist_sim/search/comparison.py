@@ -40,9 +40,7 @@ from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, How, studying
 from mist_sim.studies.rates import Rates
-from mist_sim.studies.replicating import run_with_seed
-from mist_sim.studies.seeds import seeds_from
-from mist_sim.studies.subjects import check_scenarios
+from mist_sim.studies.subjects import check_scenarios, tasks_of
 from mist_sim.studies.task import Failure, Key, Row, Task
 
 if TYPE_CHECKING:
@@ -407,10 +405,8 @@ def _run_once(cases: Mapping[str, _Case], driver: Driver) -> None:
     tasks: dict[str, list[Task]] = {}
     for name, case in cases.items():
         if case.works:
-            scenario = case.built.scenario
-            data = as_data(scenario)
-            seeds = seeds_from(scenario.seed, scenario.replications)
-            tasks[name] = [Task((name, seed), run_with_seed, (data, seed)) for seed in seeds]
+            each = tasks_of(case.built.scenario)
+            tasks[name] = [replace(task, key=(name, *task.key)) for task in each]
     every = [task for mine in tasks.values() for task in mine]
     rows: dict[Key, Row] = {}
     driver.so_far = lambda: in_words(len(every) - len(rows), "run") + " missing"

@@ -32,7 +32,7 @@ from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, How, studying
 from mist_sim.studies.rates import Rates, check_rates
 from mist_sim.studies.seeds import seeds_from
-from mist_sim.studies.subjects import check_scenarios
+from mist_sim.studies.subjects import check_scenarios, one_run
 from mist_sim.studies.task import Failure, Task
 
 if TYPE_CHECKING:
@@ -332,8 +332,7 @@ def times_data(
     """
     parts, told = [], []
     for seed in seeds:
-        one = {**changes, "seed": seed, "replications": 1}
-        simulation = build(Scenario.from_dict(data, one))
+        simulation = build(one_run(data, seed, changes))
         recorder = simulation.run().recorder
         parts.append(RequestTimes.of(recorder, simulation.warmup).latencies)
         told.append(tuple(record_warnings(recorder, simulation.warmup)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 from mist_sim.errors import ScenarioError, in_words
 from mist_sim.metrics.replications import Replications
@@ -11,8 +11,7 @@ from mist_sim.report.presenters import REPLICATIONS
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
 from mist_sim.studies.driver import How, studying
-from mist_sim.studies.seeds import seeds_from
-from mist_sim.studies.subjects import check_scenarios
+from mist_sim.studies.subjects import check_scenarios, tasks_of
 from mist_sim.studies.task import Key, Row, Task
 
 
@@ -30,29 +29,22 @@ def replicate(scenario: Scenario, **how: Unpack[How]) -> Replications:
     if scenario.replications < 2:
         raise ScenarioError(f"replications must be >= 2, got {scenario.replications}")
     build(scenario)  # errors in it show here, where the file's name is known
-    seeds = seeds_from(scenario.seed, scenario.replications)
-    data = as_data(scenario)
-    with studying("replications", {"scenario": data}, **how) as driver:
+    tasks = tasks_of(scenario)
+    with studying("replications", {"scenario": as_data(scenario)}, **how) as driver:
         done: dict[Key, Row] = {}
-        driver.partial = lambda: _of(scenario, seeds, done) if done else None
-        driver.so_far = lambda: in_words(len(seeds) - len(done), "replication") + " missing"
-        driver.run([Task((seed,), run_with_seed, (data, seed)) for seed in seeds], rows=done)
-    return _of(scenario, seeds, done)
+        driver.partial = lambda: _of(scenario, tasks, done) if done else None
+        driver.so_far = lambda: in_words(len(tasks) - len(done), "replication") + " missing"
+        driver.run(tasks, rows=done)
+    return _of(scenario, tasks, done)
 
 
-def _of(scenario: Scenario, seeds: Sequence[int], done: Mapping[Key, Row]) -> Replications:
+def _of(scenario: Scenario, tasks: Sequence[Task], done: Mapping[Key, Row]) -> Replications:
     """Return the replications that finished."""
-    summaries = {seed: done[seed,].value for seed in seeds if (seed,) in done}
+    known = [task.key for task in tasks if task.key in done]
     return Replications(
-        seeds=tuple(summaries),
-        summaries=tuple(summaries.values()),
+        seeds=tuple(int(seed) for (seed,) in known),
+        summaries=tuple(done[key].value for key in known),
         scenario=scenario.resolved(),
         title=scenario.headline,
         presenter=REPLICATIONS,
     )
-
-
-def run_with_seed(data: dict[str, Any], seed: int) -> Mapping[str, Any]:
-    """Run a scenario, given as plain mappings, once with a seed; return the summary."""
-    one = {"seed": seed, "replications": 1}
-    return build(Scenario.from_dict(data, one)).run().summary

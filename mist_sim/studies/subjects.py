@@ -43,7 +43,10 @@ def subject_at(subject: Subject, values: Mapping[str, Any], rate: float | None) 
 
 
 def tasks_of(
-    subject: Subject, values: Mapping[str, Any], seeds: Seeds, figures: Figures | None
+    subject: Subject,
+    values: Mapping[str, Any] | None = None,
+    seeds: Seeds = None,
+    figures: Figures | None = None,
 ) -> list[Task]:
     """Return the runs of a subject at a point, one a seed; keys are the seeds.
 
@@ -54,7 +57,7 @@ def tasks_of(
         data = as_data(subject)
         return [Task((seed,), run_scenario, (data, seed, figures)) for seed in mine]
     return [
-        Task((seed,), run_factory, (subject, dict(values), seed, figures))
+        Task((seed,), run_factory, (subject, dict(values or {}), seed, figures))
         for seed in _seeds(seeds, 0, 1)
     ]
 
@@ -101,8 +104,14 @@ def check_subject(subject: object, keys: Sequence[str], *, has_rates: bool = Fal
 
 def run_scenario(data: dict[str, Any], seed: int, figures: Figures | None) -> dict[str, Any]:
     """Run a scenario, given as plain mappings, once with a seed; return summary and figures."""
-    one = {"seed": seed, "replications": 1}
-    return _figures_of(build(Scenario.from_dict(data, one)).run(), figures)
+    return _figures_of(build(one_run(data, seed)).run(), figures)
+
+
+def one_run(
+    data: Mapping[str, Any], seed: int, changes: Mapping[str, Any] | None = None
+) -> Scenario:
+    """Return a scenario, given as plain mappings, with changes, for one run with a seed."""
+    return Scenario.from_dict(data, {**(changes or {}), "seed": seed, "replications": 1})
 
 
 def run_factory(

@@ -26,7 +26,7 @@ from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.rates import Rates
-from mist_sim.studies.replicating import run_with_seed
+from mist_sim.studies.subjects import run_scenario
 from mist_sim.studies.task import Failure, Key, Task
 
 _ROUNDING = 1e-9
@@ -153,7 +153,7 @@ class Runs:
         """Yield each with the summary of a run of it as it stands, as the runs finish."""
         by_key: dict[Key, Configuration] = {(*_key(each), "at rate"): each for each in several}
         tasks = [
-            Task(key, run_with_seed, (as_data(each.scenario), each.scenario.seed))
+            Task(key, run_scenario, (as_data(each.scenario), each.scenario.seed, None))
             for key, each in by_key.items()
         ]
         for row in self.driver.stream(tasks, keep_errors=True):

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
 from mist_sim.metrics import WatchedEnds
-from mist_sim.scenario import Scenario, build
+from mist_sim.scenario import build
 from mist_sim.search.verdicts.request_times import RequestTimes, Target
 from mist_sim.search.verdicts.steady_runs import lengthened
 from mist_sim.search.verdicts.steady_state import inflation, log_ratios, quantile
+from mist_sim.studies.subjects import one_run
 
 _BATCHES = 32
 _RAMP = 0.2  # of the requests, left out, as in `steady_state`
@@ -39,7 +40,7 @@ def batch_quantiles(
     """
     if target.has_parts:
         return None
-    simulation = build(Scenario.from_dict(data, {**changes, "seed": seed, "replications": 1}))
+    simulation = build(one_run(data, seed, changes))
     longer = lengthened(simulation, target, num)
     if longer is None or simulation.warmup:
         return None

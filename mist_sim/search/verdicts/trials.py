@@ -13,11 +13,12 @@ from mist_sim.core.result_warnings import ResultWarning, of_data
 from mist_sim.core.visit import Failure, Visit
 from mist_sim.metrics import WatchedEnds
 from mist_sim.metrics.run_warnings import record_warnings, run_warnings
-from mist_sim.scenario import Scenario, build
+from mist_sim.scenario import build
 from mist_sim.search.verdicts.request_times import RequestTimes, Target, none_counts
 from mist_sim.search.verdicts.steady_runs import lengthened, run_until_known
 from mist_sim.simulation import Simulation
 from mist_sim.simulation_rules import too_small_warnings
+from mist_sim.studies.subjects import one_run
 
 _LOOKS = 50  # at the misses, in a run
 
@@ -175,7 +176,7 @@ def try_rate(
     None: it stays as it stands. pause: as in `run_until_known`.
     Raises ScenarioError where no request counts.
     """
-    simulation = build(Scenario.from_dict(data, {**changes, "seed": seed, "replications": 1}))
+    simulation = build(one_run(data, seed, changes))
     longer = None if most is None else lengthened(simulation, target, most)
     if most is not None and longer is not None:
         simulation.workload = longer
