@@ -119,7 +119,7 @@ class Case:
     @classmethod
     def without_scenario(cls, name: str, error: ScenarioError) -> Self:
         """Return a case without figures, since its settings make no scenario."""
-        return cls(name, "", None, (), None, Failure.of(error))
+        return cls(name, "", None, (), None, Failure.of(error).plain)
 
     @property
     def figures(self) -> dict[str, float]:

@@ -395,7 +395,8 @@ class _Case:
         target = target_of(slo, attainment) if slo.is_set else None
         names = self.built.gpu_names if self.summaries else frozenset[str]()
         price = self.built.gpu_price if self.summaries else nan
-        told = self.failure, self.at_goodput, rate, target, limits, names, price, self.beside
+        failure = self.failure and self.failure.plain
+        told = failure, self.at_goodput, rate, target, limits, names, price, self.beside
         form = form_of(self.built.scenario)
         return Case(name, title, gpus, self.summaries, self.goodput, *told, form=form)
 

@@ -11,7 +11,7 @@ rate.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -230,7 +230,8 @@ def search_sliders(
     failures = [entry.failure for entry in entries if entry.failure]
     if failures and len(failures) == len(entries):
         raise failures[0].exception
-    return SliderSearch(tuple(entries), scenario.headline)
+    known = [replace(each, failure=each.failure and each.failure.plain) for each in entries]
+    return SliderSearch(tuple(known), scenario.headline)
 
 
 def _so_far(entries: Sequence[Entry], race: _Race) -> str:

@@ -69,7 +69,11 @@ class PointRuns:
         return cls(
             point,
             tuple(
-                Run(int(row.key[-1]) if len(row.key) > 1 else None, row.result, row.failure)
+                Run(
+                    int(row.key[-1]) if len(row.key) > 1 else None,
+                    row.result,
+                    row.failure and row.failure.plain,
+                )
                 for row in rows
             ),
             slo,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, Self
 
 from mist_sim.errors import MistError, ScenarioError
@@ -45,6 +45,11 @@ class Failure:
 
     def __str__(self) -> str:
         return self.message if self.is_told else f"{self.kind}: {self.message}"
+
+    @property
+    def plain(self) -> Self:
+        """It without the error, which would keep alive all that its run had."""
+        return replace(self, error=None)
 
     @property
     def exception(self) -> Exception:

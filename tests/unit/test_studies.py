@@ -126,6 +126,7 @@ def test_a_point_that_fails_is_a_row_and_the_others_go_on(tmp_path):
     assert str(found.warnings[0]).startswith("failed: ")
     found.save(tmp_path / "out")
     assert json.loads((tmp_path / "out/study.json").read_text())["num_failed"] == 2
+    assert not any(each.error for p in found.points for each in p.failures), "nor what it held"
 
 
 def test_an_unknown_argument_is_refused():

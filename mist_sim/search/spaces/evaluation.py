@@ -115,7 +115,7 @@ class Evaluation:
         self._rivals.append(Rival(each.goodput.rate if each.goodput else 0.0, each.known))
 
     def _fail(self, each: Configuration, failure: Failure) -> None:
-        each.status, each.failure = "failed", failure
+        each.status, each.failure = "failed", failure.plain
         each.reason = str(failure).splitlines()[0]
 
     def _exclude(self, each: Configuration, broken: dict[str, str]) -> None:

@@ -73,7 +73,7 @@ class Preparation:
             if self._judged:
                 self._prove(found, built)
         except ScenarioError as error:
-            found.failure = Failure.of(error)
+            found.failure = Failure.of(error).plain
 
     def _known(self, built: Built) -> dict[str, float]:
         machines = [client.traits.machine for client in built.simulation.clients]

@@ -183,7 +183,7 @@ class Space:
                 return [Configuration(first, name, values, scenario)]
             fleet = Fleet(scenario)
         except ScenarioError as error:
-            return [Configuration(first, name, values, failure=Failure.of(error))]
+            return [Configuration(first, name, values, failure=Failure.of(error).plain)]
         found: list[Configuration] = []
         for kind in self.designs:
             proposals = _proposals(kind, fleet)
@@ -195,7 +195,7 @@ class Space:
                     made: Scenario | None = proposal.make()
                     failure = None
                 except ScenarioError as error:
-                    made, failure = None, Failure.of(error)
+                    made, failure = None, Failure.of(error).plain
                 place = round(position / len(proposals), 3)
                 found.append(Configuration(number, label, own, made, kind, place, failure))
         return found
