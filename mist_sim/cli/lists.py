@@ -1,9 +1,14 @@
-"""Options that are lists: words, or whole numbers, with commas between them."""
+"""Names of options, and options that are lists of words or numbers with commas between them."""
 
 from __future__ import annotations
 
 from mist_sim.bounds import COPIES
 from mist_sim.errors import ScenarioError, brief
+
+
+def option_of(name: str) -> str:
+    """Return the option that sets a parameter, such as --max-gpus."""
+    return f"--{name.replace('_', '-')}"
 
 
 def words(text: str, option: str) -> tuple[str, ...]:

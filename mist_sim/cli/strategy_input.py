@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.cli.lists import whole_numbers
+from mist_sim.cli.lists import option_of, whole_numbers
 from mist_sim.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Given:
         """
         for name in ("input_len", "output_len", "requests"):
             if (value := getattr(self, name)) is not None and value < 1:
-                raise ScenarioError(f"{_option(name)} must be >= 1, got {value}")
+                raise ScenarioError(f"{option_of(name)} must be >= 1, got {value}")
         if self.output_len == 1:
             raise ScenarioError(
                 "--output-len must be >= 2 tokens, got 1: the first token is the prefill's, and "
@@ -54,7 +54,7 @@ class Given:
 
     def _base(self) -> dict[str, Any]:
         needed = ("model", "gpu", "input_len", "output_len")
-        missing = [_option(name) for name in needed if getattr(self, name) is None]
+        missing = [option_of(name) for name in needed if getattr(self, name) is None]
         if self.ttft_ms is None and self.tpot_ms is None:
             missing.append("--ttft-ms or --tpot-ms")
         if missing:
@@ -71,10 +71,6 @@ class Given:
             "clients": [{"name": "instance"}],
             "slo": {},
         }
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _limit(ms: float | None) -> str | None:

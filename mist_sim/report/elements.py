@@ -37,6 +37,12 @@ def percent(share: float, digits: int = 0) -> str:
     return f"{share * 100:.{digits}f} %"
 
 
+def good_share(run: Mapping[str, Any]) -> str:
+    """Return the share of good requests; of a run that was ended early, at most how many."""
+    share = percent(run["attainment"], 1)
+    return share if run["is_whole"] or share == "-" else f"≤ {share}"
+
+
 def count(value: int) -> str:
     """Return a whole number."""
     return f"{value:,}"

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.metrics.latency import limit_title, percentile_of
-from mist_sim.report.elements import columns, count, duration, number, pairs, percent, section
+from mist_sim.report.elements import columns, count, duration, good_share, number, pairs, section
 from mist_sim.report.run import expected_of_each
 
 _MILLION = 1e6
@@ -100,7 +100,7 @@ def _trials(summary: Mapping[str, Any]) -> RenderableType:
         [
             *([str(seed["seed"])] if len(seeds) > 1 else []),
             _rate(trial["rate"]),
-            ("" if trial["is_whole"] else "≤ ") + percent(trial["attainment"], 1),
+            good_share(trial),
             {True: "attained", False: "missed", None: "undecided"}[trial["attained"]]
             + _remark(trial),
             count(trial["num_requests"]),

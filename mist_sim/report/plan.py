@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import isnan
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mist_sim.report.elements import listed, number, percent, section
+from mist_sim.report.elements import good_share, listed, number, section
 from mist_sim.report.goodput import ENDED_EARLY
 from mist_sim.report.run import expected_of_each
 
@@ -58,7 +57,7 @@ def _tried(summary: Mapping[str, Any]) -> RenderableType:
         [
             f"{row['name']}{' <' if row['name'] == summary['name'] else ''}",
             number(row["usd_per_hour"]),
-            _good(row),
+            good_share(row),
             row["verdict"] + ("" if row["is_whole"] else ", ended early"),
         ]
         for row in _nearest(summary)
@@ -77,13 +76,6 @@ def _nearest(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     others.sort(key=lambda row: (row["verdict"] != "attained", -row["attainment"]))
     shown = [*best, *others][:_MOST_ROWS]
     return sorted(shown, key=lambda row: (row["usd_per_hour"], row["name"]))
-
-
-def _good(row: Mapping[str, Any]) -> str:
-    """Return the share of good requests; a run that was ended early shows at most how many."""
-    if isnan(row["attainment"]):
-        return "-"
-    return ("" if row["is_whole"] else "≤ ") + percent(row["attainment"], 1)
 
 
 def _left_out(summary: Mapping[str, Any]) -> Iterator[RenderableType]:

@@ -12,11 +12,11 @@ from rich.text import Text
 from mist_sim.report.elements import (
     columns,
     count,
+    good_share,
     in_ms,
     listed,
     number,
     pairs,
-    percent,
     section,
     with_warnings,
 )
@@ -189,7 +189,7 @@ def _trials(trials: Sequence[Mapping[str, Any]]) -> RenderableType:
     rows = [
         [
             f"{trial['rate']:.4g}",
-            ("" if trial["is_whole"] else "≤ ") + percent(trial["attainment"], 1),
+            good_share(trial),
             trial["verdict"],
             count(trial["num_requests"]),
             trial["worst_limit"],

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
+from mist_sim.cli.lists import option_of
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError
@@ -42,9 +43,7 @@ class HardwareOptions:
     @property
     def said(self) -> list[str]:
         """The options that are given."""
-        return [
-            f"--{name.replace('_', '-')}" for name, value in vars(self).items() if value is not None
-        ]
+        return [option_of(name) for name, value in vars(self).items() if value is not None]
 
     def derive(self) -> AfdCoefficients:
         """Return the coefficients of a step of all layers, in seconds.
@@ -113,7 +112,7 @@ class HardwareOptions:
         text: str | None = getattr(self, name)
         if text is None:
             return None
-        return quantity(text, DURATION, f"--{name.replace('_', '-')}")
+        return quantity(text, DURATION, option_of(name))
 
     def kv_tokens(self, memory: str) -> int:
         """Return the KV entries that fit in a memory, in tokens. Raises ScenarioError for none."""

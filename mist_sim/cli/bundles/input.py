@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mist_sim.bounds import NUMBER
 from mist_sim.cli.bundles.hardware import HardwareOptions, quantity
+from mist_sim.cli.lists import option_of
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.hardware.afd import PRESETS, AfdCoefficients, chosen_coefficients, named_coefficients
 from mist_sim.inputs import is_there
@@ -57,16 +58,12 @@ def read_coefficients(
                     f"{name} must not be given with {hardware.said[0]}, which derives "
                     "coefficients in seconds"
                 )
-        return chosen_coefficients(hardware.derive(), given, _option), "s"
+        return chosen_coefficients(hardware.derive(), given, option_of), "s"
     base = _named_or_fitted(source) if source is not None else None
-    found = chosen_coefficients(base, given, _option)
+    found = chosen_coefficients(base, given, option_of)
     if cycle is None:
         return found, "cycles"
     return found.times(_seconds_of(cycle)), "s"
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _named_or_fitted(source: str) -> AfdCoefficients:

@@ -10,6 +10,7 @@ import typer
 from mist_sim.cli.options import AsIs, Cluster, GoodputTolerance, Jobs, MostRequests, executor_of
 from mist_sim.cli.scenario_input import AllowPrograms, Settings
 from mist_sim.cli.session import Session, saves
+from mist_sim.cli.settings import overrides_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,7 +87,7 @@ def search(
         most_requests=most_requests,
         as_is=as_is,
     )
-    read = read_space(space, _overrides(settings), allow_programs=allow_programs)
+    read = read_space(space, overrides_of(settings), allow_programs=allow_programs)
     of_goodput = {
         "--thorough": thorough,
         "--tolerance": tolerance is not None,
@@ -104,12 +105,6 @@ def search(
         _show(found.row(explain), as_json=session.as_json)
     if len(found.objectives) > 1:
         session.note_undrawn("front.png")
-
-
-def _overrides(settings: list[str]) -> dict[str, Any]:
-    from mist_sim.cli.settings import overrides_of
-
-    return overrides_of(settings)
 
 
 def _check_alone(context: typer.Context) -> None:

@@ -18,6 +18,7 @@ from mist_sim.cli.options import (
 )
 from mist_sim.cli.scenario_input import AllowPrograms, Settings, load, presets
 from mist_sim.cli.session import Session, saves
+from mist_sim.cli.settings import overrides_of
 
 
 @saves()
@@ -75,7 +76,7 @@ def sweep(
         raise ScenarioError("--metric has no effect with --goodput; leave one out")
     if metric is not None:
         check_number("--metric", metric)
-    overrides = _overrides(settings) | ({} if seed is None else {"seed": seed})
+    overrides = overrides_of(settings) | ({} if seed is None else {"seed": seed})
     loaded = load(scenario, overrides, allow_programs=allow_programs)
     vary = axes_of(axes, overrides)
     executor = executor_of(cluster, jobs)
@@ -105,9 +106,3 @@ def sweep(
             prod(map(len, vary.values())) * loaded.replications,
         )
     session.note_undrawn("sweep.png")
-
-
-def _overrides(settings: list[str]) -> dict[str, object]:
-    from mist_sim.cli.settings import overrides_of
-
-    return overrides_of(settings)
