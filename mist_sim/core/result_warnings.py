@@ -37,13 +37,15 @@ class ResultWarning:
 
     text: whole sentences. detail: a sentence with figures of this point alone; text is then what
     all points of this kind have in common. of: the points, scenarios or candidates that it is of;
-    empty: the whole result.
+    empty: the whole result. brief: what stands above the tables of one that leads, whose whole is
+    below them then; empty: its whole is above.
     """
 
     kind: WarningKind
     text: str
     detail: str = ""
     of: tuple[str, ...] = ()
+    brief: str = ""
 
     def __str__(self) -> str:
         return f"{self.text} {self.detail}".rstrip()
@@ -60,6 +62,7 @@ class ResultWarning:
         return found | {
             **({"detail": self.detail} if self.detail else {}),
             **({"of": list(self.of)} if self.of else {}),
+            **({"brief": self.brief} if self.brief else {}),
         }
 
 
@@ -171,7 +174,11 @@ def _read(data: Mapping[str, Any]) -> ResultWarning:
     text = str(data["text"])
     kind = KINDS.get(str(data["kind"])) or WarningKind(str(data["kind"]), "of a later version")
     return ResultWarning(
-        kind, text.removesuffix(detail).rstrip(), detail, tuple(map(str, data.get("of", ())))
+        kind,
+        text.removesuffix(detail).rstrip(),
+        detail,
+        tuple(map(str, data.get("of", ()))),
+        str(data.get("brief", "")),
     )
 
 

@@ -295,4 +295,5 @@ def _host_warnings(worth: Mapping[str, Mapping[str, Any]]) -> Iterator[ResultWar
             "it with clients.N.host.",
             f"In a step of {found['num_tokens']:,} tokens they spend {here:,.4g} ms on one "
             f"another; on {found['other_host']} it would be {there:,.4g} ms.",
+            brief=f"Host of the GPUs assumed: {found['host']}.",
         )

@@ -61,7 +61,7 @@ def run_warnings(
 
 def distance_warnings(expected: Mapping[str, Any]) -> Iterator[ResultWarning]:
     """Yield how far clients are from all measured runs, if far. expected: as in the summary."""
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str, str], list[str]] = {}
     for client, bars in expected.items():
         # the metric that is farther speaks for both
         far: Mapping[str, Any] = max(
@@ -69,16 +69,20 @@ def distance_warnings(expected: Mapping[str, Any]) -> Iterator[ResultWarning]:
         )
         if line := distance_line(far):
             found.setdefault(line, []).append(client)
-    for (text, detail), clients in found.items():
+    for (text, detail, brief), clients in found.items():
         names = tuple(clients) if len(clients) < len(expected) else ()
-        yield ResultWarning(kinds.DISTANCE, text, detail, names)
+        yield ResultWarning(kinds.DISTANCE, text, detail, names, brief)
 
 
-def distance_line(bar: Mapping[str, Any] | None) -> tuple[str, str] | None:
-    """Return how far a client is from all measured runs, and from which; None if it is near."""
+def distance_line(bar: Mapping[str, Any] | None) -> tuple[str, str, str] | None:
+    """Return how far a client is from all measured runs, from which, and both in brief.
+
+    None if it is near.
+    """
     if bar is None or (bar and bar["low"] is None):
         why = str(bar["like"]).removeprefix("not known: ") if bar else NOTHING_LIKE_IT
-        return f"No error bar: {why}. How far off these figures are is not known.", ""
+        brief = f"No error bar: {why}."
+        return f"{brief} How far off these figures are is not known.", "", brief
     if len(bar.get("other", ())) < FAR:
         return None
     missing = "like this" if bar.get("knows_kernel", True) else "of this kernel on this GPU"
@@ -86,6 +90,7 @@ def distance_line(bar: Mapping[str, Any] | None) -> tuple[str, str] | None:
     return (
         f"No measurement {missing}: error bars are as wide as errors of runs as far away.",
         f"Here {bar['here']}; the nearest is {bar['like']} ({other}).",
+        f"No measurement {missing}; other: {', '.join(bar['other'])}.",
     )
 
 

@@ -413,23 +413,36 @@ _MOST_OF_A_KIND = 8  # lines about single points; files and JSON have all
 def with_warnings(summary: Mapping[str, Any], body: RenderableType) -> RenderableType:
     """Return the tables of findings with their warnings. summary: `Findings.summary`."""
     found = of_data(summary)
-    above = [Text(f"{line}\n") for line in _lines(found, leads=True)]
-    below = list(_lines(found, leads=False))
+    briefs = "\n".join(_briefs(found))
+    whole = [each for each in found if each.kind.leads and not each.brief]
+    below = list(_lines([each for each in found if each not in whole]))
+    above = [Text(f"{line}\n") for line in [*([briefs] if briefs else []), *_lines(whole)]]
     title = [Text("Warnings", style="bold yellow")] if below else []
     return Group(*above, body, *title, *(Padding(Text(line), (0, 0, 0, 2)) for line in below))
 
 
 def warning_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return the warnings of findings as paragraphs, those that lead first."""
-    found = of_data(summary)
-    return [*_lines(found, leads=True), *_lines(found, leads=False)]
+    return list(_lines(sorted(of_data(summary), key=lambda each: not each.kind.leads)))
 
 
-def _lines(warnings: Sequence[ResultWarning], *, leads: bool) -> Iterator[str]:
-    """Yield the lines of those that lead, or of the others; each kind has one at least."""
+def _briefs(warnings: Sequence[ResultWarning]) -> Iterator[str]:
+    """Yield what stands above the tables in brief, a line each."""
+    found: dict[str, dict[str, None]] = {}
+    for each in warnings:
+        if each.kind.leads and each.brief:
+            found.setdefault(each.brief, {}).update(dict.fromkeys(each.of))
+    for brief, names in [*found.items()][:_MOST_OF_A_KIND]:
+        yield _of([*names], brief)
+    if (left := len(found) - _MOST_OF_A_KIND) > 0:
+        yield f"... and {left} more like it, below and in files"
+
+
+def _lines(warnings: Sequence[ResultWarning]) -> Iterator[str]:
+    """Yield the lines of warnings; each kind has one at least."""
     kinds: dict[WarningKind, list[str]] = {}
     whole: dict[WarningKind, list[str]] = {}
-    for text, several in _alike([each for each in warnings if each.kind.leads is leads]):
+    for text, several in _alike(warnings):
         first = several[0]
         lines = kinds if any(each.of for each in several) else whole
         lines.setdefault(first.kind, []).append(_paragraph(text, several))

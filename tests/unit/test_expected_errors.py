@@ -251,9 +251,11 @@ def test_a_gap_may_be_off_as_steps_of_prompts_or_of_decodes():
 
 def test_what_is_far_says_so_before_all_else(capsys):
     out = printed(run(llm_client("a", **DENSE | {"gpu": "l40s"})), capsys)
-    first = " ".join(out.split("Workload")[0].split())
-    assert "No measurement of this kernel on this GPU" in first
-    assert "Here llama-3.1-8b, dense bf16, l40s, vLLM 0.33; the nearest is" in first
+    first, _, rest = out.partition("Workload")
+    brief = "No measurement of this kernel on this GPU; other: GPU, kernel, release, load."
+    assert brief in " ".join(first.split())
+    below = " ".join(rest.partition("Warnings")[2].split())
+    assert "Here llama-3.1-8b, dense bf16, l40s, vLLM 0.33; the nearest is" in below
 
 
 def test_a_kernel_measured_on_this_gpu_is_not_said_to_be_unknown(capsys):
