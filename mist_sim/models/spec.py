@@ -21,6 +21,8 @@ from mist_sim.models.quantization import (
 )
 from mist_sim.models.sizes import ModelSizes
 
+_WORDS = 64  # vLLM: DEFAULT_VOCAB_PADDING_SIZE (`vocab_parallel_embedding.py`)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec(ModelSizes):
@@ -190,9 +192,9 @@ class ModelSpec(ModelSizes):
     ) -> None:
         """Raise ScenarioError if the model cannot be split over that many ranks.
 
-        vLLM's rule: the number of ranks divides the attention heads and the inner sizes of MLP and
-        experts (unless whole experts are spread), and divides the KV heads or is a multiple of
-        them.
+        vLLM's rule: the number of ranks divides the attention heads, the inner sizes of MLP and
+        experts (unless whole experts are spread) and the vocabulary, rounded up to whole 64 words
+        (`VocabParallelEmbedding`), and divides the KV heads or is a multiple of them.
         """
         whole = expert_parallel_size > 1
         problem = self._tensor_parallel_problem(tensor_parallel_size, whole)
@@ -212,6 +214,8 @@ class ModelSpec(ModelSizes):
             return f"divide the expert size {self.moe.intermediate_size}"
         if self.moe and self.moe.shared_intermediate_size % ranks:
             return f"divide the shared experts' size {self.moe.shared_intermediate_size}"
+        if -(-self.vocab_size // _WORDS) * _WORDS % ranks:
+            return f"divide the vocabulary of {self.vocab_size:,} words"
         return ""
 
     def _mixer_problem(self, ranks: int) -> str:

@@ -432,8 +432,8 @@ def _briefs(warnings: Sequence[ResultWarning]) -> Iterator[str]:
     for each in warnings:
         if each.kind.leads and each.brief:
             found.setdefault(each.brief, {}).update(dict.fromkeys(each.of))
-    for brief, names in [*found.items()][:_MOST_OF_A_KIND]:
-        yield _of([*names], brief)
+    for text, names in [*found.items()][:_MOST_OF_A_KIND]:
+        yield _of([*names], text)
     if (left := len(found) - _MOST_OF_A_KIND) > 0:
         yield f"... and {left} more like it, below and in files"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -274,6 +275,14 @@ def test_impossible_tensor_parallel_sizes(name, ranks, problem):
     ):
         with pytest.raises(ScenarioError, match=problem):
             call(ranks)
+
+
+def test_ranks_divide_the_vocabulary_in_whole_64_words():
+    """As vLLM: "AssertionError: 129280 is not divisible by 3"."""
+    model = replace(load_model("deepseek-v3"), num_attention_heads=96, vocab_size=129_217)
+    assert model.weight_bytes_per_rank(4, 4)
+    with pytest.raises(ScenarioError, match="divide the vocabulary of 129,217 words of .*got 3"):
+        model.check_tensor_parallel(3, 3)
 
 
 def test_mlp_must_split_too():
