@@ -105,6 +105,9 @@ ACROSS_NODES = _kind(
 )
 ASSUMED = _kind("assumed", "an option without a text of its own has an assumed value")
 COMMAND_LINE = _kind("command line", "a flag of vLLM whose effect or meaning is assumed")
+SHARED_LOAD = _kind(
+    "shared load", "several replicas serve what one may have served when measured", leads=True
+)
 NOTHING_FINISHED = _kind("nothing finished", "no request finished, so there are no latencies")
 TOO_SMALL = _kind("too small", "a model or requests have no room in GPU memory", leads=True)
 UNSTABLE = _kind("unstable", "more work arrives than the clients can do")

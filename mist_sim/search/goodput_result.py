@@ -67,8 +67,9 @@ class SeedGoodput:
         """The interval of the rate, requests per second; 0 and infinity if unbounded.
 
         For a workload as it stands: the attained and the missed rate. In steady state: where the 95
-        % intervals of the times leave their limits, interpolated between the rates tried. An
-        undecided run says less than a longer undecided one.
+        % intervals of the times leave their limits, interpolated between the rates tried, but not
+        beyond a rate that is surely attained or missed. An undecided run says less than a longer
+        undecided one.
         """
         low, high = self.bracket.low or 0.0, self.bracket.high or inf
         steady = [trial for trial in self.trials if trial.margins is not None]
@@ -83,7 +84,9 @@ class SeedGoodput:
             return low, high
         kept = [(trial.rate, _near(trial.margins[1])) for trial in steady if trial.margins]
         missed = [(trial.rate, -_near(trial.margins[0])) for trial in steady if trial.margins]
-        return min(_last(kept), low), max(_last(missed[::-1]), high)
+        ends = min(_last(kept), low), max(_last(missed[::-1]), high)
+        surely = min((each.rate for each in steady if each.attained is False), default=inf)
+        return max(ends[0], min(self.sure, low)), min(ends[1], max(surely, high))
 
     @property
     def sure(self) -> float:
@@ -456,7 +459,8 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:
             "is not known. Try higher rates, or send more requests: so few may be served in time "
             "however close together they come.",
         )
-    if _open_trials(search):
+    nothing_kept = search.status != "undecided" and bracket.low is None
+    if _open_trials(search) and not (nothing_kept and trials[0].attained is None):
         yield ResultWarning(kinds.UNDECIDED, where + _undecided(search))
     if search.status == "undecided":
         rates = _rates(search.untold)
@@ -464,13 +468,15 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:
             kinds.UNDECIDED,
             f"{where}the goodput is not known, since runs at {rates} /s tell nothing.",
         )
-    elif bracket.low is None:
-        share = trials[0].attainment
+    elif nothing_kept:
+        share, is_open = trials[0].attainment, trials[0].attained is None
         yield ResultWarning(
             kinds.ALL_MISSED,
             f"{where}missed at the lowest rate tried, {trials[0].rate:g} /s, where "
             f"{'' if trials[0].is_whole else 'at most '}{100 * share:.1f} % of the requests "
-            f"are good{_worst(trials[0])}: there is no goodput from there on.",
+            f"are good{_worst(trials[0])}: there is no goodput from there on."
+            + f" A longer run may tell otherwise: {trials[0].reason}."
+            * is_open,
         )
     if bracket.attained_above:
         rates = ", ".join(f"{rate:g}" for rate in bracket.attained_above)

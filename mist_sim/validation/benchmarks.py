@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.bounds import TABLE_BYTES
+from mist_sim.core import result_warnings as kinds
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import MistError, ScenarioError, brief, did_you_mean
 from mist_sim.hardware.setting import Setting
 from mist_sim.inputs import object_in, read_csv
@@ -46,7 +48,8 @@ class Benchmark:
     the same source in the package's evidence are left out of its bars. serve, bench: command lines
     of the server and of the load generator; without the latter `workload` and `requests` (tokens of
     prompts and answers) say the load. gpu: of the catalog. engine: version of vLLM, such as
-    vllm-0.19; empty: the newest. figures: by the names of `FIGURES`.
+    vllm-0.19; empty: the newest. figures: by the names of `FIGURES`. overrides: keys of the
+    scenario that the user sets.
     """
 
     where: str
@@ -59,6 +62,7 @@ class Benchmark:
     workload: Mapping[str, Any] = field(default_factory=dict)
     requests: Sequence[tuple[int, int]] = ()
     figures: Mapping[str, float]
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_benchmarks(
@@ -218,8 +222,9 @@ def scenario_of(run: Benchmark, folder: Path) -> Scenario:
     """
     commands = [run.serve, *([run.bench] if run.bench else [])]
     engine = {"clients.0.engine": run.engine} if run.engine else {}
+    own = {**engine, **run.overrides}
     try:
-        found = from_vllm(commands, gpu=run.gpu, engine=run.engine or None, overrides=engine)
+        found = from_vllm(commands, gpu=run.gpu, engine=run.engine or None, overrides=own)
         keys = {**found.overrides, **engine}
         if not run.bench:
             file = folder / "lengths.csv"
@@ -229,13 +234,16 @@ def scenario_of(run: Benchmark, folder: Path) -> Scenario:
                 **run.workload,
                 "trace": {"type": "lengths_csv", "path": str(file)},
             }
-        return Scenario.from_dict({}, keys)
+        return Scenario.from_dict({}, keys | dict(run.overrides))
     except MistError as error:
         raise ScenarioError(f"{run.where}: {error}") from None
 
 
 def scores(run: Benchmark) -> Iterator[dict[str, Any]]:
-    """Simulate a measured run, and yield a row for each figure (columns of `table`)."""
+    """Simulate a measured run, and yield a row for each figure (columns of `table`).
+
+    warnings: those of the run.
+    """
     with tempfile.TemporaryDirectory() as folder:
         scenario = scenario_of(run, Path(folder))
         try:
@@ -247,6 +255,7 @@ def scores(run: Benchmark) -> Iterator[dict[str, Any]]:
     known: Mapping[str, Any] = next((bar for bar in bars.values() if bar), {})
     load = Load(known.get("load") or "", known.get("arrivals") or "")
     settings = next(iter(result.settings.values()), {})
+    told = [*result.warnings, *_several(scenario)]
     for name, value in run.figures.items():
         ours = float(summary[name])
         setting = settings.get(FIGURES[name])
@@ -261,7 +270,20 @@ def scores(run: Benchmark) -> Iterator[dict[str, Any]]:
             "simulated": ours,
             "error": ours / value - 1,
             **_bar(setting, FIGURES[name], load, run.source, value / ours - 1),
+            "warnings": [each.about(run.label).data for each in told],
         }
+
+
+def _several(scenario: Scenario) -> Iterator[ResultWarning]:
+    """Yield a warning where several servers share the load of a benchmark."""
+    number = sum(client.count for client in scenario.clients)
+    if number > 1:
+        yield ResultWarning(
+            kinds.SHARED_LOAD,
+            f"The server's text starts {number} replicas, and all serve the load here. If the "
+            "benchmark ran against one of them, say so: --set clients.0.count=1.",
+            brief=f"{number} replicas serve the load, as the server's text says.",
+        )
 
 
 def _described(setting: object) -> dict[str, str]:

@@ -2,11 +2,13 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from mist_sim.cli.app import app
+from mist_sim.core.result_warnings import of_data
 from mist_sim.errors import ScenarioError
 from mist_sim.validation.benchmarks import read_benchmarks, scores
 
@@ -23,6 +25,21 @@ ROW = {
     "mean_ttft_ms": 40.0,
     "mean_tpot_ms": 8.0,
 }
+MANIFEST = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: llm}}
+spec:
+  replicas: 4
+  selector: {{matchLabels: {{app: llm}}}}
+  template:
+    metadata: {{labels: {{app: llm}}}}
+    spec:
+      containers:
+      - name: vllm
+        image: vllm/vllm-openai:v0.11.0
+        args: [--model, {model}]
+"""
 RESULT = {
     "completed": 6,
     "request_rate": "inf",
@@ -86,6 +103,19 @@ def test_rows_of_a_known_source_are_left_out_of_its_bars(tmp_path):
     assert far > 0
 
 
+def test_replicas_that_share_a_load_are_said_and_set(tmp_path):
+    """A benchmark of one replica, and a manifest that starts four."""
+    path = tmp_path / "server.yaml"
+    path.write_text(MANIFEST.format(model=SERVE.rsplit(maxsplit=1)[-1]))
+    (run,) = read_benchmarks(table(tmp_path / "rows.csv", ROW | {"serve": str(path)}))
+    four, one = (
+        next(scores(each)) for each in (run, replace(run, overrides={"clients.0.count": 1}))
+    )
+    briefs = [[each.brief for each in of_data(row)] for row in (four, one)]
+    told = "4 replicas serve the load, as the server's text says."
+    assert [told in each for each in briefs] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -131,11 +161,11 @@ def test_a_result_needs_its_server(tmp_path):
 
 
 def test_the_command_prints_figures_and_groups(tmp_path):
-    path = table(tmp_path / "rows.csv", ROW)
+    path = table(tmp_path / "rows.csv", ROW, ROW)
     found = CliRunner().invoke(app, ["validate", str(path)])
     assert found.exit_code == 0, found.stderr
     assert "line 2  TTFT" in found.stdout
     heads = {line.split()[0] for line in found.stdout.splitlines() if line.strip()}
     assert {"source", "release", "gpu", "kernel", "load"} <= heads
     told = CliRunner().invoke(app, ["validate", str(path), "--json"])
-    assert len(json.loads(told.stdout)["figures"]) == 2
+    assert len(json.loads(told.stdout)["figures"]) == 4

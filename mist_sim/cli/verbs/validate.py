@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from mist_sim.cli.scenario_input import AllowPrograms
+from mist_sim.cli.scenario_input import AllowPrograms, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,6 +41,7 @@ def validate(
     ),
     gpu: str = typer.Option("", help="Files: the server's GPU (mist list gpus)."),
     engine: str = typer.Option("", help="Files: the server's version, such as vllm-0.19."),
+    settings: Settings = [],  # noqa: B006
     as_json: bool = typer.Option(False, "--json", help="Files: JSON in place of the tables."),
     allow_programs: AllowPrograms = False,
 ) -> None:
@@ -57,13 +59,15 @@ def validate(
     files = [path for path in paths if path.is_file()]
     if files and len(files) < len(paths):
         raise ScenarioError("name either folders of runs or files of benchmarks, not both")
+    if settings and not files:
+        raise ScenarioError("--set goes with files; a run.yaml has its own scenario, to be edited")
     if files:
+        from mist_sim.cli.settings import overrides_of
         from mist_sim.validation.benchmarks import read_benchmarks
 
-        show_benchmarks(
-            [run for path in files for run in read_benchmarks(path, serve, gpu, engine)],
-            as_json=as_json,
-        )
+        runs = [run for path in files for run in read_benchmarks(path, serve, gpu, engine)]
+        own = overrides_of(settings)
+        show_benchmarks([replace(run, overrides=own) for run in runs], as_json=as_json)
         return
     show_runs([read_run(folder, allow_programs=allow_programs) for folder in paths], margin)
 
@@ -72,12 +76,13 @@ _SHARES = ("median", "nine in ten", "signed", "inside", "width")  # of `benchmar
 
 
 def show_benchmarks(runs: Sequence[Benchmark], *, as_json: bool = False) -> None:
-    """Simulate measured benchmarks, and print each figure with its bar, and tables by group."""
+    """Simulate measured benchmarks, and print each figure with its bar; of several, by group."""
     import pandas as pd
 
     from mist_sim.cli.progress import Progress
+    from mist_sim.core.result_warnings import merged, of_data
     from mist_sim.output import json_text
-    from mist_sim.report.elements import Terminal, listed
+    from mist_sim.report.elements import Terminal, listed, with_warnings
     from mist_sim.report.run import error_range
     from mist_sim.validation.benchmarks import scores, table
 
@@ -103,7 +108,11 @@ def show_benchmarks(runs: Sequence[Benchmark], *, as_json: bool = False) -> None
         for row in found
     ]
     titles = ("", "", "measured", "simulated", "error", "bar", "")
-    out.print(listed(titles, cells, right=range(2, 5)))
+    told = merged(each for row in found for each in of_data(row))
+    body = listed(titles, cells, right=range(2, 5))
+    out.print(with_warnings({"warnings": [each.data for each in told]}, body))
+    if len(runs) == 1:
+        return
     figures = pd.DataFrame(found)
     for by in ("source", "release", "gpu", "kernel", "load"):
         rows = [

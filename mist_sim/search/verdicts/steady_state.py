@@ -270,8 +270,10 @@ def _near_limit(
     """
     is_open = any(each.low <= 0 <= each.high for each in found)
     if is_open and not any(each.low > 0 for each in found):
-        factor = max(each.factor for each in found)
-        return "the times are too near to their limit", _needs(num, factor)
+        needs = _needs(num, max(each.factor for each in found))
+        if any(abs(each.low + each.high) / 2 < _NEAR for each in found if each.low <= 0):
+            return "the times are too near to their limit", needs
+        return "the times differ too much from stretch to stretch of so short a run", needs
     means = [part.mean() for part in np.array_split(crowd, _GROWING)]
     if all(later > earlier for earlier, later in pairwise(means)):
         return "ever more requests are there, so that no steady state is in sight", None
