@@ -279,15 +279,11 @@ def test_impossible_tensor_parallel_sizes(name, ranks, problem):
 
 def test_ranks_divide_the_vocabulary_in_whole_64_words():
     """As vLLM: "AssertionError: 129280 is not divisible by 3"."""
-    model = replace(
-        load_model("deepseek-v3"),
-        num_attention_heads=96,
-        num_key_value_heads=96,
-        vocab_size=129_217,
-    )
-    assert model.weight_bytes_per_rank(4, 4)
+    heads = {"num_attention_heads": 24, "num_key_value_heads": 12, "intermediate_size": 14_400}
+    model = replace(load_model("llama-3.1-8b"), vocab_size=129_217, **heads)
+    model.check_tensor_parallel(4)
     with pytest.raises(ScenarioError, match="divide the vocabulary of 129,217 words of .*got 3"):
-        model.check_tensor_parallel(3, 3)
+        model.check_tensor_parallel(3)
 
 
 def test_mlp_must_split_too():
