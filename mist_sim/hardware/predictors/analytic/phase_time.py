@@ -5,9 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from mist_sim.models.moe import MoeSpec
+
+V = TypeVar("V")
+
+
+class Known(dict[int, V]):
+    """Values of a function of a whole number, each found once; reading a known one is no call."""
+
+    __slots__ = ("_find",)
+
+    def __init__(self, find: Callable[[int], V]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, number: int) -> V:
+        self[number] = found = self._find(number)
+        return found
 
 
 class Term(NamedTuple):
@@ -123,27 +139,29 @@ class PhaseTime:
     experts: Experts | None
     communication: Communication | None
     num_replicas: int = 1
-    _by_tokens: dict[int, float] = field(default_factory=dict, init=False)
-    _by_samples: dict[int, list[float]] = field(default_factory=dict, init=False)
+    _by_tokens: Known[float] = field(init=False, compare=False, repr=False)
+    _by_samples: Known[list[float]] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_tokens", Known(self._alike))
+        object.__setattr__(self, "_by_samples", Known(self._of_samples))
 
     def time(self, num_tokens: int, num_samples: int, shared: int | None = None) -> float:
         """Return the seconds of all operators except attention, communication included.
 
         shared: tokens of all replicas, if they are known.
         """
-        if shared is not None:
-            seconds = self._time(num_tokens, shared)
-        elif (known := self._by_tokens.get(num_tokens)) is not None:
-            seconds = known
-        else:
-            seconds = self._time(num_tokens, num_tokens * self.num_replicas)
-            self._by_tokens[num_tokens] = seconds
-        terms = self._by_samples.get(num_samples)
-        if terms is None:
-            terms = self._by_samples[num_samples] = [t.time(num_samples) for t in self.by_sample]
-        for term in terms:
+        seconds = self._by_tokens[num_tokens] if shared is None else self._time(num_tokens, shared)
+        for term in self._by_samples[num_samples]:
             seconds += term
         return seconds
+
+    def _alike(self, num_tokens: int) -> float:
+        """Return the seconds that depend on all tokens if each replica has as many."""
+        return self._time(num_tokens, num_tokens * self.num_replicas)
+
+    def _of_samples(self, num_samples: int) -> list[float]:
+        return [term.time(num_samples) for term in self.by_sample]
 
     def _time(self, num_tokens: int, shared: int) -> float:
         """Return the seconds that depend on all tokens of a step, and on those of all replicas."""

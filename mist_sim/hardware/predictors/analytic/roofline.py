@@ -63,6 +63,7 @@ from mist_sim.hardware.predictors.analytic.compile import (
     window_attention,
 )
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED, captured, launch_time
+from mist_sim.hardware.predictors.analytic.phase_time import Known
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.explained import Bound, OperatorTime
@@ -456,8 +457,8 @@ class RooflinePredictor:
             self.cudagraph_capture_sizes,
         )
         self._launch = launch_time(gpu.dispatch, self.model.num_layers, self.enforce_eager)
-        self._padded: dict[int, tuple[int, float]] = {}
-        self._decodes_alone: dict[int, tuple[float, float]] = {}
+        self._replayed = Known(self._replay)
+        self._decodes_alone = Known(self._without_prompts)
 
     def _check_graphs(self) -> None:
         most = self.max_cudagraph_capture_size
@@ -560,7 +561,7 @@ class RooflinePredictor:
         Keys: products, experts, small, collectives, attention.
         """
         queries = batch.num_decodes * (1 + batch.num_drafts)
-        num_tokens, _ = self._replayed(batch.num_prefill_tokens + queries)
+        num_tokens, _ = self._replayed[batch.num_prefill_tokens + queries]
         phase = self._prefill if batch.chunks else self._decode
         parts = phase.parts(num_tokens, len(batch.chunks) + queries)
         return parts | {"attention": self.step_time(batch) - sum(parts.values())}
@@ -570,7 +571,7 @@ class RooflinePredictor:
         from mist_sim.hardware.predictors.analytic.operator_times import Attention, outside
 
         queries, chunks, cluster = batch.num_decode_queries, batch.chunks, self.cluster
-        num_tokens, floor = self._replayed(batch.num_prefill_tokens + queries)
+        num_tokens, floor = self._replayed[batch.num_prefill_tokens + queries]
         phase = self._prefill if chunks else self._decode
         sizes = num_tokens, len(chunks) + queries, self._shared(batch.replicas)
         found = outside(self.model, cluster, phase, sizes, prefill=bool(chunks))
@@ -608,13 +609,11 @@ class RooflinePredictor:
         """
         if replicas is not None:
             return self._among(chunks, queries, replicas)
-        alone = self._decodes_alone.get(queries)
-        if alone is None:
-            alone = self._decodes_alone[queries] = self._without_prompts(queries)
+        alone = self._decodes_alone[queries]
         if not chunks:
             return alone
         num_new = chunks[0][0] if len(chunks) == 1 else sum([new for new, _ in chunks])
-        num_tokens, floor = self._replayed(num_new + queries)
+        num_tokens, floor = self._replayed[num_new + queries]
         together = self._prefill.time(num_tokens, len(chunks) + queries)
         return (together if together > alone[0] else alone[0]), floor  # noqa: FURB136
 
@@ -623,8 +622,8 @@ class RooflinePredictor:
     ) -> tuple[float, float]:
         """Return the same among replicas whose tokens are known."""
         num_new, shared = sum([new for new, _ in chunks]), self._shared(replicas)
-        num_tokens, floor = self._replayed(num_new + queries)
-        num_decodes, _ = self._replayed(queries)
+        num_tokens, floor = self._replayed[num_new + queries]
+        num_decodes, _ = self._replayed[queries]
         seconds = 0.0
         if queries:
             others = shared - num_tokens if shared else 0
@@ -635,25 +634,21 @@ class RooflinePredictor:
 
     def _shared(self, replicas: tuple[int, ...] | None) -> int | None:
         """Return the tokens that replicas compute together, each with its padding."""
-        return None if replicas is None else sum([self._replayed(num)[0] for num in replicas])
+        return None if replicas is None else sum([self._replayed[num][0] for num in replicas])
 
     def _without_prompts(self, num_decodes: int) -> tuple[float, float]:
-        num_tokens, floor = self._replayed(num_decodes)
+        num_tokens, floor = self._replayed[num_decodes]
         return self._decode.time(num_tokens, num_decodes) if num_decodes else 0.0, floor
 
-    def _replayed(self, num_tokens: int) -> tuple[int, float]:
+    def _replay(self, num_tokens: int) -> tuple[int, float]:
         """Return the tokens that a step computes, and the seconds of launching it.
 
         An eager step counts the padding of the graph that it would replay, since its kernels, which
         are not fused, take no less time (we found no figure for how much more).
         """
-        found = self._padded.get(num_tokens)
-        if found is None:
-            size = self._graphs.padded(num_tokens)
-            replayed = size is not None and not self.enforce_eager
-            found = (size or num_tokens, 0.0 if replayed else self._launch)
-            self._padded[num_tokens] = found
-        return found
+        size = self._graphs.padded(num_tokens)
+        replayed = size is not None and not self.enforce_eager
+        return size or num_tokens, 0.0 if replayed else self._launch
 
 
 def _unhidden(found: list[OperatorTime], floor: float) -> list[OperatorTime]:
