@@ -319,8 +319,8 @@ class PlainWalk:
         self._ended, self._counted = ended, counted
         self._leave = self._end if at_once else self._end_soon
 
-    def begin(self, request: Request) -> None:
-        """Take a request that arrives now to a client."""
+    def begin(self, request: Request, _: Event | None = None) -> None:
+        """Take a request that arrives now, or comes from the front end, to a client."""
         stages, sent_at = request.stages, request.arrival_time
         request.send(self._env.now if sent_at is None else sent_at)
         try:
@@ -411,25 +411,20 @@ class OpenLoop(LoadGenerator):
         env, request, servers = self.env, self._next, self.servers
         if servers is None:
             self._plainly[0].begin(request)
+        elif servers.parses and (parsed_at := servers.parsed_at(env.now)) > env.now:
+            env.at(parsed_at).callbacks.append(partial(self._parsed, request, servers))
         else:
-            parsed_at = servers.parsed_at(env.now)
-            if parsed_at > env.now:
-                env.at(parsed_at).callbacks.append(partial(self._parsed, request, servers))
-            else:
-                self._parsed(request, servers)
+            self._parsed(request, servers)
         self._await_next(event)
 
     def _parsed(self, request: Request, servers: ApiServers, _: Event | None = None) -> None:
         """Take a request from its parsing to an engine's queue."""
-        enters_at = servers.enters_at(self.env.now, request.num_prompt_tokens)
-        if enters_at > self.env.now:
-            self.env.at(enters_at).callbacks.append(partial(self._enter, request))
+        env, begin = self.env, self._plainly[0].begin
+        enters_at = servers.enters_at(env.now, request.num_prompt_tokens)
+        if enters_at > env.now:
+            env.at(enters_at).callbacks.append(partial(begin, request))
         else:
-            self._plainly[0].begin(request)
-
-    def _enter(self, request: Request, _: Event) -> None:
-        """Take a request from the front end to a client."""
-        self._plainly[0].begin(request)
+            begin(request)
 
     def _end_plainly(self, request: Request, visits: list[Visit], failure: Failure | None) -> None:
         """Note the end of a request that took the plain walk."""

@@ -226,11 +226,12 @@ class PolledState(ClientState):
         """Apply the result of a poll."""
         self._known = counts
         self._sent.clear()
+        phases = self.phases
         (
             self.outstanding,
-            self.waiting,
-            self.running,
-            self.waiting_tokens,
+            phases.num_waiting,
+            phases.num_running,
+            phases.num_waiting_tokens,
             self._num_prompt_tokens,
         ) = counts
         self._tell_all()
@@ -246,9 +247,9 @@ class PolledState(ClientState):
         self._sent.append(request)
         self._polls.note_sent(self)
         self.outstanding += 1
-        self.waiting += 1
+        self.phases.num_waiting += 1
         if request.kv is None:
-            self.waiting_tokens += request.num_prompt_tokens
+            self.phases.num_waiting_tokens += request.num_prompt_tokens
         self._num_prompt_tokens += request.num_prompt_tokens
         self._tell_all()
 
@@ -627,6 +628,8 @@ class Roster:
     def __init__(self) -> None:
         self.models: set[str] = set()
         self._clients: dict[int, Client] = {}
+        self.get = self._clients.get
+        """Returns the client with a number; None if it is not present."""
         self._num_joined = 0
         self.pools: Mapping[str, str] = {}
         self._holders: Holders = {}
@@ -668,10 +671,6 @@ class Roster:
         """Remove the prefix-cache content of a client that has left and lost it."""
         for holders in self._holders.values():
             holders.forget(client.client_id)
-
-    def get(self, client_id: int) -> Client | None:
-        """Return the client with a number; None if it is not present."""
-        return self._clients.get(client_id)
 
     def candidates(self, kind: str) -> Candidates:
         """Return the views of the clients that serve a kind of stage now."""

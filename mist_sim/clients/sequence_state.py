@@ -154,7 +154,7 @@ class SequenceState(Stay):
         """Wait to compute all of a prompt, since its entries are lost before they were here."""
         self.have_brought()
         if self.phase == WAITING:
-            self.load.waiting_tokens += self.num_tokens - self.num_queued_tokens
+            self.load.phases.num_waiting_tokens += self.num_tokens - self.num_queued_tokens
         self.num_queued_tokens = self.num_tokens
 
     def limit_to(self, longest: int | None) -> str | None:

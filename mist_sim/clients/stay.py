@@ -34,39 +34,40 @@ class Stay:
     def enter(self, load: ClientState) -> None:
         """Wait from now on at a client with these counts, as `become` does."""
         self.load, self.phase = load, WAITING
+        phases = load.phases
         load.outstanding += 1
-        load.waiting += 1
-        load.waiting_tokens += self.num_queued_tokens
+        phases.num_waiting += 1
+        phases.num_waiting_tokens += self.num_queued_tokens
         if load.has_watchers:
             load.tell(OUT, WAITING, self.visit)
 
     def begin(self) -> None:
         """Run after waiting, as `become` does."""
-        load = self.load
+        load, phases = self.load, self.load.phases
         self.phase = RUNNING
-        load.waiting -= 1
-        load.waiting_tokens -= self.num_queued_tokens
-        load.running += 1
+        phases.num_waiting -= 1
+        phases.num_waiting_tokens -= self.num_queued_tokens
+        phases.num_running += 1
         if load.has_watchers:
             load.tell(WAITING, RUNNING, self.visit)
 
     def become(self, phase: int) -> None:
         """Go to a phase; with `enter` and `begin` the one place where routers' counts change."""
-        load, before = self.load, self.phase
+        load, phases, before = self.load, self.load.phases, self.phase
         self.phase = phase
         if before == OUT:
             load.outstanding += 1
         elif before == WAITING:
-            load.waiting -= 1
-            load.waiting_tokens -= self.num_queued_tokens
+            phases.num_waiting -= 1
+            phases.num_waiting_tokens -= self.num_queued_tokens
         else:
-            load.running -= 1
+            phases.num_running -= 1
         if phase == OUT:
             load.outstanding -= 1
         elif phase == WAITING:
-            load.waiting += 1
-            load.waiting_tokens += self.num_queued_tokens
+            phases.num_waiting += 1
+            phases.num_waiting_tokens += self.num_queued_tokens
         else:
-            load.running += 1
+            phases.num_running += 1
         if load.has_watchers:
             load.tell(before, phase, self.visit)

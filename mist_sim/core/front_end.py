@@ -149,8 +149,8 @@ class ApiServers:
     options: complete times (`FrontEnd.is_complete`). streams: of each client that takes prompts,
         what it streams, and how many processes it has. num_engines: of all these; 0: as many as
         processes.
-    response, output_token: as in `FrontEnd`. turn: seconds from one token of a step to the next,
-        where an engine's step gives several.
+    parses: whether parsing takes time. response, output_token: as in `FrontEnd`. turn: seconds
+        from one token of a step to the next, where an engine's step gives several.
 
     Requests go to the processes in turn. A process does one thing at a time, in order of arrival:
     a request, its parsing before, or a token that an engine of its client has emitted. Between two
@@ -167,6 +167,7 @@ class ApiServers:
         "_prompt_token",
         "_request",
         "output_token",
+        "parses",
         "response",
         "turn",
     )
@@ -179,6 +180,7 @@ class ApiServers:
     ) -> None:
         self._request = options.request or 0.0
         self._parse = options.parse or 0.0
+        self.parses = self._parse > 0
         self._prompt_token = options.prompt_token or 0.0
         self.response = options.response or 0.0
         self.output_token = options.output_token or 0.0

@@ -53,7 +53,9 @@ def reader_of(number: Number) -> Callable[[ClientView], float]:
 
 def attribute_of(count: Count) -> str:
     """Return the attribute of a `ClientState` behind a count, which is quicker to read."""
-    return count if count == "num_prompt_tokens" else count.removeprefix("num_")
+    if count == "num_outstanding":
+        return "outstanding"
+    return count if count == "num_prompt_tokens" else f"phases.{count}"
 
 
 class ClientView(Protocol):
@@ -246,11 +248,21 @@ def _read_only(name: str, of: str) -> Any:
     return property(attrgetter(of), refuse)
 
 
+class Phases:
+    """How many requests of a client wait and run, and the tokens of those that wait."""
+
+    __slots__ = ("num_running", "num_waiting", "num_waiting_tokens")
+
+    def __init__(self) -> None:
+        self.num_waiting = self.num_running = self.num_waiting_tokens = 0
+
+
 class ClientState:
     """The object behind a `ClientView`, whose figures are read-only.
 
-    number, outstanding, waiting, running, waiting_tokens: behind the figures of these names, for
-    those who keep the counts; only stays at the client change them (`Stay.become`).
+    number, outstanding, phases: behind the figures of these names, for those who keep the counts;
+    only stays at the client change them (`Stay.become`), and the engine's core, which has `Phases`
+    of its own.
     visits: visits at the client now.
     watchers: notified when a request comes or leaves; phase_watchers: when a request starts to wait
         or run; end_watchers: with each visit that ended. has_watchers: whether there are any.
@@ -276,13 +288,11 @@ class ClientState:
         "number",
         "outstanding",
         "phase_watchers",
+        "phases",
         "prefill",
-        "running",
         "time_from",
         "token_bytes",
         "visits",
-        "waiting",
-        "waiting_tokens",
         "watchers",
     )
 
@@ -292,18 +302,20 @@ class ClientState:
     pool = _read_only("pool", "_pool")
     num_gpu_blocks = _read_only("num_gpu_blocks", "_blocks")
     num_outstanding = _read_only("num_outstanding", "outstanding")
-    num_waiting = _read_only("num_waiting", "waiting")
-    num_running = _read_only("num_running", "running")
-    num_waiting_tokens = _read_only("num_waiting_tokens", "waiting_tokens")
+    num_waiting = _read_only("num_waiting", "phases.num_waiting")
+    num_running = _read_only("num_running", "phases.num_running")
+    num_waiting_tokens = _read_only("num_waiting_tokens", "phases.num_waiting_tokens")
 
-    def __init__(self, client_id: int, name: str, role: str | None = None) -> None:
+    def __init__(
+        self, client_id: int, name: str, role: str | None = None, phases: Any = None
+    ) -> None:
         self.number = client_id
+        self.phases: Any = phases or Phases()  # or what counts them in the engine's core
         self._name = name
         self._role = role
         self._pool: str | None = None
         self.model: str | None = None
-        self.outstanding = self.waiting = self.running = 0
-        self.waiting_tokens = 0
+        self.outstanding = 0
         self._num_prompt_tokens = 0  # kept while somebody watches
         self._blocks = 0
         self.visits: Collection[Visit] = ()

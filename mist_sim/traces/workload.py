@@ -23,7 +23,7 @@ from mist_sim.core.content_ids import (
 from mist_sim.core.request import Content, Request, Stage, token_totals
 from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
-from mist_sim.stages import EncodeImages, validate_pipeline
+from mist_sim.stages import EncodeImages, completion, validate_pipeline
 from mist_sim.traces.arrivals import AllAtOnce, ArrivalProcess, ClosedLoop, TraceArrivals
 from mist_sim.traces.base import (
     ARRIVALS,
@@ -310,11 +310,15 @@ class Workload:
         checked: set[tuple[str, ...]] | None = None
         if not plain and not isinstance(self.pipeline, StageTemplate):
             checked = set()
-        rows = zip(self._timed_rows(streams), self._priorities(streams), strict=False)
+        rows, last = zip(self._timed_rows(streams), self._priorities(streams), strict=False), 0.0
         for request_id, ((row, time), priority) in enumerate(rows):
+            if time is not None:
+                if not last <= time < math.inf:
+                    raise self._out_of_order(time, last)
+                last = time
             prompt, output = row.num_prompt_tokens, row.num_output_tokens
             try:
-                stages = self.pipeline(row)
+                stages = completion(prompt, output) if plain else self.pipeline(row)
                 if checked is not None:
                     _validate_once(stages, checked)
             except ValueError as error:
@@ -348,9 +352,9 @@ class Workload:
         if isinstance(self.arrivals, ClosedLoop):
             return zip(rows, repeat(None), strict=False)
         if isinstance(self.arrivals, TraceArrivals):
-            return self._in_order(_own_times(rows, self._speedup(self.arrivals), self.source))
+            return _own_times(rows, self._speedup(self.arrivals), self.source)
         times = self.arrivals.times(streams.generator("arrivals"))
-        return self._in_order(zip(rows, _without_end(times, self.arrivals), strict=False))
+        return zip(rows, _without_end(times, self.arrivals), strict=False)
 
     def _speedup(self, arrivals: TraceArrivals) -> float:
         """Return the divisor of the rows' times."""
@@ -367,20 +371,12 @@ class Workload:
             rows = self.images.applied(rows, streams.generator("images"))
         return rows if self.max_tokens is None else _cut_short(rows, self.max_tokens)
 
-    def _in_order(
-        self, timed: Iterable[tuple[TraceRow, float]]
-    ) -> Iterator[tuple[TraceRow, float]]:
-        """Yield rows, and raise ScenarioError for an impossible time."""
-        last = 0.0
-        for row, time in timed:
-            if not last <= time < math.inf:
-                raise ScenarioError(
-                    "arrival times must be finite, >= 0 s and never decrease, got "
-                    f"{time} s after {last} s from {type(self.source).__name__} with "
-                    f"{type(self.arrivals).__name__}; sort the requests by time"
-                )
-            last = time
-            yield row, time
+    def _out_of_order(self, time: float, last: float) -> ScenarioError:
+        return ScenarioError(
+            "arrival times must be finite, >= 0 s and never decrease, got "
+            f"{time} s after {last} s from {type(self.source).__name__} with "
+            f"{type(self.arrivals).__name__}; sort the requests by time"
+        )
 
 
 def own_rate(source: TraceReader) -> float:

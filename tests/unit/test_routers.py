@@ -345,10 +345,10 @@ def test_candidates_follow_clients_that_leave_and_join():
     assert first.view.watchers == ()
     third = join("c")
     candidates = roster.candidates("prefill")
-    for state, count in ((second.view, "waiting"), (third.view, "running")):
+    for state, count in ((second.view, "num_waiting"), (third.view, "num_running")):
         assert candidates.least() is second.view or state is third.view
         state.outstanding += 1
-        setattr(state, count, 1)
+        setattr(state.phases, count, 1)
         for watcher in state.watchers:
             watcher(state)
     assert candidates.least("num_waiting") is third.view

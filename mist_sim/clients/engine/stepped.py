@@ -172,28 +172,14 @@ def times_of(
     return Times(line, ask, ask_run, num_seqs, traits.needs_longest_context)
 
 
-def _count(name: str) -> Any:
-    """Return a property of a view that is a number in its counts."""
-
-    def change(view: SteppedView, number: int) -> None:
-        setattr(view.counts, name, number)
-
-    return property(attrgetter(f"counts.{name}"), change)
-
-
 class SteppedView(ClientState):
-    """The counts of a client whose lanes step in the core, which keeps some of them."""
+    """The counts of a client whose lanes step in the core, which counts the phases, too."""
 
-    __slots__ = ("counts", "lanes")
+    __slots__ = ("lanes",)
 
     def __init__(self, client_id: int, name: str) -> None:
-        self.counts = Counts()
         self.lanes: list[SteppedLane] = []
-        super().__init__(client_id, name)
-
-    waiting = _count("num_waiting")
-    running = _count("num_running")
-    waiting_tokens = _count("num_waiting_tokens")
+        super().__init__(client_id, name, phases=Counts())
 
     def watch(self, watcher: Callable[[ClientState], None], *, phases: bool) -> None:
         """Notify a watcher; with `phases`, others see each plan that changes any."""
@@ -287,7 +273,7 @@ class SteppedLane:
             times[0],
             blocks,
             rows[0],
-            view.counts,
+            view.phases,
             self,
             prefixes[0],
         )
@@ -469,7 +455,10 @@ class SteppedLane:
         lane = self._lane
         left, lane.left = lane.left, []
         for slot, how in left:
-            self._tell(slot, how)
+            if how == FINISHED:
+                self._hand_back(slot, how)
+            else:
+                self._tell(slot, how)
         if lane.is_watched:
             for watcher in self._view.phase_watchers:
                 watcher(self._view)
@@ -528,7 +517,7 @@ class SteppedLane:
 
     def settle(self, sequence: SequenceState) -> Visit:
         """Write a visit's progress so far into its record."""
-        visit = sequence.visit
+        visit, lane, slot = sequence.visit, self.core, sequence.slot
         (
             visit.started_at,
             visit.first_token_at,
@@ -538,9 +527,9 @@ class SteppedLane:
             num_cached,
             visit.num_preemptions,
             visit.num_beside,
-        ) = self.core.story(sequence.slot)
+        ) = lane.story(slot)
         visit.num_output_tokens = sequence.num_new_tokens
-        sequence.phase = WAITING if self.core.is_waiting(sequence.slot) else RUNNING
+        sequence.phase = WAITING if lane.is_waiting(slot) else RUNNING
         if self.caches_prefixes and num_cached >= 0:
             visit.num_queried_tokens = sequence.num_prompt_tokens
             visit.num_cached_tokens = num_cached - visit.num_fetched_tokens
@@ -718,6 +707,8 @@ class SteppedEngines:
     def __init__(self, lanes: list[SteppedLane]) -> None:
         self.stepped = self.lanes = self.all = lanes
         self._only = lanes[0] if len(lanes) == 1 else None
+        if self._only is not None:
+            self.add_request = self._only.add_request  # type: ignore[method-assign]
 
     def next_lane(self) -> SteppedLane:
         """Return the lane that the next request gets: the least loaded, the first of equals."""
@@ -725,11 +716,14 @@ class SteppedEngines:
 
     def num_unwritten(self) -> int:
         """Return the output tokens of all steps that have ended by now."""
-        return sum([lane.core.num_given for lane in self.stepped])
+        number = 0
+        for lane in self.stepped:
+            number += lane.core.num_given
+        return number
 
     def add_request(self, sequence: SequenceState) -> None:
         """Queue a sequence at an engine, where it stays."""
-        (self._only or self.next_lane()).add_request(sequence)
+        self.next_lane().add_request(sequence)
 
     def stop(self, look: Callable[[], None]) -> None:
         """Let every lane end with its step in flight, and plan no more (see `Engines.stop`)."""

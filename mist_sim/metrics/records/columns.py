@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import starmap
+from itertools import count, starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -157,15 +158,9 @@ class Categories:
     """Small integers for values that repeat, in the order of first sight."""
 
     def __init__(self) -> None:
-        self._codes: dict[object, int] = {}
-
-    def code(self, value: object) -> int:
-        """Return the integer of a value, a new one when it is unknown."""
-        codes = self._codes
-        if value in codes:
-            return codes[value]
-        codes[value] = len(codes)
-        return codes[value]
+        self._codes: dict[object, int] = defaultdict(count().__next__)
+        self.code = self._codes.__getitem__
+        """Returns the integer of a value, a new one when it is unknown."""
 
     @property
     def values(self) -> list[object]:
