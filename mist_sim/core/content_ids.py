@@ -20,9 +20,9 @@ def content_id(origin: int, number: int) -> int:
     return number * _NUM_ORIGINS + origin
 
 
-def content_ids(origin: int, numbers: Iterable[int]) -> list[int]:
-    """Return the id of each content of one origin."""
-    return [number * _NUM_ORIGINS + origin for number in numbers]
+def spans_of(origin: int, numbers: Iterable[int], length: int) -> list[tuple[int, int]]:
+    """Return spans of contents of one origin, all as long."""
+    return [(number * _NUM_ORIGINS + origin, length) for number in numbers]
 
 
 def origin_of(span: int) -> tuple[int, int]:

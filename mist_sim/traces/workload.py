@@ -17,8 +17,8 @@ from mist_sim.core.content_ids import (
     OF_CONVERSATION,
     OF_PREFIX,
     content_id,
-    content_ids,
     leading,
+    spans_of,
 )
 from mist_sim.core.request import Content, Request, Stage, token_totals
 from mist_sim.errors import ScenarioError
@@ -101,7 +101,7 @@ def block_content(
             f"hash_ids must have {either} ids for {num_prompt_tokens} tokens in blocks of "
             f"{block_size}, got {len(hash_ids)}"
         )
-    content = list(zip(content_ids(OF_BLOCK, hash_ids), repeat(block_size)))
+    content = spans_of(OF_BLOCK, hash_ids, block_size)
     if len(hash_ids) > full:
         content[-1] = (content[-1][0], rest)
     if output_hash_ids:
@@ -112,7 +112,7 @@ def block_content(
                 f"complete behind {full} blocks in hash_ids, got {len(output_hash_ids)} behind "
                 f"{len(hash_ids)}"
             )
-        content += zip(content_ids(OF_BLOCK, output_hash_ids), repeat(block_size))
+        content += spans_of(OF_BLOCK, output_hash_ids, block_size)
     return tuple(content)
 
 

@@ -53,12 +53,14 @@ class ContentHistory:
         ends = self._ends
         num_known = end = 0
         for content_id, length in content:
-            start, end = end, min(end + length, num_tokens)
-            if start >= end:
-                break
+            start, end = end, end + length
+            if end > num_tokens:
+                end = num_tokens
+                if start >= end:
+                    break
             known_end = ends.get(content_id, 0)
-            if num_known == start:
-                num_known = min(end, max(start, known_end))
+            if num_known == start and known_end > start:
+                num_known = known_end if known_end < end else end  # noqa: FURB136 - a call a block
             if end > known_end:
                 ends[content_id] = end
         return num_known
