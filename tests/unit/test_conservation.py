@@ -237,12 +237,12 @@ def test_a_client_that_hands_a_visit_back_and_still_counts_it(monkeypatch):
         run()
 
 
-@pytest.mark.parametrize("count", ["waiting", "running"])
+@pytest.mark.parametrize("count", ["num_waiting", "num_running"])
 def test_a_client_whose_queue_or_batch_never_empties(monkeypatch, count):
     def finish(self, visit):
         WHOLE["finish"](self, visit)
         if visit.request.request_id == 3 and self.name == "llm":
-            setattr(self.view, count, getattr(self.view, count) + 1)
+            setattr(self.view.phases, count, getattr(self.view.phases, count) + 1)
 
     monkeypatch.setattr(Client, "finish", finish)
     with pytest.raises(InvariantError, match="at 43.0 s: client 'llm' still counts"):
