@@ -17,8 +17,8 @@ from mist_sim.core import result_warnings as kinds
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import first_problem
 from mist_sim.metrics.spending import HOURS_A_MONTH
+from mist_sim.report.elements import good_share
 from mist_sim.report.folder_page import folder_page
-from mist_sim.report.plan import _good
 from mist_sim.rng import Streams
 from mist_sim.scenario.loading import as_data
 from mist_sim.search import PlanOptions, plan
@@ -500,8 +500,8 @@ def test_a_server_loads_the_checkpoint_that_was_named():
 
 
 def test_a_run_that_told_nothing_has_no_share():
-    assert _good({"attainment": nan, "is_whole": False}) == "-"
-    assert _good({"attainment": 0.25, "is_whole": False}) == "≤ 25.0 %"
+    assert good_share({"attainment": nan, "is_whole": False}) == "-"
+    assert good_share({"attainment": 0.25, "is_whole": False}) == "≤ 25.0 %"
 
 
 def test_the_first_problem_has_no_place_in_a_file_that_nobody_wrote():
