@@ -328,7 +328,8 @@ class LlmClient(LaidOutClient):
         sequence.leaves = leaves
         sequence.enter(self.view)
         longest = self.max_model_len or inf
-        if sequence.num_final_tokens > longest or sequence.num_tokens > self.memory.num_tokens:
+        is_long = sequence.num_tokens > self.memory.num_tokens or self.memory.groups is not None
+        if is_long or sequence.num_final_tokens > longest:
             self.accept(visit)
             return
         if request.content:

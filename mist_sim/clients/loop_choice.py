@@ -5,6 +5,7 @@ from __future__ import annotations
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.clients.traits import FLOWING_ROLES
 
 
 def option_for_general(
@@ -17,11 +18,16 @@ def option_for_general(
     """
     scheduler = config.scheduler
     is_chunked = type(scheduler) is ChunkedScheduler
+    groups, flows = memory.groups, config.role in FLOWING_ROLES
+    keeps_states = groups is not None and groups.num_kept_states > 0
+    swaps = memory.swap_space is not None
     for option, is_set in (
         ("pipeline_parallel_size with virtual engines", pipeline == "virtual engines"),
         ("enable_expert_parallel and data_parallel_size", lockstep),
         ("speculative_config", config.speculative_config is not None),
-        ("a model with sliding windows", memory.groups is not None),
+        ("pipeline_parallel_size and a model with sliding windows", bool(groups and pipeline)),
+        ("scheduler.preemption swap and a prefix cache that keeps states", keeps_states and swaps),
+        ("flowing answers of a model with sliding windows", bool(groups and flows)),
         ("kv_cache.tiers", bool(memory.tiers)),
         (f"scheduler.type {type(scheduler).__name__}", not is_chunked),
     ):

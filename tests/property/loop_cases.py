@@ -19,7 +19,16 @@ from mist_sim.traces import Workload
 from mist_sim.traces.arrivals import TraceArrivals
 from mist_sim.traces.base import TraceRow
 from mist_sim.traces.workload import Rows
-from tests.property.strategies import alike, cases, finished, some_swap_space, step_ends
+from tests.property.strategies import (
+    alike,
+    alike_in_states,
+    alike_in_windows,
+    cases,
+    finished,
+    pieces_in_windows,
+    some_swap_space,
+    step_ends,
+)
 from tests.property.test_flowing import crowds, flowing
 from tests.property.test_hand_overs import apart
 from tests.reference.cluster_case import ClusterCase
@@ -35,7 +44,6 @@ def served(case: Case) -> Case:
     """Return a case without what the core does not have."""
     options = replace(
         case.options,
-        windows=None,
         pipeline_parallel_size=1,
         lockstep=False,
         tiers=(),
@@ -48,16 +56,22 @@ def served(case: Case) -> Case:
 @st.composite
 def engines(draw: st.DrawFn, longest: int = 120) -> Case:
     """An engine that the core steps, planned ahead or not, mostly short of memory."""
-    drawn = cases(longest=longest, policy="chunked", drafts=False) | alike()
+    some = {"policy": "chunked", "drafts": False}
+    paged = alike_in_windows(**some) | pieces_in_windows() | alike_in_states()
+    drawn = cases(longest=longest, **some) | alike() | paged
     case = served(draw(drawn.filter(lambda each: each.options.policy == "chunked")))
+    swap, windows = st.none(), case.options.windows
+    keeps_states = windows is not None and windows.kept is not None
+    if not keeps_states:
+        swap |= some_swap_space(case.options.num_blocks, 1)
     return replace(
         case,
         options=replace(
             case.options,
             async_scheduling=draw(st.booleans()),
             uncached_first=draw(st.booleans()),
-            caching=draw(st.booleans()),
-            swap=draw(st.none() | some_swap_space(case.options.num_blocks, 1)),
+            caching=keeps_states or draw(st.booleans()),
+            swap=draw(swap),
         ),
     )
 
@@ -229,7 +243,8 @@ def without_the_rest(draw: st.DrawFn, case: ClusterCase) -> ClusterCase:
 @st.composite
 def flows(draw: st.DrawFn) -> ClusterCase:
     """Clients between which answers flow, each stepped by the core."""
-    return without_the_rest(draw, draw(flowing() | crowds()))
+    case = without_the_rest(draw, draw(flowing() | crowds()))
+    return replace(case, clients=tuple(replace(each, windows=None) for each in case.clients))
 
 
 def in_loop(case: ClusterCase, predictor: Predictor, loop: Any) -> Result:

@@ -510,8 +510,20 @@ def test_pieces_of_prompts_with_nothing_in_common_are_few_runs():
         assert len(case.simulate(AWKWARD).steps) < most
 
 
+def take_the_general_loop(monkeypatch):
+    made = EngineOptions.client
+
+    def client(options, *arguments):
+        found = made(options, *arguments)
+        found.config = replace(found.config, step_loop="general")
+        return found
+
+    monkeypatch.setattr(EngineOptions, "client", client)
+
+
 def test_free_pages_are_those_in_the_queue(monkeypatch):
     """After every call by which pages come or go."""
+    take_the_general_loop(monkeypatch)
     checked = []
 
     def watch(name):
@@ -537,6 +549,7 @@ def test_free_pages_are_those_in_the_queue(monkeypatch):
 @pytest.mark.parametrize("window", [3, 30, 100])
 def test_a_look_up_that_stays_is_what_would_be_found_now(monkeypatch, window):
     """The next in line waits for memory, while others name, hold and return what it may find."""
+    take_the_general_loop(monkeypatch)
     stayed, look_up = [], CachingPageManager.hit
 
     def hit(self, sequence):

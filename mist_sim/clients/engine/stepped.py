@@ -31,6 +31,7 @@ from mist_sim.clients.engine.core.lane import (
     STOPPED,
     Lane,
 )
+from mist_sim.clients.engine.core.paged import PagedBlocks
 from mist_sim.clients.engine.core.pipeline import Group, Pipeline
 from mist_sim.clients.engine.core.quiet import FastForward
 from mist_sim.clients.engine.core.rows import Rows
@@ -41,7 +42,7 @@ from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.prefill_estimate import PrefillEstimate, Prompts
 from mist_sim.clients.engine.ranked_queue import RankedQueue
 from mist_sim.clients.kv_cache.moves import GPU, HOST, Kind, KvMove
-from mist_sim.clients.prefixes.prefix_cache import Chain
+from mist_sim.clients.kv_cache.pages import PagePool
 from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.scheduling.adapter_slots import AdapterQueue, adapter_of
@@ -118,14 +119,19 @@ class Stepper:
             lane.flush()
 
     def times_of(
-        self, predictor: Predictor, num_seqs: int, work: Callable[[], AdapterWork] | None
+        self,
+        predictor: Predictor,
+        num_seqs: int,
+        work: Callable[[], AdapterWork] | None,
+        *,
+        has_lines: bool,
     ) -> Times:
         """Return what times steps of a predictor, for all lanes that have it.
 
-        work: of one's own, which serves adapters.
+        work, has_lines: of one's own, which serves adapters, or whose model has windows.
         """
-        if work is not None:
-            return times_of(predictor, num_seqs, work)
+        if work is not None or not has_lines:
+            return times_of(predictor, num_seqs, work, has_lines=has_lines)
         key = id(predictor), num_seqs
         if key not in self._times:
             self._times[key] = predictor, times_of(predictor, num_seqs)
@@ -133,12 +139,16 @@ class Stepper:
 
 
 def times_of(
-    predictor: Predictor, num_seqs: int, work: Callable[[], AdapterWork] | None = None
+    predictor: Predictor,
+    num_seqs: int,
+    work: Callable[[], AdapterWork] | None = None,
+    *,
+    has_lines: bool = True,
 ) -> Times:
     """Return what times the steps of a predictor, with at most so many decodes.
 
     work: returns the adapters of the present step, which a line does not know; None: there are
-        none.
+        none. has_lines: whether a line may time steps of decodes alone; it knows no windows either.
     """
     traits = traits_of(predictor)
     spot = traits.step_time_on_the_spot or predictor.step_time
@@ -150,25 +160,37 @@ def times_of(
         num_read_again: int,
         longest: int,
         on_the_spot: bool,
+        num_in_windows: int,
     ) -> float:
         batch = StepBatch(chunks, num_decodes, context_sum)
         batch.num_read_again = num_read_again
         batch.adapters = None if work is None else work()
         if longest >= 0 and num_decodes:
             batch.longest_context = longest
+        if num_in_windows >= 0 and num_decodes:
+            batch.window_sum = num_in_windows
         return spot(batch) if on_the_spot else predictor.step_time(batch)
 
     def ask_run(
-        num_decodes: int, context_sum: int, num_read_again: int, longest: int, num_steps: int
+        num_decodes: int,
+        context_sum: int,
+        num_read_again: int,
+        longest: int,
+        num_steps: int,
+        num_in_windows: int,
+        num_growing: int,
     ) -> NDArray[np.float64]:
         batch = StepBatch((), num_decodes, context_sum)
         batch.num_read_again = num_read_again
         batch.adapters = None if work is None else work()
         if longest >= 0:
             batch.longest_context = longest
-        return predictor.run(batch, StepGrowth(num_decodes, 0, 1), num_steps)
+        if num_in_windows >= 0:
+            batch.window_sum = num_in_windows
+        return predictor.run(batch, StepGrowth(num_decodes, num_growing, 1), num_steps)
 
-    line = (None if work else getattr(predictor, "decode_line", None)) or (lambda _: None)
+    has_lines = has_lines and work is None
+    line = (getattr(predictor, "decode_line", None) if has_lines else None) or (lambda _: None)
     return Times(line, ask, ask_run, num_seqs, traits.needs_longest_context)
 
 
@@ -246,23 +268,21 @@ class SteppedLane:
         self.scheduler = scheduler
         self.caches_prefixes = caches = memory.caches_prefixes
         traits = predictor.traits
-        blocks = Blocks(
-            memory.num_blocks,
-            memory.block_size,
-            memory.num_reserved,
-            caches,
-            memory.uncached_first,
-        )
+        blocks = blocks_of(memory)
         prefixes = [
             SharedPrefixes(traits.reads_again, memory.block_size)
-            if caches and traits.reads_again is not None
+            if caches and traits.reads_again is not None and memory.groups is None
             else None
             for _ in self._tracks
         ]
         rows = [rows_of(recorder, track, traits.steps_inside) for track in self._tracks]
         self._adapters, self._images, self._work = adapters, images, AdapterWork(0, 0)
         work = (lambda: self._work) if adapters is not None else None
-        times = [stepper.times_of(rank, max_num_seqs, work) for rank in predictor.ranks]
+        has_lines = memory.groups is None
+        times = [
+            stepper.times_of(rank, max_num_seqs, work, has_lines=has_lines)
+            for rank in predictor.ranks
+        ]
         self._lane: Lane = (Lane if form is None else Pipeline)(
             len(stepper.lanes),
             *phases,
@@ -337,7 +357,9 @@ class SteppedLane:
         """Queue a sequence that comes now."""
         lane, visit = self.core, sequence.visit
         content = visit.request.content
-        chain = lane.blocks.chain(content) if content and self.caches_prefixes else None
+        chain = None
+        if lane.in_turns or (content and self.caches_prefixes):
+            chain = lane.blocks.chain(content)
         now = self._stepper.env.now
         brings, leaves = NOTHING, NONE
         if sequence.is_brought:
@@ -384,9 +406,7 @@ class SteppedLane:
         kv, slot, lane = sequence.incoming, sequence.slot, self._lane
         if kv is None:
             raise InvariantError(f"nobody keeps the entries of {sequence.visit.request}")
-        num_blocks, size = lane.num_to_come(slot), lane.blocks.size
-        number = -(sequence.num_brought // -size)
-        num_tokens = sequence.num_brought - (number - num_blocks) * size
+        num_blocks, num_tokens = lane.to_come(slot)
         kind: Kind = "fetch" if sequence.has_rest else "hand_over"
         sequence.num_coming += 1
         self._coming[sequence] = None
@@ -513,7 +533,7 @@ class SteppedLane:
     def _held(self, sequence: SequenceState) -> HeldKv:
         """Return the entries of one that leaves."""
         num_tokens = sequence.num_tokens - 1
-        return self.held.hold(sequence, -(num_tokens // -self._lane.blocks.size), num_tokens)
+        return self.held.hold(sequence, self._lane.blocks.in_all(num_tokens), num_tokens)
 
     def settle(self, sequence: SequenceState) -> Visit:
         """Write a visit's progress so far into its record."""
@@ -658,6 +678,15 @@ class SteppedLane:
         self.core.rows.hand_over_ends()
 
 
+def blocks_of(memory: LaneMemory) -> Blocks:
+    """Return the blocks of a lane, all free."""
+    caches, uncached_first = memory.caches_prefixes, memory.uncached_first
+    pool = memory.pool()
+    if isinstance(pool, PagePool):
+        return PagedBlocks(pool, memory.page_rules, caches, uncached_first)
+    return Blocks(pool.num_blocks, pool.block_size, pool.num_reserved, caches, uncached_first)
+
+
 def flow_in_core(rule: FlowRule) -> Flow:
     """Return a rule as the core applies it."""
     if isinstance(rule, Backflow):
@@ -776,13 +805,8 @@ class SteppedKvState(EngineKvState):
     def prefix_tokens(self, request: Request) -> int:
         """Tokens of a request's prompt that are cached at the engine that would get it now."""
         core = self._engines.next_lane().core
-        blocks = core.blocks
-        if not (request.content and blocks.shares):
-            return 0
         core.settle()
-        chain = Chain(request.content, blocks.size)
-        most = (request.num_prompt_tokens - 1) // blocks.size
-        return int(blocks.cache.find(chain, most).num_found) * self.block_size
+        return int(core.blocks.prefix_tokens(request.content, request.num_prompt_tokens))
 
     def follow(self, engines: Engines) -> EngineKvState:
         """Return what reports on other engines from now on, which the core does not step."""
@@ -794,12 +818,16 @@ class SteppedKvState(EngineKvState):
         return found
 
     def watch(self, watcher: ContentWatcher) -> bool:
-        """Tell a watcher the contents of the caches, and every change (see `KvView`)."""
+        """Tell a watcher the contents of the caches, and every change (see `KvView`).
+
+        Not where layers are in groups: what one of them has cached is not what all have.
+        """
         self._watch_stays(watcher)
-        for lane in self._engines.stepped:
-            if lane.caches_prefixes:
-                lane.core.blocks.cache.watch(watcher)
-        return True
+        lanes = [lane for lane in self._engines.stepped if lane.caches_prefixes]
+        tells = not any(lane.core.in_turns for lane in lanes)
+        for lane in lanes if tells else ():
+            lane.core.blocks.cache.watch(watcher)
+        return tells
 
 
 class SteppedPrefills(PrefillEstimate):

@@ -12,6 +12,7 @@ from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.manager import Ahead, KvCacheManager
 from mist_sim.clients.prefixes.prefix_cache import Chain, one_token_up
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.core.request import Content
 from mist_sim.core.views import ContentWatcher
 from mist_sim.models.kv_groups import KvGroups
 
@@ -371,6 +372,11 @@ class Hit(NamedTuple):
     states: list[Page]
     most: int
 
+    @property
+    def num_found(self) -> int:
+        """The blocks, as of other caches."""
+        return self.num_blocks
+
 
 class Hits:
     """Look-ups in a page table.
@@ -562,6 +568,11 @@ class StatePages:
             [None] * num_skipped for _ in range(groups.num_kept_states)
         ]
 
+    @property
+    def num_skipped(self) -> int:
+        """First blocks whose states are not needed any more."""
+        return self._num_skipped
+
     def begin_with(self, found: Sequence[Page], num_blocks: int) -> None:
         """Hold the pages of the state after so many blocks, with others."""
         self._num_skipped = num_blocks - 1
@@ -675,7 +686,7 @@ class HeldPages(Holding):
         self,
         pool: PagePool,
         table: PageTable,
-        owner: SequenceState,
+        owner: Hashable,
         names: list[Hashable],
         num_skipped: int = 0,
         num_skipped_states: int = 0,
@@ -776,7 +787,15 @@ class HeldPages(Holding):
         self._pool.release(self._table.let_go(pages))
 
 
-def name_more(owner: SequenceState, names: list[Hashable], num_blocks: int) -> None:
+def first_names(content: Content, block_size: int) -> list[Hashable]:
+    """Return the names of the blocks whose content requests may share."""
+    names: list[Hashable] = []
+    for key, end in Chain(content, block_size).spans:
+        names += [(key, position) for position in range(len(names), end)]
+    return names
+
+
+def name_more(owner: Hashable, names: list[Hashable], num_blocks: int) -> None:
     """Name the blocks after the shared ones, up to `num_blocks` in all."""
     names += [(owner, position) for position in range(len(names), num_blocks)]
 
@@ -1049,12 +1068,9 @@ class CachingPageManager(PageManager):
 
     def _first_names(self, sequence: SequenceState) -> list[Hashable]:
         """Return the names of the blocks whose content other requests may share."""
-        names: list[Hashable] = []
         content = sequence.visit.request.content
         known = one_token_up(content) if self.answers.covers_next else content
-        for key, end in Chain(known, self.pool.block_size).spans:
-            names += [(key, position) for position in range(len(names), end)]
-        return names
+        return first_names(known, self.pool.block_size)
 
     # --- states that are kept for others ------------------------------------------------------
 

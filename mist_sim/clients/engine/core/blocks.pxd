@@ -3,13 +3,29 @@ cimport cython
 
 cdef class Blocks:
     cdef readonly long long num_blocks, num_free, size, num_reserved
-    cdef readonly bint caches, uncached_first, shares
+    cdef readonly bint caches, uncached_first, shares, in_turns
+    cdef readonly long long per_block
     cdef readonly object cache
 
     cdef long long count(self, long long num_tokens) noexcept
     cpdef chain(self, content)
     cpdef find(self, chain, long long num_tokens)
     cpdef bint may_gain(self, found, bint whole) except -1
+    @cython.locals(number=cython.longlong)
+    cdef long long need(self, found, long long num_tokens, long long num_first,
+                        bint whole) except? -1
+    cdef long long need_to_bring(self, found, long long num_here, long long num_tokens,
+                                 bint in_pieces) except? -1
+    cdef long long more(self, long long num_here, long long num_tokens,
+                        bint in_pieces) except? -1
+    cpdef long long held(self, long long num_tokens) except -1
+    cpdef long long in_all(self, long long num_tokens) except -1
+    cdef long long alone(self, long long num_tokens) except -1
+    cpdef long long prefix_tokens(self, content, long long num_tokens) except -1
+    @cython.locals(number=cython.longlong, num_found=cython.longlong)
+    cdef begin(self, chain, found, long long num_tokens)
+    @cython.locals(number=cython.longlong, num_found=cython.longlong)
+    cdef bring(self, chain, found, long long num_tokens)
     cdef hold(self, chain, long long num_found)
     cdef grow(self, long long number)
     @cython.locals(number=cython.longlong)

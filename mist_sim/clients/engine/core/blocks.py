@@ -23,6 +23,8 @@ class Blocks:
     free for running requests. caches: whether there is a prefix cache. uncached_first: as in
     `EngineRules`.
     shares: whether any request has had a chain so far.
+    in_turns: whether requests take and give back blocks one after the other, as a step is planned
+    (`PagedBlocks`). per_block: blocks of memory that a block of tokens takes.
     """
 
     def __init__(
@@ -31,7 +33,8 @@ class Blocks:
         self.num_blocks = self.num_free = num_blocks
         self.size, self.num_reserved = size, num_reserved
         self.caches, self.uncached_first = caches, uncached_first
-        self.shares = False
+        self.shares = self.in_turns = False
+        self.per_block = 1
         self.cache = PrefixCache(num_blocks)
 
     def count(self, num_tokens: int) -> int:
@@ -62,6 +65,63 @@ class Blocks:
             return bool(found.unheld)
         held = [span for span in found.unheld if self.cache.is_held(*span)]
         return bool(held)
+
+    def need(self, found: Found | None, num_tokens: int, num_first: int, whole: bool) -> int:
+        """Return the free blocks that an admission takes.
+
+        whole: whether all its tokens must fit, and not only the first `num_first`.
+        """
+        number = self.count(num_tokens if whole else num_first)
+        return number if found is None else number - found.num_held
+
+    def need_to_bring(
+        self, found: Found | None, num_here: int, num_tokens: int, in_pieces: bool
+    ) -> int:
+        """Return the free blocks for entries that come and what goes on behind them.
+
+        num_here: tokens with entries. in_pieces: whether the others are computed in pieces.
+        """
+        return self.need(found, num_tokens, 0, True)
+
+    def more(self, num_here: int, num_tokens: int, in_pieces: bool) -> int:
+        """Return the blocks that it takes beside those of its first tokens."""
+        return self.count(num_tokens) - self.count(num_here)
+
+    def held(self, num_tokens: int) -> int:
+        """Return the blocks of one with so many computed tokens."""
+        return self.count(num_tokens)
+
+    def in_all(self, num_tokens: int) -> int:
+        """Return the blocks of so many tokens, none of which came back."""
+        return self.count(num_tokens)
+
+    def alone(self, num_tokens: int) -> int:
+        """Return the blocks that must be free at once for one that is alone."""
+        return self.count(num_tokens)
+
+    def prefix_tokens(self, content: Content, num_tokens: int) -> int:
+        """Return the tokens of a prompt that it would find now."""
+        if not (content and self.shares):
+            return 0
+        found = self.cache.find(Chain(content, self.size), (num_tokens - 1) // self.size)
+        return int(found.num_found) * self.size
+
+    def begin(self, chain: Chain | None, found: Found | None, num_tokens: int) -> None:
+        """Let a request begin with blocks that it finds, and new ones up to so many tokens."""
+        number = self.count(num_tokens)
+        if chain is not None and found is not None and found.num_found:
+            self.hold(chain, found.num_found)
+            number -= found.num_found
+        self.grow(number)
+
+    def bring(self, chain: Chain | None, found: Found | None, num_tokens: int) -> None:
+        """Take blocks for entries that come, but for those that the cache has."""
+        number = self.count(num_tokens)
+        if chain is not None and found is not None:
+            num_found = min(found.num_found, num_tokens // self.size)
+            self.hold(chain, num_found)
+            number -= num_found
+        self.grow(number)
 
     def hold(self, chain: Chain, num_found: int) -> None:
         """Let a request begin with the first blocks of its chain, which are cached."""

@@ -2,6 +2,7 @@ cimport cython
 
 from mist_sim.clients.engine.core.blocks cimport Blocks
 from mist_sim.clients.engine.core.counts cimport Counts
+from mist_sim.clients.engine.core.paged cimport PagedBlocks, PagedChain
 from mist_sim.clients.engine.core.rows cimport Rows
 from mist_sim.clients.engine.core.times cimport Times
 from mist_sim.clients.prefixes.prefix_cache cimport Chain
@@ -26,6 +27,12 @@ cdef class Lane:
     cdef readonly bint whole_must_fit, plans_ahead, swaps
     cdef public Times times
     cdef readonly Blocks blocks
+    cdef readonly PagedBlocks paged
+    cdef readonly bint in_turns, in_order
+    cdef readonly list left_out
+    cdef readonly long long per_block
+    cdef long long num_used_before
+    cdef long long[::1] piece_step, before_piece
     cdef readonly Rows rows
     cdef readonly Counts counts
     cdef object notes
@@ -105,8 +112,8 @@ cdef class Lane:
     cdef free_leaving(self)
     cdef let_seat_go(self, long long slot, long long num_computed)
     cdef long long need_to_join(self, long long slot) except -1
-    cpdef long long num_to_come(self, long long slot) except -1
-    @cython.locals(number=cython.longlong, num_found=cython.longlong)
+    @cython.locals(num_tokens=cython.longlong, num_held=cython.longlong)
+    cpdef tuple to_come(self, long long slot)
     cdef bring(self, long long slot, found)
     cpdef entries_come(self, double now, long long slot, double last_token_at, bint is_lost)
     cdef take_in(self, long long slot, bint is_lost)
@@ -129,8 +136,9 @@ cdef class Lane:
     cdef learn(self)
     cdef rest(self)
     cdef bint has_work(self) except -1
-    @cython.locals(num_before=cython.longlong, has_preempted=cython.bint)
+    @cython.locals(num_before=cython.longlong, has_preempted=cython.bint, is_short=cython.bint)
     cdef bint schedule(self) except -1
+    cdef give_decodes_blocks(self)
     cdef let_in(self)
     cdef find_limits(self)
     @cython.locals(slot=cython.longlong, number=cython.longlong)
@@ -141,10 +149,14 @@ cdef class Lane:
     cdef long long victim(self) except -1
     @cython.locals(slot=cython.longlong, victim=cython.longlong, turns=list, lacking=dict,
                    missed=list, goes_on=cython.bint, was_served=cython.bint, new=cython.longlong,
-                   number=cython.longlong, num_taken=cython.longlong, num_skipped=cython.longlong)
+                   number=cython.longlong, num_taken=cython.longlong, num_skipped=cython.longlong,
+                   left=cython.longlong)
     cdef take_turns(self, list gone, list outgrown)
+    cdef long long num_decodes_before(self, dict served) except -1
+    cdef long long lacks_after_turn(self, long long slot, long long new,
+                                    long long number) except -1
     @cython.locals(num_computed=cython.longlong, new=cython.longlong)
-    cdef tuple turn_for(self, long long slot)
+    cdef tuple turn_for(self, long long slot, long long budget)
     cdef bint is_busy(self, long long slot) except -1
     cdef bint takes_block(self, long long slot) except -1
     @cython.locals(slot=cython.longlong)
@@ -156,9 +168,14 @@ cdef class Lane:
     cdef bint is_short(self) except -1
     @cython.locals(need=cython.longlong, budget=cython.longlong, slot=cython.longlong,
                    new=cython.longlong, lacking=cython.longlong)
-    cdef long long cut_pieces(self) except -1
+    cdef long long cut_pieces(self) except? -1
+    @cython.locals(new=cython.longlong)
     cdef long long piece(self, long long slot, long long budget) except -1
     cdef long long num_to_go(self, long long slot) noexcept
+    cdef long long aligned(self, long long slot, found, long long begin, long long new) except -1
+    @cython.locals(need=cython.longlong, budget=cython.longlong, slot=cython.longlong,
+                   new=cython.longlong, lacking=cython.longlong)
+    cdef long long cut_in_order(self)  except? -1
     @cython.locals(new=cython.longlong)
     cdef long long cut(self, long long num_tokens, long long budget) except -1
     @cython.locals(slot=cython.longlong, piece=cython.longlong, number=cython.longlong)
@@ -170,7 +187,8 @@ cdef class Lane:
     @cython.locals(slot=cython.longlong, num_kept=cython.longlong, number=cython.longlong,
                    is_prompt=cython.bint)
     cdef swap_in(self)
-    @cython.locals(slot=cython.longlong, room=cython.longlong, has_seat=cython.bint)
+    @cython.locals(slot=cython.longlong, room=cython.longlong, has_seat=cython.bint,
+                   num_kept=cython.longlong, need=cython.longlong)
     cdef bint fits_back(self) except -1
     cdef long long num_kept(self, long long slot) except -1
     cdef copy(self, long long slot, bint out, long long number, long long num_tokens)
@@ -185,16 +203,41 @@ cdef class Lane:
                    number=cython.longlong)
     cdef give_pieces_blocks(self)
     cdef enter_piece(self, long long slot, long long end)
+    @cython.locals(slot=cython.longlong, num_seen=cython.longlong)
+    cdef begin_turns(self)
+    @cython.locals(slot=cython.longlong)
+    cdef serve(self, bint had_turns)
+    @cython.locals(paged=PagedBlocks, chain=PagedChain, num_computed=cython.longlong)
+    cdef have_turn(self, long long slot, long long new)
+    cdef note_piece(self, long long slot)
+    @cython.locals(paged=PagedBlocks, chain=PagedChain, num_seen=cython.longlong)
+    cdef decode_turn(self, long long slot, long long context, bint is_ahead)
+    @cython.locals(paged=PagedBlocks, chain=PagedChain, is_ahead=cython.bint, slot=cython.longlong,
+                   context=cython.longlong, num_seen=cython.longlong, num_known=cython.longlong,
+                   wait=cython.longlong)
+    cdef serve_decodes(self, long long first, long long last)
+    @cython.locals(is_latest=cython.bint)
+    cdef long long num_seen(self, long long slot, long long num_computed) except -1
+    @cython.locals(chain=PagedChain)
+    cdef long long need_in_turn(self, long long slot, long long num_computed,
+                                long long new) except -1
+    @cython.locals(slot=cython.longlong, num_tokens=cython.longlong)
+    cdef lose_turns(self)
     @cython.locals(blocks=Blocks, slot=cython.longlong, num_tokens=cython.longlong,
-                   num_computed=cython.longlong, num_shared=cython.longlong, new=cython.longlong,
-                   need=cython.longlong, room=cython.longlong, whole=cython.bint)
+                   num_computed=cython.longlong, num_first=cython.longlong, new=cython.longlong,
+                   room=cython.longlong, whole=cython.bint, lacks=cython.bint)
     cdef admit(self, long long budget)
+    @cython.locals(num_tokens=cython.longlong, in_pieces=cython.bint)
+    cdef long long need_to_admit(self, long long slot, found, long long num_first,
+                                 bint whole) except? -1
     @cython.locals(slot=cython.longlong, flows=cython.bint)
     cdef long long next_waiting(self, long long budget) except? -1
-    @cython.locals(blocks=Blocks, num_here=cython.longlong, number=cython.longlong)
+    @cython.locals(blocks=Blocks, num_here=cython.longlong, num_first=cython.longlong,
+                   number=cython.longlong)
     cdef go_on(self, long long slot, long long new)
     cdef long long room(self) except? -1
-    @cython.locals(slot=cython.longlong, num_tokens=cython.longlong, new=cython.longlong)
+    @cython.locals(slot=cython.longlong, num_tokens=cython.longlong, new=cython.longlong,
+                   has_seat=cython.bint)
     cdef long long admit_loaded(self, long long budget) except -1
     cdef long long next_loaded(self) except? -1
     cdef begin_prompt(self, long long slot, long long num_computed, long long new)
@@ -207,6 +250,9 @@ cdef class Lane:
     cdef double seconds(self, tuple chunks, bint on_the_spot) except? -1
     @cython.locals(longest=cython.longlong, slot=cython.longlong)
     cdef long long longest_context(self) except -1
+    @cython.locals(number=cython.longlong, num_growing=cython.longlong, least=cython.longlong,
+                   reach=cython.longlong, slot=cython.longlong, context=cython.longlong)
+    cdef tuple in_windows(self, long long num_ahead)
     @cython.locals(slot=cython.longlong, num_tokens=cython.longlong)
     cdef find_seen(self)
     @cython.locals(lag=cython.longlong, size=cython.longlong, step=cython.longlong,

@@ -27,6 +27,7 @@ from mist_sim.errors import InvariantError
 if TYPE_CHECKING:
     from mist_sim.clients.engine.core.blocks import Blocks
     from mist_sim.clients.engine.core.counts import Counts
+    from mist_sim.clients.engine.core.paged import PagedBlocks
     from mist_sim.clients.engine.core.rows import Rows
     from mist_sim.clients.engine.core.times import Times
     from mist_sim.clients.prefixes.prefix_cache import Chain, Found
@@ -206,6 +207,16 @@ class Lane:
         self.decode_need = 0  # blocks that they take in the next step
         self.num_writers = 0  # decodes whose blocks others may find
         self.num_read_again = 0  # keys of the decodes, see `StepBatch`
+        # where they take turns for pages (`in_turns`): the blocks as such, those in use as the
+        # latest step ended; of each slot, the latest step of its prompt, and computed tokens before
+        self.in_turns, self.per_block = blocks.in_turns, blocks.per_block
+        self.paged: PagedBlocks = blocks if blocks.in_turns else None  # type: ignore[assignment]
+        self.num_used_before = 0
+        # whether each has tokens of a step before those admitted after it, as states are kept for
+        # others; decodes for which none are left in the step that is planned
+        self.in_order = blocks.in_turns and self.paged.keeps_states
+        self.left_out: list[int] = []
+        self.piece_step = self.before_piece = array("q")
         # who waits, in order, and who gave up: (when, slot) of those that leave with a step or plan
         self.queue: OrderedDict[int, None] = OrderedDict()
         self.given_up: list[tuple[float, int]] = []
@@ -250,7 +261,7 @@ class Lane:
         # `first_step`, and `last_step` is the number of the step that ends its answer
         self.num_slots = 0
         self.unused: list[int] = []
-        self.chains: list[Chain | None] = []
+        self.chains: list[Any] = []  # `Chain` or `PagedChain`, or None
         self.queued_at = self.started_at = self.first_token_at = self.last_token_at = array("d")
         self.num_prompt = self.num_tokens = self.num_final = self.num_computed = array("q")
         self.num_piece = self.num_blocks = self.num_cached = self.num_queued = array("q")
@@ -372,7 +383,9 @@ class Lane:
         self.write()
         if self.time < inf and not self.is_planning:
             self.decode_need = self.turns[self.num_steps % self.blocks.size]
-            if not self.swaps:
+            if self.in_turns:
+                self.lose_turns()
+            elif not self.swaps:
                 self.blocks.free(None, self.decode_need, 0)
         self.time, self.known_until = inf, inf
         self.is_planning = self.has_changed = self.is_halted = True
@@ -392,11 +405,14 @@ class Lane:
         """Write the steps that have ended."""
         if self.lag:
             self.settle()
-            taken = 0  # for the step in flight
-            if not self.swaps:
-                taken = self.turns[self.num_steps % self.blocks.size]
             self.rows.end, self.rows.num_waiting = self.ended, self.counts.num_waiting
-            self.rows.num_used = self.blocks.num_blocks - self.blocks.num_free - taken
+            if self.in_turns:
+                self.rows.num_used = self.num_used_before
+            else:
+                taken = 0  # for the step in flight
+                if not self.swaps:
+                    taken = self.turns[self.num_steps % self.blocks.size]
+                self.rows.num_used = self.blocks.num_blocks - self.blocks.num_free - taken
         self.rows.flush()
 
     def stop_at_end(self) -> bool:
@@ -428,7 +444,7 @@ class Lane:
             self.release(slot)
         elif state == _SWAPPED:
             del self.swapped[slot]
-            self.num_host_free += self.blocks.count(self.num_kept(slot))
+            self.num_host_free += self.blocks.held(self.num_kept(slot))
             self.release(slot)
         elif state in (_COMING, _CAME):
             self.num_promised -= self.need_to_join(slot)
@@ -484,7 +500,7 @@ class Lane:
         self.ticket[slot] = self.num_tickets
         self.num_decodes += 1
         self.context_sum += self.num_tokens[slot] - 1
-        self.turns[self.turn_of(slot)] += 1
+        self.turns[self.turn_of(slot)] += self.per_block
         last = self.first_step[slot] + self.num_final[slot] - self.num_tokens[slot]
         self.last_step[slot] = last
         self.next_last = min(self.next_last, last)
@@ -498,14 +514,14 @@ class Lane:
 
     def leave_decodes(self, slot: int) -> None:
         """Let a request decode no more, between the end of a step and the next plan."""
-        self.turns[self.turn_of(slot)] -= 1
+        self.turns[self.turn_of(slot)] -= self.per_block
         context = self.tokens(slot) - 1
         self.num_tokens[slot], self.num_blocks[slot] = context + 1, self.blocks.count(context)
         self.last_step[slot] = _NEVER
         self.num_decodes -= 1
         self.context_sum -= context
         if context % self.blocks.size == 0:
-            self.decode_need -= 1
+            self.decode_need -= self.per_block
         chain = self.chains[slot]
         if chain is not None and chain.num_held < chain.num_shared:
             self.num_writers -= 1
@@ -562,22 +578,20 @@ class Lane:
 
     def need_to_join(self, slot: int) -> int:
         """Return the blocks that one whose entries come lacks for its next step, or its prompt."""
-        return self.blocks.count(self.num_tokens[slot]) - self.blocks.count(self.num_brought[slot])
+        return self.blocks.more(
+            self.num_brought[slot], self.num_tokens[slot], self.brings[slot] == _A_PREFIX
+        )
 
-    def num_to_come(self, slot: int) -> int:
-        """Return the blocks whose entries have to come, as the cache had the others."""
-        chain = self.chains[slot]
-        return self.num_blocks[slot] - (0 if chain is None else chain.num_held)
+    def to_come(self, slot: int) -> tuple[int, int]:
+        """Return the blocks and tokens whose entries have to come; the cache had the others."""
+        chain, num_tokens = self.chains[slot], self.num_brought[slot]
+        num_held = 0 if chain is None else chain.num_held
+        return self.blocks.held(num_tokens) - num_held, num_tokens - num_held * self.blocks.size
 
     def bring(self, slot: int, found: Found | None) -> None:
         """Take blocks for entries that come from elsewhere, but for those that the cache has."""
-        number, num_found = self.blocks.count(self.num_brought[slot]), 0
-        chain = self.chains[slot]
-        if chain is not None and found is not None:
-            num_found = min(found.num_found, self.num_brought[slot] // self.blocks.size)
-            self.blocks.hold(chain, num_found)
-        self.blocks.grow(number - num_found)
-        self.num_blocks[slot] = number
+        self.blocks.bring(self.chains[slot], found, self.num_brought[slot])
+        self.num_blocks[slot] = self.blocks.count(self.num_brought[slot])
         self.num_promised += self.need_to_join(slot)
         self.state[slot] = _COMING
         self.num_coming += 1
@@ -622,7 +636,7 @@ class Lane:
         """Take back blocks that were not used, behind the step in flight."""
         self.forgotten.append((self.chains[slot], self.num_blocks[slot]))
         self.num_blocks[slot] = 0
-        if self.time == inf or self.is_planning or self.plans_ahead:
+        if self.time == inf or self.is_planning or self.plans_ahead or self.in_turns:
             self.free_forgotten()
 
     def free_forgotten(self) -> None:
@@ -775,22 +789,22 @@ class Lane:
         self.is_blocked = self.some_missed = self.all_missed = False
         if self.cadence is not None or self.spares_one:
             self.find_limits()
-        if self.decode_need + self.cut_pieces() > self.blocks.num_free:
+        if self.in_turns:
+            self.begin_turns()
+        is_short = self.decode_need + self.cut_pieces() > self.blocks.num_free
+        if is_short:
             self.preempt()
             if self.all_missed:
                 return True
         has_preempted = len(self.running) < num_before
-        if self.moved and not has_preempted:
+        if self.moved and not (has_preempted or is_short):
             self.join()
-        if self.swaps:
-            if self.swapped and not has_preempted:
-                self.swap_in()
-        else:
-            if self.decode_need:
-                self.blocks.grow(self.decode_need)
-                self.decode_need = 0
-            if self.num_writers:
-                self.enter_answers()
+        if self.swapped and not has_preempted:
+            self.swap_in()
+        if self.in_turns:
+            self.serve(is_short and not self.swaps)
+        elif not self.swaps:
+            self.give_decodes_blocks()
         if self.num_new:
             self.give_pieces_blocks()
         if has_preempted:
@@ -798,10 +812,18 @@ class Lane:
         self.let_in()
         return len(self.running) > num_before
 
+    def give_decodes_blocks(self) -> None:
+        """Give decodes the blocks of the step that is planned, and let others find those filled."""
+        if self.decode_need:
+            self.blocks.grow(self.decode_need)
+            self.decode_need = 0
+        if self.num_writers:
+            self.enter_answers()
+
     def let_in(self) -> None:
         """Admit those who wait, as far as they may come in."""
         if self.moved:
-            self.is_blocked = True
+            self.is_blocked = not self.in_turns
         elif self.queue or self.loaded:
             self.admit(self.max_tokens - self.num_decodes - self.num_new)
         if self.cadence is not None:
@@ -838,7 +860,10 @@ class Lane:
         """Let some give way until the others have the blocks of the next step."""
         outgrown: list[int] = []
         gone: list[int] = []
-        if self.ranked is not None and self.ranked.takes_from_anywhere and not self.swaps:
+        from_anywhere = self.ranked is not None and self.ranked.takes_from_anywhere
+        if (from_anywhere or self.in_turns) and not self.swaps:
+            if self.left_out:
+                self.join_anew(self.left_out)
             self.take_turns(gone, outgrown)
         else:
             while self.is_short():
@@ -873,7 +898,11 @@ class Lane:
             slot = turns.pop(0)
             if self.is_busy(slot):
                 continue
-            new, number = self.turn_for(slot)
+            left = self.max_tokens - self.num_new - self.num_decodes_before(lacking)
+            if left <= 0 and self.in_order:
+                missed += [slot, *turns]
+                break
+            new, number = self.turn_for(slot, left)
             num_skipped = 0
             while num_taken + number > self.blocks.num_free:
                 victim = self.victim()
@@ -889,7 +918,7 @@ class Lane:
                 if victim in turns:
                     turns.remove(victim)
             else:
-                lacking[slot] = number
+                lacking[slot] = number = self.lacks_after_turn(slot, new, number)
                 num_taken += number
                 self.num_piece[slot] = new
                 self.num_new += new
@@ -913,12 +942,30 @@ class Lane:
         """Tell whether a decode takes a block for its next token."""
         return (self.tokens(slot) - 1) % self.blocks.size == 0
 
-    def turn_for(self, slot: int) -> tuple[int, int]:
+    def num_decodes_before(self, served: dict[int, int]) -> int:
+        """Return the decodes that take their tokens before the next turn: all, or those served."""
+        if not self.in_order:
+            return self.num_decodes
+        return sum([self.state[slot] == _DECODE for slot in served])
+
+    def lacks_after_turn(self, slot: int, new: int, number: int) -> int:
+        """Return the blocks that one takes behind all turns: none where they are for that."""
+        if not self.in_turns:
+            return number
+        if new or self.state[slot] == _DECODE:
+            self.have_turn(slot, new)
+        return 0
+
+    def turn_for(self, slot: int, budget: int) -> tuple[int, int]:
         """Return the tokens of a prompt that one gets who runs, and the blocks that it lacks."""
         if self.state[slot] == _DECODE:
+            if self.in_turns:
+                return 0, self.need_in_turn(slot, self.tokens(slot) - 1, 1)
             return 0, int(self.takes_block(slot))
         num_computed = self.num_computed[slot]
-        new = self.piece(slot, self.max_tokens - self.num_decodes - self.num_new)
+        new = self.piece(slot, budget)
+        if self.in_turns:
+            return new, self.need_in_turn(slot, num_computed, new)
         return new, max(0, self.blocks.count(num_computed + new) - self.num_blocks[slot])
 
     def pause(self, slots: list[int]) -> None:
@@ -964,8 +1011,12 @@ class Lane:
     def cut_pieces(self) -> int:
         """Cut the next pieces of prompts that run; return the blocks that they take."""
         self.num_new = 0
+        if self.left_out:
+            self.left_out = []
         if not self.prefilling:
             return 0
+        if self.in_order:
+            return self.cut_in_order()
         need, budget = 0, self.max_tokens - self.num_decodes
         for slot in self.prefilling:
             new = self.piece(slot, budget)
@@ -976,15 +1027,46 @@ class Lane:
                 lacking = self.blocks.count(self.num_computed[slot] + new) - self.num_blocks[slot]
                 if lacking > 0:
                     need += lacking
-        return need
+        return need * self.per_block
 
     def piece(self, slot: int, budget: int) -> int:
         """Return the tokens that a prompt that runs gets out of a budget."""
-        return 0 if self.is_held else self.cut(self.num_to_go(slot), budget)
+        if self.is_held:
+            return 0
+        new = self.cut(self.num_to_go(slot), budget)
+        return self.aligned(slot, None, self.num_computed[slot], new) if self.in_order else new
 
     def num_to_go(self, slot: int) -> int:
         """Return the tokens of a prompt that runs which are to be computed."""
         return self.num_tokens[slot] - self.num_computed[slot]
+
+    def aligned(self, slot: int, found: Any, begin: int, new: int) -> int:
+        """Return the tokens of a piece that may have to end where a state is saved."""
+        ends = self.num_tokens[slot], self.num_prompt[slot]
+        return self.paged.piece(self.chains[slot], found, begin, new, ends)
+
+    def cut_in_order(self) -> int:
+        """Cut pieces where each request has its tokens before those admitted after it.
+
+        Returns the blocks that they take, less those of decodes for which no tokens are left.
+        """
+        need, budget = 0, self.max_tokens
+        for slot in self.running:
+            if self.state[slot] == _DECODE:
+                if budget > 0:
+                    budget -= 1
+                else:
+                    self.left_out.append(slot)
+                    need -= (self.tokens(slot) - 1) % self.blocks.size == 0
+            elif self.state[slot] == _PREFILL:
+                new = self.piece(slot, budget)
+                self.num_piece[slot] = new
+                budget -= new
+                self.num_new += new
+                lacking = self.blocks.count(self.num_computed[slot] + new) - self.num_blocks[slot]
+                if new and lacking > 0:
+                    need += lacking
+        return need * self.per_block
 
     def cut(self, num_tokens: int, budget: int) -> int:
         """Return how many of a prompt's tokens a step computes out of a budget."""
@@ -1025,7 +1107,7 @@ class Lane:
             return
         if was_served and self.state[slot] == _DECODE:
             num_known = self.num_tokens[slot] - 1
-        is_outgrown = self.blocks.count(self.num_tokens[slot]) > self.blocks.num_blocks
+        is_outgrown = self.blocks.alone(self.num_tokens[slot]) > self.blocks.num_blocks
         if self.swaps and not is_outgrown and self.swap_out(slot):
             return
         self.chains[slot] = self.blocks.preempt(self.chains[slot], self.num_blocks[slot], num_known)
@@ -1075,7 +1157,7 @@ class Lane:
     def swap_out(self, slot: int) -> bool:
         """Copy the blocks of a request that gives way to the host; return whether they fit."""
         num_kept = self.num_kept(slot)
-        number = self.blocks.count(num_kept)
+        number = self.blocks.held(num_kept)
         if number > self.num_host_free:
             return False
         self.num_host_free -= number
@@ -1098,13 +1180,13 @@ class Lane:
             slot = next(iter(self.swapped))
             del self.swapped[slot]
             num_kept = self.num_kept(slot)
-            number = self.blocks.count(num_kept)
+            number = self.blocks.held(num_kept)
             self.num_host_free += number
             self.copy(slot, False, number, num_kept)
             is_prompt = self.first_step[slot] == _NO_STEP
-            self.num_blocks[slot] = number
-            if is_prompt:
-                self.num_blocks[slot] = self.blocks.count(self.num_tokens[slot])
+            self.num_blocks[slot] = self.blocks.count(
+                self.num_tokens[slot] if is_prompt else num_kept
+            )
             self.blocks.swap_in(self.chains[slot], self.num_blocks[slot], num_kept)
             self.running.append(slot)
             self.has_changed = True
@@ -1118,7 +1200,7 @@ class Lane:
             self.first_step[slot] = self.num_steps
             self.join_decodes(slot)
             self.decode_need = self.turns[self.num_steps % self.blocks.size]
-        self.is_blocked = bool(self.swapped)
+        self.is_blocked = bool(self.swapped) and not self.in_turns
         self.cut_pieces()
 
     def fits_back(self) -> bool:
@@ -1128,7 +1210,9 @@ class Lane:
         if self.running:
             room -= self.blocks.num_reserved
         has_seat = len(self.running) < self.max_num_seqs
-        return has_seat and self.blocks.count(self.num_tokens[slot]) <= room
+        num_kept = self.num_kept(slot)
+        need = self.blocks.held(num_kept) + self.blocks.more(num_kept, self.num_tokens[slot], False)
+        return has_seat and need <= room
 
     def num_kept(self, slot: int) -> int:
         """Return the tokens whose entries a request that is swapped has: all computed ones."""
@@ -1165,6 +1249,8 @@ class Lane:
         """Give the pieces of prompts their blocks."""
         if self.cadence is not None:
             self.cadence.carry()
+        if self.in_turns:
+            return
         for slot in self.prefilling:
             if self.num_piece[slot]:
                 end = self.num_computed[slot] + self.num_piece[slot]
@@ -1179,6 +1265,123 @@ class Lane:
         chain = self.chains[slot]
         if chain is not None:
             self.blocks.enter(chain, end)
+
+    # --- turns, in which requests give pages back and take others (`PagedBlocks`) ---------------
+
+    def begin_turns(self) -> None:
+        """Begin a plan: where prompts have all their pages, those of decodes come back first."""
+        self.paged.table.fresh.clear()
+        if self.swaps:
+            for slot in self.running:
+                if self.state[slot] == _DECODE:
+                    num_seen = self.num_seen(slot, self.tokens(slot) - 1)
+                    self.paged.give_behind(self.chains[slot], num_seen)
+
+    def serve(self, had_turns: bool) -> None:
+        """Give all who run their turn, in order of admission, unless they had it."""
+        self.decode_need = 0
+        if had_turns:
+            return
+        if self.left_out:
+            self.some_missed = True
+            self.pause(self.left_out)
+        for slot in self.running:
+            if self.state[slot] == _DECODE:
+                self.have_turn(slot, 0)
+            elif not self.swaps and self.state[slot] == _PREFILL and self.num_piece[slot]:
+                self.have_turn(slot, self.num_piece[slot])
+        if self.swaps:
+            for slot in self.prefilling:
+                if self.num_piece[slot]:
+                    self.have_turn(slot, self.num_piece[slot])
+
+    def have_turn(self, slot: int, new: int) -> None:
+        """Give one its turn, with so many tokens of a prompt; 0: it decodes."""
+        if not new:
+            self.decode_turn(slot, self.tokens(slot) - 1, self.known_until < inf)
+            return
+        paged, chain = self.paged, self.chains[slot]
+        num_computed = self.num_computed[slot]
+        paged.give_behind(chain, self.num_seen(slot, num_computed))
+        paged.take(chain, num_computed, num_computed + new)
+        paged.name(chain, num_computed + new)
+        self.num_blocks[slot] = max(self.num_blocks[slot], paged.count(num_computed + new))
+        self.note_piece(slot)
+
+    def note_piece(self, slot: int) -> None:
+        """Note that the step that is planned computes a piece of a prompt."""
+        self.piece_step[slot], self.before_piece[slot] = self.num_steps, self.num_computed[slot]
+
+    def decode_turn(self, slot: int, context: int, is_ahead: bool) -> None:
+        """Give a decode its turn, which has so many tokens computed.
+
+        Where the plan is made ahead, its newest token is not known.
+        """
+        paged, chain, num_seen = self.paged, self.chains[slot], context
+        if paged.lags and is_ahead:
+            num_seen = self.num_seen(slot, context)
+        if num_seen >= chain.gives_at:
+            paged.give_behind(chain, num_seen)
+        if context >= chain.num_slots:
+            paged.take(chain, context, context + 1)
+        if context + (not is_ahead) >= chain.names_at:
+            paged.name(chain, context + (not is_ahead))
+
+    def serve_decodes(self, first: int, last: int) -> None:
+        """Give decodes their turns of quiet steps, by number, which were planned with the others.
+
+        In the first of these, none of them decodes for the first time.
+        """
+        paged, is_ahead = self.paged, self.plans_ahead
+        while first <= last:
+            wait = last + 1 - first
+            for slot in self.running:
+                if self.state[slot] == _DECODE:
+                    context = self.num_tokens[slot] - 1 + first - self.first_step[slot]
+                    chain = self.chains[slot]
+                    num_seen = context - (paged.lags and is_ahead)
+                    num_known = context + (not is_ahead)
+                    if num_seen >= chain.gives_at:
+                        paged.give_behind(chain, num_seen)
+                    if context >= chain.num_slots:
+                        paged.take(chain, context, context + 1)
+                    if num_known >= chain.names_at:
+                        paged.name(chain, num_known)
+                    wait = min(wait, chain.gives_at - num_seen, chain.num_slots - context)
+                    wait = min(wait, chain.names_at - num_known)
+            first += wait
+
+    def num_seen(self, slot: int, num_computed: int) -> int:
+        """Return the computed tokens behind which windows no longer see, as the plan knows.
+
+        Where pages come back only once no step in flight sees them, without the tokens of that.
+        """
+        if not (self.paged.lags and self.known_until < inf):
+            return num_computed
+        if self.state[slot] == _DECODE and self.first_step[slot] < self.num_steps:
+            return num_computed - 1
+        is_latest = self.piece_step[slot] == self.num_steps - 1
+        return self.before_piece[slot] if is_latest else num_computed
+
+    def need_in_turn(self, slot: int, num_computed: int, new: int) -> int:
+        """Return the pages that one lacks for a step, once its windows have given theirs back."""
+        if not new:
+            return 0
+        chain = self.chains[slot]
+        self.paged.give_behind(chain, self.num_seen(slot, num_computed))
+        return self.paged.lacking(chain, num_computed, num_computed + new)
+
+    def lose_turns(self) -> None:
+        """Take back the pages of a lost step."""
+        for slot in self.running:
+            num_tokens = self.num_computed[slot]
+            if self.state[slot] != _PREFILL:
+                num_tokens = self.tokens(slot) - 1
+            elif self.swaps:
+                num_tokens = self.num_tokens[slot]
+            self.paged.cut(self.chains[slot], num_tokens)
+
+    # --- admissions -----------------------------------------------------------------------------
 
     def admit(self, budget: int) -> None:
         """Admit requests in order of arrival while seats, memory and tokens last.
@@ -1196,16 +1399,17 @@ class Lane:
             if slot < 0:
                 return
             room = self.room()
-            num_tokens, num_computed, num_shared = self.num_tokens[slot], 0, 0
+            num_tokens, num_computed = self.num_tokens[slot], 0
             chain, found = self.chains[slot], None
             if chain is not None:
                 found = blocks.find(chain, num_tokens)
-                num_computed, num_shared = found.num_found * blocks.size, found.num_held
+                num_computed = found.num_found * blocks.size
             new = self.cut(num_tokens - num_computed, budget)
+            if self.in_order:
+                new = self.aligned(slot, found, num_computed, new)
             whole = self.whole_must_fit or self.brings[slot] != _NOTHING
             whole = whole or (self.flow is not None and self.num_preempted[slot] > 0)
-            need = blocks.count(num_tokens if whole else num_computed + new)
-            if need - num_shared > room:
+            if self.need_to_admit(slot, found, num_computed + new, whole) > room:
                 self.is_blocked = found is None or not blocks.may_gain(found, whole)
                 if self.ranked is not None and self.ranked.has_arrived():
                     self.is_blocked = False  # one that is not known yet may go before
@@ -1217,15 +1421,28 @@ class Lane:
                     continue
                 self.have_brought(slot)
                 self.note_left(slot, _HAS_ALL)
-            if self.holds_back(num_tokens - num_computed, new, False):
+            lacks = self.in_turns and blocks.need(found, 0, num_computed + new, False) > room
+            if lacks or not new or self.holds_back(num_tokens - num_computed, new, False):
                 return
             self.leave_queue(slot)
-            if chain is not None and found is not None and num_computed:
-                blocks.hold(chain, found.num_found)
-            self.num_blocks[slot] = blocks.count(num_tokens if self.swaps else num_computed + new)
-            blocks.grow(self.num_blocks[slot] - num_computed // blocks.size)
+            num_first = num_tokens if self.swaps else num_computed + new
+            blocks.begin(chain, found, num_first)
+            self.num_blocks[slot] = blocks.count(num_first)
             self.begin_prompt(slot, num_computed, new)
             budget -= new
+
+    def need_to_admit(self, slot: int, found: Any, num_first: int, whole: bool) -> int:
+        """Return the blocks that must be free for one that waits.
+
+        num_first: tokens that it has behind its first piece. whole: whether all of it must fit.
+        """
+        num_tokens = self.num_tokens[slot]
+        if self.brings[slot]:
+            in_pieces = self.brings[slot] == _A_PREFIX
+            return self.blocks.need_to_bring(found, self.num_brought[slot], num_tokens, in_pieces)
+        if self.in_order and self.paged.waits_for_state(found):
+            return _NEVER
+        return self.blocks.need(found, num_tokens, num_first, whole)
 
     def next_waiting(self, budget: int) -> int:
         """Return the slot of the queue that is next, if there is a seat; -1: none."""
@@ -1253,12 +1470,15 @@ class Lane:
     def admit_loaded(self, budget: int) -> int:
         """Admit prompts whose entries have come; return the tokens of the budget that are left."""
         while budget and self.loaded and (slot := self.next_loaded()) >= 0:
-            if len(self.running) == self.max_num_seqs or self.room() < 0:
-                self.is_blocked = True
+            has_seat = len(self.running) < self.max_num_seqs
+            if not has_seat or self.room() < 0:
+                self.is_blocked = not (has_seat and self.in_turns)
                 break
             num_tokens = self.num_tokens[slot] - self.num_brought[slot]
             new = self.cut(num_tokens, budget)
-            if self.holds_back(num_tokens, new, True):
+            if self.in_order:
+                new = self.aligned(slot, None, self.num_brought[slot], new)
+            if not new or self.holds_back(num_tokens, new, True):
                 break
             self.loaded.remove(slot)
             self.go_on(slot, new)
@@ -1279,20 +1499,28 @@ class Lane:
         self.have_brought(slot)
         if chain is not None:
             blocks.enter(chain, num_here)
-        number = blocks.count(self.num_tokens[slot] if self.swaps else num_here + new)
-        blocks.grow(number - self.num_blocks[slot])
+        num_first = self.num_tokens[slot] if self.swaps else num_here + new
+        number = blocks.count(num_first)
+        if self.in_turns:
+            self.paged.take(chain, num_here, num_first)
+        else:
+            blocks.grow(number - self.num_blocks[slot])
         self.num_blocks[slot] = number
         self.begin_prompt(slot, num_here, new)
 
     def begin_prompt(self, slot: int, num_computed: int, new: int) -> None:
         """Let a prompt run that has blocks for its first piece, of so many tokens."""
         chain = self.chains[slot]
-        if chain is not None:
+        if self.in_turns:
+            self.paged.name(chain, num_computed + new)
+        elif chain is not None:
             self.blocks.enter(chain, num_computed + new)
         self.running.append(slot)
         self.prefilling.append(slot)
         self.state[slot] = _PREFILL
         self.num_computed[slot], self.num_piece[slot] = num_computed, new
+        if self.in_turns:
+            self.note_piece(slot)
         self.num_new += new
         self.has_changed = True
         self.counts.begin(self.num_queued[slot])
@@ -1352,6 +1580,7 @@ class Lane:
             self.num_read_again,
             self.longest_context() if times.needs_longest else -1,
             on_the_spot,
+            self.in_windows(0)[0] if self.in_turns else -1,
         )
 
     def longest_context(self) -> int:
@@ -1361,6 +1590,24 @@ class Lane:
             if self.state[slot] == _DECODE:
                 longest = max(longest, self.tokens(slot) - 1)
         return longest
+
+    def in_windows(self, num_ahead: int) -> tuple[int, int, int]:
+        """Return the keys that decodes see through their windows, so many steps from now.
+
+        And by how much these grow in a step, and for how many steps.
+        """
+        number = num_growing = 0
+        least, reach = _NEVER, self.paged.reach
+        for slot in self.running:
+            if self.state[slot] == _DECODE:
+                context = self.tokens(slot) - 1 + num_ahead
+                if context < reach:
+                    num_growing += 1
+                    least = min(least, reach - context)
+                    number += context
+                else:
+                    number += reach
+        return number, num_growing, least
 
     def find_seen(self) -> None:
         """Find out whether the prompts of this step end an answer, or a gap in one."""
@@ -1379,6 +1626,11 @@ class Lane:
             return
         lag, size, step = self.lag, self.blocks.size, self.num_steps - self.lag
         self.lag = 0
+        if self.in_turns:
+            self.serve_decodes(step + 1, self.num_steps - 1)
+            self.num_used_before = self.blocks.num_blocks - self.blocks.num_free
+            self.serve_decodes(self.num_steps, self.num_steps)
+            return
         number = lag // size * self.num_decodes  # each takes one in `size` steps
         if not self.swaps:
             step += 1  # the first has taken its blocks
@@ -1594,9 +1846,9 @@ class Lane:
             return True
         if self.cadence is not None or self.spares_one:
             return True  # the plan says what it computes of prompts, and so who gives way
-        if self.swapped and self.fits_back():
+        if self.swapped and (self.in_turns or self.fits_back()):
             return True
-        return self.is_short()
+        return self.is_short() or bool(self.left_out)
 
     def story(self, slot: int) -> Story:
         """Return what becomes of a visit.
@@ -1721,6 +1973,9 @@ class Lane:
         self.paced_from = longer(self.paced_from, "q", self.num_slots)
         self.num_backflows = longer(self.num_backflows, "q", self.num_slots)
         self.paced_at = longer(self.paced_at, "d", self.num_slots)
+        if self.in_turns:
+            self.piece_step = longer(self.piece_step, "q", self.num_slots)
+            self.before_piece = longer(self.before_piece, "q", self.num_slots)
         self.chains.extend([None] * (self.num_slots - before))
         self.unused.extend(range(self.num_slots - 1, before - 1, -1))
 

@@ -381,7 +381,13 @@ class Pipeline(Lane):
         if not (batch.num_new or on_the_spot or self.needs_longest) and times.has_line(number):
             return times.of_decodes(number, batch.context_sum + number - batch.num_read_again)
         return times.ask(
-            batch.sizes, number, batch.context_sum, batch.num_read_again, batch.longest, on_the_spot
+            batch.sizes,
+            number,
+            batch.context_sum,
+            batch.num_read_again,
+            batch.longest,
+            on_the_spot,
+            -1,
         )
 
     def ready(self) -> float:

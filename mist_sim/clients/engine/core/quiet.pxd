@@ -12,7 +12,8 @@ cdef class FastForward:
     cdef bint skip(self, Lane lane, double until) except -1
     @cython.locals(number=cython.longlong, size=cython.longlong)
     cdef double earliest(self, Lane lane) except? -1
-    @cython.locals(number=cython.longlong, size=cython.longlong, waits=cython.bint)
+    @cython.locals(number=cython.longlong, size=cython.longlong, waits=cython.bint,
+                   most=cython.longlong)
     cdef long long find_quiet(self, Lane lane) except -1
     @cython.locals(size=cython.longlong, num_left=cython.longlong, step=cython.longlong)
     cdef long long find_room(self, Lane lane, long long number) except -1
@@ -24,6 +25,7 @@ cdef class FastForward:
     cdef skip_on_line(self, Lane lane, double until)
     @cython.locals(num_decodes=cython.longlong, num_left=cython.longlong, num_taken=cython.longlong,
                    time=cython.double, start=cython.double, number=cython.longlong,
-                   longest=cython.longlong)
+                   longest=cython.longlong, num_in_windows=cython.longlong,
+                   num_growing=cython.longlong, least=cython.longlong)
     cdef skip_as_told(self, Lane lane, double until)
     cdef note(self, Lane lane, long long number, double start, double time)

@@ -69,7 +69,8 @@ class FastForward:
         number, size = lane.seen_at - lane.num_steps - 1, lane.blocks.size
         if lane.flow is not None:
             number = lane.flow.num_quiet(lane, number)
-        if (number // size + 1) * lane.num_decodes <= lane.blocks.num_free:
+        most = (number // size + 1) * lane.num_decodes * lane.per_block
+        if most <= lane.blocks.num_free:
             return number
         return self.find_room(lane, number)
 
@@ -114,9 +115,13 @@ class FastForward:
             if not lane.num_ahead:
                 lane.num_ahead = min(num_left, number)
                 lane.next_ahead = 0
-                longest = -1
+                longest = num_in_windows = -1
+                num_growing = 0
                 if lane.times.needs_longest:
                     longest = lane.longest_context() + num_taken + 1
+                if lane.in_turns:
+                    num_in_windows, num_growing, least = lane.in_windows(num_taken + 1)
+                    lane.num_ahead = min(lane.num_ahead, least)
                 lane.ahead = array(
                     "d",
                     lane.times.ask_run(
@@ -125,6 +130,8 @@ class FastForward:
                         lane.num_read_again,
                         longest,
                         lane.num_ahead,
+                        num_in_windows,
+                        num_growing,
                     ).tobytes(),
                 )
                 number = min(_MOST_ASKED, 2 * number)

@@ -21,16 +21,18 @@ class Times:
 
     ask_line: returns the `DecodeLine` of a number of decodes as a tuple, None without one.
     ask: returns the seconds of a step, given its chunks, its decodes, their context, the keys that
-        are read again, the longest context (-1: not needed), and whether it was planned on the
-        spot. ask_run: returns the seconds of several such steps of decodes alone, as an array.
+        are read again, the longest context (-1: not needed), whether it was planned on the spot,
+        and the keys that decodes see through windows (-1: there are none). ask_run: returns the
+        seconds of several such steps of decodes alone, as an array; the last number: by how much
+        the keys in windows grow in each.
     num_seqs: most decodes. needs_longest: whether the longest context counts.
     """
 
     def __init__(
         self,
         ask_line: Callable[[int], Sequence[float] | None],
-        ask: Callable[[Chunks, int, int, int, int, bool], float],
-        ask_run: Callable[[int, int, int, int, int], NDArray[np.float64]],
+        ask: Callable[[Chunks, int, int, int, int, bool, int], float],
+        ask_run: Callable[[int, int, int, int, int, int, int], NDArray[np.float64]],
         num_seqs: int,
         needs_longest: bool,
     ) -> None:
