@@ -32,6 +32,8 @@ class RankedQueue:
         """Queue a sequence that comes now and has a slot."""
         self._sequences[sequence.slot] = sequence
         self._arrived.append((now, sequence))
+        sequence.arrival = self._num_arrived
+        self._num_arrived += 1
 
     def has_arrived(self) -> bool:
         """Tell whether some came that no plan knows yet."""
@@ -40,10 +42,7 @@ class RankedQueue:
     def head(self, known_until: float) -> int:
         """Return the next slot of those that came by then; -1: none until a request leaves."""
         while self._arrived and self._arrived[0][0] <= known_until:
-            sequence = self._arrived.popleft()[1]
-            sequence.arrival = self._num_arrived
-            self._num_arrived += 1
-            self._queue.add(sequence)
+            self._queue.add(self._arrived.popleft()[1])
         first = self._queue.head() if self._queue else None
         return -1 if first is None else first.slot
 
