@@ -261,6 +261,15 @@ def test_failures_and_changes_of_layout_equal_the_reference(of, cases, data, pre
         event(feature)
 
 
+def test_two_whom_no_plan_knows_change_their_layout():
+    """They come during the last step of an engine that ranks who waits, and are alike."""
+    options = EngineOptions("chunked", 100, 4, 2, 16, order="shortest_prompt_first")
+    jobs = Job(0.0, 8, 30), Job(0.0, 9, 30), Job(0.0301, 5, 3), Job(0.0302, 5, 3)
+    change = test_layouts.Change(0.0303, options, 0.1)
+    with patch.object(EngineOptions, "client", in_core):
+        test_layouts.assert_exact(test_layouts.ChangingCase(Case(options, jobs), (change,)), DYADIC)
+
+
 _made = EngineOptions.client
 
 

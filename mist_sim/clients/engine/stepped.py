@@ -657,6 +657,8 @@ class SteppedLane:
             state.running[sequence] = None
             if not core.is_decoding(slot):
                 state.prefilling.append(sequence)
+        if self._ranked is not None:
+            self._ranked.head(inf)  # each has its place by arrival
         for slot in core.queue:
             state.waiting.add(self._inside[slot])
         coming.moved = deque([self._inside[slot] for slot in core.moved])
