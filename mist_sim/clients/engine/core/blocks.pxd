@@ -22,8 +22,8 @@ cdef class Blocks:
     cpdef long long in_all(self, long long num_tokens) except -1
     cdef long long alone(self, long long num_tokens) except -1
     cpdef long long prefix_tokens(self, content, long long num_tokens) except -1
-    @cython.locals(number=cython.longlong, num_found=cython.longlong)
-    cdef begin(self, chain, found, long long num_tokens)
+    @cython.locals(number=cython.longlong, num_new=cython.longlong)
+    cdef long long begin(self, chain, found, long long num_tokens) except -1
     @cython.locals(number=cython.longlong, num_found=cython.longlong)
     cdef bring(self, chain, found, long long num_tokens)
     cdef hold(self, chain, long long num_found)

@@ -71,7 +71,7 @@ class Blocks:
 
         whole: whether all its tokens must fit, and not only the first `num_first`.
         """
-        number = self.count(num_tokens if whole else num_first)
+        number = ((num_tokens if whole else num_first) + self.size - 1) // self.size
         return number if found is None else number - found.num_held
 
     def need_to_bring(
@@ -106,13 +106,17 @@ class Blocks:
         found = self.cache.find(Chain(content, self.size), (num_tokens - 1) // self.size)
         return int(found.num_found) * self.size
 
-    def begin(self, chain: Chain | None, found: Found | None, num_tokens: int) -> None:
-        """Let a request begin with blocks that it finds, and new ones up to so many tokens."""
-        number = self.count(num_tokens)
+    def begin(self, chain: Chain | None, found: Found | None, num_tokens: int) -> int:
+        """Let a request begin with blocks that it finds, and new ones up to so many tokens.
+
+        Returns how many these are.
+        """
+        number = num_new = (num_tokens + self.size - 1) // self.size
         if chain is not None and found is not None and found.num_found:
             self.hold(chain, found.num_found)
-            number -= found.num_found
-        self.grow(number)
+            num_new -= found.num_found
+        self.grow(num_new)
+        return number
 
     def bring(self, chain: Chain | None, found: Found | None, num_tokens: int) -> None:
         """Take blocks for entries that come, but for those that the cache has."""

@@ -225,7 +225,7 @@ cdef class Lane:
     cdef lose_turns(self)
     @cython.locals(blocks=Blocks, slot=cython.longlong, num_tokens=cython.longlong,
                    num_computed=cython.longlong, num_first=cython.longlong, new=cython.longlong,
-                   room=cython.longlong, whole=cython.bint, lacks=cython.bint)
+                   need=cython.longlong, room=cython.longlong, whole=cython.bint, lacks=cython.bint)
     cdef admit(self, long long budget)
     @cython.locals(num_tokens=cython.longlong, in_pieces=cython.bint)
     cdef long long need_to_admit(self, long long slot, found, long long num_first,

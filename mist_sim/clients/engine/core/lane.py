@@ -803,7 +803,7 @@ class Lane:
             self.swap_in()
         if self.in_turns:
             self.serve(is_short and not self.swaps)
-        elif not self.swaps:
+        elif not self.swaps and (self.decode_need or self.num_writers):
             self.give_decodes_blocks()
         if self.num_new:
             self.give_pieces_blocks()
@@ -1409,7 +1409,12 @@ class Lane:
                 new = self.aligned(slot, found, num_computed, new)
             whole = self.whole_must_fit or self.brings[slot] != _NOTHING
             whole = whole or (self.flow is not None and self.num_preempted[slot] > 0)
-            if self.need_to_admit(slot, found, num_computed + new, whole) > room:
+            need = (
+                self.need_to_admit(slot, found, num_computed + new, whole)
+                if self.brings[slot] or self.in_order
+                else blocks.need(found, num_tokens, num_computed + new, whole)
+            )
+            if need > room:
                 self.is_blocked = found is None or not blocks.may_gain(found, whole)
                 if self.ranked is not None and self.ranked.has_arrived():
                     self.is_blocked = False  # one that is not known yet may go before
@@ -1426,8 +1431,7 @@ class Lane:
                 return
             self.leave_queue(slot)
             num_first = num_tokens if self.swaps else num_computed + new
-            blocks.begin(chain, found, num_first)
-            self.num_blocks[slot] = blocks.count(num_first)
+            self.num_blocks[slot] = blocks.begin(chain, found, num_first)
             self.begin_prompt(slot, num_computed, new)
             budget -= new
 

@@ -191,8 +191,11 @@ class PagedBlocks(Blocks):
 
     # --- who comes and goes -----------------------------------------------------------------------
 
-    def begin(self, chain: Any, found: Any, num_tokens: int) -> None:
-        """Let a request begin with pages that it finds, and new ones up to so many tokens."""
+    def begin(self, chain: Any, found: Any, num_tokens: int) -> int:
+        """Let a request begin with pages that it finds, and new ones up to so many tokens.
+
+        Returns how many blocks of tokens these are.
+        """
         if self.caches:
             holding = HeldPages(self.pool, self.table, chain, list(chain.shared))
             holding.begin_with(found)
@@ -202,6 +205,7 @@ class PagedBlocks(Blocks):
         else:
             chain.holding = Holding(self.pool)
         self.take(chain, found.num_blocks * self.size, num_tokens)
+        return self.count(num_tokens)
 
     def bring(self, chain: Any, found: Any, num_tokens: int) -> None:
         """Give a request new pages for entries that come, if a window still sees them."""
