@@ -24,7 +24,7 @@ RECORDED = {
     "default": 318.3,
     "no step planned ahead": 286.1,
     "general loop": 336.9,
-    "prefixes in common": 384.9,
+    "prefixes in common": 378.7,
     "short of memory": 370.7,
     "swapping": 327.7,
     "prefill and decode apart": 797.0,

@@ -16,6 +16,7 @@ cdef class Blocks:
                         bint whole) except? -1
     cdef long long need_to_bring(self, found, long long num_here, long long num_tokens,
                                  bint in_pieces) except? -1
+    @cython.locals(size=cython.longlong)
     cdef long long more(self, long long num_here, long long num_tokens,
                         bint in_pieces) except? -1
     cpdef long long held(self, long long num_tokens) except -1

@@ -85,19 +85,20 @@ class Blocks:
 
     def more(self, num_here: int, num_tokens: int, in_pieces: bool) -> int:
         """Return the blocks that it takes beside those of its first tokens."""
-        return self.count(num_tokens) - self.count(num_here)
+        size = self.size
+        return (num_tokens + size - 1) // size - (num_here + size - 1) // size
 
     def held(self, num_tokens: int) -> int:
         """Return the blocks of one with so many computed tokens."""
-        return self.count(num_tokens)
+        return (num_tokens + self.size - 1) // self.size
 
     def in_all(self, num_tokens: int) -> int:
         """Return the blocks of so many tokens, none of which came back."""
-        return self.count(num_tokens)
+        return (num_tokens + self.size - 1) // self.size
 
     def alone(self, num_tokens: int) -> int:
         """Return the blocks that must be free at once for one that is alone."""
-        return self.count(num_tokens)
+        return (num_tokens + self.size - 1) // self.size
 
     def prefix_tokens(self, content: Content, num_tokens: int) -> int:
         """Return the tokens of a prompt that it would find now."""

@@ -138,7 +138,6 @@ cdef class Lane:
     cdef bint has_work(self) except -1
     @cython.locals(num_before=cython.longlong, has_preempted=cython.bint, is_short=cython.bint)
     cdef bint schedule(self) except -1
-    cdef give_decodes_blocks(self)
     cdef let_in(self)
     cdef find_limits(self)
     @cython.locals(slot=cython.longlong, number=cython.longlong)

@@ -787,10 +787,8 @@ class Lane:
         """
         num_before = len(self.running)
         self.is_blocked = self.some_missed = self.all_missed = False
-        if self.cadence is not None or self.spares_one:
+        if self.cadence is not None or self.spares_one or self.in_turns:
             self.find_limits()
-        if self.in_turns:
-            self.begin_turns()
         is_short = self.decode_need + self.cut_pieces() > self.blocks.num_free
         if is_short:
             self.preempt()
@@ -803,22 +801,18 @@ class Lane:
             self.swap_in()
         if self.in_turns:
             self.serve(is_short and not self.swaps)
-        elif not self.swaps and (self.decode_need or self.num_writers):
-            self.give_decodes_blocks()
+        elif not self.swaps:
+            if self.decode_need:
+                self.blocks.grow(self.decode_need)
+                self.decode_need = 0
+            if self.num_writers:
+                self.enter_answers()
         if self.num_new:
             self.give_pieces_blocks()
         if has_preempted:
             return True
         self.let_in()
         return len(self.running) > num_before
-
-    def give_decodes_blocks(self) -> None:
-        """Give decodes the blocks of the step that is planned, and let others find those filled."""
-        if self.decode_need:
-            self.blocks.grow(self.decode_need)
-            self.decode_need = 0
-        if self.num_writers:
-            self.enter_answers()
 
     def let_in(self) -> None:
         """Admit those who wait, as far as they may come in."""
@@ -833,7 +827,9 @@ class Lane:
                 self.is_blocked = False  # the next plan may be bound
 
     def find_limits(self) -> None:
-        """Find out what the step that is planned may compute of prompts."""
+        """Find out what the step that is planned may compute of prompts; begin its turns."""
+        if self.in_turns:
+            self.begin_turns()
         self.max_piece = self.threshold
         if self.spares_one and self.is_lone():
             self.max_piece = _NEVER
