@@ -95,11 +95,12 @@ class _Warning(TypedDict):
 class WarningData(_Warning, total=False):
     """A warning of the result. kind: a name in `KINDS`. of: the runs or points that it is of.
 
-    detail: the part of the text that holds for this run alone.
+    detail: the part of the text that holds for this run alone. brief: what stands above the tables.
     """
 
     detail: str
     of: list[str]
+    brief: str
 
 
 class ExpectedError(TypedDict):
