@@ -56,7 +56,8 @@ def test_the_host_and_the_ranks_that_are_assumed_are_named(command, mist, tmp_pa
     code, out, err = mist(*command, "-q")
     assert code == 0, err
     told = " ".join(out.split())
-    assert told.count("Host of the GPUs assumed: host-bridge") == 1
+    assert told.count("Host of the GPUs assumed: host-bridge.") == 1
+    assert told.count("Host of the GPUs assumed: host-bridge, slow") == 1
     assert told.count("Ranks are timed as if the links of one node joined them all: 16 x l40s") == 1
 
 

@@ -320,12 +320,12 @@ def test_comparisons_name_the_scenarios_whose_host_is_assumed(tmp_path):
     assert hosts["TP 4"]["llm"]["communication_ms"] == pytest.approx(437.7, rel=1e-3)
     console = Console(width=300, record=True, file=StringIO())
     console.print(with_warnings(found.summary, comparison_table(found.summary)))
-    lines = console.export_text().splitlines()
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
     told = "Host of the GPUs assumed: host-bridge, slow and without peer access (rates of"
-    (place,) = [number for number, line in enumerate(lines) if line.startswith(told)]
+    (place,) = [number for number, line in enumerate(lines) if line.startswith(f"  {told}")]
     first, two, four = lines[place : place + 3]
     assert "`nvidia-smi topo -p2p r` tells which is yours" in first
-    assert two.startswith("  TP 2: In a step of 2,048 tokens they spend 71.65 ms on one another;")
+    assert two.startswith("    TP 2: In a step of 2,048 tokens they spend 71.65 ms on one another;")
     assert four.endswith("spend 437.7 ms on one another; on pcie-peer it would be 80.5 ms.")
     named = Scenario.load(path, overrides={"clients.0.host": "host-bridge"})
     assert "assumed_host" not in compare({"a": named, "b": named}, jobs=1).summary
@@ -358,7 +358,9 @@ def test_a_search_for_the_goodput_says_which_host_is_assumed(tmp_path):
     assert found.summary["assumed_host"]["llm"]["other_host"] == "pcie-peer"
     console = Console(width=300, record=True, file=StringIO())
     console.print(with_warnings(found.summary, goodput_table(found.summary)))
-    assert "\nHost of the GPUs assumed: host-bridge, slow" in console.export_text()
+    shown = console.export_text()
+    assert "\nHost of the GPUs assumed: host-bridge.\n" in shown
+    assert "\n  Host of the GPUs assumed: host-bridge, slow" in shown
 
 
 @pytest.mark.parametrize(
