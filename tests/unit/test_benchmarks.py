@@ -114,6 +114,11 @@ def test_replicas_that_share_a_load_are_said_and_set(tmp_path):
     briefs = [[each.brief for each in of_data(row)] for row in (four, one)]
     told = "4 replicas serve the load, as the server's text says."
     assert [told in each for each in briefs] == [True, False]
+    line = ["validate", str(tmp_path / "rows.csv")]
+    for words, named in ((line, True), ([*line, "--set", "clients.0.count=1"], False)):
+        assert (told in CliRunner().invoke(app, words).stdout) is named
+    refused = CliRunner().invoke(app, ["validate", str(tmp_path), "--set", "clients.0.count=1"])
+    assert (refused.exit_code, "--set goes with files" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

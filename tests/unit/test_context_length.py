@@ -1,5 +1,7 @@
 """`max_model_len` against the memory of the KV cache, as vLLM compares them when it starts."""
 
+import re
+
 import pytest
 
 from mist_sim import KvCacheConfig, Scenario, Simulation, Workload, llm_client, simulate
@@ -164,3 +166,14 @@ def test_a_model_without_room_names_what_holds_it():
         build(Scenario.from_dict(TOO_LARGE, {"clients.0.tensor_parallel_size": 1}))
     for each in ("tensor_parallel_size 2 (", "tensor_parallel_size 4 (", "AWQ", "gpu b200"):
         assert each in str(error.value)
+
+
+def test_the_room_that_a_larger_gpu_is_said_to_give_is_there():
+    """With that GPU's own chunk, which is larger, and unless the user has said one."""
+    for said in ({}, {"scheduler": {"max_num_batched_tokens": 4096}}):
+        options = said and {"clients.0.scheduler": said["scheduler"]}
+        with pytest.raises(ScenarioError) as told:
+            build(Scenario.from_dict(TOO_LARGE, {"clients.0.gpu": "l40s", **options}))
+        (named,) = re.findall(r"gpu h100-sxm \(KV cache of ([\d,]+) tokens\)", str(told.value))
+        (client,) = build(Scenario.from_dict(TOO_LARGE, options)).clients
+        assert client.memory.num_tokens == int(named.replace(",", ""))

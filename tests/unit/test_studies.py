@@ -213,6 +213,47 @@ def test_what_gives_no_points_is_refused(vary, words):
     assert words in str(told.value)
 
 
+class ReachedError(Exception):
+    """An executor was asked."""
+
+
+class Refuses:
+    def stream(self, tasks):
+        raise ReachedError
+
+
+LIMITED = Scenario.from_dict(SMALL | {"slo": {"ttft": "1 s"}})
+SEATS = {"clients.0.scheduler.max_num_seqs": [8, 16]}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda how: study(SCENARIO, vary=SEATS, **how),
+        lambda how: replicate(SCENARIO.changed({"replications": 2}), **how),
+        lambda how: compare({"a": LIMITED, "b": LIMITED}, **how),
+        lambda how: find_goodput(LIMITED, **how),
+        lambda how: sweep(SCENARIO, SEATS, **how),
+        lambda how: goodput_sweep(LIMITED, SEATS, SearchOptions(), **how),
+        lambda how: slo_plane({"a": SCENARIO, "b": SCENARIO}, PlaneOptions(), **how),
+        lambda how: plan(LIMITED, PlanOptions(gpus=("h100-sxm",), max_gpus=2), **how),
+    ],
+    ids=[
+        "study",
+        "replicate",
+        "compare",
+        "find_goodput",
+        "sweep",
+        "goodput_sweep",
+        "slo_plane",
+        "plan",
+    ],
+)
+def test_every_function_of_many_runs_asks_its_executor(function):
+    with pytest.raises(ReachedError):
+        function({"executor": Refuses()})
+
+
 def test_few_tasks_are_taken_ahead():
     """A study of any length is not held in memory."""
     taken = []

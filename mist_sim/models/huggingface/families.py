@@ -369,6 +369,28 @@ def _kimi_experts(reader: ConfigReader) -> MoeSpec:
 _LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 
 
+def _mamba2(
+    reader: ConfigReader, sizes: tuple[str, str, str, str, str], chunk: tuple[str, int], bias: str
+) -> LinearMixer:
+    """Return a Mamba-2 mixer of a config's keys.
+
+    sizes: keys of the groups, heads, state, head's size and convolution. chunk: key of its tokens,
+    and how many without it. bias: key that tells whether the convolution has one.
+    """
+    groups, heads, state, head, convolution = map(reader.size, sizes)
+    return LinearMixer(
+        kind="mamba2",
+        key_heads=groups,
+        value_heads=heads,
+        key_dim=state,
+        value_dim=head,
+        conv_kernel=convolution,
+        chunk_size=reader.size(chunk[0], default=chunk[1]),
+        state_value_bytes=state_bytes(reader, "mamba_ssm_cache_dtype"),
+        conv_bias=reader.flag(bias, True),
+    )
+
+
 def nemotron_h(reader: ConfigReader) -> Fields:
     """Read such a model; its MLPs and experts have two matrices (squared ReLU)."""
     kinds = _kinds(reader)
@@ -378,16 +400,11 @@ def nemotron_h(reader: ConfigReader) -> Fields:
     attention = HeadsMixer(
         num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, v_head_dim=head_dim
     )
-    mamba = LinearMixer(
-        kind="mamba2",
-        key_heads=reader.size("n_groups"),
-        value_heads=reader.size("mamba_num_heads"),
-        key_dim=reader.size("ssm_state_size"),
-        value_dim=reader.size("mamba_head_dim"),
-        conv_kernel=reader.size("conv_kernel"),
-        chunk_size=reader.size("chunk_size", default=128),
-        state_value_bytes=state_bytes(reader, "mamba_ssm_cache_dtype"),
-        conv_bias=reader.flag("use_conv_bias", True),
+    mamba = _mamba2(
+        reader,
+        ("n_groups", "mamba_num_heads", "ssm_state_size", "mamba_head_dim", "conv_kernel"),
+        ("chunk_size", 128),
+        "use_conv_bias",
     )
     of_kind = {
         "mamba": LayerSpec(mixer=mamba, vector_params=hidden),
@@ -790,16 +807,11 @@ def granite_hybrid(reader: ConfigReader) -> Fields:
         "attention": HeadsMixer(
             num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, v_head_dim=head_dim
         ),
-        "mamba": LinearMixer(
-            kind="mamba2",
-            key_heads=reader.size("mamba_n_groups"),
-            value_heads=reader.size("mamba_n_heads"),
-            key_dim=reader.size("mamba_d_state"),
-            value_dim=reader.size("mamba_d_head"),
-            conv_kernel=reader.size("mamba_d_conv"),
-            chunk_size=reader.size("mamba_chunk_size", default=256),
-            state_value_bytes=state_bytes(reader, "mamba_ssm_cache_dtype"),
-            conv_bias=reader.flag("mamba_conv_bias", True),
+        "mamba": _mamba2(
+            reader,
+            ("mamba_n_groups", "mamba_n_heads", "mamba_d_state", "mamba_d_head", "mamba_d_conv"),
+            ("mamba_chunk_size", 256),
+            "mamba_conv_bias",
         ),
     }
     if reader.flag("mamba_proj_bias", False):

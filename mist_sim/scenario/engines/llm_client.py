@@ -394,7 +394,7 @@ def _with_room(
     is_first = True
     for change in changes:
         try:
-            memory = memory_of(replace(config, **change))
+            memory = memory_of(_changed(config, change))
         except ScenarioError:
             continue
         enough = _context(config) if least is None else least
@@ -406,6 +406,22 @@ def _with_room(
             is_first = False
         if is_enough:
             return
+
+
+def _changed(config: EngineConfig, change: Change) -> EngineConfig:
+    """Return an engine with a change; limits that are its GPU's defaults are those of another."""
+    changed, scheduler = replace(config, **change), config.scheduler
+    if "gpu" not in change or scheduler is None:
+        return changed
+    version = version_of(config.engine)
+    before, after = (
+        server_limits(load_gpu(each.gpu), config.num_drafts, version)._asdict()
+        for each in (config, changed)
+    )
+    defaults = {
+        key: after[key] for key, limit in before.items() if getattr(scheduler, key, None) == limit
+    }
+    return replace(changed, scheduler=replace(scheduler, **defaults))
 
 
 def _context(config: EngineConfig) -> int:
