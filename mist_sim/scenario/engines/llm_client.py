@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache, partial
 from typing import Any, ParamSpec, Protocol, cast, overload
 
@@ -421,6 +421,10 @@ def _changed(config: EngineConfig, change: Change) -> EngineConfig:
     defaults = {
         key: after[key] for key, limit in before.items() if getattr(scheduler, key, None) == limit
     }
+    limits = {**asdict(scheduler), **defaults}
+    if "max_num_batched_tokens" in limits and "max_num_seqs" in defaults:
+        # as vLLM: its default leaves each running request a token
+        defaults["max_num_seqs"] = min(limits["max_num_seqs"], limits["max_num_batched_tokens"])
     return replace(changed, scheduler=replace(scheduler, **defaults))
 
 
