@@ -455,11 +455,12 @@ def _run_beside_the_best(
     if not found or any(case.goodput.is_open for case in cases.values() if case.goodput):
         return
     best = max(found, key=lambda each: each.figures["goodput"])
-    names = [each.name for each in rivals(best, "goodput", found)]
-    builts = {name: cases[name].built for name in (best.name, *names)}
-    rate = best.figures["goodput"]
-    beside = run_side_by_side(best.name, names, builts, rate, options, driver) if names else {}
-    for name, shown in beside.items():
+    several = [best, *rivals(best, "goodput", found)]
+    if len(several) == 1:
+        return
+    rates = {each.name: each.figures["goodput"] for each in several}
+    builts = {name: cases[name].built for name in rates}
+    for name, shown in run_side_by_side(best.name, rates, builts, options, driver).items():
         cases[name].beside = shown
 
 

@@ -329,9 +329,9 @@ def _of_second(best: Ranked, second: Ranked, unknown: Sequence[str]) -> str:
     if (beside := _beside(second, best, "goodput")) and beside.not_more:
         most = f"{100 * beside.tolerance:g} %"
         return (
-            f"{_with_interval(best)} serves most to within {most}: {_with_interval(second)} serves "
-            f"at most {most} more (95 %), by runs of the same requests; "
-            f"{_errors(best, second, unknown)}"
+            f"{_with_interval(best)} serves most to within the --tolerance of {most}: "
+            f"{_with_interval(second)} serves at most {most} more (95 %), by runs of the same "
+            f"requests; {_errors(best, second, unknown)}"
         )
     return (
         f"{_with_interval(best)} serves most, {gain} more than {_with_interval(second)}: "
@@ -343,10 +343,13 @@ def _of_equals(
     best: Ranked, equals: Sequence[Ranked], others: Sequence[Ranked], unknown: Sequence[str]
 ) -> str:
     """Return the designs that serve as much as the best one, and their lead over the next one."""
-    tolerance = 100 * equals[0].beside.tolerance if equals[0].beside else 0.0
+    tolerance = 100 * equals[0].beside.tolerance if equals[0].beside else 0.0  # of the search
     names = " and ".join(case.name for case in equals)
     verb = "serves" if len(equals) == 1 else "serve"
-    equal = f"{names} {verb} as much, within {tolerance:g} % (95 %), by runs of the same requests"
+    equal = (
+        f"{names} {verb} as much, within the --tolerance of {tolerance:g} % (95 %), by runs of the "
+        "same requests"
+    )
     if others:
         second = max(others, key=lambda case: case.figures["goodput"])
         return f"{_of_second(best, second, unknown)}; {equal}"

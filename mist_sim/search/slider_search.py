@@ -1,20 +1,16 @@
-"""The best position of TaiChi's sliders for each design: a race in place of full searches.
+"""The best position of TaiChi's sliders for each design, by the race of `spaces.evaluation`.
 
-A position is tried once at a rate a little above the best one's goodput. If it misses the target
-there, its goodput is lower, and it is not searched: such a run ends as soon as it has missed. A
-position that attains it is searched from there on, and becomes the best. While no position attains
-any rate, the next ones are tried at the lowest rate that the first one missed. So the race finds
-the result of searching every position, within the tolerance, wherever attainment falls with the
-rate.
+It finds the result of searching every position, within the tolerance, wherever attainment falls
+with the rate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from math import isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_points
@@ -26,15 +22,16 @@ from mist_sim.output import json_text, write_text
 from mist_sim.report.presenters import SLIDERS
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.bracketing import settable
 from mist_sim.search.designs import Slidable
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Ranked, sentence
 from mist_sim.search.spaces.configuration import Configuration
+from mist_sim.search.spaces.constraints import constraints_of
+from mist_sim.search.spaces.evaluation import Evaluation, race
+from mist_sim.search.spaces.objectives import objectives_of
 from mist_sim.search.spaces.prepared import Runs
-from mist_sim.studies.driver import Driver, How, studying
-from mist_sim.studies.rates import Rates
+from mist_sim.studies.driver import How, studying
 from mist_sim.studies.subjects import check_scenarios
 from mist_sim.studies.task import Failure
 
@@ -48,14 +45,17 @@ CHUNKS = (128, 256, 512, 1024, 2048)
 _TOLD = 3  # positions that a stopped search names
 _SIDE_BY_SIDE = 4  # positions tried against the same best; a number of its own, so that the result
 # does not depend on how many processes there are
+_OBJECTIVES = objectives_of("goodput")
+_NO_CONSTRAINTS = constraints_of({})
 
 
 @dataclass(frozen=True)
 class Entry:
     """The result of a position of the sliders.
 
-    goodput: of a searched position. missed_at: the rate (requests per second) at which another one
-        missed at once. num_runs: of both. failure: why a run of it failed, or it is impossible.
+    goodput: of a searched position. missed_at: the rate (requests per second) that another one was
+        not seen to serve in its only run. num_runs: of both. failure: why a run of it failed, or it
+        is impossible.
     """
 
     sliders: Sliders
@@ -63,6 +63,13 @@ class Entry:
     missed_at: float = nan
     num_runs: int = 1
     failure: Failure | None = None
+
+    @classmethod
+    def of(cls, found: Configuration) -> Self:
+        """Return the result of a position of the race."""
+        missed_at = found.trial.rate if found.status == "stopped" and found.trial else nan
+        failure = None if found.goodput is not None else found.failure and found.failure.plain
+        return cls(found.values["sliders"], found.goodput, missed_at, found.num_runs, failure)
 
     @property
     def rate(self) -> float:
@@ -216,33 +223,44 @@ def search_sliders(
         )
     slidable, options = Slidable(scenario), options or GoodputOptions()
     positions = list(all_sliders(slidable.num_clients, chunks, watermarks))
-    entries: list[Entry] = []
+    told: list[Configuration] = []
     with studying(
         "sliders",
         {"scenario": as_data(scenario)},
         {**vars(options), "chunks": chunks, "watermarks": watermarks, "designs": designs},
         **how,
     ) as driver:
-        race = _Race(slidable, options, driver)
-        driver.so_far = lambda: _so_far(entries, race)
+        runs = Runs(options, driver)
+        driver.so_far = lambda: _so_far(told, runs.so_far)
         for design in designs:
-            race.run([each for each in positions if each.design == design], entries)
-    failures = [entry.failure for entry in entries if entry.failure]
-    if failures and len(failures) == len(entries):
+            mine = [_at(slidable, each) for each in positions if each.design == design]
+            race(Evaluation(_OBJECTIVES, _NO_CONSTRAINTS, runs, told=told), mine, 1, _SIDE_BY_SIDE)
+    failures = [each.failure for each in told if each.failure and each.goodput is None]
+    if failures and len(failures) == len(told):
         raise failures[0].exception
-    known = [replace(each, failure=each.failure and each.failure.plain) for each in entries]
-    return SliderSearch(tuple(known), scenario.headline)
+    return SliderSearch(tuple(map(Entry.of, told)), scenario.headline)
 
 
-def _so_far(entries: Sequence[Entry], race: _Race) -> str:
+def _at(slidable: Slidable, sliders: Sliders) -> Configuration:
+    """Return a position, which may prove impossible."""
+    found = Configuration(0, f"{sliders.design} ({sliders.name})", {"sliders": sliders})
+    try:
+        scenario = slidable.at(sliders)
+        build(scenario)
+        found.found = scenario
+    except ScenarioError as error:
+        found.failure = Failure.of(error)
+    return found
+
+
+def _so_far(told: Sequence[Configuration], under_way: str) -> str:
     """Return the best positions that are known of a stopped search; empty before the first run."""
-    known = [each for each in entries if not isnan(each.rate)]
-    best = sorted(known, key=lambda each: -each.rate)[:_TOLD]
-    told = [f"{each.sliders.design} ({each.sliders.name}) {each.rate:.4g} /s" for each in best]
-    number = in_words(len(entries), "position")
-    parts = [f"{number} known; the best so far: {'; '.join(told)}"] if told else []
-    parts += [now] if (now := race.runs.so_far) else []
-    return "; under way: ".join(parts)
+    known = [each for each in told if each.is_fit]
+    best = sorted(known, key=lambda each: -each.figures["goodput"])[:_TOLD]
+    words = [f"{each.name} {each.figures['goodput']:.4g} /s" for each in best]
+    ended = sum(each.status != "not tried" for each in told)
+    parts = [f"{in_words(ended, 'position')} known; the best so far: {'; '.join(words)}"]
+    return "; under way: ".join([*parts[: len(words)], *([under_way] if under_way else [])])
 
 
 def _ranked(entry: Entry) -> Ranked:
@@ -254,85 +272,3 @@ def _ranked(entry: Entry) -> Ranked:
     figures, is_undecided = {"goodput": entry.rate}, found.status == "undecided"
     known = name, figures, found.bounds, None, limit, found.is_steady
     return Ranked(*known, is_undecided=is_undecided)
-
-
-class _Race:
-    """Positions of one design after the other, against the best so far."""
-
-    def __init__(self, slidable: Slidable, options: GoodputOptions, driver: Driver) -> None:
-        self._slidable = slidable
-        self.runs = Runs(options, driver)
-
-    def run(self, positions: Sequence[Sliders], entries: list[Entry]) -> None:
-        """Add the result of each position; the first one that works is always searched."""
-        before = len(entries)
-        while positions and (len(entries) == before or entries[-1].failure):
-            entries += self._search(positions[:1], None)
-            positions = positions[1:]
-        if not positions:
-            return
-        best, lowest = entries[-1].rate, _missed_below(entries[-1])
-        for first in range(0, len(positions), _SIDE_BY_SIDE):
-            some = list(positions[first : first + _SIDE_BY_SIDE])
-            rate = settable(best * (1 + self.runs.options.tolerance)) if best == best else lowest
-            if rate is not None:
-                tried = self._try_each(some, rate, nan if best != best else rate)
-                entries += [entry for entry in tried if isinstance(entry, Entry)]
-                some = [each for each in tried if isinstance(each, Sliders)]
-            entries += self._search(some, rate)
-            rates = [entry.rate for entry in entries[before:] if entry.rate == entry.rate]
-            best = max(rates, default=nan)
-
-    def _search(self, some: Sequence[Sliders], rate: float | None) -> list[Entry]:
-        """Search the goodput of each, from a rate on that it attains; None: from its own."""
-        places = {each: self._at(each, rate) for each in some}
-        known: dict[Sliders, Goodput | Failure | None]
-        known = {each: place.failure for each, place in places.items()}
-        whole = [each for each in some if places[each].failure is None]
-        found = self.runs.goodputs([places[each] for each in whole])
-        known |= dict(zip(whole, found, strict=True))
-        tried = int(rate is not None)
-        return [
-            Entry(each, goodput, num_runs=goodput.num_runs + tried)
-            if isinstance(goodput, Goodput)
-            else Entry(each, None, failure=goodput)
-            for each, goodput in known.items()
-        ]
-
-    def _try_each(
-        self, some: Sequence[Sliders], rate: float, missed_at: float
-    ) -> list[Entry | Sliders]:
-        """Try each at a rate; return those that do not miss it."""
-        places = {each: self._at(each, None) for each in some}
-        whole = {each: place for each, place in places.items() if place.failure is None}
-        trials = self.runs.trials([(place, rate) for place in whole.values()])
-        found: dict[Sliders, Entry | Sliders]
-        found = {each: Entry(each, None, failure=place.failure) for each, place in places.items()}
-        for each, trial in zip(whole, trials, strict=True):
-            if isinstance(trial, Failure):
-                found[each] = Entry(each, None, failure=trial)
-            else:
-                found[each] = Entry(each, None, missed_at) if trial.attained is False else each
-        return [*found.values()]
-
-    def _at(self, sliders: Sliders, rate: float | None) -> Configuration:
-        """Return a position, at a rate if one is given; it may prove impossible."""
-        found = Configuration(0, f"{sliders.design} ({sliders.name})", {})
-        try:
-            scenario = self._slidable.at(sliders)
-            if rate is not None:
-                scenario = Scenario.from_dict(as_data(scenario), Rates(scenario).at(rate))
-            build(scenario)
-            found.found = scenario
-        except ScenarioError as error:
-            found.failure = Failure.of(error)
-        return found
-
-
-def _missed_below(entry: Entry) -> float | None:
-    """Return the lowest rate tried, requests per second, if it was missed; None otherwise.
-
-    A position that misses it too has no goodput that a search would find.
-    """
-    trials = entry.goodput.searches[0].trials if entry.goodput else ()
-    return trials[0].rate if trials and trials[0].attained is False else None

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from os.path import pardir, relpath
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypedDict, Unpack
 
 from mist_sim.errors import ScenarioError, in_words
@@ -38,6 +39,10 @@ class How(TypedDict, total=False):
     executor: Executor | None
 
 
+class OutOfTimeError(Exception):
+    """The time of a study is up."""
+
+
 def _nothing() -> None:
     """Return no findings."""
 
@@ -48,7 +53,7 @@ class Driver:
 
     what: name of the work, for messages. jobs: parallel tasks. executor: runs them; None: this
         process if jobs is 1, else worker processes. num_done: finished tasks, those of the journal
-        included.
+        included. deadline: of `time.monotonic`, after which no row is waited for; None: none.
     A study that is stopped asks for what it knows. so_far: returns a text; "" for none.
     partial: returns the findings of the runs that finished, or None; the interruption carries them
     as `found`.
@@ -60,6 +65,7 @@ class Driver:
     progress: Progress | None = None
     executor: Executor | None = None
     num_done: int = 0
+    deadline: float | None = None
     so_far: Callable[[], str] = str
     partial: Callable[[], Findings | None] = _nothing
 
@@ -67,9 +73,10 @@ class Driver:
         """Yield a row per task as they finish; those of the journal first, as they come.
 
         keep_errors: turn a failure into a row of the journal; by default the first one is raised,
-            and running tasks are ended.
+            and running tasks are ended. Raises OutOfTimeError behind the deadline.
         """
         known: deque[Row] = deque()
+        self._check_time()
         with closing(self._executor_for(tasks).stream(self._missing(tasks, known))) as done:
             for task, answer in done:
                 while known:
@@ -83,6 +90,7 @@ class Driver:
                 if self.journal is not None:
                     self.journal.add(task, row, str(answer))
                 yield self._counted(row)
+                self._check_time()
         while known:
             yield self._counted(known.popleft())
 
@@ -105,6 +113,10 @@ class Driver:
     def results(self, tasks: Sequence[Task]) -> list[Any]:
         """Return the results of tasks in their order. Raises the error of a failed one."""
         return [row.value for row in self.run(tasks)]
+
+    def _check_time(self) -> None:
+        if self.deadline is not None and monotonic() > self.deadline:
+            raise OutOfTimeError
 
     def _executor_for(self, tasks: Iterable[Task]) -> Executor:
         if self.executor is not None:

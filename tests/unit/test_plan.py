@@ -17,6 +17,7 @@ from mist_sim.core import result_warnings as kinds
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import first_problem
 from mist_sim.metrics.spending import HOURS_A_MONTH
+from mist_sim.metrics.tables import UnansweredError
 from mist_sim.report.elements import good_share
 from mist_sim.report.folder_page import folder_page
 from mist_sim.rng import Streams
@@ -705,3 +706,24 @@ def test_one_engine_less_is_judged_by_a_run_without_it():
     assert said["attains"] == verdict(left, question)
     line = next(line for line in found.lines if line.name == "one less")
     assert line.text.startswith("still keeps the limits") == said["attains"]
+
+
+@pytest.mark.parametrize("late_after", [1, 3])
+def test_a_plan_ends_when_its_time_is_up(late_after, monkeypatch):
+    """Only the figures of the answer are run then; what is missing is said."""
+    done = []
+    for module in ("studies.driver", "search.planning.hunt"):
+        clock = f"mist_sim.{module}.monotonic"
+        monkeypatch.setattr(clock, lambda: inf if len(done) > late_after else 0.0)
+    options = PlanOptions(gpus=("h100-sxm",), tensor_parallel_sizes=(1,), seconds=1.0, **SHORT)
+    found = plan(asked(), options, jobs=1, progress=done.append)
+    assert len(done) == late_after + 2
+    assert found.goodput.status == "stopped"
+    (note,) = [each for each in found.notes if "--seconds was up" in each]
+    assert "not run: the goodput, what binds" in note
+
+
+def test_a_plan_whose_time_is_up_before_any_run_has_no_answer():
+    options = PlanOptions(gpus=("h100-sxm",), tensor_parallel_sizes=(1,), seconds=1e-9, **SHORT)
+    with pytest.raises(UnansweredError, match="--seconds may tell"):
+        plan(asked(), options, jobs=1)

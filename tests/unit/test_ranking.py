@@ -169,10 +169,13 @@ def test_designs_that_surely_serve_as_much_share_the_star():
     assert sentence(cases).startswith(
         sentence([TOGETHER, APART]).removesuffix("; TPOT is the first to miss beyond.")
     )
-    assert "; near serves as much, within 2 % (95 %), by runs of the same" in sentence(cases)
+    assert (
+        "; near serves as much, within the --tolerance of 2 % (95 %), by runs of the same"
+        in sentence(cases)
+    )
     twin = beside(APART._replace(name="twin"), not_more=True, not_less=True)
     assert starred("goodput", "more", [APART, twin]) == ["apart", "twin"]
-    both = "serves most; near and twin serve as much, within 2 % (95 %)"
+    both = "serves most; near and twin serve as much, within the --tolerance of 2 % (95 %)"
     assert both in sentence([APART, near, twin])
 
 
@@ -180,8 +183,8 @@ def test_a_design_that_surely_serves_little_more_takes_no_star_and_has_none():
     near = beside(case("near", 89.0, (85.0, 95.0)), not_more=True, not_less=False)
     assert starred("goodput", "more", [near, APART]) == ["apart"]
     assert sentence([near, APART]).startswith(
-        "apart (90 /s, 88 to 92) serves most to within 2 %: near (89 /s, 85 to 95) serves at most "
-        "2 % more (95 %), by runs of the same requests; errors"
+        "apart (90 /s, 88 to 92) serves most to within the --tolerance of 2 %: near (89 /s, 85 to "
+        "95) serves at most 2 % more (95 %), by runs of the same requests; errors"
     )
 
 

@@ -399,12 +399,12 @@ def test_rows_judged_at_their_own_rate_give_the_reason(monkeypatch, tmp_path):
 def test_the_goodput_of_a_plan_is_searched_with_as_many_as_tell(share, given, most, monkeypatch):
     scenario, asked = Scenario.from_dict(QUEUE), []
 
-    def search(builts, options, driver):
+    def search(builts, options, driver, tried):
         asked.append(options.longest(options.target(builts[0].scenario)))
         return ["found"]
 
     monkeypatch.setattr(refining, "search_goodputs", search)
     options = PlanOptions(gpus=("h100-sxm",), attainment=share, most_requests=given)
     question = SimpleNamespace(options=options, target=target(share))
-    assert refining.Refining(question, None, is_steady=True).goodput(scenario) == "found"
+    assert refining.Refining(question, None, is_steady=True).goodput(scenario, None) == "found"
     assert asked == [most]

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import ceil, inf, isnan, nan
 from time import monotonic
@@ -38,7 +39,7 @@ from mist_sim.metrics.requests import OTHERS
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput, summary_at
-from mist_sim.search.goodput import GoodputOptions, search_goodputs
+from mist_sim.search.goodput import GoodputOptions, goodputs_so_far, search_goodputs
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.demand import Demand, own_demand
 from mist_sim.search.planning.engines import Engine
@@ -56,9 +57,9 @@ from mist_sim.search.planning.upper_bounds import (
 )
 from mist_sim.search.verdicts.trials import Trial, trial_data
 from mist_sim.studies.built import Built
-from mist_sim.studies.driver import Driver
+from mist_sim.studies.driver import Driver, OutOfTimeError
 from mist_sim.studies.rates import Rates
-from mist_sim.studies.task import Failure, Task
+from mist_sim.studies.task import Failure, Key, Row, Task
 from mist_sim.units import DURATION
 
 _TAIL = 1.5  # waits that nine in ten are below, over the mean, about: prompts differ in length
@@ -235,9 +236,14 @@ class Budget:
     begin: float = field(default_factory=monotonic)
 
     @property
+    def deadline(self) -> float | None:
+        """When the time is up, of `time.monotonic`; None: never."""
+        return None if self.seconds is None else self.begin + self.seconds
+
+    @property
     def is_late(self) -> bool:
         """Whether the time is up."""
-        return self.seconds is not None and monotonic() - self.begin > self.seconds
+        return self.deadline is not None and monotonic() > self.deadline
 
     @property
     def is_spent(self) -> bool:
@@ -360,7 +366,7 @@ class Hunt:
         A search that ended early buys no engine too many.
         """
         before = None
-        while (best := self.best) is not None and best is not before:
+        while (best := self.best) is not None and best is not before and not self.budget.is_late:
             before, left = best, set(self.left)
             fewer = [each for each in best.candidate.without_one.values() if each in left]
             self.run(fewer, self._question.options.longest)
@@ -567,7 +573,8 @@ class Hunt:
     ) -> dict[Candidate, Trial | str]:
         """Simulate candidates in parallel; return each one's result, or why it is impossible.
 
-        most: requests of the longest run. rate: requests per second; None: the required rate.
+        most: requests of the longest run. rate: requests per second; None: the required rate. When
+        the time is up, only what finished by then.
         """
         question = self._question
         found: dict[Candidate, Trial | str] = {}
@@ -589,8 +596,12 @@ class Hunt:
             )
             key = candidate.name, most, rate or question.rate
             tasks.append((candidate, Task(key, trial_data, arguments)))
-        rows = self._driver.run([task for _, task in tasks], keep_errors=True)
-        for (candidate, _), row in zip(tasks, rows, strict=True):
+        rows: dict[Key, Row] = {}
+        with suppress(OutOfTimeError):
+            self._driver.run([task for _, task in tasks], keep_errors=True, rows=rows)
+        for candidate, task in tasks:
+            if (row := rows.get(task.key)) is None:
+                continue
             if row.failure is None:
                 found[candidate] = Trial.of(row.result)
             elif row.failure.is_told:
@@ -684,7 +695,8 @@ class Refining:
     def figures(self, cases: Mapping[str, Scenario]) -> dict[str, dict[str, Any]]:
         """Return the summaries of runs by name; limits are of the share that has to be good.
 
-        Dollars and joules a token are of the rate that is asked for, without ramp and end.
+        Dollars and joules a token are of the rate that is asked for, without ramp and end. When the
+        time is up, only those that finished by then.
         """
         tasks = []
         target = self.question.target
@@ -704,11 +716,17 @@ class Refining:
             tasks.append(
                 Task((name, "figures"), summary_at, (data, scenario.seed, self.question.rate))
             )
-        rows = self.driver.run(tasks, keep_errors=True)
-        return {str(row.key[0]): _asked(row.result) for row in rows if row.failure is None}
+        rows: dict[Key, Row] = {}
+        with suppress(OutOfTimeError):
+            self.driver.run(tasks, keep_errors=True, rows=rows)
+        done = [rows[task.key] for task in tasks if task.key in rows]
+        return {str(row.key[0]): _asked(row.result) for row in done if row.failure is None}
 
-    def goodput(self, scenario: Scenario) -> Goodput:
-        """Return the goodput of a scenario, near enough for its headroom."""
+    def goodput(self, scenario: Scenario, known: Trial) -> Goodput:
+        """Return the goodput of a scenario, near enough for its headroom.
+
+        known: the run at the rate that is asked for, which is all that is known when time is up.
+        """
         options = self.question.options
         most = max(_GOODPUT_RUN, self.question.target.least_requests)
         how = GoodputOptions(
@@ -718,7 +736,16 @@ class Refining:
             usual_requests=_GOODPUT_RUN,
             as_is=options.as_is,
         )
-        (found,) = search_goodputs([Built(scenario)], how, self.driver)
+        built = Built(scenario)
+        tried: dict[tuple[int, int], list[Trial]] = {}
+        try:
+            (found,) = search_goodputs([built], how, self.driver, tried=tried)
+        except OutOfTimeError:
+            key = 0, scenario.seed
+            (so_far,) = goodputs_so_far([built], how, {key: [known, *tried.get(key, ())]})
+            if so_far is None:
+                raise
+            return so_far
         if isinstance(found, Failure):
             raise ScenarioError(str(found))
         return found
@@ -728,7 +755,10 @@ class Refining:
         if isnan(goodput.rate):
             return None
         task = at_goodput(("at goodput", "figures"), Built(scenario), goodput)
-        (row,) = self.driver.run([task], keep_errors=True)
+        try:
+            (row,) = self.driver.run([task], keep_errors=True)
+        except OutOfTimeError:
+            return None
         return row.result if row.failure is None else None
 
     def one_less(
@@ -736,7 +766,8 @@ class Refining:
     ) -> dict[str, dict[str, Any]]:
         """Return the effect of losing one engine of a candidate, by kind of engine.
 
-        fewer: `Candidate.without_one`. tried: the runs of these.
+        fewer: `Candidate.without_one`. tried: the runs of these, without those that time has left
+            out.
         `good`: the share of good requests in a run until the verdict is known, 0 if no engine is
         left. `attains`: whether that is enough; only an estimate if `undecided`. `slo`: as
         in a summary.
@@ -745,6 +776,8 @@ class Refining:
         cases: dict[str, Scenario] = {}
         found: dict[str, dict[str, Any]] = {}
         for name, left in fewer.items():
+            if left is not None and left not in tried:
+                continue
             trial = tried[left].trial if left is not None else None
             if left is None or trial is None:
                 found[name] = {"good": 0.0, "slo": {}, "nobody": True, "attains": False}

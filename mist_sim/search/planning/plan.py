@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import isnan, nan
 from typing import Any, Unpack
 
 from mist_sim.core.result_warnings import of_points
-from mist_sim.errors import ScenarioError, listed
+from mist_sim.errors import ScenarioError, in_words, listed
 from mist_sim.metrics.expected_errors import WITHIN, expected_ranges
 from mist_sim.metrics.latency import limit_of, limit_title, metric_of
 from mist_sim.metrics.tables import UnansweredError
@@ -28,7 +29,7 @@ from mist_sim.search.planning.plan_words import kept_by, lines_of, runner_up
 from mist_sim.search.planning.question import PlanOptions, Question
 from mist_sim.search.planning.space import Candidate, candidates, scenario_of
 from mist_sim.studies.built import Built
-from mist_sim.studies.driver import How, studying
+from mist_sim.studies.driver import How, OutOfTimeError, studying
 from mist_sim.studies.subjects import check_scenarios
 
 
@@ -67,6 +68,7 @@ def plan(
     asked = {key: value for key, value in vars(options).items() if key not in ends}
     with studying("plan", {"0": as_data(scenario)}, asked, **how) as driver:
         hunt = Hunt(question, demand, space, driver, budget)
+        driver.deadline = budget.deadline
         driver.so_far = lambda: hunt.so_far
         hunt.search()
         if hunt.best is None:
@@ -93,21 +95,23 @@ def _without_error(best: Candidate, hunt: Hunt, at_rate: Mapping[str, Any]) -> l
 
 
 def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> Plan:
-    best = hunt.best
-    if best is None:
+    best, driver = hunt.best, refining.driver
+    if best is None or best.trial is None:
         raise ScenarioError("no deployment keeps the limits")
     chosen = scenario_of(best.candidate, question)
+    driver.deadline = None  # no answer is without this run
     figures = refining.figures({"at rate": chosen})
+    driver.deadline = hunt.budget.deadline
     if "at rate" not in figures:
         raise ScenarioError(f"{best.candidate.name}: its run failed; please try another --seed")
-    goodput = refining.goodput(chosen)
+    goodput = refining.goodput(chosen, best.trial)
     at_goodput = refining.at_goodput(chosen, goodput)
     fewer = best.candidate.without_one
     hunt.run(filter(None, fewer.values()), question.options.longest)
     one_less = refining.one_less(fewer, hunt.tried)
-    if goodput.rate > 0 and not hunt.budget.is_late:
-        binding = search_binding(Built(chosen), goodput, refining.driver)
-        goodput = replace(goodput, binding=binding)
+    if goodput.rate > 0:
+        with suppress(OutOfTimeError):
+            goodput = replace(goodput, binding=search_binding(Built(chosen), goodput, driver))
     engine = best.candidate.engine
     found: dict[str, Any] = {
         "candidate": best.candidate,
@@ -142,6 +146,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         notes=[
             *_unasked(question, figures["at rate"]),
             *_notes(hunt, best),
+            *_cut_off(hunt, fewer, found),
             *told_to_start(question.having(engine.gpu, engine.width, 1), chosen),
         ],
         of_engines={each.name: each.built.warnings for each in shop.engines},
@@ -192,6 +197,24 @@ def _notes(hunt: Hunt, best: Tried) -> Iterator[str]:
             yield f"Of those tried, the cheapest that surely keeps the limits is {price}."
     if left := hunt.left:
         yield f"{_open(hunt, left)}: more --total-requests, or --most-requests, may tell."
+
+
+def _cut_off(
+    hunt: Hunt, fewer: Mapping[str, Candidate | None], found: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield what was not run, since the time was up."""
+    if not hunt.budget.is_late:
+        return
+    goodput = found["goodput"]
+    missing = [
+        *["the goodput"] * (goodput.status == "stopped"),
+        *["what binds"] * (goodput.binding is None),
+        *[f"what is with {name}" for name in fewer if name not in found["one_less"]],
+    ]
+    if hunt.left:
+        missing.append(f"{len(hunt.left)} cheaper candidates to their end")
+    told = f"; not run: {listed(missing)}" if missing else ""
+    yield f"The time of --seconds was up after {in_words(len(hunt.tried), 'candidate')}{told}."
 
 
 def _open(hunt: Hunt, left: Sequence[Candidate]) -> str:

@@ -248,3 +248,12 @@ class Evaluation:
             each.trial = trial
             found.append((each, trial))
         return found
+
+
+def race(
+    evaluation: Evaluation, several: Sequence[Configuration], first: int, side_by_side: int
+) -> None:
+    """Evaluate the first configurations, then the others, so many side by side against the best."""
+    evaluation.run(several[:first])
+    for begin in range(first, len(several), side_by_side):
+        evaluation.run(several[begin : begin + side_by_side])

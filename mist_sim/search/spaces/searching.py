@@ -15,7 +15,7 @@ from mist_sim.metrics.tables import UnansweredError
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.spaces.configuration import Configuration
-from mist_sim.search.spaces.evaluation import Evaluation
+from mist_sim.search.spaces.evaluation import Evaluation, race
 from mist_sim.search.spaces.objectives import Objective
 from mist_sim.search.spaces.prepared import Preparation, Runs
 from mist_sim.search.spaces.space import Space
@@ -153,9 +153,7 @@ def _run(
         if not evaluation.races:  # no task waits for another
             evaluation.run(left)
             return
-        evaluation.run(left[:_FIRST])
-        for first in range(_FIRST, len(left), options.side_by_side):
-            evaluation.run(left[first : first + options.side_by_side])
+        race(evaluation, left, _FIRST, options.side_by_side)
         return
     from mist_sim.search.spaces.learning import sample
 
