@@ -316,7 +316,7 @@ def others_scores(rows: pd.DataFrame) -> dict[str, str]:
 
 
 def main() -> None:
-    """Print the tables of docs/background/collectives.md, and the constants where asked."""
+    """Print the tables of docs/background/parallelism.md, and the constants where asked."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--fit", action="store_true", help="fit the constants anew, and print them")
     rows = measured()

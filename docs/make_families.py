@@ -1,9 +1,9 @@
-"""Writes the tables and pictures of docs/background/families.md.
+"""Prints errors of whole steps by family of models; docs/background/roofline.md tells some.
 
     python -m benchmarks.family_steps --write steps.parquet
     python docs/make_families.py steps.parquet
 
-Needs matplotlib. `benchmarks/family_steps.py` says what a point is, and what it needs.
+`benchmarks/family_steps.py` says what a point is, and what it needs.
 """
 
 from __future__ import annotations
@@ -12,17 +12,8 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.axes import Axes
-from PIL import Image
 
-HERE = Path(__file__).parent
-PAGE, IMAGES = HERE / "background" / "families.md", HERE / "images"
-BEGIN, END = "<!-- made by docs/make_families.py -->", "<!-- end -->"
 _OFF = 0.22  # of groups in the last table, in the median
 _SMALL = 1e-4  # seconds of experts below which a model has none
 
@@ -80,52 +71,14 @@ def far_off(points: pd.DataFrame) -> list[str]:
     return table(["model", "GPU", "TP", "steps", "ratio"], rows)
 
 
-def draw(points: pd.DataFrame) -> None:
-    """Draw a heat map of each family: decodes by contexts, prompts by GPUs."""
-    families = list(dict.fromkeys(points["family"]))
-    figure, axes = plt.subplots(len(families), 2, figsize=(9, 2.2 * len(families)))
-    ratio = points.assign(ratio=points["computed"] / points["measured"])
-    for row, family in zip(axes, families, strict=True):
-        of = ratio[ratio["family"] == family]
-        decodes = of[of["step"] == "decodes"].pivot_table("ratio", "context", "number", "median")
-        prompts = of[of["step"] == "prompt"].pivot_table("ratio", "gpu", "number", "median")
-        _heat(row[0], decodes, f"{family}: decodes", "context")
-        _heat(row[1], prompts, f"{family}: prompts", "")
-    figure.suptitle("computed over measured, in the median over models, GPUs and ranks")
-    figure.tight_layout(rect=(0, 0, 1, 0.985))
-    path = IMAGES / "families_steps.png"
-    figure.savefig(path, dpi=80, metadata={"Software": None})
-    Image.open(path).convert("RGB").quantize(200).save(path, optimize=True)  # a third of the bytes
-
-
-def _heat(axes: Axes, cells: pd.DataFrame, title: str, name: str) -> None:
-    axes.imshow(cells.to_numpy(), cmap="RdBu_r", vmin=0.5, vmax=1.5, aspect="auto")
-    axes.set_xticks(range(len(cells.columns)), [f"{number:,}" for number in cells.columns])
-    labels = [f"{each:,}" if isinstance(each, int) else str(each) for each in cells.index]
-    axes.set_yticks(range(len(cells.index)), labels)
-    axes.set_title(title, fontsize=9)
-    axes.set_ylabel(name)
-    for (at, column), value in [
-        ((at, column), cells.iloc[at, column])
-        for at in range(cells.shape[0])
-        for column in range(cells.shape[1])
-    ]:
-        if value == value:
-            axes.text(column, at, f"{value:.2f}", ha="center", va="center", fontsize=8)
-
-
 def main() -> None:
-    """Write the page."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("points", type=Path, help="of benchmarks.family_steps")
     points = pd.read_parquet(parser.parse_args().points)
-    draw(points)
     lines = ["## Whole steps", "", *by_family(points)]
-    lines += ["![Heat maps by family](../images/families_steps.png)", ""]
     lines += ["## Groups that are off by more than 22 % in the median", "", *far_off(points)]
-    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"{END}{after}", "utf-8")
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes docs/background/kernels.md and its pictures.
+"""Prints the roofline beside measured kernels, and draws docs/images/kernels_models.png.
 
     python docs/make_kernels.py --grid grid.parquet
 
@@ -31,9 +31,8 @@ from tools.kernels.kernel_rows import KernelRows, joined
 from tools.kernels.layer_tables import read_layers
 
 HERE = Path(__file__).parent
-PAGE, IMAGES = HERE / "background" / "kernels.md", HERE / "images"
+IMAGES = HERE / "images"
 BEFORE = json.loads((HERE / "kernels_before.json").read_text("utf-8"))
-BEGIN, END = "<!-- made by docs/make_kernels.py -->", "<!-- end -->"
 MEASUREMENTS = Path("../shared/measurements")
 _LAYERS = "layer-profiles/v0/{}/meta-llama/{}/tp{}/layers.csv.gz"
 _LLAMA = "llama-3.1-8b"
@@ -247,7 +246,7 @@ def inter_token() -> list[str]:
 
 
 def draw(grid: pd.DataFrame, ratio: pd.Series) -> None:
-    """Draw the median errors by GPU and model, before and now, and the ratio by size of step."""
+    """Draw the median errors by GPU and model, before and now."""
     points = grid.assign(error=(ratio - 1).abs() * 100, ratio=ratio)
     points["name"] = points["model"] + " " + points["dtype"]
     now = points.pivot_table(index="name", columns="gpu", values="error", aggfunc="median")
@@ -261,15 +260,6 @@ def draw(grid: pd.DataFrame, ratio: pd.Series) -> None:
         heat(axis, values, title, "RdYlGn_r", 0, 60, "{:.0f}")
     figure.suptitle("median |error| of whole steps without collectives, %")
     save(figure, "kernels_models.png")
-    decodes = points[points["step"] == "decode"]
-    sizes = decodes.pivot_table(index="number", columns="length", values="ratio", aggfunc="median")
-    prompts = points[points["step"] == "prompt"]
-    long = prompts.pivot_table(index="gpu", columns="length", values="ratio", aggfunc="median")
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    heat(axes[0], sizes, "decodes (down) and context", "RdBu_r", 0.7, 1.3, "{:.2f}")
-    heat(axes[1], long, "prompts: GPU and tokens", "RdBu_r", 0.7, 1.3, "{:.2f}")
-    figure.suptitle("computed / measured, median")
-    save(figure, "kernels_sizes.png")
 
 
 def heat(
@@ -302,10 +292,6 @@ def main() -> None:
         "## Whole steps",
         "",
         *whole_steps(grid, ratio),
-        "![Errors by model and GPU](../images/kernels_models.png)",
-        "",
-        "![Ratios by size of the step](../images/kernels_sizes.png)",
-        "",
         "## By term",
         "",
         *by_term(grid, ours),
@@ -319,9 +305,7 @@ def main() -> None:
         "",
         *inter_token(),
     ]
-    text = PAGE.read_text("utf-8")
-    head, tail = text.split(BEGIN)[0], text.split(END)[1]
-    PAGE.write_text(f"{head}{BEGIN}\n" + "\n".join(parts) + f"{END}{tail}", "utf-8")
+    print("\n".join(parts))
 
 
 if __name__ == "__main__":

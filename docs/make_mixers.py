@@ -3,8 +3,8 @@
     python docs/make_mixers.py .../aisimulate_core/systems/data [--write]
 
 The folder is in the wheel of aisimulate (`pip download --no-deps --pre aisimulate`, Apache-2.0).
-Prints the figures; with --write puts them into `mist_sim/hardware/architectures/*.toml`, and their
-errors into docs/background/hybrid_models.md. Takes half a minute.
+Prints the figures and their errors; with --write puts the figures into
+`mist_sim/hardware/architectures/*.toml`. Takes half a minute.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from tools.mixers.mixer_calibration import Calibration, calibrations
 from tools.mixers.mixer_fit import Score
 from tools.mixers.mixer_sources import ARCHITECTURES, Tables
 
-HERE = Path(__file__).parent
-PAGE = HERE / "background" / "hybrid_models.md"
-BEGIN, END = "<!-- made by docs/make_mixers.py -->", "<!-- end -->"
 VERSION = "aisimulate 0.13.0.dev202610270000000085"
 CARDS = {"hopper": "H100, H200", "blackwell": "B200", "blackwell-ultra": "B300"}
 # the rows that each kind of kernels is fitted to: tables, versions of vLLM, models
@@ -101,12 +98,7 @@ def main() -> None:
             text = with_figures(text, of, architecture)
         if options.write:
             path.write_text(text, "utf-8")
-    lines = "\n".join(tables(found))
-    print(lines)
-    if options.write:
-        before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-        _, _, after = rest.partition(END)
-        PAGE.write_text(f"{before}{BEGIN}\n{lines}\n{END}{after}", "utf-8")
+    print("\n".join(tables(found)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write the table of pipelines in docs/background/parallelism.md: `python docs/make_pipelines.py`.
+"""Print the table of pipelines of which docs/background/parallelism.md shows some rows.
 
 Three models on two ranks, with ample and with short memory, as engines of several versions run
 them; a few minutes on one core.
@@ -6,15 +6,11 @@ them; a few minutes on one core.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import mist_sim as mist
 
-PAGE = Path(__file__).parent / "background" / "parallelism.md"
-BEGIN, END = "<!-- docs/make_pipelines.py: {} -->", "<!-- end of {} -->"
 NUM_REQUESTS = 500
 
 
@@ -41,12 +37,8 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    """Run everything, and write the table."""
-    text = PAGE.read_text("utf-8")
-    begin, end = BEGIN.format("versions"), END.format("versions")
-    pattern = re.compile(f"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
-    table = "\n".join(_table())
-    PAGE.write_text(pattern.sub(lambda _: f"{begin}\n{table}\n{end}", text), "utf-8")
+    """Run everything, and print the table."""
+    print("\n".join(_table()))
 
 
 def _table() -> Iterator[str]:

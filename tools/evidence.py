@@ -32,7 +32,9 @@ from mist_sim.hardware.predictors import Predictor, RooflinePredictor
 from mist_sim.hardware.setting import Setting, setting_of
 from mist_sim.metrics import evidence
 from mist_sim.metrics.evidence import Evidence, MeasuredRow
+from mist_sim.metrics.expected_errors import at_load
 from mist_sim.metrics.load import CLOSED, OPEN, Load, load_of
+from mist_sim.metrics.sensitivity import Sensitivity
 from mist_sim.models import load_model
 from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario, simulate
@@ -177,6 +179,7 @@ def _simulated(run: Measured) -> dict[str, Any]:
         "throughput": summary["output_throughput"],
         "setting": asdict(setting) if isinstance(setting, Setting) else None,
         "load": [bar["load"], bar["arrivals"]],
+        "sensitivity": bar.get("sensitivity"),
     }
 
 
@@ -217,14 +220,27 @@ def whole_runs(part: str = "", processes: int = 2) -> Iterator[Scored]:
             continue
         errors = {name: log(value / ours[name]) for name, value in run.figures.items()}
         setting = Setting(**ours["setting"] | {"release": run.release})
-        yield _scored(run.source, run.label, setting, Load(*ours["load"]), errors)
+        at = Sensitivity(**ours["sensitivity"]) if ours.get("sensitivity") else None
+        yield _scored(run.source, run.label, setting, Load(*ours["load"]), errors, at)
 
 
 def _scored(
-    origin: str, label: str, setting: Setting, load: Load, errors: Mapping[str, float]
+    origin: str,
+    label: str,
+    setting: Setting,
+    load: Load,
+    errors: Mapping[str, float],
+    sensitivity: Sensitivity | None = None,
 ) -> Scored:
+    """Return a run; its row has the errors without what an open loop makes of them."""
     barred = {name: error for name, error in errors.items() if name in evidence.METRICS}
-    return Scored(label, MeasuredRow(origin, setting, load, barred), "", errors)
+    if sensitivity and "tpot" in barred:
+        steps = sensitivity.steps(exp(barred["tpot"]))
+        barred = {
+            name: error - log(sensitivity.factor(name, steps) / steps)
+            for name, error in barred.items()
+        }
+    return Scored(label, MeasuredRow(origin, setting, load, barred), "", errors, sensitivity)
 
 
 def stages() -> Iterator[Scored]:
@@ -242,7 +258,8 @@ def stages() -> Iterator[Scored]:
             "ttft": log(stage.ttft_median_ms / stage.simulated_ttft_median_ms),
             "tpot": log(stage.tpot_mean_ms / stage.simulated_tpot_mean_ms),
         }
-        yield _scored(source, f"{stage.run}, stage {stage.stage}", setting, load, errors)
+        at = Sensitivity(growing=1 - stage.lone_step_ms / stage.simulated_tpot_mean_ms)
+        yield _scored(source, f"{stage.run}, stage {stage.stage}", setting, load, errors, at)
 
 
 def closed_loops() -> Iterator[Scored]:
@@ -307,13 +324,14 @@ def token_gaps() -> Iterator[Scored]:
 class Scored:
     """A measured run beside its simulation; `row` is None where that failed, and `fault` says why.
 
-    errors: ln(measured / simulated) by metric, throughput among them.
+    errors: ln(measured / simulated) by metric, throughput among them. sensitivity: of an open loop.
     """
 
     label: str
     row: MeasuredRow | None
     fault: str
     errors: Mapping[str, float]
+    sensitivity: Sensitivity | None = None
 
 
 def scored() -> list[Scored]:
@@ -361,21 +379,24 @@ def compared(runs: Sequence[Scored]) -> pd.DataFrame:
         }
         for run in known:
             if run.row and run.row.origin == origin:
-                found += [_compared(run.row, run.label, bars, *each) for each in run.errors.items()]
+                found += [_compared(run, run.row, bars, *each) for each in run.errors.items()]
     return pd.DataFrame(found)
 
 
 def _compared(
+    run: Scored,
     row: MeasuredRow,
-    label: str,
     bars: Mapping[str, tuple[Evidence, Evidence]],
     metric: str,
     error: float,
 ) -> dict[str, Any]:
     bar = None
     if metric in bars:
-        others, everyone = bars[metric]
-        bar = others.bar(row.setting, row.load, everyone.margin(row.setting, row.load))
+        own, steps = (
+            others.bar(row.setting, row.load, everyone.margin(row.setting, row.load))
+            for others, everyone in (bars[metric], bars["tpot"])
+        )
+        bar = at_load(own, metric, steps, run.sensitivity)
     setting, measured = row.setting, exp(error) - 1
     return {
         "source": row.origin,
@@ -384,7 +405,7 @@ def _compared(
         "model": setting.model,
         "kernel": f"{evidence.kernel_words(setting)}, {evidence.architecture_words(setting)}",
         "load": ", ".join(row.load[::-1]),
-        "label": label,
+        "label": run.label,
         "metric": metric,
         "error": exp(-error) - 1,
         "measured": measured,

@@ -6,14 +6,16 @@ Which they are is a matter of `mist_sim.metrics.evidence`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from math import isfinite
 from typing import Any, NamedTuple
 
 from mist_sim.hardware.setting import Borrowed, Setting
-from mist_sim.metrics.evidence import FAR, RESPECTS, ErrorBar, evidence_for, words
+from mist_sim.metrics.evidence import FAR, RESPECTS, ErrorBar, evidence_for, without, words
 from mist_sim.metrics.latency import metric_of
-from mist_sim.metrics.load import Load
+from mist_sim.metrics.load import OPEN, Load
+from mist_sim.metrics.sensitivity import Sensitivity
 
 WITHIN = "within error"
 """The verdict on a limit that a real engine might keep or miss, by the error of the step times."""
@@ -26,31 +28,61 @@ class Range(NamedTuple):
     high: float
 
 
-@cache
 def error_bar(
-    setting: Setting | Borrowed | None, metric: str, load: Load | None = None
+    setting: Setting | Borrowed | None,
+    metric: str,
+    load: Load | None = None,
+    sensitivity: Sensitivity | None = None,
+    without_origin: str = "",
 ) -> ErrorBar | None:
     """Return the expected error of a setting; None where it is not known.
 
-    metric: "ttft" or "tpot". load: None: not known.
+    metric: "ttft" or "tpot". load: None: not known. sensitivity: of its client in an open loop, in
+        which errors of step times grow; None: they do not. without_origin: rows that are left out.
     """
     if not isinstance(setting, Setting):
         return None
-    return evidence_for(setting.source, metric).bar(setting, load)
+    bar, steps = (_bar(setting, name, load, without_origin) for name in (metric, "tpot"))
+    return at_load(bar, metric, steps, sensitivity)
+
+
+@cache
+def _bar(setting: Setting, metric: str, load: Load | None, without_origin: str) -> ErrorBar | None:
+    everyone = evidence_for(setting.source, metric)
+    if not without_origin:
+        return everyone.bar(setting, load)
+    others = without(without_origin, setting.source, metric)
+    return others.bar(setting, load, everyone.margin(setting, load))
+
+
+def at_load(
+    bar: ErrorBar | None, metric: str, steps: ErrorBar | None, sensitivity: Sensitivity | None
+) -> ErrorBar | None:
+    """Return a bar as wide as a load makes it. steps: the bar of step times, that of TPOT."""
+    if bar is None or steps is None or sensitivity is None:
+        return bar
+    low, high = (
+        round((1 + end) * sensitivity.factor(metric, 1 + of_steps) / (1 + of_steps) - 1, 3)
+        for end, of_steps in ((bar.low, steps.low), (bar.high, steps.high))
+    )
+    return replace(bar, low=low, high=high)
 
 
 def expected_errors(
-    settings: Mapping[str, Mapping[str, Setting | Borrowed | None]], load: Load | None = None
+    settings: Mapping[str, Mapping[str, Setting | Borrowed | None]],
+    load: Load | None = None,
+    sensitivities: Mapping[str, Sensitivity] | None = None,
 ) -> dict[str, dict[str, dict[str, Any] | None]]:
     """Return the expected errors of clients by metric, in the form of the summary.
 
     settings: as in `Result`. load: of the run; None: unknown, before a run or if no request
-        finishes.
+        finishes. sensitivities: of clients in an open loop.
     """
-    return {
-        name: {metric: _shown(setting, metric, load) for metric, setting in of_client.items()}
-        for name, of_client in settings.items()
-    }
+    found = {}
+    for name, of_client in settings.items():
+        here = sensitivities.get(name) if sensitivities and load and load.arrivals == OPEN else None
+        found[name] = {m: _shown(setting, m, load, here) for m, setting in of_client.items()}
+    return found
 
 
 def expected_ranges(summary: Mapping[str, Any]) -> dict[str, Range | None]:
@@ -153,18 +185,25 @@ def _of_gaps(expected: Mapping[str, Any]) -> Range | None:
 
 
 def _shown(
-    setting: Setting | Borrowed | None, metric: str, load: Load | None
+    setting: Setting | Borrowed | None,
+    metric: str,
+    load: Load | None,
+    sensitivity: Sensitivity | None,
 ) -> dict[str, Any] | None:
     """Return an error bar as data; one that is not known has no ends, and gives the reason."""
     if setting is None:
         return None
     kind, arrivals = load or ("", "")
-    of_load = {"load": kind or None, "arrivals": arrivals or None}
-    bar = error_bar(setting, metric, load)
+    of_load: dict[str, Any] = {"load": kind or None, "arrivals": arrivals or None}
+    bar = error_bar(setting, metric, load, sensitivity)
+    if sensitivity is not None:
+        of_load["sensitivity"] = {n: round(v, 4) for n, v in sensitivity._asdict().items()}
     if bar is not None:
         found = {"low": bar.low, "high": bar.high, "num_points": bar.num_points}
         here = words(setting) if isinstance(setting, Setting) else ""
         like = {"like": bar.like, "other": list(bar.other), "knows_kernel": bar.knows_kernel}
+        if sensitivity is not None and (steps := error_bar(setting, "tpot", load)):
+            of_load["step_times"] = [steps.low, steps.high]
         return {**found, **like, "here": here, **of_load}
     if isinstance(setting, Borrowed):
         why = setting.why

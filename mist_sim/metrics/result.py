@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -338,6 +338,7 @@ class Result(Findings):
             assumed=self.assumed,
             assumed_hosts=self.assumed_hosts,
             settings=self.settings,
+            limits=self._limits,
         )
         if self.step_limits:
             found |= room_summary(self.rooms, self.client_names)
@@ -378,8 +379,12 @@ class Result(Findings):
     @cached_property
     def rooms(self) -> list[Room]:
         """How much more each client's steps could have held (see `metrics.clients.room`)."""
-        limits = self.step_limits or [None] * len(self.client_names)
-        return rooms(self.recorder, limits, self.warmup)
+        return rooms(self.recorder, [*self._limits.values()], self.warmup)
+
+    @property
+    def _limits(self) -> dict[str, StepLimits | None]:
+        """Limits of the steps of each client."""
+        return dict(zip(self.client_names, self.step_limits or repeat(None), strict=False))
 
     @property
     def power_unknown(self) -> list[str]:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mist_sim.core.step_limits import StepLimits
 from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.metrics import stats
 from mist_sim.metrics.clients import (
@@ -53,6 +54,7 @@ from mist_sim.metrics.requests import (
     volume,
 )
 from mist_sim.metrics.result_columns import stages_summary
+from mist_sim.metrics.sensitivity import sensitivities
 from mist_sim.metrics.stability import FALSE_ALARM, Stays, at_once, judged, relative_variance
 
 _WINDOWS = 20
@@ -145,6 +147,7 @@ def summarise(
     assumed: Mapping[str, tuple[str, ...]],
     assumed_hosts: Mapping[str, Mapping[str, Any]],
     settings: Mapping[str, Mapping[str, Setting | Borrowed | None]],
+    limits: Mapping[str, StepLimits | None],
 ) -> dict[str, Any]:
     """Return the metrics of a run; the parameters are as in `Result`.
 
@@ -190,7 +193,10 @@ def summarise(
         summary["assumed_host"] = {name: dict(worth) for name, worth in assumed_hosts.items()}
     if settings:
         load = load_of_run(recorder, c, done, warmup, open_loop=open_loop)
-        summary["expected_errors"] = expected_errors(settings, load)
+        ttft = summary["mean_ttft_ms"] / _MS
+        found = sensitivities(recorder, list(limits.values()), ttft) if open_loop else []
+        of_clients = dict(zip(limits, found, strict=False))
+        summary["expected_errors"] = expected_errors(settings, load, of_clients)
     if slo.figures:
         of_run = figure_verdicts(
             slo,

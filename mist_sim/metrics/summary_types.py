@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict, get_type_hints
+from typing import NotRequired, TypedDict, get_type_hints
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 
@@ -107,7 +107,8 @@ class ExpectedError(TypedDict):
     """The range of nine in ten measurements, as measured / simulated - 1.
 
     Without one, low and high are None and `like` says why. here: what the client is, in the words
-    of `like`. other: in what the nearest measured run is other.
+    of `like`. other: in what the nearest measured run is other. sensitivity: in an open loop, what
+    its load makes of errors of step times (`metrics.sensitivity`), whose range is `step_times`.
     """
 
     low: float | None
@@ -119,6 +120,8 @@ class ExpectedError(TypedDict):
     knows_kernel: bool
     load: str | None
     arrivals: str | None
+    sensitivity: NotRequired[dict[str, float]]
+    step_times: NotRequired[list[float]]
 
 
 class AssumedHost(TypedDict):

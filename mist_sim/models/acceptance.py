@@ -2,8 +2,7 @@
 
 Sources give the tokens of a step by the number of drafts, or the acceptance by position. Both
 become the chance that the first draft is accepted, and that a later one is if all before it were.
-With n-grams the first one includes steps that find nothing to draft. docs/background/speculative.md
-says how each pair follows from its source.
+With n-grams the first one includes steps that find nothing to draft.
 """
 
 from __future__ import annotations
@@ -44,6 +43,9 @@ class Published(NamedTuple):
     source: str
 
 
+# DeepSeek-V3: 0.85 to 0.90 over topics; the card: 3.20 tokens with seven drafts; 41044: 0.70, 0.29
+# survive on random prompts, 0.77, 0.38 in other runs; 48892, GSM8K: 1.83 tokens with one draft, and
+# 0.76, 0.62, 0.51, 0.42, 0.36, 0.31, 0.27, 0.24 survive with eight.
 _MTP = Published(
     Chances(0.85, 0.63),
     Chances(0.70, 0.41),
@@ -52,6 +54,10 @@ _MTP = Published(
     "48892",
 )
 
+# Chat: 0.73, 0.52, 0.35; 0.65, 0.40, 0.20; 0.72, 0.51, 0.33 survive with EAGLE-3 on MT-Bench;
+# EAGLE-1 has 1.89 tokens with two drafts, 2.08 with four (16035); 0.81, 0.63, 0.48 survive (24536).
+# Code: 1.79 and 1.81 tokens with one draft, 2.71 and 2.80 with three. Summary: 1.67 and 1.69, 2.25
+# and 2.35. Rewrite: 0.77, 0.45, 0.24 survive.
 _EAGLE = {
     "chat": Published(
         Chances(0.70, 0.65),
@@ -80,6 +86,10 @@ _EAGLE = {
     ),
 }
 
+# N-grams, chat: 1.37 and 1.66 tokens a step with three drafts in first and second turns, 1.40 and
+# 1.77 with five. Rewrite: of 1,814 steps 821 had no draft; of the others 0.81, 0.74, 0.70, 0.68,
+# 0.66 survive (24344); translations have 3.62 tokens with seven drafts. Draft models: three sizes
+# of drafts, greedy and at temperature 1.
 PUBLISHED: Mapping[str, Mapping[str, Published]] = {
     "ngram": {
         "chat": Published(

@@ -176,6 +176,7 @@ def _range(values: Iterable[float], shown: Callable[[Any], str]) -> str:
 
 _EVEN = 0.25  # of the width, by which the ends of a range may differ that is shown as ±
 _METRICS = ("ttft", "tpot")
+_GROWING = 0.2  # of a step's time: errors of step times count 1 / (1 - 0.2) times
 _UNKNOWN = "no measurements like it"
 
 Bars = Mapping[str, Mapping[str, Mapping[str, Any] | None]]
@@ -246,7 +247,11 @@ def basis(bar: Mapping[str, Any]) -> str:
     """Return the measured run nearest to one, and in what it is other."""
     found = bar.get("other", ())  # files of older versions have none
     other = f"; other: {', '.join(found)}" if found else ""
-    return f"nearest of {count(bar['num_points'])} measured: {bar['like']}{other}"
+    at_load = ""
+    if bar.get("sensitivity", {}).get("growing", 0.0) > _GROWING:
+        steps = error_range(*bar["step_times"])
+        at_load = f"step times {steps}, which this load makes more of; "
+    return f"{at_load}nearest of {count(bar['num_points'])} measured: {bar['like']}{other}"
 
 
 def _width(bar: Mapping[str, Any] | None) -> float:

@@ -21,8 +21,11 @@ from mist_sim.errors import MistError, ScenarioError, brief, did_you_mean
 from mist_sim.hardware.setting import Setting
 from mist_sim.inputs import object_in, read_csv
 from mist_sim.metrics import evidence
+from mist_sim.metrics.evidence import ErrorBar
+from mist_sim.metrics.expected_errors import error_bar
 from mist_sim.metrics.load import Load
 from mist_sim.metrics.other_names import as_ours
+from mist_sim.metrics.sensitivity import Sensitivity
 from mist_sim.scenario import Scenario, simulate
 from mist_sim.scenario.from_vllm.commands import from_vllm
 
@@ -254,6 +257,7 @@ def scores(run: Benchmark) -> Iterator[dict[str, Any]]:
     bars: Mapping[str, Any] = next(iter(summary["expected_errors"].values()), {})
     known: Mapping[str, Any] = next((bar for bar in bars.values() if bar), {})
     load = Load(known.get("load") or "", known.get("arrivals") or "")
+    at = Sensitivity(**known["sensitivity"]) if "sensitivity" in known else None
     settings = next(iter(result.settings.values()), {})
     told = [*result.warnings, *_several(scenario)]
     for name, value in run.figures.items():
@@ -269,7 +273,7 @@ def scores(run: Benchmark) -> Iterator[dict[str, Any]]:
             "measured": value,
             "simulated": ours,
             "error": ours / value - 1,
-            **_bar(setting, FIGURES[name], load, run.source, value / ours - 1),
+            **_bar(error_bar(setting, FIGURES[name], load, at, run.source), value / ours - 1),
             "warnings": [each.about(run.label).data for each in told],
         }
 
@@ -293,15 +297,8 @@ def _described(setting: object) -> dict[str, str]:
     return {"release": setting.release, "model": setting.model, "kernel": kernel}
 
 
-def _bar(
-    setting: object, metric: str, load: Load, source: str, error: float
-) -> dict[str, float | bool | None]:
-    """Return the bar of a figure without the rows of its own source, and whether it holds it."""
-    bar = None
-    if isinstance(setting, Setting) and metric:
-        others = evidence.without(source, setting.source, metric)
-        margin = evidence.evidence_for(setting.source, metric).margin(setting, load)
-        bar = others.bar(setting, load, margin)
+def _bar(bar: ErrorBar | None, error: float) -> dict[str, float | bool | None]:
+    """Return the ends of a figure's bar, and whether it holds it."""
     if bar is None:
         return dict.fromkeys(("low", "high", "inside", "distance"))
     inside = bar.low <= round(error, 3) <= bar.high

@@ -1,4 +1,4 @@
-"""The tables of docs/background/external_sources.md hold what the simulation gives now."""
+"""The tables of docs/background/calibration.md hold what the simulation gives now."""
 
 import pytest
 
@@ -14,6 +14,5 @@ def test_closed_loops_on_h100s(shared):
 
     points = closed_loop.measured_points(closed_loop.POINTS)
     found = closed_loop.simulated(points, closed_loop.predictors())
-    page = (ROOT / "docs/background/external_sources.md").read_text("utf-8")
-    assert closed_loop.table(found) in page
+    page = (ROOT / "docs/background/calibration.md").read_text("utf-8")
     assert closed_loop.score_table(found) in page

@@ -16,20 +16,9 @@ PACKAGE = ROOT / "mist_sim"
 TREES = ("benchmarks", "docs", "examples", "mist_sim", "plugins", "tests", "tools")
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 OF_OTHERS = {  # files of vLLM, aiconfigurator-core and openai-python that pages name, by page
-    "design_changes.md": {"stages/base.py", "core/records.py"},  # in the design, not in the code
-    "external_sources.md": {"eval/benchmarks/genai_perf_runner.py", "engine/arg_utils.py"},
-    "speculative.md": {"v1/spec_decode/eagle.py", "gpu_model_runner.py"},
-    "architectures.md": {
-        "fused_moe.py",
-        "distributed/device_communicators/all2all.py",
-        "vllm/v1/attention/backends/mla/common.py",
-        "vllm/v1/core/kv_cache_utils.py",
-    },
     "scenario.md": {"_base_client.py", "_constants.py", "vllm/config/speculative.py"},
-    "memory.md": {"vllm/core/scheduler.py"},
     "metrics.md": {"vllm/v1/core/kv_cache_manager.py", "vllm/v1/metrics/stats.py"},
     "engines.md": {"vllm/v1/worker/gpu_model_runner.py"},
-    "parallelism.md": {"v1/engine/core_client.py", "vllm/v1/worker/gpu/pcp_manager.py"},
 }
 NAMED = re.compile(r"(?<![\w./-])([\w./-]*\w\.py)(?!\w)(?::(\w+(?:\.\w+)*))?")
 

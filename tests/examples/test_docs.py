@@ -14,7 +14,6 @@ from mist_sim.cli.app import app
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "mist_sim"
-ON_PURPOSE = {"design_changes.md": ["stages/base.py", "core/records.py"]}  # the design has these
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_BLOCKS = [
     path
@@ -145,7 +144,7 @@ def test_files_that_a_page_names_exist(path):
         for text in re.findall(pattern, path.read_text("utf-8"))
         if not any((folder / text).exists() for folder in (ROOT, PACKAGE))
     ]
-    assert missing == ON_PURPOSE.get(path.name, [])
+    assert missing == []
 
 
 def test_make_targets_exist():

@@ -1,6 +1,6 @@
 """The roofline beside measured kernels of aiconfigurator-core, on a part of the grid.
 
-docs/background/kernels.md has all of it.
+docs/background/roofline.md has all of it.
 """
 
 from __future__ import annotations

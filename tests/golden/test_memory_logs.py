@@ -23,9 +23,9 @@ def test_caches_are_as_large_as_engines_logged():
 
 
 def test_the_page_shows_the_comparison():
-    page = PAGE.read_text("utf-8")
-    for line in table():
-        assert line in page
+    rows = [line for line in PAGE.read_text("utf-8").splitlines() if " x " in line]
+    assert len(rows) >= 7
+    assert set(rows) <= set(table())
 
 
 @pytest.mark.parametrize(

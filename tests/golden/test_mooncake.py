@@ -17,7 +17,6 @@ from mist_sim import (
     llm_client,
 )
 from mist_sim.clients.kv_cache import CacheTier
-from mist_sim.hardware.devices import MemoryTier
 from mist_sim.models import load_model
 from mist_sim.models.kv_groups import KvGroups
 from tests.conftest import ROOT
@@ -115,7 +114,7 @@ ROWS = (
 
 
 def rows(path, chosen=ROWS):
-    """Yield (name, figures) of the table in docs/background/prefix_caching.md."""
+    """Yield (name, figures) of the table in docs/background/memory.md."""
     for name, arrivals, num_clients, num_blocks in chosen:
         clients = [
             llm_client(
@@ -135,28 +134,6 @@ def rows(path, chosen=ROWS):
         yield name, f"{summary['prefix_cache_hit_rate']:.3f} | {ttft}"
 
 
-def tier_rows(path):
-    """Yield (name, figures) of that page's table of host memory below 277,231 blocks."""
-    for capacity in (2**38, 2**39, 2**40, 2**41):
-        figures = []
-        for policy in ("write_through", "write_back"):
-            tier = MemoryTier(name="cpu", capacity=capacity, write_policy=policy)
-            client = llm_client(
-                "llm",
-                model="llama-3.1-8b",
-                gpu="h100-sxm",
-                tensor_parallel_size=8,
-                scheduler=ChunkedScheduler(max_num_batched_tokens=8192),
-                kv_cache=KvCacheConfig(tiers=(tier,)),
-                max_model_len=200_000,
-            )
-            workload = Workload(MooncakeReader(path=str(path)), TraceArrivals())
-            summary = Simulation(clients=[client], workload=workload).run().summary
-            figures.append(f"{summary['prefix_cache_hit_rate']:.3f}")
-            figures.append(f"{summary['mean_ttft_ms']:.0f}")
-        yield f"{capacity // 2**30:,} GiB", " | ".join(figures)
-
-
 def one_row(path):
     return rows(path, ROWS[3:4])
 
@@ -166,11 +143,11 @@ def one_row(path):
     "table",
     [
         pytest.param(one_row, marks=pytest.mark.page),
-        *(pytest.param(whole, marks=pytest.mark.deep) for whole in (rows, tier_rows)),
+        pytest.param(rows, marks=pytest.mark.deep),
     ],
 )
 def test_the_tables_of_the_page(shared, table):
-    page = (ROOT / "docs/background/prefix_caching.md").read_text("utf-8")
+    page = (ROOT / "docs/background/memory.md").read_text("utf-8")
     missing = [line for line in map(as_line, table(shared(TRACE))) if line not in page]
     assert not missing, "\n".join(missing)
 

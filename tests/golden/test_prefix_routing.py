@@ -10,7 +10,7 @@ from mist_sim import Scenario, simulate
 from tests.conftest import ROOT
 
 TRACE = "traces/mooncake_synthetic_trace.jsonl"
-PAGE = "docs/background/prefix_caching.md"
+PAGE = "docs/background/memory.md"
 
 
 def replay(path, router: str) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from importlib.resources import files
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -278,32 +277,6 @@ def test_a_server_may_say_how_to_sample():
     clients = [found.keys["clients"][0] | {"tensor_parallel_size": 2}]
     said = Scenario.from_dict({"model": "qwen3-32b", "workload": workload, "clients": clients})
     assert simulate(said).summary["completed"] == 9
-
-
-# --- the page -------------------------------------------------------------------------------------
-
-PAGE = Path(__file__).parents[2] / "docs" / "background" / "roofline.md"
-ASKED = {
-    "top-p": Sampling(top_p=0.9),
-    "top-k, penalty": Sampling(top_k=20, repetition_penalty=1.05),
-}
-
-
-def table_rows():
-    """Yield the rows of the page's table."""
-    for name, asked in ASKED.items():
-        for rows in (1, 8, 32, 256):
-            cells = [
-                ", ".join(
-                    f"{milliseconds(sampler, asked, rows, words):.2f}" for sampler in SAMPLERS
-                )
-                for words in (32_768, 128_256, 151_936, 201_088)
-            ]
-            yield f"| {' | '.join([name, str(rows), *cells])} |"
-
-
-def test_the_page_has_the_table():
-    assert "\n".join(table_rows()) in PAGE.read_text("utf-8")
 
 
 def test_few_rows_of_many_words_are_sorted_faster_than_searched():

@@ -63,7 +63,7 @@ def test_every_form_carries_a_whole_run(tmp_path, form):
 
 
 def test_the_rows_of_the_page_carry_a_whole_run(tmp_path):
-    page = (ROOT / "docs/background/tables.md").read_text("utf-8")
+    page = (ROOT / "docs/background/calibration.md").read_text("utf-8")
     (rows,) = re.findall(r"```\w*\n(# gpu:.*?)```", page, re.DOTALL)
     (tmp_path / "steps.csv").write_text(rows)
     table = "{type: table, format: steps, path: steps.csv}"

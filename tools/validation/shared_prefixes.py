@@ -17,6 +17,7 @@ import numpy as np
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.content_ids import OF_PREFIX, content_id
 from mist_sim.hardware.tables.base import read_columns
+from mist_sim.metrics.result import Result
 from mist_sim.rng import Streams
 from mist_sim.scenario import llm_client
 from mist_sim.simulation import Simulation
@@ -83,11 +84,17 @@ def measured_stages(file: Path) -> pd.DataFrame:
 
 
 def simulated_stages(stages: pd.DataFrame) -> pd.DataFrame:
-    """Return the stages with simulated figures, in columns named `simulated_` and theirs."""
+    """Return the stages with simulated figures, in columns named `simulated_` and theirs.
+
+    lone_step_ms: the shortest step, of a decode alone.
+    """
     found = []
     for _, in_any_order in stages.groupby("run"):
         run = in_any_order.sort_values("stage")
-        requests = _simulated(run)
+        result = _simulated(run)
+        requests = result.requests
+        at = next(iter(result.data["expected_errors"].values()))["tpot"]["sensitivity"]
+        lone = result.data["mean_tpot_ms"] * (1 - at["growing"])
         ends = run["duration_s"].cumsum().to_numpy()
         place = np.searchsorted(ends, requests["arrival_time"].to_numpy() - 1e-6)
         for position in range(len(run)):
@@ -97,6 +104,7 @@ def simulated_stages(stages: pd.DataFrame) -> pd.DataFrame:
                     simulated_ttft_median_ms=1e3 * mine["ttft"].median(),
                     simulated_tpot_mean_ms=1e3 * mine["tpot"].mean(),
                     simulated_e2e_mean_ms=1e3 * mine["e2el"].mean(),
+                    lone_step_ms=lone,
                 )
             )
     import pandas as pd
@@ -115,8 +123,8 @@ def _rows(file: Path, half: str) -> Iterator[Row]:
         yield points_row(f"TPOT, {model}", errors[(found["model"] == name).to_numpy()])
 
 
-def _simulated(run: pd.DataFrame) -> pd.DataFrame:
-    """Return the requests of a run, whose stages follow one another without a pause."""
+def _simulated(run: pd.DataFrame) -> Result:
+    """Return the simulation of a run, whose stages follow one another without a pause."""
     first: Any = next(run.itertuples())
     client = llm_client(
         "llm",
@@ -128,7 +136,7 @@ def _simulated(run: pd.DataFrame) -> pd.DataFrame:
         max_model_len=_MAX_MODEL_LEN,
     )
     workload = Workload(Rows(list(_requests(run))), TraceArrivals())
-    return Simulation(clients=[client], workload=workload).run().requests
+    return Simulation(clients=[client], workload=workload).run()
 
 
 def _requests(run: pd.DataFrame) -> Iterator[TraceRow]:

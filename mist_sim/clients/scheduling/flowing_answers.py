@@ -3,7 +3,7 @@
 A rule is evaluated at the end of each step in which its result may change. That step follows from
 sums, so that steps in which no decode leaves cost nothing (DESIGN §5). The sums assume that no
 sequence comes or leaves and that only decodes and prompts take memory; any other change ends the
-run (docs/background/decode_clock.md).
+run (docs/background/speed.md).
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class ProgramPredictor(SampledSteps):
     """A program of your own that times steps; it reads and writes lines of JSON.
 
     It is started when the predictor is made, asked for some 250 steps that are not known yet, and
-    ended. See docs/background/external_sources.md for the protocol.
+    ended. See docs/background/calibration.md for the protocol.
 
     model, cluster: told to the program.
     command: the program and its arguments, as in a shell; no shell runs it.

@@ -26,7 +26,7 @@ Chunks = tuple[tuple[int, int], ...]
 _MOST_KNOWN, _MOST_LINES = 256, 16
 
 # Seconds that a step with prompts takes beyond its layers, whose launches no CUDA graph replays:
-# rebuilt step by step, runs on several machines show 2 to 4 ms (docs/background/tables.md).
+# rebuilt step by step, runs on several machines show 2 to 4 ms (docs/background/calibration.md).
 _LAUNCHES = 3e-3
 
 _ENDLESS = 1 << 62  # more steps than any run has
@@ -39,7 +39,7 @@ class TablePredictor:
 
     model, cluster: what is timed; a profile of layers needs their number and size.
     path: the file, or the folder where the format has several.
-    format: "layer_profile", "vidur", "splitwise" or "steps" (see docs/background/tables.md).
+    format: "layer_profile", "vidur", "splitwise" or "steps" (see docs/background/calibration.md).
     subset: the setting to use of a file with several; an error message lists them.
 
     Times that fall with more tokens or context are treated as noise and made to rise. Beyond the
@@ -94,7 +94,7 @@ class TablePredictor:
     def moved_cells(self) -> tuple[tuple[float, ...], ...]:
         """(tokens, experts) of measured times of experts that are not reproduced exactly.
 
-        They fall with more tokens or experts; see docs/background/tables.md.
+        They fall with more tokens or experts; see docs/background/calibration.md.
         """
         return self._tables.moved
 

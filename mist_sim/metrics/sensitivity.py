@@ -1,0 +1,127 @@
+"""How much latencies change with step times, while requests arrive by themselves.
+
+Longer steps keep more requests in the system, and more requests make longer steps. Let a step take
+t = a + c B with B decodes. Requests that come at a rate lambda and want n tokens each leave
+B = lambda n t of them at a time (Little), so t = a / (1 - r) with r = lambda n c = 1 - a / t. Steps
+that take s times as long make it s a / (1 - s r): t changes by the factor
+
+    s (1 - r) / (1 - s r),
+
+as long as seats, memory and tokens of a step suffice. Then the batch is full, and requests queue.
+docs/background/error_bars.md shows how well simulations follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from mist_sim.core.step_limits import StepLimits
+from mist_sim.metrics.records.recorder import ColumnRecorder
+from mist_sim.metrics.records.together import together
+
+_MEANS = ("seconds", "batch", "filled", "blocks")
+_CHANCE = 0.02  # of some thousand requests: 1 / sqrt(n) more or fewer come than in the mean
+_FULL = 0.5  # of mean TTFT in the queue: most requests find a full batch
+
+
+class Sensitivity(NamedTuple):
+    """What a client's load makes of an error of its step times.
+
+    growing: r, the share of a step's time that grows with its decodes. fullest: the largest batch
+    over the mean one. used: the share of its capacity that is asked for. queue: the share of mean
+    TTFT in a queue, beyond the step under way. behind: half the time in which requests arrive, over
+    mean TTFT.
+    """
+
+    growing: float = 0.0
+    fullest: float = 1.0
+    used: float = 0.0
+    queue: float = 0.0
+    behind: float = 0.0
+
+    def factor(self, metric: str, s: float) -> float:
+        """Return by how much mean "ttft" or "tpot" changes if steps take s times as long."""
+        rest = 1 - s * self.growing * max(1.0, self.used)
+        step = s * (1 - self.growing) / rest if rest > 0 else inf
+        step = min(step, s * (1 + self.growing * (self.fullest - 1)))
+        if metric == "tpot":
+            return step
+        return (1 - self.queue) * step + self._queue(s)
+
+    def steps(self, factor: float) -> float:
+        """Return s from the factor of TPOT, where no batch is full."""
+        return factor / (1 - self.growing + factor * self.growing)
+
+    def _queue(self, s: float) -> float:
+        """Return the time in the queue, over mean TTFT: M/G/1's, or what falls behind."""
+        late = max(0.0, s * self.used - 1) * self.behind
+        if self.used >= 1:
+            return max(0.0, self.queue + late - (self.used - 1) * self.behind)
+        idle = max(1 - s * self.used, min(_CHANCE, 1 - self.used))
+        return s * s * self.queue * (1 - self.used) / idle + late
+
+
+def sensitivities(
+    recorder: ColumnRecorder, limits: Sequence[StepLimits | None], ttft: float
+) -> list[Sensitivity]:
+    """Return how each client's latencies follow its step times, over a whole run.
+
+    limits: of each client; None: unknown. ttft: mean of the run, seconds.
+    """
+    visits, arrival = recorder.visits.columns(), recorder.requests.columns()["arrival_time"]
+    span = float(np.ptp(arrival)) if len(arrival) else 0.0
+    if not (ttft > 0 and span > 0):
+        return [Sensitivity()] * len(limits)
+    waits = visits["started_at"] - visits["queued_at"]
+    begun = ~np.isnan(waits)
+    found = []
+    for client_id, limit in enumerate(limits):
+        mine = begun & (visits["client_id"] == client_id)
+        sums, lone, most = _steps(recorder, client_id)
+        growing, fullest, step = 0.0, 1.0, 0.0
+        if sums["tokens"] and lone < inf:
+            means = (sums[name] / sums["tokens"] for name in _MEANS)
+            step, batch, filled, blocks = means
+            fullest = most / batch
+            if limit is not None:
+                seats = sum(limit.sequences) / len(limit.sequences)
+                rooms = seats / batch, limit.tokens / filled, limit.num_blocks / max(1.0, blocks)
+                fullest = max(1.0, min(rooms))
+            growing = max(0.0, 1 - lone / step)
+            used = 1 / fullest + growing * (1 - 1 / fullest)
+        else:
+            tracks = recorder.mean_tracks(client_id, float(arrival.min()), float(arrival.max()))
+            used = sums["busy"] / span / max(1.0, tracks)
+        wait = float(waits[mine].mean()) if mine.any() else 0.0
+        queue = min(max(0.0, wait - step) / ttft, 1.0)
+        behind = span / 2 / ttft
+        if queue > _FULL:
+            fullest, used = 1.0, 1 + queue / behind
+        found.append(Sensitivity(*map(float, (growing, fullest, used, queue, behind))))
+    return found
+
+
+def _steps(recorder: ColumnRecorder, client_id: int) -> tuple[dict[str, float], float, int]:
+    """Return sums over the tokens that decodes of a client give, and of all steps (`busy`).
+
+    Then the shortest step and the most decodes. seconds, batch, filled, blocks: of a step.
+    """
+    sums = dict.fromkeys(("tokens", "busy", *_MEANS), 0.0)
+    lone, most = inf, 0
+    for tracks in together(recorder, recorder.tracks_of(client_id)):
+        runs = tracks.runs
+        batch, number = runs["num_decodes"], runs["num_steps"].astype(np.float64)
+        tokens, seconds = number * batch, (tracks.run_ends() - runs["start"]) / number
+        sums["tokens"] += tokens.sum()
+        sums["seconds"] += tokens @ seconds
+        sums["batch"] += tokens @ batch
+        sums["filled"] += tokens @ (runs["num_prefill_tokens"] + batch)
+        sums["blocks"] += tokens @ runs["num_used_blocks"]
+        sums["busy"] += runs["busy"].sum()
+        lone = min(lone, seconds[(batch > 0) & (runs["num_chunks"] == 0)].min(initial=inf))
+        most = max(most, batch.max(initial=0))
+    return sums, lone, most

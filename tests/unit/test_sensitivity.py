@@ -1,0 +1,69 @@
+"""What an open loop makes of errors of step times: simulations beside the law."""
+
+from functools import cache
+
+import pytest
+
+from mist_sim.metrics.expected_errors import Range, expected_ranges
+from mist_sim.metrics.sensitivity import Sensitivity
+from mist_sim.scenario import Scenario, simulate
+
+
+@cache
+def summary_at(rate, scale=1.0):
+    lengths = {
+        "type": "synthetic",
+        "num_requests": 1500,
+        "prompt": {"type": "lognormal", "mean": 500, "std": 250},
+        "output": {"type": "lognormal", "mean": 150, "std": 75},
+    }
+    client = {"name": "llm", "type": "llm", "model": "llama-3.1-8b", "gpu": "h100-sxm"}
+    load = {"arrivals": {"type": "poisson", "rate": f"{rate} /s"}, "lengths": lengths}
+    client["step_time_scale"] = scale
+    return simulate(Scenario.from_dict({"clients": [client], "workload": load})).data
+
+
+def sensitivity_at(rate):
+    scaled = summary_at(rate)["expected_errors"]["llm"]["tpot"]
+    return Sensitivity(**scaled["sensitivity"])
+
+
+@pytest.mark.parametrize("rate", [5, 30, 50, 90])
+@pytest.mark.parametrize("scale", [0.8, 1.1])
+def test_tpot_follows_the_law(rate, scale):
+    of_law = sensitivity_at(rate).factor("tpot", scale)
+    simulated = summary_at(rate, scale)["mean_tpot_ms"] / summary_at(rate)["mean_tpot_ms"]
+    assert of_law == pytest.approx(simulated, rel=0.15)
+
+
+@pytest.mark.parametrize(("rate", "scale"), [(5, 0.8), (30, 1.2), (90, 0.9), (90, 1.2)])
+def test_ttft_follows_the_law(rate, scale):
+    of_law = sensitivity_at(rate).factor("ttft", scale)
+    simulated = summary_at(rate, scale)["mean_ttft_ms"] / summary_at(rate)["mean_ttft_ms"]
+    assert of_law == pytest.approx(simulated, rel=0.25)
+
+
+@pytest.mark.parametrize("metric", ["ttft", "tpot"])
+@pytest.mark.parametrize("growing", [0.0, 0.3, 0.9])
+@pytest.mark.parametrize("used", [0.2, 0.9, 1.3])
+def test_longer_steps_never_help(metric, growing, used):
+    fullest, queue = (1.0, 0.6) if used > 1 else (2.0, 0.2)
+    load = Sensitivity(growing, fullest, used, queue, queue / (used - 1) if used > 1 else 10.0)
+    factors = [load.factor(metric, s / 20) for s in range(10, 40)]
+    assert factors == sorted(factors)
+    assert load.factor(metric, 1.0) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("growing", [0.0, 0.3, 0.9])
+def test_errors_of_steps_are_found(growing):
+    load = Sensitivity(growing, fullest=100.0)
+    assert load.steps(load.factor("tpot", 1.05)) == pytest.approx(1.05)
+
+
+def test_bars_widen_with_load():
+    widths = []
+    for rate in (5, 30, 50):
+        ranges = expected_ranges(summary_at(rate))
+        assert all(isinstance(ranges[name], Range) for name in ("ttft", "tpot", "e2el"))
+        widths.append([ranges[name].high - ranges[name].low for name in ("ttft", "tpot", "e2el")])
+    assert all(a < b < c for a, b, c in zip(*widths, strict=True))
