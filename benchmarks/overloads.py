@@ -1,20 +1,18 @@
 """How often a run is said to be overloaded for a while: `python -m benchmarks.overloads`.
 
-Queues of theory at loads up to 20 % more than they can do. `--write` puts the table into
-docs/background/stability.md. It takes a quarter of a minute of one core.
+Queues of theory at loads up to 20 % more than they can do. It takes a quarter of a minute of
+one core.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from statistics import fmean
 
-from benchmarks.stability import QUEUES, Queue, put, queue_runs
+from benchmarks.stability import QUEUES, Queue, queue_runs
 from mist_sim.metrics.stability import Stays
 from mist_sim.metrics.summary import overloads
 
-BEGIN, END = "<!-- made by benchmarks/overloads.py -->", "<!-- end of overloads -->"
 LOADS = (0.5, 0.8, 0.9, 0.95, 0.98, 1.0, 1.1, 1.2)
 NUM_REQUESTS, NUM_RUNS = 2000, 100
 
@@ -42,11 +40,8 @@ def table() -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the table, and write it where that is asked for."""
-    lines = list(table())
-    print(*lines, sep="\n")
-    if "--write" in sys.argv:
-        put(lines, BEGIN, END)
+    """Print the table."""
+    print(*table(), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
 """How often runs are called unstable: `python -m benchmarks.stability` prints tables of shares.
 
 Queues of theory, whose capacity is known, and engines with the bundled profiles of lengths, at
-loads from half of what they can do to 30 % more. `--write` puts the tables into
-docs/background/stability.md. It takes some eight minutes of one core; `--quick` a sixth of that.
+loads from half of what they can do to 30 % more. It takes some eight minutes of one
+core; `--quick` a sixth of that.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +20,6 @@ from mist_sim import Scenario, simulate
 from mist_sim.metrics.stability import Stability, Stays, stability
 from mist_sim.rng import Streams
 
-PAGE = Path(__file__).parents[1] / "docs/background/stability.md"
-BEGIN, END = "<!-- made by benchmarks/stability.py -->", "<!-- end -->"
 LOADS = (0.5, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.3)
 NUM_REQUESTS = (300, 1000, 3000)
 OVERLOAD = 1.1  # from here on "stable" is a miss
@@ -192,23 +189,11 @@ def _errors(cells: Iterable[Cell]) -> str:
     )
 
 
-def put(lines: Sequence[str], begin: str, end: str) -> None:
-    """Put lines into the page, between two marks."""
-    before, _, rest = PAGE.read_text("utf-8").partition(begin)
-    after = rest.partition(end)[2]
-    made = "\n".join(lines)
-    PAGE.write_text(f"{before}{begin}\n{made}\n{end}{after}", encoding="utf-8")
-
-
 def main() -> None:
-    """Print the tables; with `--write`, put them into the page too."""
+    """Print the tables."""
     quick = "--quick" in sys.argv
-    lines = []
     for line in tables(*((100, 2) if quick else (1000, 12))):
         print(line, flush=True)
-        lines.append(line)
-    if "--write" in sys.argv:
-        put(lines, BEGIN, END)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """How often verdicts in steady state are wrong: `python -m benchmarks.verdicts` prints tables.
 
 Queues whose truth is known, at loads where a little more or less than nine in ten requests keep
-the limit. `--write` puts the tables into docs/background/verdicts.md. It takes some half an hour of
-one core; `--most 30000 --runs 40` a minute.
+the limit. It takes some half an hour of one core; `--most 30000 --runs 40` a minute.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Iterator
 from functools import cache
 from heapq import heapreplace
 from math import exp
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +22,6 @@ from mist_sim.metrics.stability import Stays
 from mist_sim.rng import Streams
 from mist_sim.search.verdicts.steady_state import ERROR, Look, Seen, look, looks
 
-PAGE = Path(__file__).parents[1] / "docs/background/verdicts.md"
-BEGIN, END = "<!-- made by benchmarks/verdicts.py -->", "<!-- end -->"
 SHARE = 0.9
 TRUTHS = (0.96, 0.93, 0.905, 0.895, 0.87, 0.8)
 OVERLOAD = 1.03
@@ -152,7 +148,7 @@ def table(num_runs: int, most: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the tables; with --write put them into the page."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description="How often are verdicts in steady state wrong?")
     parser.add_argument("--runs", type=int, default=0, help="of a cell (RUNS)")
     parser.add_argument(
@@ -162,18 +158,10 @@ def main() -> None:
         default=tuple(RUNS),
         help="requests of a run",
     )
-    parser.add_argument("--write", action="store_true", help="into the page")
     asked = parser.parse_args()
-    lines = []
     for most in asked.most:
         for line in table(asked.runs or RUNS[most], most):
             print(line, flush=True)
-            lines.append(line)
-    if asked.write:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        _, _, after = rest.partition(END)
-        made = "\n".join([BEGIN, *lines]).rstrip() + "\n"
-        PAGE.write_text(before + made + END + after, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,17 +15,14 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.axes import Axes
 
-from mist_sim import Profile
-from mist_sim.clients.afd import Bundle, BundleConfig, Resident
-from mist_sim.hardware.afd import PRESETS, AfdCoefficients
+from mist_sim.clients.afd import BundleConfig
+from mist_sim.hardware.afd import PRESETS
 from mist_sim.rng import Streams
 from mist_sim.search import (
     BundleRun,
     BundleSpec,
-    Prediction,
     geometric_slot_load,
     predict,
     provision,
@@ -38,7 +35,6 @@ GRID = (1, 2, 4, 8, 16, 24, 32)
 FINE = range(1, 33)
 COLOURS = ("#2a6f97", "#e07b39", "#5a8f3c")
 NUM_REQUESTS = 10_000  # a worker, as in the paper
-PRINTED = (7.08, 9.34, 10.31)  # best ratios that the paper prints for 128, 256 and 512 slots
 SHORT = "10,000 requests in all, fresh"
 
 
@@ -112,103 +108,6 @@ def too_short(ratio: int) -> BundleRun:
     return simulate_bundle(config, *lengths, rng, start="fresh")
 
 
-def microbatches() -> None:
-    """Figure 2: three layers of three microbatches, balanced, later, and with joint steps."""
-    figure, panels = plt.subplots(3, 1, figsize=(8.5, 4.6), sharex=True)
-    for axes, title, tokens, joint in zip(
-        panels,
-        (
-            "balanced: attention 10, each transfer 5, FFN 10",
-            "contexts have grown: attention 14; the FFN waits",
-            "the same, and all begin their second step together",
-        ),
-        (30, 42, 42),
-        (False, False, True),
-        strict=True,
-    ):
-        timeline(axes, tokens, joint)
-        axes.set_title(title)
-    panels[-1].set_xlabel("time; numbers are layers, colours microbatches", fontsize=8)
-    save(figure, tuple(panels), "afd_layers")
-
-
-def timeline(axes: Axes, attention: int, joint: bool) -> None:
-    """Draw two steps of three layers. attention: of a step, as the other phases are 30 each."""
-    times = AfdCoefficients(
-        alpha_a=1e-9, beta_a=attention, alpha_f=1e-9, beta_f=30, alpha_c=0, beta_c=30
-    )
-    config = BundleConfig(
-        coefficients=times,
-        attention_workers=1,
-        slots=1,
-        batches=3,
-        layers=3,
-        joint_steps=joint,
-    )
-    bundle = Bundle(config)
-    for slots in bundle.batches:
-        slots.join(Resident(0, 1, 9))
-    for k in range(18):
-        step, _ = bundle.run_pass(bundle.next_batch() or 0)
-        layer, colour = k // 3 % 3 + 1, COLOURS[step.batch]
-        spans = (
-            (3, step.start, step.attention_end),
-            (2, step.attention_end, step.attention_end + 5),
-            (1, step.ffn_start, step.ffn_end),
-            (0, step.ffn_end, step.end),
-        )
-        for row, begin, end in spans:
-            axes.barh(row, end - begin, left=begin, color=colour, ec="white", height=0.8)
-            axes.text(
-                (begin + end) / 2, row, layer, ha="center", va="center", fontsize=6, color="w"
-            )
-    axes.set_yticks(range(4), ["F to A", "FFN", "A to F", "attention"])
-
-
-def ablations() -> None:
-    """Figure 4: the best ratio by slots, and by lengths."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.1))
-    for slots, ratio, colour in zip((128, 256, 512), PRINTED, COLOURS, strict=True):
-        curve(left, colour, f"B = {slots}", slots=slots)
-        printed(left, ratio, colour, "printed" if slots == 128 else None)
-    lengths = ((100, 250), (100, 500), (500, 500))
-    for (prefill, decode), colour in zip(lengths, COLOURS, strict=True):
-        curve(right, colour, f"P {prefill}, D {decode}", prefill=prefill, decode=decode)
-    left.set(title="tokens a cycle and worker, by slots", ylim=(0, None))
-    right.set(title="by mean prompt and answer", ylim=(0, None))
-    save(figure, (left, right), "afd_ablations")
-
-
-def curve(axes: Axes, colour: str, name: str, **changes: float) -> None:
-    """Draw the throughput over the ratio: predicted as a line, simulated as points."""
-    theory: list[Prediction] = [predict(spec(**changes), ratio) for ratio in FINE]
-    runs = [simulated(ratio, 2000, **changes) for ratio in GRID]
-    axes.plot(FINE, [p.throughput for p in theory], "--", color=colour, lw=1)
-    axes.plot(GRID, [run.throughput for run in runs], "o-", ms=4, lw=1, color=colour, label=name)
-    axes.axvline(provision(spec(**changes)).mean_field.ratio, color=colour, lw=0.8, ls=":")
-
-
-def laws() -> None:
-    """Figures 5 and 6: decode lengths beside a geometric law, and the latencies."""
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10.5, 3.1))
-    for name, colour in zip(("azure-conv-2023", "azure-code-2023"), COLOURS, strict=False):
-        rows = Profile(name=name, num_requests=20_000).sample_rows(Streams(0).generator(name))
-        lengths = np.sort([row.num_output_tokens for row in rows])
-        share = 1 - np.arange(len(lengths)) / len(lengths)
-        left.semilogy(lengths, share, color=colour, label=name)
-        x = np.arange(1, 1001)
-        left.semilogy(x, (1 - 1 / lengths.mean()) ** x, "--", color=colour, lw=0.8)
-    left.set(title="answers longer than x (dashed: geometric)", ylim=(1e-4, 1), xlim=(0, 1000))
-    tokens = np.linspace(0, 300_000, 2)
-    middle.plot(tokens / 1000, C.attention_time(tokens), color=COLOURS[0])
-    middle.set(title="attention, cycles, by 1,000 tokens", ylim=(0, None))
-    batch = np.linspace(0, 8192, 2)
-    right.plot(batch, C.ffn_time(batch), color=COLOURS[1], label="FFN")
-    right.plot(batch, C.communication_time(batch), color=COLOURS[2], label="communication")
-    right.set(title="cycles, by requests rB", ylim=(0, None))
-    save(figure, (left, middle, right), "afd_laws")
-
-
 def save(figure: plt.Figure, panels: tuple[Axes, ...], name: str) -> None:
     """Tidy the panels and write the figure as a PNG."""
     for axes in panels:
@@ -223,7 +122,7 @@ def save(figure: plt.Figure, panels: tuple[Axes, ...], name: str) -> None:
 
 
 def main() -> None:
-    """Simulate the sweep, print its rows and draw all pictures."""
+    """Simulate the sweep, print its rows and draw the picture."""
     begun = time.process_time()
     two = {ratio: simulated(ratio, NUM_REQUESTS) for ratio in GRID}
     print(f"the paper's sweep: {time.process_time() - begun:.0f} s of CPU time")
@@ -243,9 +142,6 @@ def main() -> None:
             f"| {run.attention_idle:.3f} | {run.ffn_idle:.3f} | {run.halves[0]:.4f} "
             f"| {run.halves[1]:.4f} |"
         )
-    microbatches()
-    ablations()
-    laws()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write tables and pictures of docs/background/bestserve.md: `python docs/make_bestserve.py`.
+"""Prints tables of which docs/background/bestserve.md has some rows.
 
 Figures 6 to 11 and Tables 4 and 5 of the paper from the preset bestserve, and its four operating
 scenarios in the full simulation; 20 minutes on two cores, most of them in the full simulation.
@@ -7,7 +7,6 @@ Needs matplotlib, which the project itself does not use.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
 
 from mist_sim import Scenario, simulate
 from mist_sim.bestserve import Method, Ranking, Requests, Served, Space, Strategy, rank_strategies
@@ -28,9 +26,7 @@ from mist_sim.bestserve.drawn_requests import requests_of
 from mist_sim.bestserve.engines import Engines, Template
 from mist_sim.rng import Streams
 
-PAGE = Path(__file__).parent / "background" / "bestserve.md"
 IMAGES = Path(__file__).parent / "images"
-BEGIN, END = "<!-- docs/make_bestserve.py: {} -->", "<!-- end of {} -->"
 
 JOBS = 2
 SEEDS, LONG, SHORT = 20, 10_000, 2_000  # runs of a mean; requests of the paper, and beside the full
@@ -41,7 +37,7 @@ TABLES = {  # the paper's P90 and P99 of TTFT and TPOT, ms
     "1p1d": (3650.319, 6004.805, 44.849, 44.849),
     "2m": (556.309, 1091.503, 4360.659, 4656.043),
 }
-BLUE, ORANGE, GREEN, RED, GREY = "#2a6f97", "#e07b39", "#5a8f4e", "#b3302f", "#777777"
+BLUE, ORANGE, RED = "#2a6f97", "#e07b39", "#b3302f"
 COUNTS = (500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000)  # requests, in figure 10
 LOADS = (0.5, 0.7, 0.9)  # of the goodput in the full simulation, where latencies are compared
 
@@ -94,45 +90,6 @@ def table(setting: Setting) -> Iterator[str]:
         yield f"| {name} | {paper:,.1f} | {mean:,.1f} ± {sd:,.1f} | {ends} | {percent} |"
 
 
-def draw_metrics() -> None:
-    """Draw figures 6 and 8 (how times are spread) and 7 and 9 (their P90 over the rate)."""
-    figure, rows = plt.subplots(2, 3, figsize=(12, 6), layout="constrained")
-    numbers = {"1p1d": (6, 7), "2m": (8, 9)}
-    spans = {"1p1d": np.arange(0.5, 3.76, 0.25), "2m": np.arange(0.5, 4.26, 0.25)}
-    for axes, setting in zip(rows, (APART, TOGETHER), strict=True):
-        run, (first, second) = setting.run(0), numbers[setting.name]
-        for place, values, limit in ((0, run.ttft, TTFT), (1, run.tpot, TPOT)):
-            spread(axes[place], 1e3 * values, 1e3 * limit)
-        axes[0].set_title(f"Figure {first}: TTFT, {setting.name}, {RATE}/s", loc="left")
-        axes[1].set_title(f"Figure {first}: TPOT", loc="left")
-        rates = spans[setting.name]
-        found = np.array([setting.percentiles(0, rate, 3_000) for rate in rates])
-        over_rates(axes[2], rates, found)
-        axes[2].set_title(f"Figure {second}: P90 over the rate, {setting.name}", loc="left")
-    rows[0, 0].legend(frameon=False, fontsize=8)
-    finish(figure, "bestserve_metrics")
-
-
-def spread(axes: Axes, values: Any, limit: float) -> None:
-    """Draw a histogram, with its P90 and P99 and the limit."""
-    p90, p99 = np.percentile(values, (90, 99))
-    axes.hist(values, bins=60, color="#9dbfd3")
-    for x, colour, name in ((p90, GREEN, "P90"), (p99, BLUE, "P99"), (limit, RED, "limit")):
-        axes.axvline(x, color=colour, ls="--", lw=1.2, label=name)
-    axes.set(xlabel="ms", ylabel="requests")
-
-
-def over_rates(axes: Axes, rates: Any, found: Any) -> None:
-    """Draw P90 of TTFT (red) and TPOT (blue) over the rate, with an axis each, as the paper."""
-    axes.plot(rates, found[:, 0], "o-", ms=3, color=RED)
-    axes.axhline(1e3 * TTFT, color=RED, ls=":", lw=0.8)
-    axes.set(xlabel="requests a second", ylabel="P90 TTFT, ms", yscale="log")
-    twin = axes.twinx()
-    twin.plot(rates, found[:, 2], "s-", ms=3, color=BLUE)
-    twin.axhline(1e3 * TPOT, color=BLUE, ls=":", lw=0.8)
-    twin.set(ylabel="P90 TPOT, ms", yscale="log" if found[:, 2].max() > 1e3 else "linear")
-
-
 def oscillations() -> dict[int, tuple[Any, Any]]:
     """Return P90 of TTFT in ms over the requests of a run: of one run each, and means of three."""
     found = {}
@@ -140,20 +97,6 @@ def oscillations() -> dict[int, tuple[Any, Any]]:
         one = np.array([APART.percentiles(seed, num=num)[0] for seed in range(12)])
         found[num] = one, one.reshape(4, 3).mean(axis=1)
     return found
-
-
-def draw_oscillations(found: dict[int, tuple[Any, Any]]) -> None:
-    """Draw figure 10: one run, and the mean of three."""
-    figure, both = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained", sharey=True)
-    titles = "Figure 10a: P90 TTFT of one run", "Figure 10b: mean of three runs"
-    for place, (axes, title) in enumerate(zip(both, titles, strict=True)):
-        for num, runs in found.items():
-            axes.plot([num] * len(runs[place]), runs[place], "o", ms=3, color="#9dbfd3")
-        axes.plot(list(found), [runs[place][0] for runs in found.values()], color=BLUE)
-        axes.set(xscale="log", xlabel="requests of a run")
-        axes.set_title(title, loc="left")
-    both[0].set_ylabel("ms")
-    finish(figure, "bestserve_runs")
 
 
 def oscillation_table(found: dict[int, tuple[Any, Any]]) -> Iterator[str]:
@@ -342,21 +285,14 @@ def finish(figure: Any, name: str) -> None:
 
 
 def write(tables: dict[str, Iterator[str]]) -> None:
-    """Put tables into the page."""
-    text = PAGE.read_text("utf-8")
+    """Print tables."""
     for name, lines in tables.items():
-        begin, end = BEGIN.format(name), END.format(name)
-        whole = "\n".join([begin, *lines, end])
-        pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
-        text = re.sub(pattern, lambda _, whole=whole: whole, text, flags=re.DOTALL)
-    PAGE.write_text(text, "utf-8")
+        print(name, "", *lines, "", sep="\n")
 
 
 def main() -> None:
-    """Run all studies; write the tables and draw the pictures."""
-    draw_metrics()
+    """Run all studies; print the tables and draw the picture."""
     runs = oscillations()
-    draw_oscillations(runs)
     write({"table 4": table(APART), "table 5": table(TOGETHER)})
     write({"figure 10": oscillation_table(runs), "pseudo": pseudo_table()})
     begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Write tables and pictures of docs/background/interference.md: `python docs/make_interference.py`.
+"""Prints tables of interference, and draws docs/images/interference_planes.png.
 
 Runs the presets taichi-aggregation and taichi-disaggregation with other chunks, ratios and rates;
 two minutes on two cores. Needs matplotlib, which the project itself does not use.
@@ -6,7 +6,6 @@ two minutes on two cores. Needs matplotlib, which the project itself does not us
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
@@ -34,9 +33,7 @@ from mist_sim import (
     simulate,
 )
 
-PAGE = Path(__file__).parent / "background" / "interference.md"
 IMAGES = Path(__file__).parent / "images"
-BEGIN, END = "<!-- docs/make_interference.py: {} -->", "<!-- end of {} -->"
 
 RATE, RATES = 14, (8, 10, 12, 14)  # requests a second
 LINE_RATE = 11.75  # with the paper's line, whose prompts take longer
@@ -142,20 +139,6 @@ def batch(num_prefill: int, context: int) -> StepBatch:
     return StepBatch(chunks=chunks, num_decodes=BATCH, context_sum=BATCH * PROMPT)
 
 
-def kinds_of_work(chunk: int) -> dict[str, float]:
-    """Return the seconds of a step by kind of work; its chunk is from the middle of a prompt."""
-    step = batch(max(chunk - BATCH, 0), (PROMPT - chunk) // 2 if chunk else 0)
-    parts = roofline().parts(step)
-    engine = EngineOverhead().around(roofline()).step_time(step) - roofline().step_time(step)
-    return {
-        "linear layers": parts["products"] + parts["experts"],
-        "attention": parts["attention"],
-        "all-reduces": parts["collectives"],
-        "norms and the rest": parts["small"],
-        "engine": engine,
-    }
-
-
 def capacity(chunk: int) -> float:
     """Return the prompt tokens a second of a client that fills up its steps with prompts.
 
@@ -237,95 +220,6 @@ def draw_planes(runs: Runs) -> None:
     save(figure, "interference_planes.png")
 
 
-def draw_interference(runs: Runs) -> None:
-    """Draw figures 3, 4 and 10: what a chunk costs, and what that does to TPOT."""
-    figure, (steps, law, lengths) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
-    sizes = (0, *CHUNKS)
-    bottoms = np.zeros(len(sizes))
-    work = [kinds_of_work(size) for size in sizes]
-    colors = ("#2a6f97", "#e07b39", "#e9c46a", "#9bb8c9", "#bbbbbb")
-    for kind, color in zip(work[0], colors, strict=True):
-        heights = np.array([1e3 * parts[kind] for parts in work])
-        steps.bar(range(len(sizes)), heights, bottom=bottoms, color=color, label=kind, width=0.7)
-        bottoms += heights
-    labels = ["none", *(f"{size}" for size in CHUNKS)]
-    steps.set(xticks=range(len(sizes)), xticklabels=labels, ylabel="step, ms")
-    steps.set(xlabel=f"tokens a step, {BATCH} of them decodes")
-    steps.legend(frameon=False, fontsize=8, loc="upper left")
-    steps.set_title("What a step is made of", loc="left")
-
-    requests = runs[Case()]
-    intensity, tpot = requests["interference"], 1e3 * requests["tpot"]
-    found = InterferenceLaw.fit(requests["interference"], requests["tpot"])
-    law.plot(intensity, tpot, ".", ms=2.5, color=TOGETHER, rasterized=True)
-    ends = np.array([0, intensity.max()])
-    law.plot(ends, 1e3 * (found.intercept + found.slope * ends), color="#c1121f", lw=1)
-    law.plot(ends, 44 + 0.2045 * ends, "--", color="#777777", lw=1)
-    place = {"transform": law.transAxes, "ha": "right", "fontsize": 8}
-    law.text(0.97, 0.05, "dashed: the paper's line", **place)
-    law.set(xlabel="prompt tokens an output token", xlim=(0, None))
-    law.set(ylabel="TPOT, ms", ylim=(0, None))
-    law.set_title(f"What prompts do to TPOT, R² = {found.r_squared:.3f}", loc="left")
-
-    lengths.plot(requests["num_output_tokens"], tpot, ".", ms=2.5, color=TOGETHER, rasterized=True)
-    lengths.set(xscale="log", xlabel="output tokens", ylabel="TPOT, ms", ylim=(0, None))
-    lengths.set_title("Short answers cannot make up for it", loc="left")
-    save(figure, "interference_law.png")
-
-
-def draw_capacity(runs: Runs) -> None:
-    """Draw figures 7, 8 and 9: where TTFT goes, what prompts can be computed, what is left over."""
-    figure, (waits, rates, shares) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
-    cases = {f"P{p}D{d}": Case(prefill=p) for p, d in RATIOS}
-    cases |= {f"CP{chunk}": Case(chunk=chunk) for chunk in (512, 1024)}
-    parts = [near_p90(runs[case]) for case in cases.values()]
-    bottoms = np.zeros(len(cases))
-    colors = ("#bbbbbb", "#e07b39", "#9bb8c9", "#2a6f97")
-    for kind, color in zip(parts[0], colors, strict=True):
-        heights = np.array([part[kind] for part in parts])
-        waits.bar(list(cases), heights, bottom=bottoms, color=color, label=kind, width=0.7)
-        bottoms += heights
-    waits.set(ylabel="P90 of TTFT, s")
-    waits.legend(frameon=False, fontsize=8)
-    waits.set_title("Where TTFT goes", loc="left")
-
-    found = capacities()
-    fills = [APART if name.startswith("P") else TOGETHER for name in found]
-    rates.bar(list(found), [value / 1e3 for value in found.values()], color=fills, width=0.7)
-    offered = RATE * runs[Case()]["num_prompt_tokens"].mean() / 1e3
-    rates.axhline(offered, color="#444444", lw=0.8, ls="--")
-    rates.text(-0.4, offered, f"offered at {RATE} /s", va="bottom", fontsize=8)
-    rates.set(ylabel="1,000 prompt tokens a second")
-    rates.set_title("What prompts are computed", loc="left")
-
-    ttft, tpot = LIMITS[2]
-    lines = {
-        "together: TTFT": (runs[Case()]["ttft"] / ttft, TOGETHER, "-"),
-        "together: TPOT": (runs[Case()]["tpot"] / tpot, TOGETHER, ":"),
-        "apart: TTFT": (runs[Case(prefill=6)]["ttft"] / ttft, APART, "-"),
-        "apart: TPOT": (runs[Case(prefill=6)]["tpot"] / tpot, APART, ":"),
-    }
-    for label, (values, color, style) in lines.items():
-        ordered = np.sort(values.dropna())
-        share = np.arange(1, len(ordered) + 1) / len(ordered)
-        shares.plot(ordered, 100 * share, style, color=color, label=label)
-    shares.axvline(1, color="#444444", lw=0.8)
-    shares.set(xlim=(0, 3), ylim=(0, 102), xlabel="of the limit: 6 s, 100 ms", ylabel="requests, %")
-    shares.legend(frameon=False, fontsize=8, loc="lower right")
-    shares.set_title("What is left over", loc="left")
-    for axes in (waits, rates):
-        axes.tick_params(axis="x", labelsize=7)
-    save(figure, "interference_capacity.png")
-
-
-def near_p90(requests: pd.DataFrame) -> dict[str, float]:
-    """Return where the TTFT of the requests around its P90 went, seconds: means of 2 % of them."""
-    low, high = requests["ttft"].quantile([0.89, 0.91])
-    near = requests[requests["ttft"].between(low, high)]
-    kinds = ("prefill_queue", "prefill", "transfer", "decode_queue")
-    return {kind.replace("_", " "): float(near[kind].mean()) for kind in kinds}
-
-
 # --- tables -------------------------------------------------------------------------------------
 
 
@@ -369,21 +263,14 @@ def capacity_table() -> Iterator[str]:
 
 
 def main() -> None:
-    """Simulate every case, write the page's tables and draw its pictures."""
+    """Simulate every case, print the tables and draw the picture."""
     cases = every_case()
     with ProcessPoolExecutor(2) as pool:
         runs = dict(zip(cases, pool.map(simulated, cases), strict=True))
     tables = {"table 2": table_2(runs), "law": laws(runs), "capacity": capacity_table()}
-    text = PAGE.read_text("utf-8")
     for name, lines in tables.items():
-        begin, end = BEGIN.format(name), END.format(name)
-        whole = "\n".join([begin, *lines, end])
-        pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
-        text = re.sub(pattern, lambda _, whole=whole: whole, text, flags=re.DOTALL)
-    PAGE.write_text(text, "utf-8")
+        print(name, "", *lines, "", sep="\n")
     draw_planes(runs)
-    draw_interference(runs)
-    draw_capacity(runs)
 
 
 if __name__ == "__main__":

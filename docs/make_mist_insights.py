@@ -1,4 +1,4 @@
-"""Makes the tables and pictures of docs/background/mist_insights.md: MIST's boxed insights, Fig. 8.
+"""Prints the tables of MIST's boxed insights and Fig. 8, and draws docs/images/mist_gaps.png.
 
     python docs/make_mist_insights.py [retrieval] [gaps] [copies] [operators] [reads] [placement]
         [escalation]
@@ -9,7 +9,6 @@ reads ../shared/measurements. Needs matplotlib: `pip install matplotlib`.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import module_from_spec, spec_from_file_location
@@ -21,7 +20,7 @@ sys.path.insert(0, str(DOCS.parent))
 
 import pandas as pd  # noqa: E402
 
-from benchmarks.mist_insights.copies import BANDWIDTHS, CONTEXT, NETWORK, TOKEN, copies  # noqa: E402
+from benchmarks.mist_insights.copies import BANDWIDTHS, CONTEXT, TOKEN, copies  # noqa: E402
 from benchmarks.mist_insights.gaps import DEPLOYMENTS, LONG, SHARES, gaps  # noqa: E402
 from benchmarks.mist_insights.operators import against_runs, against_steps  # noqa: E402
 from benchmarks.mist_insights.placement import OVERSUBSCRIPTIONS, PLACES, placement  # noqa: E402
@@ -29,35 +28,22 @@ from benchmarks.mist_insights.retrieval import PROBES, PROMPTS, SEARCHERS, retri
 from mist_sim import StorageLevel  # noqa: E402
 from mist_sim.clients.retrieval.levels import expected_time  # noqa: E402
 
-PAGE = DOCS / "background" / "mist_insights.md"
 IMAGES = DOCS / "images"
-BEGIN, END = "<!-- made by docs/make_mist_insights.py: {} -->", "<!-- end of {} -->"
 MEASUREMENTS = DOCS.parents[1] / "shared" / "measurements"
 COLORS = ("#2a6f97", "#e07b39", "#5a8f3c", "#8a5a9e")
 
 
 def make_retrieval() -> Iterator[str]:
-    """Yield the table of P99s over probes, and draw it."""
+    """Yield the table of P99s over probes."""
     yield "| prompts | probes | TTFT P50, P99 with 64 cores | with an H100 | P99, cores over H100 |"
     yield "|---|--:|--:|--:|--:|"
-    gains: dict[str, list[float]] = {}
     for prompt in PROMPTS:
         for probes in PROBES:
             cores, gpu = (retrieval(w, probes, prompt, 8.0, 3000) for w in SEARCHERS)
-            gains.setdefault(prompt, []).append(cores["p99"] / gpu["p99"])
             yield (
                 f"| {prompt} | {probes:,} | {_ms(cores['p50'])}, {_ms(cores['p99'])} "
-                f"| {_ms(gpu['p50'])}, {_ms(gpu['p99'])} | {gains[prompt][-1]:.2f} |"
+                f"| {_ms(gpu['p50'])}, {_ms(gpu['p99'])} | {cores['p99'] / gpu['p99']:.2f} |"
             )
-    figure, axes = _pyplot().subplots(figsize=(5.6, 3.4), layout="constrained")
-    for (prompt, values), color in zip(gains.items(), COLORS, strict=False):
-        axes.plot(PROBES, values, marker="o", color=color, label=f"prompts: {prompt}")
-    axes.axhline(1, color="grey", lw=0.6)
-    axes.set(xscale="log", yscale="log", xlabel="probed lists of 65,536")
-    ticks = (1, 2, 5, 10, 20)
-    axes.set(ylabel="P99 of TTFT, cores over GPU", yticks=ticks, yticklabels=ticks)
-    axes.set_xticks(PROBES, [f"{n:,}" for n in PROBES])
-    _save(figure, [axes], "mist_rag")
 
 
 def make_gaps() -> Iterator[str]:
@@ -91,36 +77,25 @@ def make_gaps() -> Iterator[str]:
 
 
 def make_copies() -> Iterator[str]:
-    """Yield the table of times until decode can begin, by the store's bandwidth, and draw it."""
+    """Yield the table of times until decode can begin, by the store's bandwidth."""
     yield (
         "| store, GB/s to a client | one after the other | at once | at once, one outlet "
         "| gain | gain, one outlet |"
     )
     yield "|--:|--:|--:|--:|--:|--:|"
-    gains: dict[str, list[float]] = {"an outlet each": [], "one outlet for both": []}
     for bandwidth in BANDWIDTHS:
         rate = 0.25 * min(bandwidth / (CONTEXT * TOKEN), 2.0)
         found = [
             copies(bandwidth, at_once=at_once, shares_outlet=one, rate=rate, requests=400)["mean"]
             for at_once, one in ((False, False), (True, False), (True, True))
         ]
-        for name, value in zip(gains, found[1:], strict=True):
-            gains[name].append(found[0] / value)
-        cells = [*(_ms(value) for value in found), *(f"{each[-1]:.2f}" for each in gains.values())]
+        gains = [f"{found[0] / value:.2f}" for value in found[1:]]
+        cells = [*(_ms(value) for value in found), *gains]
         yield f"| {bandwidth / 1e9:g} | " + " | ".join(cells) + " |"
-    figure, axes = _pyplot().subplots(figsize=(5.6, 3.4), layout="constrained")
-    for (name, values), color in zip(gains.items(), COLORS, strict=False):
-        axes.plot([b / 1e9 for b in BANDWIDTHS], values, marker="o", color=color, label=name)
-    axes.axhline(1, color="grey", lw=0.6)
-    axes.axvline(NETWORK / 1e9, color="grey", lw=0.6, ls=":")
-    axes.set(xscale="log", xlabel="store to a client, GB/s (dotted: between the clients)")
-    axes.set(ylabel="time until decode, in turn over at once")
-    axes.set_xticks([b / 1e9 for b in BANDWIDTHS], [f"{b / 1e9:g}" for b in BANDWIDTHS])
-    _save(figure, [axes], "mist_copies")
 
 
 def make_operators() -> Iterator[str]:
-    """Yield the errors of sums of operators and of whole steps (Fig. 8a), and draw them."""
+    """Yield the errors of sums of operators and of whole steps (Fig. 8a)."""
     steps, runs = against_steps(MEASUREMENTS), against_runs(MEASUREMENTS)
     yield "| Llama-2-70B, four H100s | points | sum of operators | regression on whole steps |"
     yield "|---|--:|--:|--:|"
@@ -131,24 +106,6 @@ def make_operators() -> Iterator[str]:
             f"| {_error(mine['operators'])} | {_error(mine['whole'])}, held out |"
         )
     yield f"| TPOT of runs, vLLM 0.15.1 | {len(runs)} | {_error(runs['operators'])} | |"
-    figure, panels = _pyplot().subplots(1, 2, figsize=(8, 3.4), sharey=True, layout="constrained")
-    for axes, stage in zip(panels, ("prefill", "decode"), strict=True):
-        mine = steps[steps["stage"] == stage]
-        for key, label, color in (
-            ("operators", "sum of operators", COLORS[1]),
-            ("whole", "whole steps, held out", COLORS[0]),
-        ):
-            axes.plot(1e3 * mine["seconds"], 100 * mine[key], "o", color=color, label=label)
-        axes.axhline(0, color="grey", lw=0.6)
-        axes.set(title=f"{stage}s of vLLM of 2023", xlabel="measured step, ms")
-        axes.set_xscale("log" if stage == "prefill" else "linear")
-    label = "sum, runs of vLLM 0.15.1"
-    panels[1].plot(
-        1e3 * runs["seconds"], 100 * runs["operators"], "^", color=COLORS[2], label=label
-    )
-    panels[0].set_ylabel("error, %")
-    panels[1].legend(frameon=False, fontsize=8)
-    _save(figure, panels, "mist_operators")
 
 
 def _error(errors: pd.Series) -> str:
@@ -162,7 +119,7 @@ SIZES = [256 * 2**10 * 4**n for n in range(7)]  # 256 KiB to 1 GiB
 
 
 def make_reads() -> Iterator[str]:
-    """Yield the model's line of Fig. 8b, and draw it."""
+    """Yield the model's line of Fig. 8b."""
     yield "| read | " + " | ".join(DEVICES) + " |"
     yield "|--:|" + "--:|" * len(DEVICES)
     levels = {
@@ -173,21 +130,13 @@ def make_reads() -> Iterator[str]:
     for number, size in enumerate(SIZES):
         cells = " | ".join(f"{1e6 * row[number]:,.1f} us" for row in times.values())
         yield f"| {size // 2**10:,} KiB | {cells} |"
-    figure, axes = _pyplot().subplots(figsize=(5.6, 3.4), layout="constrained")
-    for (name, row), color in zip(times.items(), COLORS, strict=False):
-        axes.plot([size / 2**20 for size in SIZES], row, marker="o", color=color, label=name)
-        bandwidth, latency = DEVICES[name]
-        axes.axvline(latency * bandwidth / 2**20, color=color, lw=0.6, ls=":")
-    axes.set(xscale="log", yscale="log", xlabel="read, MiB (dotted: latency = transfer)")
-    axes.set_ylabel("latency, s")
-    _save(figure, [axes], "mist_reads")
 
 
 # --- unlike kinds in one topology, models of two sizes -------------------------------------------
 
 
 def make_placement() -> Iterator[str]:
-    """Yield the table of hand-overs by the spine and the answers' place, and draw it."""
+    """Yield the table of hand-overs by the spine and the answers' place."""
     yield "| racks over the spine | " + " | ".join(f"answers {where}" for where in PLACES) + " |"
     yield "|--:|" + "--:|" * len(PLACES)
     found = {where: [placement(where, over) for over in OVERSUBSCRIPTIONS] for where in PLACES}
@@ -195,18 +144,10 @@ def make_placement() -> Iterator[str]:
         row = [each[number] for each in found.values()]
         cells = [f"{1e3 * e['hand_over']:,.1f} ms, {e['p90_e2el']:.2f} s" for e in row]
         yield f"| {over} | " + " | ".join(cells) + " |"
-    figure, axes = _pyplot().subplots(figsize=(5.6, 3.4), layout="constrained")
-    for (where, row), color in zip(found.items(), COLORS, strict=False):
-        values = [1e3 * each["hand_over"] for each in row]
-        axes.plot(OVERSUBSCRIPTIONS, values, marker="o", color=color, label=f"answers {where}")
-    axes.set(xscale="log", yscale="log", xlabel="bandwidth of a rack over that of the spine")
-    axes.set_ylabel("mean hand-over, ms")
-    axes.set_xticks(OVERSUBSCRIPTIONS, OVERSUBSCRIPTIONS)
-    _save(figure, [axes], "mist_placement")
 
 
 def make_escalation() -> Iterator[str]:
-    """Yield what the large model does by the share of answers that go on to it, and draw it."""
+    """Yield what the large model does by the share of answers that go on to it."""
     yield "| | E2E mean | P99 | visits of the large model | its GPU seconds a request |"
     yield "|---|--:|--:|--:|--:|"
     shares = (0.0, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)
@@ -217,19 +158,6 @@ def make_escalation() -> Iterator[str]:
             f"| {title} | {found['mean']:.1f} s | {found['p99']:.1f} s | {found['visits']:,} "
             f"| {found['gpu_seconds']:.2f} |"
         )
-    figure, axes = _pyplot().subplots(figsize=(5.6, 3.4), layout="constrained")
-    busy = [found["gpu_seconds"] for _, found in others]
-    axes.plot(
-        [100 * share for share in shares],
-        busy,
-        marker="o",
-        color=COLORS[0],
-        label="the small one first",
-    )
-    axes.axhline(alone["gpu_seconds"], color=COLORS[1], label="always the large model")
-    axes.set(xlabel="answers that go on to the large model, %", ylim=(0, None))
-    axes.set_ylabel("its GPU seconds a request")
-    _save(figure, [axes], "mist_escalation")
 
 
 def _escalate() -> ModuleType:
@@ -277,15 +205,10 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def main() -> None:
-    """Make the tables named on the command line, or all; print them and write them."""
+    """Make the tables named on the command line, or all; print them."""
     for name in sys.argv[1:] or PARTS:
         lines = "\n".join(PARTS[name]())
         print(lines, flush=True)
-        begin, end = BEGIN.format(name), END.format(name)
-        text = PAGE.read_text("utf-8")
-        new = f"{begin}\n{lines}\n{end}"
-        pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
-        PAGE.write_text(re.sub(pattern, lambda _, new=new: new, text, flags=re.DOTALL), "utf-8")
 
 
 if __name__ == "__main__":

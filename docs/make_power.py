@@ -38,7 +38,7 @@ _SHARES = ("idle", "active", "memory", "compute", "experts", "peers", "lockstep"
 
 
 def main(folder: Path) -> None:
-    """Write the page's tables, from the measurements in `folder`."""
+    """Print all tables, and write those that the page shows, from the measurements in `folder`."""
     runs = {name: runs_on(folder, name.lower()) for name in GPUS}
     tables = {
         "shares": shares(),
@@ -52,6 +52,7 @@ def main(folder: Path) -> None:
     for name, lines in tables.items():
         begin, end = BEGIN.format(name), END.format(name)
         table = "\n".join(lines)
+        print(table, end="\n\n")
         text = re.sub(
             f"{re.escape(begin)}.*?{re.escape(end)}",
             lambda _, whole=f"{begin}\n{table}\n{end}": whole,

@@ -1,4 +1,4 @@
-"""Write the tables of docs/background/routers.md: `python docs/make_routers.py`.
+"""Prints tables of which docs/background/routers.md has some rows: `python docs/make_routers.py`.
 
 Sends the requests of the Azure traces in ../shared/traces, or in the folder that is given as an
 argument, to every router; a few minutes on two cores. With matplotlib installed it draws
@@ -7,7 +7,6 @@ docs/images/routers.png as well.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -18,9 +17,7 @@ import numpy as np
 
 from mist_sim import AzureReader, Scenario, simulate
 
-PAGE = Path(__file__).parent / "background" / "routers.md"
 PICTURE = Path(__file__).parent / "images" / "routers.png"
-BEGIN, END = "<!-- docs/make_routers.py: {} -->", "<!-- end of {} -->"
 FILES = {
     "conversation": "AzureLLMInferenceTrace_conv.csv",
     "code": "AzureLLMInferenceTrace_code.csv",
@@ -131,7 +128,7 @@ def measured(path: Path) -> Found:
 
 
 def main(folder: Path) -> None:
-    """Replay the traces in `folder` under every router, and write the page's tables."""
+    """Replay the traces in `folder` under every router, and print the tables."""
     with ProcessPoolExecutor(len(FILES)) as pool:
         each = list(pool.map(measured, [folder / file for file in FILES.values()]))
     found = dict(zip(FILES, each, strict=True))
@@ -145,17 +142,8 @@ def main(folder: Path) -> None:
         "polls": side_by_side("views", {name: one.polled for name, one in found.items()}),
         "bursts": side_by_side("router", {name: one.bursts for name, one in found.items()}),
     }
-    text = PAGE.read_text("utf-8")
     for name, lines in tables.items():
-        begin, end = BEGIN.format(name), END.format(name)
-        table = "\n".join(lines)
-        text = re.sub(
-            f"{re.escape(begin)}.*?{re.escape(end)}",
-            lambda _, whole=f"{begin}\n{table}\n{end}": whole,
-            text,
-            flags=re.DOTALL,
-        )
-    PAGE.write_text(text, "utf-8")
+        print(name, "", *lines, "", sep="\n")
     draw_picture(routers, splits)
 
 

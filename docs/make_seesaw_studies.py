@@ -1,10 +1,8 @@
-"""Simulates what the Seesaw paper leaves open, and draws it: links, buffers, mixtures, limits.
+"""Simulates what the Seesaw paper leaves open: links, buffers, mixtures, limits on TTFT.
 
-    python docs/make_seesaw_studies.py FOLDER [--only links] > ROWS
-    python docs/make_seesaw_studies.py --draw ROWS
+    python docs/make_seesaw_studies.py FOLDER [--only links]
 
-FOLDER: as for `make_seesaw.py`. Prints a row a run, figure 4 of the paper among them; with the rows
-of all parts it draws docs/images/seesaw_studies.png, for which it needs matplotlib.
+FOLDER: as for `make_seesaw.py`. Prints a row a run, figure 4 of the paper among them.
 """
 
 from __future__ import annotations
@@ -44,7 +42,6 @@ from mist_sim.hardware.resharding import Layout, SeesawPredictor
 from mist_sim.network import Link
 from mist_sim.rng import Streams
 
-IMAGE = Path(__file__).parent / "images" / "seesaw_studies.png"
 MIDDLE = MODELS["34B"][0]
 PAIR = Layout(1, 8), Layout(4, 2)
 TTFT = 60.0  # seconds, of the study on-line: six times what a prompt takes alone
@@ -199,65 +196,10 @@ def on_line(folder: Path) -> Rows:
     return rows
 
 
-# --- the picture --------------------------------------------------------------------------------
-
-
-KEYS = {"links": "factor", "buffers": "size", "mixtures": "share", "on_line": "rate"}
-
-
-def draw(path: Path) -> None:
-    """Draw the rows of a file."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    found = {part: [row for row in rows if key in row] for part, key in KEYS.items()}
-    figure, axes = plt.subplots(2, 2, figsize=(9.2, 6.4), layout="constrained")
-    above = found["links"]
-    factors = [row["factor"] for row in above]
-    for key, color, label in (
-        ("stays", "#89a8b2", "best that stays"),
-        ("re_shards", "black", "re-sharding, links between GPUs"),
-        ("host_too", "#c1121f", "re-sharding, host links too"),
-    ):
-        axes[0][0].plot(factors, [r[key][0] for r in above], color=color, marker=".", label=label)
-    axes[0][0].set(xscale="log", xlabel="bandwidth of links, times", ylabel="requests/s")
-    sizes = [row["size"] for row in found["buffers"]]
-    for key, color in (("prefetching", "black"), ("not_prefetching", "#e9c46a")):
-        rates = [row[key][0] for row in found["buffers"]]
-        axes[0][1].plot(sizes, rates, color=color, marker=".", label=key.replace("_", " "))
-    stays = next(row["stays"][0] for row in above if row["factor"] == 1.0)
-    axes[0][1].axhline(stays, color="#89a8b2", label="best that stays")
-    axes[0][1].set(xlabel="buffer, GiB a GPU", ylabel="requests/s", ylim=0)
-    shares = [100 * row["share"] for row in found["mixtures"]]
-    axes[1][0].plot(shares, [row["gain"] for row in found["mixtures"]], color="black", marker=".")
-    axes[1][0].axhline(1, color="#89a8b2")
-    axes[1][0].set(xlabel="long prompts, % of the requests", ylabel="gain of re-sharding", ylim=0)
-    colors = dict(zip(["TP2PP4, chunked", *POLICIES], COLORS, strict=True))
-    for policy, color in colors.items():
-        mine = [row for row in found["on_line"] if row["policy"] == policy]
-        rates = [row["rate"] for row in mine]
-        ttft = [row["p90_ttft"] for row in mine]
-        axes[1][1].plot(rates, ttft, color=color, marker=".", label=policy)
-    axes[1][1].axhline(TTFT, color="black", lw=0.8, ls=":")
-    axes[1][1].set(xlabel="requests/s that come", ylabel="p90 TTFT, s", ylim=0)
-    for each in axes.flat:
-        each.spines[["top", "right"]].set_visible(False)
-        if each is not axes[1][0]:
-            each.legend(frameon=False, fontsize=7)
-    figure.savefig(IMAGE, dpi=110, metadata={"Software": None})
-
-
-COLORS = ["#89a8b2", "#e9c46a", "black", "#2a6f97", "#c1121f"]
-
-
 def main() -> None:
-    """Run the studies that the command line asks for, or draw their rows."""
+    """Run the studies that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--draw", type=Path)
+    parser.add_argument("folder", type=Path)
     parts: dict[str, Callable[[Path], Rows]] = {
         "figure_4": lambda _: figure_4(),
         "links": links,
@@ -267,13 +209,8 @@ def main() -> None:
     }
     parser.add_argument("--only", choices=list(parts))
     given = parser.parse_args()
-    if given.draw is not None:
-        draw(given.draw)
-    elif given.folder is None:
-        parser.error("FOLDER or --draw ROWS is required")
-    else:
-        for part in [given.only] if given.only else parts:
-            parts[part](given.folder)
+    for part in [given.only] if given.only else parts:
+        parts[part](given.folder)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write tables and pictures of docs/background/taichi.md: `python docs/make_taichi.py`.
+"""Prints tables of which docs/background/taichi.md has some rows: `python docs/make_taichi.py`.
 
 Searches goodputs in eight settings of the preset taichi-hybrid, with the paper's sliders and with
 the best ones: two settings at a time. Needs matplotlib, which the project itself does not use.
@@ -6,20 +6,16 @@ the best ones: two settings at a time. Needs matplotlib, which the project itsel
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
 
 mpl.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from taichi_settings import (
     ABLATED,
     CELLS,
@@ -38,10 +34,6 @@ from mist_sim.search.designs import Slidable
 from mist_sim.search.goodput import GoodputOptions, find_goodputs
 from mist_sim.search.slider_search import search_sliders
 
-PAGE = Path(__file__).parent / "background" / "taichi.md"
-IMAGES = Path(__file__).parent / "images"
-BEGIN, END = "<!-- docs/make_taichi.py: {} -->", "<!-- end of {} -->"
-
 JOBS = 2
 PAPER_GAINS = {  # over aggregation and over disaggregation, percent
     ("chat", 1): ("9–11", "43–49"),
@@ -50,9 +42,6 @@ PAPER_GAINS = {  # over aggregation and over disaggregation, percent
     ("summaries", 2): ("26–47", "30–39"),
 }
 PAPER_ABLATION = (66.6, 66.6, 79.5, 91.2)  # percent
-NAMES = dict(zip(DESIGNS, ("together", "apart", "hybrid"), strict=True)) | {"eased": "eased"}
-COLORS = dict(zip(DESIGNS, ("#2a6f97", "#e07b39", "#5a8f4e"), strict=True)) | {"eased": "#9bbf8f"}
-PARTS = (0.5, 0.7, 0.85, 1.0, 1.15, 1.3, 1.5)  # of the hybrid's goodput, at which curves are drawn
 
 
 # --- goodput ------------------------------------------------------------------------------------
@@ -64,8 +53,7 @@ class Found(NamedTuple):
     paper: with the paper's sliders; `eased` is the hybrid with the best watermark, where prompts
     that are late go where they are ready soonest. ratio: prefill clients with which the first token
     is soonest, and the goodput there. tuned, names: with the best sliders. latencies: (P90 of TTFT,
-    P90 of TPOT) over the limits at the goodput of the paper's hybrid. curves: of rates, and of each
-    design the parts of the requests that are good there.
+    P90 of TPOT) over the limits at the goodput of the paper's hybrid.
     """
 
     paper: dict[str, float]
@@ -73,7 +61,6 @@ class Found(NamedTuple):
     tuned: dict[str, float]
     names: dict[str, str]
     latencies: dict[str, tuple[float, float]]
-    curves: dict[str, list[float]]
 
 
 def find(cell: Cell) -> Found:
@@ -88,18 +75,12 @@ def find(cell: Cell) -> Found:
     race = search_sliders(
         late.scenario, GoodputOptions(), chunks=CHUNKS[cell.work], watermarks=marks, jobs=1
     )
-    around = [rates["hybrid"] * part for part in PARTS]
     return Found(
         paper=rates,
         ratio=best_ratio(paper, rates["hybrid"], cell),
         tuned={design: entry.rate for design, entry in race.best.items()},
         names={design: entry.sliders.name for design, entry in race.best.items()},
         latencies={name: p90s(each, rates["hybrid"], cell) for name, each in at.items()},
-        curves={"rates": around}
-        | {
-            name: [attained(run_at(each, rate), cell) for rate in around]
-            for name, each in at.items()
-        },
     )
 
 
@@ -260,74 +241,8 @@ def overhead_table(shares: dict[str, float]) -> Iterator[str]:
     yield "| here | " + " | ".join(f"{share:.2f} %" for share in shares.values()) + " |"
 
 
-# --- pictures -----------------------------------------------------------------------------------
-
-
-def draw_curves(found: All) -> None:
-    """Draw the part of good requests over the rate (figures 15 and 16)."""
-    figure, rows = plt.subplots(2, 4, figsize=(12, 5.6), layout="constrained", sharey=True)
-    for axes, (cell, each) in zip(rows.flat, found.items(), strict=True):
-        for name, label in NAMES.items():
-            color, style = COLORS[name], "--" if name == "eased" else "-"
-            shares = 100 * np.array(each.curves[name])
-            axes.plot(each.curves["rates"], shares, style, color=color, label=label)
-            axes.axvline(each.paper[name], color=color, lw=0.8, ls=style)
-        axes.axhline(90, color="#444444", lw=0.6)
-        axes.set_title(cell.name, loc="left", fontsize=10)
-        axes.set(ylim=(0, 105))
-        axes.spines[["top", "right"]].set_visible(False)
-    for axes in rows[1]:
-        axes.set_xlabel("requests a second")
-    for axes in rows[:, 0]:
-        axes.set_ylabel("good requests, %")
-    rows[0, 0].legend(frameon=False, fontsize=8, loc="lower left")
-    figure.savefig(IMAGES / "taichi_curves.png", dpi=110, metadata={"Software": None})
-
-
-def draw(found: All, parts: dict[str, float]) -> None:
-    """Draw goodputs, with the paper's sliders and the best ones, latencies and the parts."""
-    figure, rows = plt.subplots(2, 2, figsize=(11, 6.4), layout="constrained")
-    bars(rows[0, 0], {cell: each.paper for cell, each in found.items()})
-    bars(rows[0, 1], {cell: each.tuned for cell, each in found.items()})
-    rows[0, 0].set_title("Goodput with the paper's sliders, over the hybrid's", loc="left")
-    rows[0, 1].set_title("Goodput with the best sliders, over the hybrid's", loc="left")
-    rows[0, 0].legend(frameon=False, fontsize=8, ncols=3, loc="upper right")
-    latencies, shares = rows[1]
-    for design in DESIGNS:
-        dots = np.array([each.latencies[design] for each in found.values()])
-        latencies.scatter(dots[:, 0], dots[:, 1], color=COLORS[design])
-    latencies.axhline(1, color="#444444", lw=0.8)
-    latencies.axvline(1, color="#444444", lw=0.8)
-    latencies.set(xscale="log", xlabel="P90 of TTFT over its limit")
-    latencies.set(ylabel="P90 of TPOT over its limit", ylim=(0, None), xlim=(0.05, 10))
-    latencies.set_xticks([0.1, 1, 10], labels=["0.1", "1", "10"])
-    latencies.minorticks_off()
-    latencies.set_title("At the goodput of the hybrid with the paper's sliders", loc="left")
-    shares.bar(list(parts), list(parts.values()), 0.6, color="#5a8f4e")
-    shares.plot(PAPER_ABLATION, "D", color="#444444")
-    shares.set(ylabel="good requests, %", ylim=(0, 105))
-    shares.tick_params(axis="x", labelsize=8)
-    shares.set_title("What each part adds (diamonds: the paper)", loc="left")
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.title.set_fontsize(10)
-    figure.savefig(IMAGES / "taichi.png", dpi=110, metadata={"Software": None})
-
-
-def bars(axes: Axes, rates: dict[Cell, dict[str, float]]) -> None:
-    """Draw goodputs of the designs in each setting, as parts of the hybrid's."""
-    labels = [f"{cell.work}\n{cell.size}B\nSLO{cell.slo}" for cell in rates]
-    for place, design in enumerate(DESIGNS):
-        heights = [each[design] / each["hybrid"] for each in rates.values()]
-        middles = np.arange(len(rates)) + 0.27 * (place - 1)
-        axes.bar(middles, heights, 0.25, color=COLORS[design], label=NAMES[design])
-    axes.set_xticks(range(len(labels)), labels, fontsize=6.5)
-    axes.axhline(1, color="#444444", lw=0.6)
-    axes.set_ylim(0, axes.get_ylim()[1] * 1.15)
-
-
 def write(found: All, parts: dict[str, float], shares: dict[str, float]) -> None:
-    """Put tables into the page, and draw."""
+    """Print the tables."""
     tables = {
         "paper": paper_table(found),
         "gains": gain_table(found),
@@ -336,19 +251,12 @@ def write(found: All, parts: dict[str, float], shares: dict[str, float]) -> None
         "ablation": ablation_table(parts),
         "overhead": overhead_table(shares),
     }
-    text = PAGE.read_text("utf-8")
     for name, lines in tables.items():
-        begin, end = BEGIN.format(name), END.format(name)
-        whole = "\n".join([begin, *lines, end])
-        pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
-        text = re.sub(pattern, lambda _, whole=whole: whole, text, flags=re.DOTALL)
-    PAGE.write_text(text, "utf-8")
-    draw(found, parts)
-    draw_curves(found)
+        print(name, "", *lines, "", sep="\n")
 
 
 def main() -> None:
-    """Find the goodputs of every cell, and write the page's tables."""
+    """Find the goodputs of every cell, and print the tables."""
     with ProcessPoolExecutor(JOBS) as pool:
         found = dict(zip(CELLS, pool.map(find, CELLS), strict=True))
     write(found, ablation(), overheads(found[ABLATED].paper["hybrid"]))

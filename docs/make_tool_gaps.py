@@ -1,4 +1,4 @@
-"""Write the tables and the picture of docs/background/tool_gaps.md.
+"""Prints what a session's KV entries cost while a tool runs, and draws it.
 
     python docs/make_tool_gaps.py
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,9 +23,7 @@ import mist_sim as mist
 from mist_sim.hardware import load_gpu
 from mist_sim.models import load_model
 
-PAGE = Path(__file__).parent / "background" / "tool_gaps.md"
 PICTURE = Path(__file__).parent / "images" / "tool_gaps.png"
-BEGIN, END = "<!-- docs/make_tool_gaps.py: {} -->", "<!-- end of {} -->"
 SESSIONS = Path("agentic-claude-code") / "traces_rle.jsonl.gz"
 EVERY = 4  # of which sessions are replayed, if no prompt of theirs is too long
 LONGEST = 262_144  # tokens of a prompt and its answer
@@ -54,15 +51,13 @@ class Row(NamedTuple):
 
 
 def main() -> None:
-    """Write both tables, and draw."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE.parents[2].parent / "shared/traces"
+    """Print both tables, and draw."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[2] / "shared/traces"
     with TemporaryDirectory() as scratch:
         path = _some_sessions(folder / SESSIONS, Path(scratch) / "sessions.jsonl.gz")
         rows = [_run(path, policy, agents) for policy in POLICIES for agents in AGENTS]
         gaps = np.array([row.think_time for row in mist.AgenticReader(path=str(path)).rows()])
-    text = PAGE.read_text("utf-8")
-    text = _replaced(text, "costs", _costs(gaps[gaps > 0]))
-    PAGE.write_text(_replaced(text, "policies", _table(rows)), "utf-8")
+    print(*_costs(gaps[gaps > 0]), "", *_table(rows), sep="\n")
     _draw(rows)
 
 
@@ -155,12 +150,6 @@ def _prefill_time(num_tokens: int) -> float:
     workload = mist.Workload(mist.Rows([mist.TraceRow(num_tokens, 1)]), mist.AllAtOnce())
     requests = mist.Simulation(clients=[client], workload=workload).run().requests
     return float(requests["ttft"].iloc[0])
-
-
-def _replaced(text: str, name: str, lines: Iterator[str]) -> str:
-    begin, end = BEGIN.format(name), END.format(name)
-    new = "\n".join([begin, *lines, end])
-    return re.sub(f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: new, text, flags=re.DOTALL)
 
 
 def _draw(rows: list[Row]) -> None:

@@ -9,7 +9,6 @@ It takes some quarter of an hour of a core.
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -25,9 +24,6 @@ from mist_sim.search.designs import Slidable
 SEEDS = range(3)
 NUMBER = 10_000  # requests of a run
 GUESS = 16.0  # requests a second, at which searches begin
-HERE = Path(__file__).parent
-PAGE, IMAGE = HERE / "background" / "taichi.md", HERE / "images" / "taichi_chat.png"
-BEGIN, END = "<!-- docs/taichi_chat.py: {} -->", "<!-- end of {} -->"
 CELLS = [Cell("chat", size, slo) for size in (14, 32) for slo in (1, 2)]
 BEFORE = {  # goodputs of 2,000 requests a run with seed 0, as they stood
     ("chat, 14B, SLO1", "together"): 19.70,
@@ -147,42 +143,9 @@ def best(rates: dict[str, dict[int, float]], kind: str) -> str:
     return max(names, key=lambda name: mean_and_width([*rates[name].values()])[0])
 
 
-def draw(groups: Groups) -> None:
-    """Draw goodputs before, in steady state, and with asynchronous scheduling."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    cells = list(dict.fromkeys(cell for cell, _, _ in groups))
-    figure, rows = plt.subplots(2, 2, figsize=(11, 6.4), layout="constrained", sharex=True)
-    for axes, cell in zip(rows.flat, cells, strict=False):
-        names = list(dict.fromkeys(name for each, name, _ in groups if each == cell))
-        for place, name in enumerate(reversed(names)):
-            axes.barh(place + 0.28, BEFORE.get((cell, name), 0.0), 0.26, color="#c9c9c9")
-            for ahead, below, color in ((False, 0.0, "#2a6f97"), (True, 0.28, "#e07b39")):
-                if rates := groups.get((cell, name, ahead)):
-                    mean, width = mean_and_width([*rates.values()])
-                    axes.barh(place - below, mean, 0.26, xerr=width, color=color)
-        axes.set_yticks(range(len(names)), list(reversed(names)))
-        axes.set_title(cell, loc="left", fontsize=10)
-        axes.spines[["top", "right"]].set_visible(False)
-    for axes in rows[1]:
-        axes.set_xlabel("requests a second")
-    figure.suptitle("grey: 2,000 requests a run; blue: steady state; orange: async scheduling, too")
-    figure.savefig(IMAGE, dpi=110, metadata={"Software": None})
-
-
 def write(groups: Groups) -> None:
-    """Put the tables into the page, and draw."""
-    text = PAGE.read_text("utf-8")
-    for name, lines in {"chat": table(groups), "chat gains": gains(groups)}.items():
-        begin, end = BEGIN.format(name), END.format(name)
-        whole = "\n".join([begin, *lines, end])
-        pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
-        text = re.sub(pattern, lambda _, whole=whole: whole, text, flags=re.DOTALL)
-    PAGE.write_text(text, "utf-8")
-    draw(groups)
+    """Print the tables."""
+    print(*table(groups), "", *gains(groups), sep="\n")
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ FILE. It takes a quarter of an hour of a core.
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from itertools import islice, product
@@ -25,9 +24,6 @@ from taichi_runs import Limits, Row, Service, append, crossing, goodput, mean_an
 
 from mist_sim import Scenario
 from mist_sim.errors import ScenarioError
-
-PAGE = Path(__file__).parent / "background" / "taichi.md"
-BEGIN, END = "<!-- docs/taichi_search.py: {} -->", "<!-- end of {} -->"
 
 COUNTS = (2, 4)
 PROMPTS, ANSWERS = (256, 1024, 4096), (100, 400)  # means, tokens; as wide as they are long
@@ -284,14 +280,8 @@ def long_runs(rows: list[Row]) -> Iterator[str]:
 
 
 def write(rows: list[Row]) -> None:
-    """Put the tables into the page."""
-    text = PAGE.read_text("utf-8")
-    for name, lines in {"rounds": rounds(rows), "long runs": long_runs(rows)}.items():
-        begin, end = BEGIN.format(name), END.format(name)
-        whole = "\n".join([begin, *lines, end])
-        pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
-        text = re.sub(pattern, lambda _, whole=whole: whole, text, flags=re.DOTALL)
-    PAGE.write_text(text, "utf-8")
+    """Print the tables."""
+    print(*rounds(rows), "", *long_runs(rows), sep="\n")
 
 
 def main() -> None:

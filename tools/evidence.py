@@ -354,13 +354,12 @@ def page(figures: pd.DataFrame) -> None:
     head = ("group", "metric", "rows", "with a bar", "inside", "median width", "widest", "span")
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     barred = figures[figures["metric"].isin(evidence.METRICS)]
-    for by in ("all", "source", "kernel", "load", "distance"):
+    for by in ("all", "source"):
         found = table(barred.assign(all="all"), by).reset_index()
         for row in found[(found["number"] >= evidence.FEWEST) & (found["barred"] > 0)].itertuples():
             group, metric, number = row[1], str(row[2]).upper(), row[3]
             shares = [f"{100 * float(str(share)):.0f} %" for share in row[7:]]
-            name = f"distance {group:.0f}" if by == "distance" else group
-            lines.append(f"| {' | '.join([str(name), metric, str(number), *shares])} |")
+            lines.append(f"| {' | '.join([str(group), metric, str(number), *shares])} |")
     before, mark, rest = PAGE.read_text("utf-8").partition(_BEGIN)
     text = "\n".join(lines)
     PAGE.write_text(f"{before}{mark}\n{text}\n{_END}{rest.partition(_END)[2]}", "utf-8")

@@ -5,7 +5,7 @@
 
 256 H100s in 4 racks are 128 clients of Llama-3.1-70B, two GPUs each. TRACE is Azure's
 AzureLLMInferenceTrace_conv.csv; without it lengths are drawn from the quantiles of that trace.
-docs/background/mist_storage.md explains the columns and what follows.
+docs/background/mist.md explains the columns and what follows.
 """
 
 import argparse

@@ -7,7 +7,7 @@ at lower loads less often. V is the sum of the indices of dispersion of arrivals
 each in units of their number. It is measured in windows longer than a request's time, so that steps
 and batches add no noise of their own.
 Source: Whitt, Stochastic-Process Limits (2002), chapters 9 and 10: queues in heavy traffic are
-    reflected Brownian motions, and V = c_a^2 + c_s^2. Results: docs/background/stability.md.
+    reflected Brownian motions, and V = c_a^2 + c_s^2. Results: docs/background/verdicts.md.
 
 Whether clients keep up shows long before that noise is averaged out, if the number of requests in
 the system comes back to its mean: a random walk does not, and one that an overload drives even

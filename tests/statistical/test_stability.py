@@ -1,6 +1,6 @@
 """How often runs are called unstable or stable: a small part of benchmarks/stability.py.
 
-docs/background/stability.md has the rates of the whole grid: of the queues below the limit 0.01 %
+docs/background/verdicts.md has the rates of the whole grid: of the queues below the limit 0.01 %
 are called unstable, at it 1 %; of those with an overload of 10 % and more 1 % are called stable.
 """
 

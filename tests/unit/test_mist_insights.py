@@ -1,4 +1,4 @@
-"""MIST's boxed insights: where they hold and where they turn (docs/background/mist_insights.md)."""
+"""MIST's boxed insights: where they hold and where they turn (docs/background/mist.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The storage study of MIST's section V-B (docs/background/mist_storage.md), in small."""
+"""The storage study of MIST's section V-B (docs/background/mist.md), in small."""
 
 from __future__ import annotations
 

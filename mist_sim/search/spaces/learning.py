@@ -92,7 +92,7 @@ def _indicators(places: Places) -> Array:
 
 
 _DIRECTIONS = {"more": "maximize", "less": "minimize"}
-_GENERATIONS = 8  # of so few runs, for a single best; measured, see docs/background/searches.md
+_GENERATIONS = 8  # of so few runs, for a single best; measured, see docs/background/verdicts.md
 _SMALLEST = 3  # configurations of a population, of which two are parents
 _PATIENCE = 20  # times that a method is asked for a configuration which it did not have yet
 _SMALL = 1e-9
