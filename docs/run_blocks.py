@@ -10,7 +10,8 @@ All blocks of a file run in order, in one new folder that holds a copy of `examp
 - ```console runs the lines that begin with `$`: `mist` inside this process, `python` in another.
 - ```yaml and ```toml whose first line is a comment with a file name write that file.
 - The lines below a command, and the ```text block after a Python block, are its standard output.
-  Without such lines the output is not compared.
+  Without such lines the output is not compared. Where they end with `...`, only as many
+  paragraphs as stand before it are shown and compared.
 - ```bash (commands for elsewhere), ```csv, ```json and ```tree (a drawing) are only shown. A test
   asks for one of these names, so that no output goes without being compared.
 """
@@ -133,6 +134,7 @@ class Runner:
                 raise RuntimeError(f"{place}: {block.lines[first]} left with {code}:\n{err}")
             if shown:
                 output = _printed(err if code else out)
+                output = _cut(output, block.lines[first + 1 : end])
                 changes.append((block.start + first + 1, block.start + end, output))
         return changes
 
@@ -165,6 +167,17 @@ def _printed(text: str) -> list[str]:
     while lines and not lines[-1]:
         lines.pop()
     return lines
+
+
+def _cut(output: list[str], shown: list[str]) -> list[str]:
+    """Return the paragraphs of an output that a page shows, if it shows only the first ones."""
+    if shown[-1] != "...":
+        return output
+    begun = [
+        place for place, line in enumerate(output) if line and not (place and output[place - 1])
+    ]
+    number = sum(bool(line) and not before for before, line in pairwise(["", *shown[:-1]]))
+    return [*output[: begun[number]], "..."] if number < len(begun) else output
 
 
 def check(path: Path, *, write: bool) -> list[str]:

@@ -76,6 +76,15 @@ def test_a_script_in_a_console_block_runs(tmp_path, monkeypatch):
     assert Runner(page).run() == ["```console", "$ python hello.py you", "hello you", "```"]
 
 
+def test_output_that_a_page_cuts_is_compared_up_to_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "long.py").write_text(r"print('a\nb\n\nc\n\nd')")
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ python long.py\nstale\n\nstale\n\n...\n```\n")
+    shown = ["```console", "$ python long.py", "a", "b", "", "c", "", "...", "```"]
+    assert Runner(page).run() == shown
+
+
 def test_the_scenario_reference_is_current():
     assert TARGET.read_text("utf-8") == page(), "run: python docs/make_reference.py"
 
