@@ -531,15 +531,6 @@ class GpuSpec:
             )
         return self.host_bandwidth
 
-    @property
-    def splits_every_context(self) -> bool:
-        """Whether decode attention shares out contexts over several blocks whatever the heads.
-
-        FlashAttention 2 does so for grouped heads in steps without prompts alone
-        (`mha_varlen_fwd` in csrc/flash_attn/flash_api.cpp).
-        """
-        return kernel_of(self.kernels, "decode_attention").beside_prompts == 1
-
     def _check_cache(self) -> None:
         names = ("l2_cache", "l2_bandwidth")
         for name, other in (names, names[::-1]):

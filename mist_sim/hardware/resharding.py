@@ -26,7 +26,6 @@ __all__ = [
     "Device",
     "LayerTimes",
     "Layout",
-    "additive_time",
     "decode_layer",
     "device_of",
     "layouts_of",
@@ -400,17 +399,6 @@ def stage_time(times: LayerTimes, num_layers: int, layout: Layout) -> float:
 def time_per_request(times: LayerTimes, num_layers: int, batch: float, layout: Layout) -> float:
     """Return 1 / throughput of eq. 1: seconds a request, for one pass of the global batch."""
     return stage_time(times, num_layers, layout) / (batch / layout.pipeline)
-
-
-def additive_time(times: LayerTimes, num_layers: int, batch: float, layout: Layout) -> float:
-    """Return eq. 2: the same, where memory and compute add up instead of hiding each other."""
-    shared = times.linear + times.entries + times.attention
-    layer = (
-        times.weights / layout.tensor
-        + shared / layout.num_devices
-        + times.network / (layout.pipeline * layout.data)
-    )
-    return num_layers / batch * layer
 
 
 def _divided(times: LayerTimes, layout: Layout) -> float:

@@ -436,51 +436,6 @@ class SlotLoad:
         return math.sqrt(self.variance)
 
 
-def mean_slot_load(
-    mean_prefill: float, mean_decode: float, var_decode: float, covariance: float = 0.0
-) -> float:
-    """Return theta (4).
-
-    mean_prefill, mean_decode: E[P] >= 0 and E[D] >= 1. var_decode: of D. covariance: of P and D.
-    """
-    _check_means(mean_prefill, mean_decode)
-    if var_decode < 0:
-        raise ValueError(f"var_decode must be >= 0, got {var_decode}")
-    return (
-        mean_prefill
-        + (mean_decode - 1) / 2
-        + var_decode / (2 * mean_decode)
-        + covariance / mean_decode
-    )
-
-
-def dependent_slot_load(
-    decode: tuple[float, float, float], joint: tuple[float, float, float]
-) -> SlotLoad:
-    """Return the load of any law of P and D (3).
-
-    decode: E[D], E[D^2], E[D^3]. joint: E[D P], E[D P^2], E[D^2 P]. The covariance alone, as in
-        `mean_slot_load`, does not determine the variance. From a trace: `estimate_slot_load`.
-    """
-    (d1, d2, d3), (dp, dpp, ddp) = decode, joint
-    _check_means(dp / d1 if d1 else 0.0, d1)
-    theta = (dp + (d2 - d1) / 2) / d1
-    second = (dpp + ddp - dp + (2 * d3 - 3 * d2 + d1) / 6) / d1
-    return SlotLoad(theta, second - theta**2)
-
-
-def independent_slot_load(
-    prefill: tuple[float, float], decode: tuple[float, float, float]
-) -> SlotLoad:
-    """Return the load where P and D are independent (3).
-
-    prefill: E[P], E[P^2]. decode: E[D], E[D^2], E[D^3].
-    """
-    (p1, p2), (d1, d2, _) = prefill, decode
-    _check_means(p1, d1)
-    return dependent_slot_load(decode, (d1 * p1, d1 * p2, d2 * p1))
-
-
 def geometric_slot_load(mean_prefill: float, var_prefill: float, mean_decode: float) -> SlotLoad:
     """Return the load where D is geometric on 1, 2, ... and independent of P."""
     _check_means(mean_prefill, mean_decode)

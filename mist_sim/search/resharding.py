@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,27 +94,53 @@ class PairTimes:
         return f"{self.prefill_layout.label} -> {self.decode_layout.label}"
 
 
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairOptions:
+    """The pairs to compare.
+
+    data_parallel_sizes: numbers of copies; None: all that the devices allow. Both layouts of a pair
+        have the same (Seesaw 4.1).
+    max_num_seqs: requests that each copy runs at once. host_memory: bytes of the KV buffer for each
+        device, 80 GiB in the paper. piggyback: share of the weights' time of decode steps that
+        chunked prefill hides, in [0, 1]; of layouts that stay: nothing is mixed where stages are
+        apart.
+    Raises ScenarioError for figures out of range.
+    """
+
+    data_parallel_sizes: tuple[int, ...] | None = None
+    max_num_seqs: int = 256
+    host_memory: float = 80 * _GIB
+    piggyback: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.max_num_seqs < 1:
+            raise ScenarioError(f"max_num_seqs must be >= 1, got {self.max_num_seqs}")
+        if not self.host_memory > 0:
+            raise ScenarioError(f"host_memory must be > 0 bytes, got {self.host_memory:g}")
+        if not 0 <= self.piggyback <= 1:
+            raise ScenarioError(f"piggyback must be in [0, 1], got {self.piggyback:g}")
+        if any(size < 1 for size in self.data_parallel_sizes or ()):
+            raise ScenarioError(
+                f"data_parallel_sizes must be >= 1, got {list(self.data_parallel_sizes or ())}"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class PairModel:
-    """Times pairs of layouts of a model on equal devices.
-
-    max_num_seqs: requests that an engine runs at once, of each copy (vLLM's name).
-    host_memory: bytes of the KV buffer for each device.
-    piggyback: share of the weights' time of decode steps that chunked prefill hides, in [0, 1];
-        of layouts that stay: nothing is mixed where stages are apart.
-    """
+    """Times pairs of layouts of a model on equal devices."""
 
     model: ModelSpec
     device: Device
     lengths: Lengths
-    max_num_seqs: int
-    host_memory: float
-    piggyback: float = 0.0
+    options: PairOptions
 
     def batch(self, layout: Layout, num_tokens: float) -> float:
         """Return the requests of so many tokens in a batch of all replicas: b_max, or all seats."""
         most = most_requests(self.model, self.device, layout, num_tokens)
-        return min(most, float(self.max_num_seqs * layout.data))
+        return min(most, float(self.options.max_num_seqs * layout.data))
 
     def prefill(self, layout: Layout) -> float:
         """Return the seconds of a prompt by eq. 1."""
@@ -139,7 +165,7 @@ class PairModel:
         """Return the times of a request with its prompt and its answer in these layouts."""
         static = before == after
         prefill = self.prefill(before)
-        decode = self.decode(after, self.piggyback if static else 0.0)
+        decode = self.decode(after, self.options.piggyback if static else 0.0)
         found = PairTimes(
             prefill_layout=before,
             decode_layout=after,
@@ -157,50 +183,13 @@ class PairModel:
         reload = 2 * shard / device.host_bandwidth
         entries = kv_bytes(self.model) * self.lengths.prompt
         copied = entries / (layout.num_devices * device.host_bandwidth)
-        cycle = self.host_memory * layout.num_devices / entries
-        return PairTimes(
-            prefill_layout=found.prefill_layout,
-            decode_layout=layout,
-            prefill_batch=found.prefill_batch,
-            decode_batch=found.decode_batch,
-            prefill=found.prefill,
-            decode=found.decode,
+        cycle = self.options.host_memory * layout.num_devices / entries
+        return replace(
+            found,
             reload=reload / cycle,
             swap=max(0.0, copied - found.prefill) + max(0.0, copied - found.decode),
             cycle=cycle,
         )
-
-
-_GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairOptions:
-    """The pairs to compare.
-
-    data_parallel_sizes: numbers of copies; None: all that the devices allow. Both layouts of a pair
-        have the same (Seesaw 4.1).
-    max_num_seqs: requests that each copy runs at once. host_memory: bytes of the KV buffer for each
-        device, 80 GiB in the paper. piggyback: see `PairModel`.
-    Raises ScenarioError for figures out of range.
-    """
-
-    data_parallel_sizes: tuple[int, ...] | None = None
-    max_num_seqs: int = 256
-    host_memory: float = 80 * _GIB
-    piggyback: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.max_num_seqs < 1:
-            raise ScenarioError(f"max_num_seqs must be >= 1, got {self.max_num_seqs}")
-        if not self.host_memory > 0:
-            raise ScenarioError(f"host_memory must be > 0 bytes, got {self.host_memory:g}")
-        if not 0 <= self.piggyback <= 1:
-            raise ScenarioError(f"piggyback must be in [0, 1], got {self.piggyback:g}")
-        if any(size < 1 for size in self.data_parallel_sizes or ()):
-            raise ScenarioError(
-                f"data_parallel_sizes must be >= 1, got {list(self.data_parallel_sizes or ())}"
-            )
 
 
 _CLOSED_FORM = "By equation 1 of Seesaw's appendix A: uniform lengths, full batches, no queues."
@@ -349,10 +338,7 @@ def rank_pairs(
             f"no layout of {model.name} fits on {num_devices} x {device.name}: "
             + ("; ".join(why for _, why in left_out) or "its heads and layers divide in no way")
         )
-    times = PairModel(
-        model, device, lengths, options.max_num_seqs, options.host_memory, options.piggyback
-    )
-    pairs = _pairs(times, fitting)
+    pairs = _pairs(PairModel(model, device, lengths, options), fitting)
     title = f"{model.name} on {num_devices} x {device.name}"
     return Choices(pairs, left_out, model, device, num_devices, lengths, options, title)
 

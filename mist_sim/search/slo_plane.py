@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from mist_sim.core.result_warnings import ResultWarning, of_data, of_points, ove
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.run_warnings import record_warnings
 from mist_sim.output import json_text, write_text
-from mist_sim.scenario import Scenario, build
+from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.verdicts.request_times import (
     Array,
@@ -29,10 +29,10 @@ from mist_sim.search.verdicts.request_times import (
     check_attainment,
 )
 from mist_sim.studies.built import Built
-from mist_sim.studies.driver import Driver, How, studying
+from mist_sim.studies.driver import Driver
 from mist_sim.studies.rates import Rates, check_rates
 from mist_sim.studies.seeds import seeds_from
-from mist_sim.studies.subjects import check_scenarios, one_run
+from mist_sim.studies.subjects import one_run
 from mist_sim.studies.task import Failure, Task
 
 if TYPE_CHECKING:
@@ -264,27 +264,13 @@ class SloPlane:
         write_png(picture, folder / "slo_plane.png", warnings, headline)
 
 
-def slo_plane(
-    scenarios: Mapping[str, Scenario], options: PlaneOptions, **how: Unpack[How]
-) -> SloPlane:
-    """Run each scenario at every rate, to its end, and return the plane.
-
-    With replications the requests of all seeds count. how: see `How`.
-    """
-    check_scenarios(scenarios.values())
-    subjects = {name: as_data(scenario) for name, scenario in scenarios.items()}
-    builts = {name: Built(scenario) for name, scenario in scenarios.items()}
-    with studying("plane", subjects, vars(options), **how) as driver:
-        plane, failed = run_plane(builts, options, driver)
-    for failure in failed.values():
-        raise failure.exception
-    return plane
-
-
 def run_plane(
     builts: Mapping[str, Built], options: PlaneOptions, driver: Driver
 ) -> tuple[SloPlane, dict[str, Failure]]:
-    """Do `slo_plane` in a study; return the plane of the successful runs, and the failures."""
+    """Run each scenario at every rate, to its end; return the plane, and who failed.
+
+    With replications the requests of all seeds count.
+    """
     own = {name: Rates(built.scenario, built) for name, built in builts.items()}
     first = next(iter(own.values())).own
     ends = options.rates or (first * _AROUND[0], first * _AROUND[1])

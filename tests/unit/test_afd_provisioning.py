@@ -18,12 +18,9 @@ from mist_sim.search import (
     SlotLoad,
     best_bundles,
     check_tail,
-    dependent_slot_load,
     estimate_slot_load,
     expected_maximum,
     geometric_slot_load,
-    independent_slot_load,
-    mean_slot_load,
     predict,
     provision,
     provision_interval,
@@ -59,27 +56,40 @@ def test_three_requests_by_hand():
     assert found.nu_squared.value == np.var([10, 5, 6, 7])
 
 
+def moments(decode, joint):
+    """Return theta and nu^2 by (3), of E[D], E[D^2], E[D^3] and E[D P], E[D P^2], E[D^2 P]."""
+    (d1, d2, d3), (dp, dpp, ddp) = decode, joint
+    theta = (dp + (d2 - d1) / 2) / d1
+    return theta, (dpp + ddp - dp + (2 * d3 - 3 * d2 + d1) / 6) / d1 - theta**2
+
+
+def mean_load(prefill, decode, variance, covariance=0.0):
+    """Return theta by (4), of the means of both, Var[D] and Cov[P, D]."""
+    return prefill + (decode - 1) / 2 + variance / (2 * decode) + covariance / decode
+
+
 def test_the_geometric_load_is_the_general_one():
     p = 1 / 500
     decode = (500.0, (2 - p) / p**2, (p**2 - 6 * p + 6) / p**3)  # E D, E D^2, E D^3
-    general = independent_slot_load((100.0, 9900 + 100**2), decode)
-    assert general.mean == pytest.approx(LOAD.mean, rel=1e-12)
-    assert general.variance == pytest.approx(LOAD.variance, rel=1e-9)
+    d1, d2, _ = decode
+    theta, nu_squared = moments(decode, (d1 * 100.0, d1 * (9900 + 100**2), d2 * 100.0))
+    assert theta == pytest.approx(LOAD.mean, rel=1e-12)
+    assert nu_squared == pytest.approx(LOAD.variance, rel=1e-9)
 
 
 def test_the_covariance_of_prompts_and_answers_counts():
     decode = rng("decode").geometric(1 / 50, 5000)
     prefill = 3 * decode + 10
     found = estimate_slot_load(prefill, decode)
-    mean = mean_slot_load(prefill.mean(), decode.mean(), decode.var(), found.covariance)
+    mean = mean_load(prefill.mean(), decode.mean(), decode.var(), found.covariance)
     assert found.theta.value == pytest.approx(mean, rel=1e-12)
     assert found.covariance == pytest.approx(3 * decode.var(), rel=1e-12)
 
 
 def test_the_paper_prints_another_variance_than_the_geometric():
     """294,500 is a slip for 249,500 = 500 x 499: theta would be 644, and the ratio 10.45."""
-    assert mean_slot_load(100, 500, 249_500) == pytest.approx(599, abs=1e-9)
-    assert mean_slot_load(100, 500, 294_500) == pytest.approx(644, abs=1e-9)
+    assert mean_load(100, 500, 249_500) == pytest.approx(599, abs=1e-9)
+    assert mean_load(100, 500, 294_500) == pytest.approx(644, abs=1e-9)
 
 
 @pytest.mark.statistical
@@ -321,15 +331,17 @@ def test_a_slot_whose_answers_follow_from_their_prompts():
     prefill = rng.integers(1, 200, 5000)
     decode = prefill // 2 + rng.integers(1, 30, 5000)
     p, d = prefill.astype(float), decode.astype(float)
-    found = dependent_slot_load(
+    theta, nu_squared = moments(
         (d.mean(), (d**2).mean(), (d**3).mean()),
         ((d * p).mean(), (d * p**2).mean(), (d**2 * p).mean()),
     )
+    found = estimate_slot_load(prefill, decode).load
+    assert (found.mean, found.variance) == pytest.approx((theta, nu_squared), rel=1e-9)
     loads = np.concatenate([np.arange(a, a + b) for a, b in zip(prefill, decode, strict=True)])
     assert found.mean == pytest.approx(loads.mean(), rel=1e-9)
     assert found.variance == pytest.approx(loads.var(), rel=1e-9)
     covariance = np.mean((p - p.mean()) * (d - d.mean()))
-    assert found.mean == pytest.approx(mean_slot_load(p.mean(), d.mean(), d.var(), covariance))
+    assert found.mean == pytest.approx(mean_load(p.mean(), d.mean(), d.var(), covariance))
 
 
 @pytest.mark.parametrize("weight", [1.0, 3.0, 16.0])

@@ -33,7 +33,6 @@ from mist_sim.search.slo_plane import (
     SloPlane,
     attainment,
     read_goodput,
-    slo_plane,
 )
 from mist_sim.search.verdicts.request_times import RequestTimes, Target
 from mist_sim.studies.built import Built
@@ -290,7 +289,7 @@ def test_runs_of_the_plane_answer_what_each_pair_of_limits_would_find():
     options = PlaneOptions(
         ttft=(0.06, 0.3), tpot=(0.008, 0.02), num_points=2, rates=RATES, num_rates=4
     )
-    found = slo_plane(both(), options, jobs=1)
+    found = compare(both(), plane=options, jobs=1).plane
     ttft, tpot = options.limits
     for name, reading in found.goodput.items():
         for i, one in enumerate(ttft):

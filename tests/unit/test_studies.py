@@ -33,7 +33,6 @@ from mist_sim.report.elements import labels_of
 from mist_sim.scenario import build
 from mist_sim.search import (
     GoodputOptions,
-    PlaneOptions,
     PlanOptions,
     SearchOptions,
     compare,
@@ -43,7 +42,6 @@ from mist_sim.search import (
     search_sliders,
     sweep,
 )
-from mist_sim.search.slo_plane import slo_plane
 from mist_sim.studies import built
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.points import points_of
@@ -235,7 +233,6 @@ SEATS = {"clients.0.scheduler.max_num_seqs": [8, 16]}
         lambda how: find_goodput(LIMITED, **how),
         lambda how: sweep(SCENARIO, SEATS, **how),
         lambda how: goodput_sweep(LIMITED, SEATS, SearchOptions(), **how),
-        lambda how: slo_plane({"a": SCENARIO, "b": SCENARIO}, PlaneOptions(), **how),
         lambda how: plan(LIMITED, PlanOptions(gpus=("h100-sxm",), max_gpus=2), **how),
     ],
     ids=[
@@ -354,7 +351,6 @@ def test_rates_of_a_function_are_refused_before_any_point():
         replicate,
         search_sliders,
         lambda made: compare({"a": made, "b": SCENARIO}),
-        lambda made: slo_plane({"a": made}, PlaneOptions()),
         lambda made: sweep(made, {"speed": [1, 2]}),
         lambda made: goodput_sweep(made, {"speed": [1, 2]}, SearchOptions()),
         lambda made: plan(made, PlanOptions(gpus=("h100-sxm",))),

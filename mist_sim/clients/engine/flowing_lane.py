@@ -95,11 +95,6 @@ class FlowingLane(Lane):
         super().end(run, plan, batch)
         self.let_leave(run)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether decodes leave after the next step."""
-        return bool(self._due)
-
     def let_leave(self, run: Run) -> None:
         """Let decodes leave at the end of a run that is accounted for."""
         due, self._due = self._due, []

@@ -323,12 +323,6 @@ class LaneState:
         return len(self.waiting) + num_coming + len(self.swapped)
 
     @property
-    def has_waiting(self) -> bool:
-        """Whether any sequence is among `num_waiting`."""
-        coming = self.coming
-        return bool(self.waiting or coming.loading or coming.loaded or coming.moved or self.swapped)
-
-    @property
     def num_running(self) -> int:
         """Sequences that run and go on."""
         if not self.leaving:
