@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from itertools import islice, zip_longest
 from math import prod
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -327,20 +326,15 @@ def chunks_to_try(own: Iterable[int]) -> tuple[int, ...]:
     return (*first, *[size for size in USUAL if size not in first])[:MOST]
 
 
-class Proposal(NamedTuple):
-    """A design by name. make: returns it; raises ScenarioError that says why it cannot be."""
-
-    name: str
-    make: Callable[[], Scenario]
+Proposal = tuple[str, Scenario | ScenarioError]
+"""A design by name; the error says why it cannot be."""
 
 
-def impossible(name: str, error: ScenarioError) -> Proposal:
-    """Return a design of which it is known why it cannot be."""
-
-    def refuse() -> NoReturn:
-        raise error
-
-    return Proposal(name, refuse)
+def _tried(name: str, make: Callable[..., Scenario], *arguments: Any) -> Proposal:
+    try:
+        return name, make(*arguments)
+    except ScenarioError as error:
+        return name, error
 
 
 def ratios_to_try(num_clients: int) -> list[int]:
@@ -366,7 +360,7 @@ def hybrids(fleet: Fleet) -> Iterator[Proposal]:
         for chunk in larger:
             num_d = fleet.num_clients - num_p
             name = f"hybrid {num_p} x {chunk} + {num_d} x {smallest}"
-            yield Proposal(name, partial(hybrid, fleet, num_p, chunk, smallest))
+            yield _tried(name, hybrid, fleet, num_p, chunk, smallest)
 
 
 def hybrid(fleet: Fleet, num_p: int, s_p: int, s_d: int) -> Scenario:
@@ -528,11 +522,10 @@ def together(fleet: Fleet) -> Iterator[Proposal]:
     """Yield the engines without roles: as given, and with other chunk sizes."""
     own = set(fleet.chunks)
     if len(own) != 1:
-        yield Proposal("together", partial(without_sides, fleet, None))
+        yield _tried("together", without_sides, fleet, None)
     for chunk in chunks_to_try(own) if own else ():
         is_own = {chunk} == own and not fleet.has_roles
-        make = partial(without_sides, fleet, None if is_own else chunk)
-        yield Proposal(f"together {chunk}", make)
+        yield _tried(f"together {chunk}", without_sides, fleet, None if is_own else chunk)
 
 
 def without_sides(fleet: Fleet, chunk: int | None) -> Scenario:
@@ -571,7 +564,7 @@ def apart(fleet: Fleet) -> Iterator[Proposal]:
     """Yield every ratio of engines for prompts and for answers."""
     for num_p in range(1, fleet.num_clients):
         name = f"{num_p} prefill + {fleet.num_clients - num_p} decode"
-        yield Proposal(name, partial(in_two, fleet, num_p))
+        yield _tried(name, in_two, fleet, num_p)
 
 
 def in_two(fleet: Fleet, num_p: int) -> Scenario:
@@ -612,10 +605,10 @@ def bundles(fleet: Fleet) -> Iterator[Proposal]:
             gpus = _Gpus.of(fleet, num_p)
             bundle = planner.best(gpus)
         except ScenarioError as error:
-            yield impossible(f"{num_p} prefill + a bundle", error)
+            yield f"{num_p} prefill + a bundle", error
             continue
         name = f"{num_p} prefill + {bundle.attention}A {bundle.ffn}F"
-        yield Proposal(name, partial(_with_bundle, fleet, num_p, gpus, bundle))
+        yield _tried(name, _with_bundle, fleet, num_p, gpus, bundle)
 
 
 def with_best_bundle(fleet: Fleet, num_p: int) -> Scenario:
@@ -829,7 +822,7 @@ def resharded(fleet: Fleet, num_pairs: int = NUM_PAIRS) -> Iterator[Proposal]:
             for pair, pairs in zip(several, ranked, strict=True)
         ]
         names = dict.fromkeys(_pair_name(each) for each in chosen if each is not None)
-        yield Proposal("re-shard " + " + ".join(names), partial(_with_pairs, fleet, chosen))
+        yield _tried("re-shard " + " + ".join(names), _with_pairs, fleet, chosen)
 
 
 def with_best_pair(fleet: Fleet) -> Scenario:
@@ -837,7 +830,10 @@ def with_best_pair(fleet: Fleet) -> Scenario:
 
     Raises ScenarioError without such a pair.
     """
-    return next(resharded(fleet, 1)).make()
+    _, found = next(resharded(fleet, 1))
+    if isinstance(found, ScenarioError):
+        raise found
+    return found
 
 
 def _pair_name(pair: PairTimes) -> str:
@@ -918,9 +914,31 @@ def _re_sharding(client: Client, pair: PairTimes) -> Client:
     }
 
 
+_PROPOSE: Mapping[str, Callable[[Fleet], Iterator[Proposal]]] = {
+    "together": together,
+    "apart": apart,
+    "hybrid": hybrids,
+    "afd": bundles,
+    "reshard": resharded,
+}
+DESIGNS = tuple(_PROPOSE)
+"""Engines that do both; prompts and answers apart; TaiChi's in between; bundles of attention and
+FFN workers for the answers; engines that re-shard between prompts and answers (Seesaw). In this
+order where they cost the same."""
+
+
+def proposed(kind: str, fleet: Fleet) -> list[Proposal]:
+    """Return the designs of a kind of `DESIGNS`; if there are none, why."""
+    try:
+        return list(_PROPOSE[kind](fleet))
+    except ScenarioError as error:
+        return [(kind, error)]
+
+
 _AS_IT_STANDS = "as it stands"
 _HYBRIDS, _BUNDLES = "hybrids", "bundles of attention and FFN workers"
 _RE_SHARDED = "re-sharding"
+_TITLES = {"hybrid": _HYBRIDS, "afd": _BUNDLES, "reshard": _RE_SHARDED}
 _ROUTER = "length_aware"  # of hybrids
 
 
@@ -975,33 +993,22 @@ def _made(fleet: Fleet) -> tuple[dict[str, Scenario], dict[str, str]]:
     """Return the possible designs, and why other designs are impossible."""
     found: dict[str, Scenario] = {}
     left_out: dict[str, str] = {}
-    for kind, propose in _kinds(fleet).items():
-        try:
-            for name, make in propose(fleet):
-                try:
-                    found[name] = make()
-                except ScenarioError as error:
-                    left_out[name] = _reason(error)
-        except ScenarioError as error:
-            left_out[kind] = _reason(error)
+    several = ("apart", "hybrid", "afd")
+    if is_one := fleet.num_clients < 2:
+        client = f"clients.{fleet.groups[0].position}"
+        left_out["prompts and answers apart"] = (
+            f"takes two clients at least, got 1; raise {client}.count, or halve "
+            f"{client}.tensor_parallel_size and double the count"
+        )
+    for kind in DESIGNS:
+        if (is_one and kind in several) or (kind == "reshard" and not can_re_shard(fleet)):
+            continue
+        for name, design in proposed(kind, fleet):
+            if isinstance(design, Scenario):
+                found[name] = design
+            else:
+                left_out[_TITLES.get(kind, kind) if name == kind else name] = _reason(design)
     return found, left_out
-
-
-def _kinds(fleet: Fleet) -> Mapping[str, Callable[[Fleet], Iterator[Proposal]]]:
-    last = {_RE_SHARDED: resharded} if can_re_shard(fleet) else {}
-    if fleet.num_clients < 2:
-        return {"together": together, "apart": _too_few, **last}
-    return {"together": together, "apart": apart, _HYBRIDS: hybrids, _BUNDLES: bundles, **last}
-
-
-def _too_few(fleet: Fleet) -> Iterator[Proposal]:
-    """Yield the reasons against designs that one client cannot form."""
-    client = f"clients.{fleet.groups[0].position}"
-    problem = ScenarioError(
-        f"takes two clients at least, got 1; raise {client}.count, or halve "
-        f"{client}.tensor_parallel_size and double the count"
-    )
-    yield impossible("prompts and answers apart", problem)
 
 
 def _reason(error: ScenarioError) -> str:

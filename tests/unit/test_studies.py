@@ -242,7 +242,6 @@ SEATS = {"clients.0.scheduler.max_num_seqs": [8, 16]}
         "find_goodput",
         "sweep",
         "goodput_sweep",
-        "slo_plane",
         "plan",
     ],
 )

@@ -13,15 +13,11 @@ from mist_sim.hardware import load_gpu
 from mist_sim.routers import ROUTERS
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
+from mist_sim.search.designs import DESIGNS
 from mist_sim.search.goodput import USUAL_REQUESTS, GoodputOptions
 from mist_sim.search.verdicts.request_times import Target
 from mist_sim.studies.built import Built
 from mist_sim.studies.rates import Rates
-
-DESIGNS = ("together", "apart", "hybrid", "afd", "reshard")
-"""Engines that do both; prompts and answers apart; TaiChi's in between; bundles of attention and
-FFN workers for the answers; engines that re-shard between prompts and answers (Seesaw). In this
-order where they cost the same."""
 
 _USUAL = DESIGNS[:-1]  # re-sharding is for throughput: few limits on latencies leave it any
 

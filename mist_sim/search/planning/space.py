@@ -10,6 +10,7 @@ from mist_sim.metrics.spending import HOURS_A_MONTH
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs import (
+    DESIGNS,
     Fleet,
     hybrid,
     in_two,
@@ -19,7 +20,7 @@ from mist_sim.search.designs import (
     without_sides,
 )
 from mist_sim.search.planning.engines import Engine
-from mist_sim.search.planning.question import DESIGNS, LEAST_OUTSTANDING, Question
+from mist_sim.search.planning.question import LEAST_OUTSTANDING, Question
 
 _ALL_RATIOS = 16  # engines up to which every ratio is tried; of more, every sixteenth of them
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite
@@ -15,8 +15,7 @@ from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.inputs import check_plain
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.format import yaml_text
-from mist_sim.search.designs import Fleet, Proposal, apart, bundles, hybrids, resharded, together
-from mist_sim.search.planning.question import DESIGNS
+from mist_sim.search.designs import DESIGNS, Fleet, proposed
 from mist_sim.search.spaces.configuration import Configuration
 from mist_sim.search.spaces.constraints import Constraints, constraints_of
 from mist_sim.search.spaces.objectives import Objective, objectives_of
@@ -80,14 +79,6 @@ def spread(what: str, text: str) -> list[Any]:
 QUESTION = ("workload", "slo", "warmup", "seed", "replications")
 """Sections of a scenario that say what is asked for, rather than how it is served."""
 
-_KINDS: Mapping[str, Callable[[Fleet], Iterator[Proposal]]] = {
-    "together": together,
-    "apart": apart,
-    "hybrid": hybrids,
-    "afd": bundles,
-    "reshard": resharded,
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
@@ -134,7 +125,7 @@ class Space:
                 "as goodput_per_usd; leave it out"
             )
         for design in self.designs:
-            if design not in _KINDS:
+            if design not in DESIGNS:
                 raise ScenarioError(
                     f"designs must be of {', '.join(DESIGNS)}, got {brief(design)}"
                     f"{did_you_mean(str(design), DESIGNS)}"
@@ -186,32 +177,16 @@ class Space:
             return [Configuration(first, name, values, failure=Failure.of(error).plain)]
         found: list[Configuration] = []
         for kind in self.designs:
-            proposals = _proposals(kind, fleet)
-            for position, proposal in enumerate(proposals):
+            proposals = proposed(kind, fleet)
+            for position, (design, it) in enumerate(proposals):
                 number = first + len(found)
-                own = values | {"design": proposal.name}
-                label = f"{name} {proposal.name}".strip()
-                try:
-                    made: Scenario | None = proposal.make()
-                    failure = None
-                except ScenarioError as error:
-                    made, failure = None, Failure.of(error).plain
+                own = values | {"design": design}
+                label = f"{name} {design}".strip()
+                made = it if isinstance(it, Scenario) else None
+                failure = Failure.of(it).plain if isinstance(it, ScenarioError) else None
                 place = round(position / len(proposals), 3)
                 found.append(Configuration(number, label, own, made, kind, place, failure))
         return found
-
-
-def _proposals(kind: str, fleet: Fleet) -> list[Proposal]:
-    """Return the designs of a kind; if there are none, a placeholder with the reason."""
-    try:
-        return list(_KINDS[kind](fleet))
-    except ScenarioError as error:
-        problem = error
-
-        def refuse() -> Scenario:
-            raise problem
-
-        return [Proposal(kind, refuse)]
 
 
 _KEYS = ("scenario", "vary", "cases", "designs", "constraints", "objectives")
