@@ -128,6 +128,14 @@ def value_text(value: Any) -> str:
     return brief(json.loads(json.dumps(value, default=str)), _LONGEST)
 
 
+def setting_cells(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as cells of a table: numbers as they are, the rest as text."""
+    return {
+        key: value if isinstance(value, int | float) else value_text(value)
+        for key, value in values.items()
+    }
+
+
 def _flow(value: Any) -> str:
     """Return a value as YAML in one line; text in quotes where it would read as something else."""
     if isinstance(value, Mapping):

@@ -170,21 +170,6 @@ class Comparison(Findings):
         return break_even([case.priced(COST) for case in kept], "both at this rate")
 
     @property
-    def _judged(self) -> dict[str, Any]:
-        """Which scenarios keep their limits at the rate that was run, with their dollars."""
-        return {case.name: found for case in self.cases if (found := case.judged)}
-
-    @property
-    def _beside(self) -> dict[str, Any]:
-        """How runs compare with the best design's on the same requests."""
-        return {case.name: case.beside._asdict() for case in self.cases if case.beside}
-
-    @property
-    def _assumed_hosts(self) -> dict[str, Any]:
-        """Effects of an assumed host, of scenarios whose GPUs' host is not named."""
-        return {case.name: dict(case.assumed_host) for case in self.cases if case.assumed_host}
-
-    @property
     def _limits(self) -> Sequence[str]:
         """The figures beside limits."""
         return self.cases[0].limits if self.cases else ()
@@ -206,19 +191,23 @@ class Comparison(Findings):
     @property
     def data(self) -> dict[str, Any]:
         """Everything but the warnings as plain data."""
+        cases = self.cases
+        judged = {} if self.differ else {case.name: it for case in cases if (it := case.judged)}
+        hosts = {case.name: dict(case.assumed_host) for case in cases if case.assumed_host}
+        beside = {case.name: case.beside._asdict() for case in cases if case.beside}
         return {
             "title": self._title,
             "scenarios": {case.name: case.figures for case in self.cases},
             "limits": list(self._limits),
-            **({"judged": cases} if not self.differ and (cases := self._judged) else {}),
+            **({"judged": judged} if judged else {}),
             "best": self.best,
             **({"is_stopped": True} if self.is_stopped else {}),
             "verdict": self.verdict,
             "goodput": {case.name: case.goodput.summary for case in self.cases if case.goodput},
             "expected_errors": {case.name: dict(case.expected_errors) for case in self.cases},
             "failed": [case.name for case in self.cases if case.failure],
-            **({"assumed_host": hosts} if (hosts := self._assumed_hosts) else {}),
-            **({"beside": beside} if (beside := self._beside) else {}),
+            **({"assumed_host": hosts} if hosts else {}),
+            **({"beside": beside} if beside else {}),
             **({"left_out": dict(self.left_out)} if self.left_out else {}),
             **({"assumed": dict(self.assumed)} if self.assumed else {}),
             **({"uneven": list(self.uneven)} if self.uneven else {}),

@@ -210,7 +210,10 @@ def rivals(best: Ranked, figure: str, cases: Sequence[Ranked]) -> list[Ranked]:
         for case in cases
         if case is not best
         and case.interval is not None
-        and (_highest(case, best, figure) > least * (1 + NEAR) or _same(case, best, figure))
+        and (
+            _highest(case, best, figure) > least * (1 + NEAR)
+            or case.figures[figure] == best.figures[figure]
+        )
         and not ((beside := _beside(case, best, figure)) and beside.not_more)
     ]
 
@@ -383,10 +386,6 @@ def _with_interval(case: Ranked) -> str:
 def _most(figure: str, cases: Sequence[Ranked]) -> Ranked | None:
     known = [case for case in cases if not isnan(case.figures[figure])]
     return max(known, key=lambda case: case.figures[figure]) if known else None
-
-
-def _same(case: Ranked, best: Ranked, figure: str) -> bool:
-    return case.figures[figure] == best.figures[figure]
 
 
 def _scaled(case: Ranked, figure: str) -> tuple[float, float]:

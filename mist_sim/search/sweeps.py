@@ -20,7 +20,7 @@ from mist_sim.metrics.replications import Estimate
 from mist_sim.metrics.summary_types import check_number
 from mist_sim.metrics.tables import Findings
 from mist_sim.output import json_text, write_text
-from mist_sim.report.elements import labels_of, value_text
+from mist_sim.report.elements import labels_of, setting_cells, value_text
 from mist_sim.report.pictures.findings import sweep_picture
 from mist_sim.report.pictures.picture import write_png
 from mist_sim.report.presenters import SWEEP
@@ -90,7 +90,7 @@ class Sweep(Findings):
 
         return pd.DataFrame(
             [
-                {key: _plain(value) for key, value in at.values.items()}
+                setting_cells(at.values)
                 | {self.metric: at.mean, "low": at.low, "high": at.high, "error": at.error}
                 for at in self.points
             ]
@@ -205,10 +205,6 @@ class Sweep(Findings):
         write_text(folder / "sweep.csv", self.table.to_csv(index=False, lineterminator="\n"))
         picture = partial(sweep_picture, self.summary)
         write_png(picture, folder / "sweep.png", self.warnings, self.title)
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, int | float) else value_text(value)
 
 
 _MOST_KEYS = 2

@@ -30,7 +30,7 @@ from mist_sim.metrics.keeping import (
 from mist_sim.metrics.replications import CONFIDENCE_LEVEL, Estimate, estimate, numbers_of
 from mist_sim.metrics.tables import Findings
 from mist_sim.output import json_text, write_text
-from mist_sim.report.elements import value_text
+from mist_sim.report.elements import setting_cells
 from mist_sim.report.presenters import STUDY
 from mist_sim.studies.points import Point
 from mist_sim.studies.task import Failure, Row
@@ -162,7 +162,7 @@ class Study(Findings):
         import pandas as pd
 
         rows = [
-            _values(point.point)
+            setting_cells(point.point.values)
             | {"seed": run.seed, "error": str(run.failure or "")}
             | dict(numbers_of(run.summary or {}))
             for point in self.points
@@ -178,7 +178,8 @@ class Study(Findings):
 
         return pd.DataFrame(
             [
-                _values(each.point) | {name: e.mean for name, e in each.estimates.items()}
+                setting_cells(each.point.values)
+                | {name: e.mean for name, e in each.estimates.items()}
                 for each in self.points
             ]
         )
@@ -202,7 +203,7 @@ class Study(Findings):
         found = [each.estimates.get(metric, Estimate(nan, nan)) for each in self.points]
         return pd.DataFrame(
             [
-                _values(each.point) | {"mean": e.mean, "low": e.low, "high": e.high}
+                setting_cells(each.point.values) | {"mean": e.mean, "low": e.low, "high": e.high}
                 for each, e in zip(self.points, found, strict=True)
             ]
         )
@@ -269,14 +270,6 @@ class Study(Findings):
         self.rows.to_parquet(folder / "study.parquet", index=False)
         if self.scenario is not None:
             write_text(folder / "scenario.resolved.yaml", self.scenario)
-
-
-def _values(point: Point) -> dict[str, Any]:
-    """Return the settings of a point; values that are not numbers as text."""
-    return {
-        key: value if isinstance(value, int | float) else value_text(value)
-        for key, value in point.values.items()
-    }
 
 
 def _point_data(each: PointRuns) -> dict[str, Any]:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.errors import ScenarioError
-from mist_sim.report.elements import value_text
+from mist_sim.report.elements import setting_cells
 from mist_sim.rng import Streams
 from mist_sim.search.spaces.configuration import Configuration
 from mist_sim.search.spaces.evaluation import Evaluation
@@ -342,11 +342,7 @@ class _Axes:
 
 def _axes_of(prepared: Configuration) -> dict[str, Any]:
     """Return a configuration's positions by axis; the design by its kind and its place there."""
-    found = {
-        key: value if isinstance(value, int | float) else value_text(value)
-        for key, value in prepared.values.items()
-        if key != "design"
-    }
+    found = setting_cells({k: v for k, v in prepared.values.items() if k != "design"})
     if prepared.kind:
         found |= {"design": prepared.kind, "of the design": prepared.place}
     return found

@@ -23,7 +23,7 @@ from mist_sim.metrics.expected_errors import biases_of
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.tables import Findings
 from mist_sim.output import json_text, write_text
-from mist_sim.report.elements import labels_of, value_text
+from mist_sim.report.elements import labels_of, setting_cells
 from mist_sim.report.pictures.findings import front_picture
 from mist_sim.report.pictures.picture import write_png
 from mist_sim.report.presenters import SPACE
@@ -197,7 +197,7 @@ class SpaceSearch(Findings):
             {
                 "number": row["number"],
                 "name": row["name"],
-                **{key: _cell(value) for key, value in row["values"].items()},
+                **setting_cells(row["values"]),
                 "seed": row["seed"],
                 "status": row["status"],
                 "reason": row["reason"],
@@ -308,10 +308,6 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "worst_limit": limit_title(trial.worst_limit, ""),
         "is_whole": trial.is_whole,
     }
-
-
-def _cell(value: Any) -> Any:
-    return value if isinstance(value, int | float) else value_text(value)
 
 
 def _sentence(objectives: Sequence[Objective], number: int, told: Sequence[Configuration]) -> str:
