@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from mist_sim.core.request import Content
 
-OF_BLOCK, OF_CONVERSATION, OF_PREFIX, OF_BRANCH, OF_PATH = range(5)
+OF_BLOCK, OF_CONVERSATION, OF_PREFIX, OF_BRANCH, OF_PATH, OF_RUN = range(6)
 """Where content comes from."""
 
 _NUM_ORIGINS = 8
@@ -29,6 +29,66 @@ def origin_of(span: int) -> tuple[int, int]:
     """Return the origin of a content id, and its number there."""
     number, origin = divmod(span, _NUM_ORIGINS)
     return origin, number
+
+
+class Runs:
+    """Blocks of many requests, joined to one span as long as they follow one another.
+
+    A block that follows another for the first time continues its run, and one that follows where
+    another did before begins a run of its own. So what a request shares with earlier ones is few
+    spans, whatever the number of its blocks, and equal spans are equal paths as before.
+    """
+
+    def __init__(self) -> None:
+        self._runs: list[Content] = []
+        self._behind: dict[tuple[int, int, int], int] = {}  # (run, its tokens before, next id)
+
+    def joined(self, content: Content) -> Content:
+        """Return the content of a request as runs; unchanged unless it is of a trace's blocks."""
+        if not content or origin_of(content[0][0])[0] != OF_BLOCK:
+            return content
+        found: list[tuple[int, int]] = []
+        run = num_tokens = 0
+        while content:
+            key = (run, num_tokens, content[0][0])
+            run = self._behind.setdefault(key, len(self._runs))
+            if run == len(self._runs):
+                self._runs.append(content)
+            blocks = self._runs[run]
+            if content[: len(blocks)] == blocks:
+                num_equal, content, ends = _length(blocks), content[len(blocks) :], True
+            else:
+                num_equal, content, ends = _beginning(blocks, content)
+            if content and ends:
+                self._runs[run] = blocks + content
+                num_equal, content = num_equal + _length(content), ()
+            found.append((content_id(OF_RUN, run), num_equal))
+            num_tokens = num_equal
+        return tuple(found)
+
+
+def _length(content: Content) -> int:
+    return sum([length for _, length in content])
+
+
+def _beginning(run: Content, content: Content) -> tuple[int, Content, bool]:
+    """Return the tokens that a content and a run begin with, and what the content has behind them.
+
+    And whether the run ends there.
+    """
+    theirs, num_equal, left = iter(run), 0, 0
+    known: int | None = None
+    for place, (span, length) in enumerate(content):
+        more = length
+        while more:
+            if not left:
+                known, left = next(theirs, (None, 0))
+            if known != span:
+                rest = (span, more), *content[place + 1 :]
+                return num_equal, rest, known is None
+            step = min(more, left)
+            num_equal, more, left = num_equal + step, more - step, left - step
+    return num_equal, (), False
 
 
 def leading(content: Content, num_tokens: int) -> Content:

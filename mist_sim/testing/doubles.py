@@ -490,8 +490,8 @@ class _WithPrefixes(Workload):
 
     sent: tuple[Arrival, ...] = ()
 
-    def requests(self, streams: Streams) -> Iterator[Request]:
-        for request, each in zip(Workload.requests(self, streams), self.sent, strict=True):
+    def requests(self, streams: Streams, in_runs: bool = True) -> Iterator[Request]:
+        for request, each in zip(Workload.requests(self, streams, in_runs), self.sent, strict=True):
             request.content = (each.prefix,) if each.prefix else ()
             yield request
 

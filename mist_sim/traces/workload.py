@@ -16,6 +16,7 @@ from mist_sim.core.content_ids import (
     OF_BLOCK,
     OF_CONVERSATION,
     OF_PREFIX,
+    Runs,
     content_id,
     leading,
     spans_of,
@@ -288,14 +289,15 @@ class Workload:
         source = self.source
         return source.left_out.sentence(source.path) if isinstance(source, LeavesOut) else ""
 
-    def requests(self, streams: Streams) -> Iterator[Request]:
+    def requests(self, streams: Streams, in_runs: bool = True) -> Iterator[Request]:
         """Return the requests in order of arrival, made one at a time; ids count from 0.
 
+        in_runs: whether the blocks of a trace are joined (`Runs`), else each is a span of its own.
         Lengths are drawn from the stream "lengths", times from "arrivals". In a closed loop
         `arrival_time` is None. Raises ScenarioError for a source without the times it needs, times
         that go backwards and stages that do not form a pipeline; TraceError as readers do.
         """
-        requests = self._requests(streams)
+        requests = self._requests(streams, in_runs)
         if self.models:
             requests = _naming(requests, _drawn(self.models, streams.generator("models")))
         if self.adapters:
@@ -305,8 +307,8 @@ class Workload:
             return requests
         return self.time_limits.applied(requests, streams.generator("patience"))
 
-    def _requests(self, streams: Streams) -> Iterator[Request]:
-        plain = self.pipeline is completion_pipeline
+    def _requests(self, streams: Streams, in_runs: bool) -> Iterator[Request]:
+        plain, runs = self.pipeline is completion_pipeline, Runs()
         checked: set[tuple[str, ...]] | None = None
         if not plain and not isinstance(self.pipeline, StageTemplate):
             checked = set()
@@ -333,7 +335,7 @@ class Workload:
                 output,
                 row.session_id,
                 priority or row.priority,
-                row.content,
+                runs.joined(row.content) if in_runs else row.content,
                 model=row.model,
                 think_time=row.think_time,
                 label=row.label,

@@ -74,7 +74,7 @@ def observe(
     with Saved() as saved, output_folder(out, replace=force) as folder:
         saved.output = folder
         try:
-            requests = workload.requests(Streams(loaded.seed))
+            requests = workload.requests(Streams(loaded.seed), in_runs=False)
             with Progress(workload.num_requests, visible=not quiet) as progress:
                 server.observe(requests, seen, progress=progress, **_users(workload))
         except KeyboardInterrupt as interruption:
