@@ -19,7 +19,7 @@ def make_validation():
 
 
 @pytest.mark.page
-def test_the_tables_are_current(shared, make_validation):
+def test_the_table_is_current(shared, make_validation):
     measurements = shared("measurements")
     pytest.importorskip("mist_sim_silicon")  # the page has its step times too
     assert make_validation.page(measurements) == (ROOT / "docs/validation.md").read_text("utf-8")
