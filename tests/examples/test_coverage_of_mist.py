@@ -1,4 +1,4 @@
-"""The table of what MIST claims, in docs/policies.md: no cell is empty, and commands parse."""
+"""The table of what MIST claims, in docs/papers.md: no cell is empty, and commands parse."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ TITLE = "### Everything that MIST claims"
 
 def rows() -> list[list[str]]:
     """Return the cells of the table's rows."""
-    text = (ROOT / "docs/policies.md").read_text("utf-8")
+    text = (ROOT / "docs/papers.md").read_text("utf-8")
     part = text[text.index(TITLE) :]
-    part = part[: part.index("\n## ")]
+    part = part.partition("\n## ")[0]
     lines = [line for line in part.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 
