@@ -76,6 +76,11 @@ def read_benchmarks(
     serve, gpu, engine: what a row or file does not say. Raises ScenarioError for files of another
     form, with the line, the rule and the value.
     """
+    if path.suffix in (".yaml", ".yml"):
+        raise ScenarioError(
+            f"{path}: a file of measured runs must be a CSV table or a load generator's JSON, got "
+            f"YAML; mist run {path} checks and simulates a scenario"
+        )
     if path.suffix != ".json":
         return list(_of_table(path, serve, gpu, engine))
     if not serve or not gpu:

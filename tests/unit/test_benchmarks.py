@@ -136,6 +136,11 @@ def test_bad_tables_are_refused_with_their_line(tmp_path, changes, words):
         read_benchmarks(table(tmp_path / "rows.csv", ROW | changes))
 
 
+def test_a_scenario_is_sent_to_run(tmp_path):
+    with pytest.raises(ScenarioError, match="got YAML; mist run"):
+        read_benchmarks(tmp_path / "scenario.yaml")
+
+
 def test_a_server_that_is_not_known_is_refused_with_its_line(tmp_path):
     (run,) = read_benchmarks(table(tmp_path / "rows.csv", ROW | {"gpu": "h1000"}))
     with pytest.raises(ScenarioError, match=r"rows.csv, line 2: .*h1000"):
