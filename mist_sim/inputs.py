@@ -144,16 +144,19 @@ def lines_of(file: TextIO, path: object) -> Iterator[str]:
 
 
 def has_swallowed(
-    fields: Sequence[str], width: int, pick: Callable[[list[str]], Sequence[str]] = list[Any]
+    fields: Sequence[str],
+    width: int,
+    pick: Callable[[list[str]], Sequence[str]] = list[Any],
+    between: str = ",",
 ) -> bool:
     """Whether a quote too many hides rows in a record of CSV.
 
     It does where a line within the record has as many columns as the header (`width`), with
-    numbers in two of those that are read (`pick`).
+    numbers in two of those that are read (`pick`). between: what separates columns.
     """
-    lines = ",".join(fields).replace("\r", "\n").split("\n")[1:]
-    rows = (row for line in lines for row in csv.reader([line]) if len(row) == width)
-    return any(sum(map(_is_number, pick(row))) > 1 for row in rows)
+    lines = between.join(fields).replace("\r", "\n").split("\n")[1:]
+    rows = (row for line in lines for row in csv.reader([line], delimiter=between))
+    return any(sum(map(_is_number, pick(row))) > 1 for row in rows if len(row) == width)
 
 
 def swallowed(path: object, first: int, last: int) -> TraceError:

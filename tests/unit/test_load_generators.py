@@ -363,6 +363,13 @@ def test_what_cannot_be_is_told_in_a_sentence(line, told):
     assert told in str(caught.value)
 
 
+def test_a_refused_rate_is_told_once():
+    with pytest.raises(ScenarioError) as refused:
+        from_vllm(["guidellm benchmark --rate-type constant --rate 2,6 --max-seconds 9"])
+    assert "one load a run" in str(refused.value)
+    assert "--rate is required" not in str(refused.value)
+
+
 def test_two_loads_are_told():
     with pytest.raises(ScenarioError, match="aiperf profile and vllm bench serve are given"):
         from_vllm([f"{AIPERF} --isl 8 --osl 4 --request-count 5", "vllm bench serve"])

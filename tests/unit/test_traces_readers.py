@@ -60,6 +60,15 @@ def mooncake(folder: Path, *lines: str) -> MooncakeReader:
 # ------------------------------------------------------------------ forms of files
 
 
+@pytest.mark.parametrize("between", [",", ";", "\t"])
+def test_commas_semicolons_and_tabs_separate(tmp_path, between):
+    text = "\n".join([HEADER, *ROWS]).replace(",", between)
+    assert list(AzureReader(path=write(tmp_path, text.encode())).rows()) == EXPECTED
+    broken = text.replace(f"{between}4", f'{between}"4', 1) + '\n"'
+    with pytest.raises(TraceError, match="swallows|not valid CSV|columns"):
+        list(AzureReader(path=write(tmp_path, broken.encode())).rows())
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])

@@ -332,24 +332,27 @@ def csv_records(
     a column that is missing. faults: takes rows that are no CSV or of another width; None: they
     end the reading.
 
-    Columns may stand in any order and beside others; blank lines are skipped. A row of several
-    lines is told by its first one; where a line of it is a row by itself, a quote too many has
-    swallowed it, and each line counts as a row that is no CSV.
+    Commas, semicolons or tabs separate. Columns may stand in any order and beside others; blank
+    lines are skipped. A row of several lines is told by its first one; where a line of it is a row
+    by itself, a quote too many has swallowed it, and each line counts as a row that is no CSV.
     Raises TraceError for an empty file, a header without one of the columns, and such rows.
     """
     faults = faults or Faults()
-    reader = csv.reader(lines_of(file, path), strict=True)
+    lines = lines_of(file, path)
+    first = next(lines, "")
+    between = separator(first)
+    reader = csv.reader(chain([first], lines), strict=True, delimiter=between)
     header = _header(reader, path)
     columns = (*columns, also) if also in header else columns
     pick = itemgetter(*[_place(path, header, name, columns, remedy) for name in columns])
     width, is_open, last = len(header), True, reader.line_num
-    if has_swallowed(header, width, pick):
+    if has_swallowed(header, width, pick, between):
         raise swallowed(path, 1, last)
     while is_open:
         try:
             for fields in reader:
                 line, before, last = last + 1, last, reader.line_num
-                if last > line and has_swallowed(fields, width, pick):
+                if last > line and has_swallowed(fields, width, pick, between):
                     faults.take(swallowed(path, line, last), last - before)
                 elif len(fields) == width:
                     if fields[0].strip() == header[0] and [f.strip() for f in fields] == header:
@@ -370,6 +373,11 @@ def csv_records(
                 faults.take(swallowed(path, line, last), last - before)
             else:
                 faults.take(TraceError(path, line, f"not valid CSV: {error}"))
+
+
+def separator(header: str) -> str:
+    """Return what stands between the names of a first line: a comma, semicolon or tab."""
+    return max(",;\t", key=header.count)
 
 
 class NotPlainError(ScenarioError):
@@ -727,9 +735,10 @@ def _of_text(path: str) -> str | None:
             line = first if first.endswith("\n") else first + file.readline(LINE_LENGTH)
             return _of_object(line, line + file.read(_FIRST))
     try:
-        header = {name.strip() for name in next(csv.reader([first]), [])}
+        names = next(csv.reader([first], delimiter=separator(first)), [])
     except csv.Error:
         return None
+    header = {name.strip() for name in names}
     return next((form for form, needed in _HEADERS.items() if needed <= header), None)
 
 

@@ -106,8 +106,10 @@ ROWS: tuple[Row, ...] = (
 
 def keys(load: Load) -> dict[str, Any]:
     """Return the scenario keys of the benchmark."""
-    _arrivals(load)
-    number = number_of(load, "--max-requests", "--max-seconds")
+    has_rate = "load" in load.said or "load" not in load.written
+    if has_rate:
+        _arrivals(load)
+    number = number_of(load, "--max-requests", "--max-seconds") if has_rate else 1
     data = load.get("data")
     if data is None:
         load.account.refused("", "--data is required, as prompt_tokens=512,output_tokens=128")
@@ -134,7 +136,12 @@ def number_of(load: Load, count: str, time: str, default: int | None = None) -> 
             load.account.refused(written, f"the rate sends more than {COUNT} requests in that time")
             return 1
         sent = max(1, round(seconds * rate))
-        load.account.assumed(written, f"num_requests: {sent}, which the rate sends in that time")
+        load.account.assumed(
+            written,
+            f"num_requests: {sent}, which the rate sends in that time. All are answered here; a "
+            "tool that stops then counts those alone that are answered by then, in an overload "
+            "fewer and faster ones",
+        )
         return sent
     if default is not None and seconds is None:
         load.account.assumed(f"a line without {count}", f"num_requests: {default}")
@@ -149,9 +156,8 @@ def number_of(load: Load, count: str, time: str, default: int | None = None) -> 
 
 def _arrivals(load: Load) -> None:
     """Say when requests are sent, by the profile and its number."""
-    profile, number = load.get("profile", "sweep"), load.get("load")
+    profile, number = load.get("profile", "sweep"), load.said.pop("load", None)
     written = load.written.get("profile", "")
-    load.said.pop("load", None)
     if profile == "synchronous":
         load.said["concurrency"] = 1
     elif profile in ("concurrent", "throughput") and number is not None:

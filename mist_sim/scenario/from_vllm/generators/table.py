@@ -101,7 +101,7 @@ def rate(text: str) -> float:
 class Load:
     """What a command line says of a load, by key, and the account of its flags.
 
-    said: values. written: their flags, as written.
+    said: values. written: their flags, as written, and those of values that are refused.
     """
 
     said: dict[str, Any] = field(default_factory=dict)
@@ -171,17 +171,15 @@ def _read(flag: Flag, row: Row, load: Load) -> None:
     elif row.fate == "no effect":
         account.no_effect(flag.name, row.why)
     else:
+        load.written[row.key] = flag.written
         try:
             before = load.said.get(row.key, []) if row.adds else []
             value = _value(flag, row)
             load.said[row.key] = [*before, *value] if before else value
         except (ArgumentTypeError, RecursionError) as error:
             account.refused(flag.written, str(error))
-            return
         except ValueError:
             account.refused(flag.written, f"must be a number, got {cut(flag.value)!r}")
-            return
-        load.written[row.key] = flag.written
 
 
 def _value(flag: Flag, row: Row) -> Any:
