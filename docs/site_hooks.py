@@ -2,6 +2,7 @@
 
 - Pages that have no file in docs/: the Python reference (from `__init__.pyi` and the docstrings),
   CONTRIBUTING.md, CHANGELOG.md, and the example scripts that pages link to.
+- The parts of reference pages that are made from the code (docs/generated.py).
 - Lists that follow a line of text directly: GitHub takes them for lists, Python-Markdown does not.
 """
 
@@ -50,8 +51,13 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Point links to examples at their pages, and part lists from the text before them."""
+    import sys
+
+    sys.path.insert(0, str(ROOT))
+    from docs.generated import whole
+
     up = "../" * page.file.src_uri.count("/")
-    return _with_parted_lists(EXAMPLE.sub(rf"]({up}\1.md)", markdown))
+    return _with_parted_lists(EXAMPLE.sub(rf"]({up}\1.md)", whole(markdown)))
 
 
 def _api_page(title: str, modules: tuple[str, ...], packages: tuple[str, ...]) -> str:

@@ -19,6 +19,7 @@ from mist_sim.cli.verbs.explain import explain
 from mist_sim.cli.verbs.fit import fit
 from mist_sim.cli.verbs.from_vllm import from_vllm
 from mist_sim.cli.verbs.goodput import goodput
+from mist_sim.cli.verbs.help import help_
 from mist_sim.cli.verbs.listing import list_
 from mist_sim.cli.verbs.observe import observe
 from mist_sim.cli.verbs.plan import plan
@@ -119,6 +120,7 @@ _VERBS: dict[str, Callable[..., object] | typer.Typer] = {
     "from-vllm": from_vllm,
     "list": list_,
     "schema": schema,
+    "help": help_,
     "fit": fit,
     "calibrate": calibrate,
     "profile": profile,

@@ -16,9 +16,8 @@ PACKAGE = ROOT / "mist_sim"
 TREES = ("benchmarks", "docs", "examples", "mist_sim", "plugins", "tests", "tools")
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 OF_OTHERS = {  # files of vLLM, aiconfigurator-core and openai-python that pages name, by page
-    "scenario.md": {"_base_client.py", "_constants.py", "vllm/config/speculative.py"},
-    "metrics.md": {"vllm/v1/core/kv_cache_manager.py", "vllm/v1/metrics/stats.py"},
     "engines.md": {"vllm/v1/worker/gpu_model_runner.py"},
+    "metrics.md": {"vllm/v1/core/kv_cache_manager.py", "vllm/v1/metrics/stats.py"},
 }
 NAMED = re.compile(r"(?<![\w./-])([\w./-]*\w\.py)(?!\w)(?::(\w+(?:\.\w+)*))?")
 

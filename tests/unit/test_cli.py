@@ -414,6 +414,15 @@ def test_list_helps_with_names(mist):
     assert "sharegpt-2048" in out
 
 
+def test_a_key_of_scenarios_is_explained(mist):
+    code, out, _ = mist("help", "scenario", "clients.0.scheduler.max_num_seqs")
+    assert code == 0
+    assert "max_num_seqs of chunked: whole number; default: 256" in out
+    assert mist("help", "scenario")[1].count("\n## ") > 30
+    code, _, err = mist("help", "scenario", "gpuu")
+    assert (code, "did you mean 'gpu'" in err) == (2, True)
+
+
 def test_schema_goes_to_the_terminal_or_a_file(mist):
     code, out, _ = mist("schema")
     assert code == 0

@@ -73,9 +73,7 @@ def options() -> RenderableType:
             f"{option.key}{default}", (f"   vLLM: {option.vllm or 'not known'}", "dim")
         )
         lines += [head, Padding(Text(f"{meaning}{values}{types}"), (0, 0, 0, 4))]
-    note = (
-        "Keys of clients.N, with vllm serve's flags; docs/reference/scenario.md says more of each"
-    )
+    note = "Keys of clients.N, with vllm serve's flags; mist help scenario KEY says more of each"
     return Group(*lines, Text(note, style="dim italic"))
 
 

@@ -1,6 +1,6 @@
-"""Writes docs/reference/scenario.md from the schema of scenario files and the plugins' docstrings.
+"""All keys of scenario files, from their schema and the plugins' docstrings.
 
-python docs/make_reference.py
+`mist help scenario` prints them; the documentation has them as a page (docs/generated.py).
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from mist_sim import units
@@ -17,6 +16,7 @@ from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.rag import EncoderPass, LatencyTable, PassageStore
 from mist_sim.clients.resharding_options import Resharding
 from mist_sim.core.hand_over import HandOver
+from mist_sim.errors import ScenarioError, did_you_mean
 from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.hardware.vector_search import INDEXES, SEARCHERS
 from mist_sim.lifecycle import Lifecycle
@@ -33,8 +33,6 @@ from mist_sim.scenario.json_schema import json_schema
 from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.scenario.sections import lifecycles
 from mist_sim.traces import Retries
-
-TARGET = Path(__file__).parent / "reference" / "scenario.md"
 
 KINDS = (  # what keys of this version hold
     *(units.DURATION, units.RATE, units.SIZE, units.BANDWIDTH),
@@ -86,25 +84,13 @@ LINKS = {
 CHOOSING = {name for section in SECTIONS for name in section[3]}  # keys whose value is a plugin
 
 INTRO = """\
-# Scenario files: all keys
-
-<!-- Written by docs/make_reference.py; change the docstrings and run it again. -->
-
-What each key means, its type and its default. `mist schema` prints the same as a JSON Schema, with
-which editors check and complete scenario files; [the guide](../guides/scenario_files.md) shows how
-files are put together.
-
-A file is YAML 1.2. Unknown keys, keys given twice and values of another type are refused. Where a
-key takes one of several plugins, write its name (`router: random`) or a mapping with its name as
-`type` (`router: {type: random}`); the mapping sets its parameters. "required" means that there is
-no default.
-
 ## Quantities
 A quantity is a number and a unit: `500 ms`. Bare numbers are refused where a unit is needed.
 
 | kind | units | written back as |
 |---|---|---|
 """
+ROW = re.compile(r"\| `([^`]+)` \| (.*) \| (.*) \| (.*) \|")
 LONG = 12  # words of a meaning that is not written again
 Above = dict[str, str]  # rows of a section, and the title of the first table that has each
 
@@ -147,7 +133,7 @@ def type_of(name: str, schema: dict[str, Any]) -> str:
     if unit := unit_of(schema):
         return next(kind.name for kind in KINDS if kind.base == unit)
     words = {"string": "text", "integer": "whole number", "boolean": "true or false"}
-    return words.get(schema["type"], schema["type"])
+    return str(words.get(schema["type"], schema["type"]))
 
 
 def section_of(name: str, schema: dict[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:
@@ -398,5 +384,25 @@ def page() -> str:
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
-if __name__ == "__main__":
-    TARGET.write_text(page(), encoding="utf-8")
+def explained(key: str) -> list[str]:
+    """Return what a key is wherever a scenario may have it, a paragraph each.
+
+    key: its name, perhaps with the path before it: `clients.0.scheduler.max_num_seqs`.
+    Raises ScenarioError for one that no scenario has.
+    """
+    *_, above, name = ["", *(word for word in key.split(".") if not word.isdigit())]
+    found: dict[str, list[str]] = {}
+    heading = ""
+    for line in page().splitlines():
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        elif cells := ROW.fullmatch(line):
+            plain = [re.sub(r"\[(.+?)\]\([^)]*\)|[`\\\\]", r"\1", text) for text in cells.groups()]
+            known, kind, default, meaning = plain
+            found.setdefault(known, []).append(
+                f"{known} of {heading}: {kind}; default: {default}\n  {meaning}"
+            )
+    if name not in found:
+        raise ScenarioError(f"{key}: no key of scenarios{did_you_mean(name, found)}")
+    mine = [text for text in found[name] if above and above in text.partition(":")[0]]
+    return mine or found[name]
