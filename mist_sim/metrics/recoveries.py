@@ -11,7 +11,7 @@ TPOT, E2E and the wait in queues, each for itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf
+from math import inf, nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,11 +69,13 @@ def through_failures(
     """Return the figures of the requests of each of `PHASES`; NaN where none has a figure.
 
     absences, columns: as of `recoveries`. completed, failed: numbers of requests. p99_ttft_ms, ...:
-    of the finished ones.
+    of the finished ones. arrivals_per_s: in the time before the first failure, while a client was
+    away, and in the rest.
     """
     away = outages(absences)
     arrival, ended, is_done = (columns[n] for n in ("arrival_time", "finished_at", "is_done"))
     is_during = np.zeros(len(arrival), bool)
+    rates = _rates(away, arrival)
     for begin, end in away:
         is_lost = (ended == begin) & ~is_done  # by the failure itself
         is_during |= (arrival < end) & ((ended > begin) | is_lost)
@@ -86,8 +88,22 @@ def through_failures(
         for metric in RECOVERING:
             values = columns[metric][done]
             figures[f"p99_{metric}_ms"] = 1e3 * describe(values[~np.isnan(values)])["p99"]
-        found[phase] = figures
+        found[phase] = figures | {"arrivals_per_s": rates[phase]}
     return found
+
+
+def _rates(away: Sequence[tuple[float, float]], arrival: Array) -> dict[str, float]:
+    """Return the arrivals a second of each of `PHASES`; NaN for a phase of no time."""
+    first, last = (float(arrival.min()), float(arrival.max())) if len(arrival) else (0.0, 0.0)
+    edges = np.clip([first, *np.ravel(away), last], first, last)
+    number = np.histogram(arrival, edges)[0] if last > first else np.zeros(len(edges) - 1)
+    counts = {"before": number[:1], "during": number[1::2], "after": number[2::2]}
+    seconds = np.diff(edges)
+    spans = {"before": seconds[:1], "during": seconds[1::2], "after": seconds[2::2]}
+    return {
+        phase: float(counts[phase].sum() / span.sum()) if span.sum() > 0 else nan
+        for phase, span in spans.items()
+    }
 
 
 def recoveries(

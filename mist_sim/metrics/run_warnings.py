@@ -212,6 +212,30 @@ def recovery_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield _recovery(each, summary.get("through_failures", {}))
     if len(found) > _MAX_RECOVERIES:
         yield f"{len(found) - _MAX_RECOVERIES} failures more: see recoveries in the summary."
+    if found:
+        yield from _unsteady_load(summary.get("through_failures", {}))
+
+
+def _unsteady_load(phases: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence where requests came faster or slower behind a failure than before it."""
+    known = {phase: of["arrivals_per_s"] for phase, of in phases.items() if of["arrivals_per_s"]}
+    before = known.pop("before", None)
+    if before and any(_differs(phases["before"], phases[phase]) for phase in known):
+        others = ", ".join(f"{rate:.3g} /s {phase}" for phase, rate in known.items())
+        yield (
+            f"The load was not steady: {before:.3g} requests/s before the failure, {others}. So "
+            "latencies may differ for the load's sake: compare with a run without failures."
+        )
+
+
+def _differs(before: Mapping[str, Any], behind: Mapping[str, Any]) -> bool:
+    """Whether arrivals of a phase are more or fewer by a tenth, and by more than chance makes it.
+
+    By three standard errors of a Poisson process with as many arrivals.
+    """
+    numbers = [each["completed"] + each["failed"] for each in (before, behind)]
+    ratio = abs(math.log(behind["arrivals_per_s"] / before["arrivals_per_s"]))
+    return ratio > max(math.log(_ROSE), 3 * math.sqrt(sum(1 / max(n, 1) for n in numbers)))
 
 
 def _recovery(each: Mapping[str, Any], phases: Mapping[str, Any]) -> str:

@@ -77,6 +77,7 @@ class PhaseFigures(TypedDict):
     p99_tpot_ms: float
     p99_e2el_ms: float
     p99_queue_ms: float
+    arrivals_per_s: float
 
 
 class RecoveryFigures(TypedDict):

@@ -3,6 +3,7 @@
 from math import inf
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -169,12 +170,24 @@ def test_many_failures_are_three_sentences_and_a_number():
 def test_what_rose_in_the_table_is_not_called_undisturbed():
     one = {"begin": 1.0, "end": 1.0, "back_after": {"ttft": 0.0, "tpot": 0.0}}
     phases = {
-        "before": {"p99_ttft_ms": 3013.0, "p99_tpot_ms": 50.0},
-        "during": {"p99_ttft_ms": 3941.0, "p99_tpot_ms": 51.0},
+        "before": {"p99_ttft_ms": 3013.0, "p99_tpot_ms": 50.0, "arrivals_per_s": None},
+        "during": {"p99_ttft_ms": 3941.0, "p99_tpot_ms": 51.0, "arrivals_per_s": None},
     }
     (line,) = recovery_lines({"recoveries": [one], "through_failures": phases})
     assert "TTFT as usual but for the slowest (p99 3,013 ms before, 3,941 ms during" in line
     assert "TPOT undisturbed" in line
+
+
+@pytest.mark.parametrize(("after", "is_told"), [(1.0, False), (1.05, False), (2.0, True)])
+def test_a_load_that_changes_is_told(after, is_told):
+    phases = {
+        "before": {"completed": 900, "failed": 0, "arrivals_per_s": 1.0},
+        "during": {"completed": 300, "failed": 5, "arrivals_per_s": 1.02},
+        "after": {"completed": 900, "failed": 0, "arrivals_per_s": after},
+    }
+    one = {"begin": 1.0, "end": 1.0, "back_after": {"ttft": 5.0}}
+    told = list(recovery_lines({"recoveries": [one], "through_failures": phases}))
+    assert any("not steady: 1 requests/s before" in line for line in told) == is_told
 
 
 # ------------------------------------------------------- before, during and after
