@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
+
+import numpy as np
+
+_SHARES = 1024  # of a rank's experts that are reached, between which the busiest rank's are linear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +80,23 @@ class MoeSpec:
         missed = 1.0 - self.num_experts_per_token / self.num_experts
         return float(self.num_experts * (1.0 - missed**num_tokens))
 
+    def on_busiest_rank(self, num_tokens: int, num_ranks: int) -> float:
+        """Return how many experts of a layer that rank reads which reads most, on average.
+
+        Each rank has as many experts, and each of them is reached as often as another
+        (`distinct_experts`), whatever the others are: the largest of binomial numbers. All ranks
+        wait for that one before they gather the outputs. Tests draw routes beside it.
+        """
+        distinct = self.distinct_experts(num_tokens)
+        if num_ranks == 1:
+            return distinct
+        held = -(-self.num_experts // num_ranks)
+        most, place = _most_reached(held, num_ranks), _SHARES * distinct / self.num_experts
+        below = min(int(place), _SHARES - 1)
+        number = most[below] + (most[below + 1] - most[below]) * (place - below)
+        least = -(-self.num_experts_per_token // num_ranks)  # of one token, all different
+        return max(number, float(least)) if num_tokens >= 1 else number
+
     def _interpolated(self, num_tokens: int) -> float:
         """Return a measured value, interpolated between two points; constant beyond the last."""
         points = ((0, 0.0), *self.experts_reached)
@@ -85,3 +107,19 @@ class MoeSpec:
             return 0.0
         (before, fewer), (after, more) = points[place - 1 : place + 1]
         return fewer + (more - fewer) * (num_tokens - before) / (after - before)
+
+
+@cache
+def _most_reached(held: int, num_ranks: int) -> tuple[float, ...]:
+    """Return the mean of the most experts that a rank has reached, by the share that is reached.
+
+    sum over j of 1 - F(j)^ranks, where F is the binomial distribution of the experts that it holds.
+    """
+    share = np.linspace(0.0, 1.0, _SHARES + 1)[:-1]
+    mass = (1 - share) ** held
+    below, most = mass.copy(), 1 - mass**num_ranks
+    for j in range(1, held):
+        mass = mass * (held - j + 1) / j * share / (1 - share)
+        below += mass
+        most += 1 - np.minimum(below, 1.0) ** num_ranks
+    return (*most.tolist(), float(held))

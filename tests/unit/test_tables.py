@@ -562,7 +562,7 @@ def test_experts_spread_over_four_replicas(tmp_path, tokens, imbalance):
     )
     batch = StepBatch((), tokens, tokens * 512)
     expected = measured.step_s(0, 0, tokens, 512)
-    expected += measured.experts_s(tokens * imbalance, reached(4 * tokens) / 4)
+    expected += measured.experts_s(tokens * imbalance, EXPERTS.moe.on_busiest_rank(4 * tokens, 4))
     gathered = 4 * tokens * EXPERTS.hidden_size * EXPERTS.dtype_bytes
     expected += 2 * EXPERTS.num_layers * all_gather(H100.interconnect, 4)(gathered)
     assert spread.step_time(batch) == pytest.approx(expected, rel=1e-9)
@@ -632,7 +632,7 @@ def test_experts_profiled_by_the_ranks_that_share_them(tmp_path):
     found = TablePredictor(EXPERTS, mist.Cluster(H100, **spread), str(folder), "layer_profile")
     layers = EXPERTS.num_layers
     expected = measured.step_s(0, 0, 64, 512)
-    expected += layers * measured.experts_s(64, reached(4 * 64) / 4)
+    expected += layers * measured.experts_s(64, EXPERTS.moe.on_busiest_rank(4 * 64, 4))
     gathered = 4 * 64 * EXPERTS.hidden_size * EXPERTS.dtype_bytes
     expected += 2 * layers * all_gather(H100.interconnect, 4)(gathered)
     assert found.step_time(batch) == pytest.approx(expected, rel=1e-9)

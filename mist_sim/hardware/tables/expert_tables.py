@@ -34,7 +34,7 @@ class ExpertTimes:
 
     With expert parallelism a rank computes its share of the tokens of all replicas, which are
     assumed to have equally many; the busiest rank counts. The number of experts used by a batch is
-    the roofline's, `MoeSpec.distinct_experts`, shared equally by all ranks.
+    the roofline's, on the busiest rank (`MoeSpec.on_busiest_rank`).
 
     Measured cells are reproduced exactly, except those that fall with more tokens or experts: they
     are corrected and named.
@@ -73,7 +73,7 @@ class ExpertTimes:
         """Return the seconds of steps with so many tokens on every replica, gathers included."""
         replicas, ranks = self._cluster.num_sharing_replicas, self._cluster.expert_parallel_size
         routed = tokens * replicas
-        reached = np.array([self._moe.distinct_experts(each) for each in routed.tolist()]) / ranks
+        reached = np.array([self._moe.on_busiest_rank(each, ranks) for each in routed.tolist()])
         seconds = self._at(tokens * self._share, reached)
         if replicas > 1:
             sizes = (routed * self._token_bytes).tolist()

@@ -87,9 +87,7 @@ def _experts(
     experts, moe = phase_time.experts, model.moe
     if experts is None or moe is None:
         return
-    # the mean of the ranks: at small batches the busiest, for which a step waits, reads more (one
-    # token to 8 of 160 experts on 8 ranks: 2.5 times), so expert parallelism is optimistic there
-    distinct = moe.distinct_experts(routed) / experts.num_ranks
+    distinct = moe.on_busiest_rank(routed, experts.num_ranks)
     here = operators.routed_experts(
         model,
         moe,

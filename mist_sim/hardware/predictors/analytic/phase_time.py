@@ -107,7 +107,7 @@ class Experts:
 
     def times(self, routed: int) -> Iterator[ProductTime]:
         """Yield the seconds of each product in all layers, for the tokens of all replicas."""
-        touched = self.moe.distinct_experts(routed) / self.num_ranks
+        touched = self.moe.on_busiest_rank(routed, self.num_ranks)
         by_term = zip(self.terms, self.padding, self.padding_from, self.filled, strict=True)
         for term, padding, half, filled in by_term:
             in_vain = touched * padding
