@@ -596,6 +596,10 @@ def whole_table(path: Path) -> dict[str, object]:
     return _on_base(load_toml(path), str(path), (path,))
 
 
+CDNA = "cdna"
+"""The architecture of AMD's GPUs, whose kernels are ROCm's."""
+
+
 def architecture_names() -> list[str]:
     """Return the names of the architectures whose kernels have figures, sorted."""
     return list(_architectures())

@@ -59,7 +59,7 @@ _WEIGHTS: Mapping[str, float] = {
 }
 _ANY = 0.05  # a row that is other in any of `RESPECTS`
 
-_ARCHITECTURES = {
+_ARCHITECTURES = {  # of a maker of whose GPUs a run was measured
     "ampere": "Ampere",
     "ada": "Ada",
     "hopper": "Hopper",
@@ -138,7 +138,7 @@ class Evidence:
 
     def unknown(self, setting: Setting) -> str:
         """Return in what no measured run is like a setting, so that there is no bar; or ""."""
-        if not self.rows or not setting.architecture:
+        if not self.rows or setting.architecture not in _ARCHITECTURES:
             return NOTHING_LIKE_IT
         missing = []
         if setting.kind not in self._known["kind"]:

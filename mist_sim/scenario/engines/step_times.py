@@ -21,7 +21,7 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.core.front_end import FRONT_END
 from mist_sim.errors import ScenarioError, in_words, listed
 from mist_sim.hardware import Cluster, GpuSpec, device_of
-from mist_sim.hardware.devices import architecture_names, fitted_gpus, kernels_of
+from mist_sim.hardware.devices import CDNA, architecture_names, fitted_gpus, kernels_of
 from mist_sim.hardware.drafter import Drafter, drafter
 from mist_sim.hardware.kernel_choice import KernelChoice, deployment_of
 from mist_sim.hardware.power_cap import check_follows_clock
@@ -80,7 +80,8 @@ def assumed_kernels(predictor: PipelinePredictor, gpu: GpuSpec) -> tuple[str, ..
     timed = predictor.ranks[0]
     if gpu.confidence != "spec-only" or not isinstance(timed, RooflinePredictor):
         return ()
-    if gpu.kernels and not (gpu.architecture and figures_of_its_own(gpu)):
+    is_own = gpu.architecture and figures_of_its_own(gpu)
+    if gpu.kernels and not is_own and gpu.architecture != CDNA:
         return ()
     if gpu.kernels:
         steps = (*(_decoding(number) for number in _DECODES), StepBatch(((_PROMPT, 0),)))
@@ -231,6 +232,8 @@ def kernel_choice(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> K
                 check(asked, model, gpu.name, gpu.architecture)
             except ValueError as error:
                 raise ScenarioError(str(error)) from None
+    if gpu.architecture == CDNA:  # kernels of ROCm, of which no list of back ends tells
+        return KernelChoice(config.moe_backend, config.attention_backend)
     stored = expert_format(model)
     experts = (
         version.default(f"{EXPERTS}{stored}").of(deployment_of(model, cluster)) if stored else None
