@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import nan
 from typing import Any, Unpack, get_args
@@ -31,10 +31,9 @@ from mist_sim.report.elements import duration
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
-from mist_sim.search.bracketing import Bracket, around, between, settable
+from mist_sim.search.bracketing import Bracket, settable
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
-from mist_sim.search.verdicts.request_times import Target
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, How, studying
@@ -98,16 +97,6 @@ FEASIBLE = GoodputOptions(attainment=0.9, relaxation=0.1, each=True)
 """Algorithm 9: nine of ten keep each limit, which times may exceed by a tenth."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Options:
-    """Shared by the searches of one ranking."""
-
-    target: Target
-    rates: tuple[float, float] | None
-    tolerance: float
-    method: Method
-
-
 def rank_strategies(
     scenario: Scenario,
     space: Space | None = None,
@@ -142,11 +131,9 @@ def rank_strategies(
     target = options.target(scenario)
     requests = requests_of(scenario, scenario.seed)
     data, seeds = as_data(scenario), seeds_from(scenario.seed, scenario.replications)
-    shared = _Options(
-        target=target, rates=options.rates, tolerance=options.tolerance, method=method
-    )
+    how_searched = options, method
     tasks = [
-        Task((number, strategy.label, seed), search_strategy, (data, strategy, seed, shared))
+        Task((number, strategy.label, seed), search_strategy, (data, strategy, seed, *how_searched))
         for number, strategy in enumerate(strategies)
         for seed in seeds
     ]
@@ -161,7 +148,7 @@ def rank_strategies(
         rows = driver.run(tasks, keep_errors=True, rows=done)
         entries = [
             _entry(
-                template, strategy, rows[k * len(seeds) : (k + 1) * len(seeds)], shared, requests
+                template, strategy, rows[k * len(seeds) : (k + 1) * len(seeds)], options, requests
             )
             for k, strategy in enumerate(strategies)
         ]
@@ -192,7 +179,7 @@ def _so_far(done: Mapping[Key, Row], strategies: Sequence[Strategy], number: int
 
 
 def search_strategy(
-    data: dict[str, Any], strategy: Strategy, seed: int, options: _Options
+    data: dict[str, Any], strategy: Strategy, seed: int, options: GoodputOptions, method: Method
 ) -> dict[str, Any]:
     """Search the goodput of a strategy with a seed, as a task of a study; return plain data.
 
@@ -208,23 +195,20 @@ def search_strategy(
     if reason := engines.lacks_room(strategy, requests):
         return {"left_out": reason}
     told = {"warnings": [each.data for each in engines.warnings]}
-    alone = served_alone(requests, engines.times)
-    if options.target.num_missed(alone) > options.target.most_missed(len(alone)):
-        worst = options.target.worst_limit(alone) or ""
+    alone, target = served_alone(requests, engines.times), options.target(template.scenario)
+    if target.num_missed(alone) > target.most_missed(len(alone)):
+        worst = target.worst_limit(alone) or ""
         return {"too_slow": worst, "seconds": float(getattr(alone, worst).mean()), **told}
-    if options.rates is not None:
-        search = between(*options.rates, options.tolerance)
-    else:
-        search = around(most_a_second(strategy, requests, engines.times), options.tolerance)
+    search = options.search(most_a_second(strategy, requests, engines.times))
     simulate = at_rate(
         strategy,
         requests,
         engines.times,
         seed=seed,
-        method=options.method,
+        method=method,
         warmup=template.scenario.warmup,
     )
-    found = search_rate(simulate, options.target, search, seed=seed)
+    found = search_rate(simulate, target, search, seed=seed)
     return {"trials": [trial.data() for trial in found.trials], **told}
 
 
@@ -246,7 +230,7 @@ def _entry(
     template: Template,
     strategy: Strategy,
     rows: Sequence[Row],
-    options: _Options,
+    options: GoodputOptions,
     requests: Requests,
 ) -> Entry:
     """Return the entry of a strategy, from a row per seed."""
@@ -275,7 +259,7 @@ def _entry(
     at_that_rate = Scenario.from_dict(as_data(full), settings)
     goodput = Goodput(
         searches=tuple(searches),
-        target=options.target,
+        target=options.target(template.scenario),
         tolerance=options.tolerance,
         num_requests=len(requests),
         num_gpus=strategy.num_gpus,

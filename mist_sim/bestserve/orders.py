@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
@@ -14,54 +14,29 @@ Routing = Literal["shuffle", "round_robin"]
 _BLOCK = 1024  # permutations drawn at a time
 
 
-class Order(Protocol):
-    """The order of the instances in a pass."""
+class Order:
+    """The order of the instances in a pass.
 
-    def next(self) -> Sequence[int]:
-        """Return the order of the next pass."""
+    routing: "shuffle": a new random order in every pass (the `shuffle` of Algorithms 2, 3, 6 and
+        7); "round_robin": the instance after the one that took the last batch is asked first.
+    Raises ScenarioError for another one.
+    """
 
-    def took(self, instance: int) -> None:
-        """Hear that an instance took something in this pass."""
-
-
-class Shuffled:
-    """A new random order in every pass (the `shuffle` of Algorithms 2, 3, 6 and 7)."""
-
-    def __init__(self, num_instances: int, rng: np.random.Generator) -> None:
-        self._orders = _permutations(num_instances, rng)
-
-    def next(self) -> Sequence[int]:
-        """Return the next order drawn."""
-        return next(self._orders)
-
-    def took(self, instance: int) -> None:
-        """Do nothing: the order is fixed."""
-
-
-class InTurn:
-    """The instance after the one that took the last batch is asked first."""
-
-    def __init__(self, num_instances: int) -> None:
+    def __init__(self, routing: Routing, num_instances: int, rng: np.random.Generator) -> None:
+        if routing not in ("shuffle", "round_robin"):
+            raise ScenarioError(f"routing must be shuffle or round_robin, got {brief(routing)}")
         numbers = range(num_instances)
         self._turns = [[*numbers[first:], *numbers[:first]] for first in numbers]
         self._first = 0
+        self._shuffled = _permutations(num_instances, rng) if routing == "shuffle" else None
 
     def next(self) -> Sequence[int]:
-        """Return all instances, beginning with the one whose turn it is."""
-        return self._turns[self._first]
+        """Return the order of the next pass."""
+        return self._turns[self._first] if self._shuffled is None else next(self._shuffled)
 
     def took(self, instance: int) -> None:
-        """Give the next turn to the instance after this one."""
+        """Hear that an instance took something in this pass."""
         self._first = (instance + 1) % len(self._turns)
-
-
-def order_of(routing: Routing, num_instances: int, rng: np.random.Generator) -> Order:
-    """Return the order of a routing. Raises ScenarioError for an unknown one."""
-    if routing == "shuffle":
-        return Shuffled(num_instances, rng)
-    if routing == "round_robin":
-        return InTurn(num_instances)
-    raise ScenarioError(f"routing must be shuffle or round_robin, got {brief(routing)}")
 
 
 def _permutations(num: int, rng: np.random.Generator) -> Iterator[list[int]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from mist_sim.bestserve.drawn_requests import Floats, Requests
 from mist_sim.bestserve.oracle import Times
-from mist_sim.bestserve.orders import Routing, order_of
+from mist_sim.bestserve.orders import Order, Routing
 from mist_sim.bestserve.simulators import contexts, decode, prefill, together
 from mist_sim.bestserve.strategy import Strategy
 from mist_sim.errors import ScenarioError
@@ -37,7 +37,7 @@ class Method:
     def __post_init__(self) -> None:
         if not 0 < self.tau < inf:
             raise ScenarioError(f"tau must be finite and > 0, got {self.tau:g}")
-        order_of(self.routing, 1, Streams(0).generator("routing"))
+        Order(self.routing, 1, Streams(0).generator("routing"))
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def simulate_strategy(
     rng = Streams(seed).generator("bestserve routing")
     if strategy.is_apart:
         return _apart(strategy, requests, both, rng, method)
-    order = order_of(method.routing, strategy.together, rng)
+    order = Order(method.routing, strategy.together, rng)
     prefilled, done = together(
         requests.arrival.tolist(),
         requests.prompt.tolist(),
@@ -124,6 +124,6 @@ def _apart(
         (strategy.decode, strategy.decode_batch),
         times[1],
         method.tau,
-        order_of(method.routing, strategy.decode, rng),
+        Order(method.routing, strategy.decode, rng),
     )
     return Served(requests, prefilled, done)

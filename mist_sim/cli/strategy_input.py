@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.cli.lists import option_of, whole_numbers
@@ -14,63 +14,54 @@ if TYPE_CHECKING:
 _REQUESTS = 10_000  # BestServe, Tables 4 and 5
 
 
-@dataclass(frozen=True)
-class Given:
-    """A scenario made from options, without a file. None: the option is not given."""
+def load_keys(given: Mapping[str, Any], *, is_alone: bool) -> dict[str, Any]:
+    """Return the keys of a scenario that options give.
 
-    model: str | None
-    gpu: str | None
-    input_len: int | None
-    output_len: int | None
-    requests: int | None
-    ttft_ms: float | None
-    tpot_ms: float | None
+    given: by the names of parameters, such as input_len; None: not given. is_alone: they are all of
+    it, without a file.
+    Raises ScenarioError where something is missing then.
+    """
+    for name in ("input_len", "output_len", "requests"):
+        if (value := given[name]) is not None and value < 1:
+            raise ScenarioError(f"{option_of(name)} must be >= 1, got {value}")
+    if given["output_len"] == 1:
+        raise ScenarioError(
+            "--output-len must be >= 2 tokens, got 1: the first token is the prefill's, and "
+            "nothing is left to decode"
+        )
+    lengths = "workload.lengths."
+    said = {
+        "model": given["model"],
+        "clients.0.gpu": given["gpu"],
+        f"{lengths}prompt": _fixed(given["input_len"]),
+        f"{lengths}output": _fixed(given["output_len"]),
+        f"{lengths}num_requests": given["requests"],
+        "slo.ttft": _limit(given["ttft_ms"]),
+        "slo.tpot": _limit(given["tpot_ms"]),
+    }
+    found = _base(given) if is_alone else {}
+    return found | {key: value for key, value in said.items() if value is not None}
 
-    def keys(self, *, is_alone: bool) -> dict[str, Any]:
-        """Return the keys of a scenario. is_alone: they are all of it, without a file.
 
-        Raises ScenarioError where something is missing then.
-        """
-        for name in ("input_len", "output_len", "requests"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ScenarioError(f"{option_of(name)} must be >= 1, got {value}")
-        if self.output_len == 1:
-            raise ScenarioError(
-                "--output-len must be >= 2 tokens, got 1: the first token is the prefill's, and "
-                "nothing is left to decode"
-            )
-        found = self._base() if is_alone else {}
-        lengths = "workload.lengths."
-        said = {
-            "model": self.model,
-            "clients.0.gpu": self.gpu,
-            f"{lengths}prompt": _fixed(self.input_len),
-            f"{lengths}output": _fixed(self.output_len),
-            f"{lengths}num_requests": self.requests,
-            "slo.ttft": _limit(self.ttft_ms),
-            "slo.tpot": _limit(self.tpot_ms),
-        }
-        return found | {key: value for key, value in said.items() if value is not None}
-
-    def _base(self) -> dict[str, Any]:
-        needed = ("model", "gpu", "input_len", "output_len")
-        missing = [option_of(name) for name in needed if getattr(self, name) is None]
-        if self.ttft_ms is None and self.tpot_ms is None:
-            missing.append("--ttft-ms or --tpot-ms")
-        if missing:
-            raise ScenarioError(
-                f"without a SCENARIO, {', '.join(missing)} must be given; such as mist bestserve "
-                "--model llama-3.1-8b --gpu h100-sxm --input-len 2048 --output-len 64 "
-                "--ttft-ms 500 --tpot-ms 25"
-            )
-        return {
-            "workload": {
-                "lengths": {"type": "synthetic", "num_requests": _REQUESTS},
-                "arrivals": {"type": "poisson", "rate": "1 /s"},
-            },
-            "clients": [{"name": "instance"}],
-            "slo": {},
-        }
+def _base(given: Mapping[str, Any]) -> dict[str, Any]:
+    needed = ("model", "gpu", "input_len", "output_len")
+    missing = [option_of(name) for name in needed if given[name] is None]
+    if given["ttft_ms"] is None and given["tpot_ms"] is None:
+        missing.append("--ttft-ms or --tpot-ms")
+    if missing:
+        raise ScenarioError(
+            f"without a SCENARIO, {', '.join(missing)} must be given; such as mist bestserve "
+            "--model llama-3.1-8b --gpu h100-sxm --input-len 2048 --output-len 64 "
+            "--ttft-ms 500 --tpot-ms 25"
+        )
+    return {
+        "workload": {
+            "lengths": {"type": "synthetic", "num_requests": _REQUESTS},
+            "arrivals": {"type": "poisson", "rate": "1 /s"},
+        },
+        "clients": [{"name": "instance"}],
+        "slo": {},
+    }
 
 
 def _limit(ms: float | None) -> str | None:

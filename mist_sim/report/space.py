@@ -122,7 +122,9 @@ def _rows(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Rend
     """Return a table of rows; of many rows equal in all objectives, the first one."""
     keys = list(summary["objectives"])
     own = ("num_gpus", "usd_per_hour", "goodput")
-    keys += [key for key in own if key not in keys and any(_has(row, key) for row in rows)]
+    keys += [
+        key for key in own if key not in keys and any(not isnan(_value(row, key)) for row in rows)
+    ]
     equal: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         values = tuple(_value(row, key) for key in summary["objectives"])
@@ -152,10 +154,6 @@ def _rows(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Rend
     note = f"{left_out} more, some of them equal to one of these; --out writes all"
     table = listed(titles, cells, right=right, below=below)
     return Group(table, *([Text(note, style="dim")] if left_out else ()))
-
-
-def _has(row: Mapping[str, Any], key: str) -> bool:
-    return not isnan(_value(row, key))
 
 
 def _value(row: Mapping[str, Any], key: str) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_data, of_points, over_runs
@@ -44,45 +44,22 @@ _WHO = "mist compare --goodput tells which serves most."
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run. seed: None where the point cannot be. summary: as of a `Result`, if it worked."""
-
-    seed: int | None
-    summary: Mapping[str, Any] | None
-    failure: Failure | None = None
-
-
-@dataclass(frozen=True)
 class PointRuns:
     """A point, and its runs in order of the seeds as they were asked for.
 
-    slo: of a scenario at this point; None: the subject is a function, whose limits are not known.
+    runs: each with the summary of its result; the last part of its key is the seed, unless the
+        point cannot be. slo: of a scenario at this point; None: the subject is a function, whose
+        limits are not known.
     """
 
     point: Point
-    runs: tuple[Run, ...]
+    runs: tuple[Row, ...]
     slo: Slo | None = None
-
-    @classmethod
-    def of(cls, point: Point, rows: Sequence[Row], slo: Slo | None = None) -> Self:
-        """Return a point with the rows of its runs; the last part of their keys is the seed."""
-        return cls(
-            point,
-            tuple(
-                Run(
-                    int(row.key[-1]) if len(row.key) > 1 else None,
-                    row.result,
-                    row.failure and row.failure.plain,
-                )
-                for row in rows
-            ),
-            slo,
-        )
 
     @property
     def summaries(self) -> list[Mapping[str, Any]]:
         """Summaries of the successful runs."""
-        return [run.summary for run in self.runs if run.summary is not None]
+        return [run.result for run in self.runs if run.result is not None]
 
     @property
     def failures(self) -> list[Failure]:
@@ -163,8 +140,8 @@ class Study(Findings):
 
         rows = [
             setting_cells(point.point.values)
-            | {"seed": run.seed, "error": str(run.failure or "")}
-            | dict(numbers_of(run.summary or {}))
+            | {"seed": _seed(run), "error": str(run.failure or "")}
+            | dict(numbers_of(run.result or {}))
             for point in self.points
             for run in point.runs
         ]
@@ -272,12 +249,16 @@ class Study(Findings):
             write_text(folder / "scenario.resolved.yaml", self.scenario)
 
 
+def _seed(run: Row) -> int | None:
+    return int(run.key[-1]) if len(run.key) > 1 else None
+
+
 def _point_data(each: PointRuns) -> dict[str, Any]:
     first = each.summaries[0] if each.summaries else {}
     return {
         "name": each.point.name,
         "values": dict(each.point.values),
-        "seeds": [run.seed for run in each.runs if run.seed is not None],
+        "seeds": [seed for run in each.runs if (seed := _seed(run)) is not None],
         "figures": {name: found.mean for name, found in each.estimates.items()},
         "confidence_intervals": {
             name: [found.low, found.high]

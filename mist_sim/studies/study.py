@@ -100,7 +100,7 @@ class Plan:
             runs[position].append(row)
         return Study(
             points=tuple(
-                PointRuns.of(point, rows, self.limits.get(k))
+                PointRuns(point, tuple(row.plain for row in rows), self.limits.get(k))
                 for k, (point, rows) in enumerate(zip(self.points, runs, strict=True))
                 if rows
             ),

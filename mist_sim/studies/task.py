@@ -77,6 +77,11 @@ class Row:
             return self.result
         raise self.failure.exception
 
+    @property
+    def plain(self) -> Self:
+        """It without the error, as `Failure.plain`."""
+        return replace(self, failure=self.failure and self.failure.plain)
+
 
 def answer(run: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
     """Return the result of a call as JSON; NaN and infinity in Python's notation.

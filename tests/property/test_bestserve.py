@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mist_sim.bestserve import Method, Requests, Strategy, simulate_strategy
 from mist_sim.bestserve.oracle import Batch
-from mist_sim.bestserve.orders import order_of
+from mist_sim.bestserve.orders import Order
 from mist_sim.rng import Streams
 from tests.effort import examples, features_seen, missing
 from tests.reference import bestserve as printed
@@ -69,10 +69,10 @@ def as_printed(requests, strategy, times, method, seed):
     given_ = requests.arrival.tolist(), requests.prompt.tolist(), requests.output.tolist()
     rng = Streams(seed).generator("bestserve routing")
     if strategy.is_apart:
-        any_order = order_of(method.routing, strategy.prefill, Streams(99).generator("any"))
-        orders = any_order, order_of(method.routing, strategy.decode, rng)
+        any_order = Order(method.routing, strategy.prefill, Streams(99).generator("any"))
+        orders = any_order, Order(method.routing, strategy.decode, rng)
         return printed.simulate_apart(*given_, strategy, times, method.tau, orders)
-    order = order_of(method.routing, strategy.together, rng)
+    order = Order(method.routing, strategy.together, rng)
     return printed.Collocation(*given_, strategy, times, method.tau, order).run()
 
 

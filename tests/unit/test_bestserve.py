@@ -25,7 +25,7 @@ from mist_sim.bestserve import (
 )
 from mist_sim.bestserve.engines import Engines, Template
 from mist_sim.bestserve.largest_rate import most_a_second, served_alone
-from mist_sim.bestserve.orders import order_of
+from mist_sim.bestserve.orders import Order
 from mist_sim.bestserve.simulators import pseudo_batches
 from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.output import json_text
@@ -122,11 +122,11 @@ def test_pseudo_batches_are_those_of_equation_9():
 
 def test_orders():
     rng = Streams(0).generator("a test")
-    turns = order_of("round_robin", 3, rng)
+    turns = Order("round_robin", 3, rng)
     assert turns.next() == [0, 1, 2]
     turns.took(1)
     assert turns.next() == [2, 0, 1]
-    shuffled = order_of("shuffle", 3, rng)
+    shuffled = Order("shuffle", 3, rng)
     seen = {tuple(shuffled.next()) for _ in range(100)}
     assert len(seen) == 6
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -85,30 +84,22 @@ def _seconds_of(cycle: str) -> float:
     return seconds
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits of a bundle. max_tpot: in the unit of the coefficients."""
-
-    max_tpot: float | None
-    max_kv_tokens: int | None
-
-    @classmethod
-    def read(cls, max_tpot: str | None, max_kv_tokens: int | None, unit: Unit) -> Limits:
-        """Return limits from their text. Raises ScenarioError for text that is not a time."""
-        if max_tpot is None:
-            return cls(None, max_kv_tokens)
-        if unit == "s":
-            return cls(quantity(max_tpot, DURATION, "--max-tpot"), max_kv_tokens)
-        try:
-            cycles = float(max_tpot)
-        except ValueError:
-            cycles = math.nan
-        if not 0 < cycles <= NUMBER[1]:
-            raise ScenarioError(
-                f"--max-tpot must be a number of cycles above 0, got {brief(max_tpot)}; for a "
-                "time, say with --cycle how long one is"
-            )
-        return cls(cycles, max_kv_tokens)
+def longest_tpot(text: str | None, unit: Unit) -> float | None:
+    """Return a limit on TPOT in the unit of the coefficients. Raises ScenarioError for others."""
+    if text is None:
+        return None
+    if unit == "s":
+        return quantity(text, DURATION, "--max-tpot")
+    try:
+        cycles = float(text)
+    except ValueError:
+        cycles = math.nan
+    if not 0 < cycles <= NUMBER[1]:
+        raise ScenarioError(
+            f"--max-tpot must be a number of cycles above 0, got {brief(text)}; for a time, say "
+            "with --cycle how long one is"
+        )
+    return cycles
 
 
 def chosen(
@@ -116,25 +107,25 @@ def chosen(
     load: SlotLoad,
     slots: list[int],
     batches: list[int],
-    limits: Limits,
     ffn_weight: float,
+    **limits: float | None,
 ) -> tuple[BundleSpec, list[BundleChoice]]:
     """Return the input of provisioning, and the best bundles if there is a choice.
 
-    ffn_weight: number of attention workers that an FFN worker counts as.
-
+    ffn_weight: number of attention workers that an FFN worker counts as. limits: those of
+    `best_bundles`.
     Raises ScenarioError if no bundle keeps the limits.
     """
-    if limits == Limits(None, None) and len(slots) == len(batches) == 1:
+    has_limits = any(limit is not None for limit in limits.values())
+    if not has_limits and len(slots) == len(batches) == 1:
         return BundleSpec(coefficients, load, slots[0], batches[0], ffn_weight), []
     choices = best_bundles(
         coefficients,
         load,
         slots=slots,
         batches=batches,
-        max_tpot=limits.max_tpot,
-        max_kv_tokens=limits.max_kv_tokens,
         ffn_weight=ffn_weight,
+        **limits,
     )
     best = choices[0]
     spec = BundleSpec(coefficients, load, best.prediction.slots, best.batches, ffn_weight)

@@ -51,7 +51,7 @@ def afd(
     """
     from mist_sim.cli.bundles.bundle_tables import as_data, show
     from mist_sim.cli.bundles.hardware import HardwareOptions
-    from mist_sim.cli.bundles.input import Limits, chosen, read_coefficients, read_lengths
+    from mist_sim.cli.bundles.input import chosen, longest_tpot, read_coefficients, read_lengths
     from mist_sim.cli.lists import whole_numbers
     from mist_sim.core.result_warnings import LEFT_OUT, ResultWarning
     from mist_sim.search import check_tail, estimate_slot_load, provision, tail_of
@@ -81,7 +81,7 @@ def afd(
     times, unit = read_coefficients(coefficients, hardware, given, cycle)
     if kv_memory is not None:
         max_kv_tokens = hardware.kv_tokens(kv_memory)
-    limits = Limits.read(max_tpot, max_kv_tokens, unit)
+    limits = {"max_tpot": longest_tpot(max_tpot, unit), "max_kv_tokens": max_kv_tokens}
     sizes = list(whole_numbers(slots, "--slots", 1, BUNDLE["slots"]))
     flights = list(whole_numbers(batches, "--batches", 2, BUNDLE["batches"]))
     TRACE_READERS.find_entry_points()
@@ -91,7 +91,7 @@ def afd(
     estimate, tail = estimate_slot_load(prefill, decode), tail_of(decode[decode > 0])
     check_tail(tail)
     weight = float(ffn_cards or 1)  # an attention worker is one GPU
-    spec, choices = chosen(times, estimate.load, sizes, flights, limits, weight)
+    spec, choices = chosen(times, estimate.load, sizes, flights, weight, **limits)
     found = provision(spec)
     told = list(hardware.warnings([name for name in given if given[name] is not None]))
     if isinstance(source, LeavesOut) and (text := source.left_out.sentence(source.path)):

@@ -83,13 +83,19 @@ def bestserve(
     from mist_sim.bestserve.simulation import Method
     from mist_sim.cli.search_input import goodput_options, interval_of
     from mist_sim.cli.settings import overrides_of
-    from mist_sim.cli.strategy_input import Given, names_in, space_of
+    from mist_sim.cli.strategy_input import load_keys, names_in, space_of
 
     gpus = names_in("--gpu", gpu)
-    given = Given(
-        model, gpus[0] if gpus else None, input_len, output_len, requests, ttft_ms, tpot_ms
-    )
-    overrides = given.keys(is_alone=scenario is None) | overrides_of(settings)
+    given = {
+        "model": model,
+        "gpu": gpus[0] if gpus else None,
+        "input_len": input_len,
+        "output_len": output_len,
+        "requests": requests,
+        "ttft_ms": ttft_ms,
+        "tpot_ms": tpot_ms,
+    }
+    overrides = load_keys(given, is_alone=scenario is None) | overrides_of(settings)
     if replications is not None:
         overrides["replications"] = replications
     options = goodput_options(

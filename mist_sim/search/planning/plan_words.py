@@ -53,7 +53,8 @@ def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[
         lines.append(Line("router", router if candidate.router else "the scenario's own"))
     lines.append(Line("limits", _limits(at_rate), sure))
     lines.append(_headroom(found["goodput"], question, sure))
-    lines += _one_less(found["one_less"])
+    for name, each in found["one_less"].items():
+        lines.append(Line(name, _left(name, each), _one_less_confidence({name: each})))
     return [*lines, *_spending(at_rate, found["at_goodput"], sure)]
 
 
@@ -210,13 +211,6 @@ def _headroom(goodput: Goodput, question: Question, sure: Confidence) -> Line:
     between = f" ({low:.4g} to {high:.4g})" if high < float("inf") else ""
     text = f"{100 * more:.0f} %: goodput {goodput.rate:.4g} /s{between}{first}"
     return Line("headroom", text, "sure" if sure == "sure" and low > question.rate else sure)
-
-
-def _one_less(found: Mapping[str, Mapping[str, Any]]) -> list[Line]:
-    return [
-        Line(name, _left(name, each), _one_less_confidence({name: each}))
-        for name, each in found.items()
-    ]
 
 
 def _left(name: str, found: Mapping[str, Any]) -> str:

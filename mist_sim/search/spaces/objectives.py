@@ -50,14 +50,6 @@ class Objective:
         return known[self.per] / (_SECONDS_AN_HOUR if self.per == "usd_per_hour" else 1.0)
 
 
-def _latencies() -> list[Objective]:
-    return [
-        Objective(f"p{p}_{metric}", "less", "at rate", f"p{p} {title}", "ms", f"p{p}_{metric}_ms")
-        for metric, title in METRICS.items()
-        for p in PERCENTILES
-    ]
-
-
 _GOOD_PER_USD = "good_tokens_per_usd"
 _COST, _ENERGY = "cost_per_million_output_tokens_usd", "energy_per_output_token_j"
 
@@ -105,7 +97,11 @@ OBJECTIVES: Mapping[str, Objective] = {
         Objective("num_gpus", "less", "known", "GPUs"),
         Objective("usd_per_hour", "less", "known", "$", "an hour"),
         Objective("watts", "less", "known", "power", "W"),
-        *_latencies(),
+        *(
+            Objective(f"p{p}_{key}", "less", "at rate", f"p{p} {title}", "ms", f"p{p}_{key}_ms")
+            for key, title in METRICS.items()
+            for p in PERCENTILES
+        ),
         Objective("good_request_fraction", "more", "at rate", "good", "requests"),
         Objective(
             "output_throughput",

@@ -108,7 +108,8 @@ class Space:
                 "a space must have vary, cases or designs: it has nothing to try; such as "
                 "vary: {clients.0.count: 1:8}"
             )
-        for name, settings in {"vary": self.vary, **self._settings}.items():
+        cases = {f"cases.{name}": settings for name, settings in self.cases.items()}
+        for name, settings in {"vary": self.vary, **cases}.items():
             for key in settings:
                 if key.partition(".")[0] in QUESTION:
                     raise ScenarioError(
@@ -132,10 +133,6 @@ class Space:
                 )
         if len(set(self.designs)) < len(self.designs):
             raise ScenarioError(f"designs must differ, got {brief(list(self.designs))}")
-
-    @property
-    def _settings(self) -> dict[str, Mapping[str, Any]]:
-        return {f"cases.{name}": settings for name, settings in self.cases.items()}
 
     @cached_property
     def _priced(self) -> Scenario:
