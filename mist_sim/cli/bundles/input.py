@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,7 +108,7 @@ def chosen(
     slots: list[int],
     batches: list[int],
     ffn_weight: float,
-    **limits: float | None,
+    **limits: Any,
 ) -> tuple[BundleSpec, list[BundleChoice]]:
     """Return the input of provisioning, and the best bundles if there is a choice.
 
