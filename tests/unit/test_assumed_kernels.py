@@ -52,7 +52,7 @@ def test_the_difference_is_that_of_the_steps():
         times[name] = RooflinePredictor(model, Cluster(gpu)).step_time(step)
     bare = times.pop("")
     low, high = (min(times.values()) / bare, max(times.values()) / bare)
-    assert 1.2 < low < high < 2
+    assert 1.2 < low < high < 2.5
     (text,) = assumed(BARE)
     assert text.startswith(f"architecture: {low:.2f} to {high:.2f} with 1 decode and ")
 
