@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.core.result_warnings import (
+    DISTANCE,
     EXTRAPOLATED,
     FRONT_END,
     LEFT_OUT,
@@ -26,6 +27,7 @@ from mist_sim.hardware.predictors.explained import OperatorTime, explained, merg
 from mist_sim.hardware.work import peak
 from mist_sim.metrics import ColumnRecorder
 from mist_sim.metrics.expected_errors import expected_errors
+from mist_sim.metrics.run_warnings import distance_warnings
 from mist_sim.metrics.tables import Findings
 from mist_sim.output import json_text, write_text
 from mist_sim.report.presenters import STEP
@@ -409,8 +411,8 @@ _ON_THE_SPOT = (
 )
 
 
-_OF_RUNS = (FRONT_END, NO_PREFIXES, START_UP, LEFT_OUT)
-"""Warnings about what is outside a step."""
+_OF_RUNS = (DISTANCE, FRONT_END, NO_PREFIXES, START_UP, LEFT_OUT)
+"""Warnings about what is outside a step, and how far runs are from measured ones."""
 
 
 def _expected(client: Any, batch: StepBatch) -> dict[str, Any] | None:
@@ -452,7 +454,9 @@ def _explained(
 ) -> StepExplained:
     machine, traits = client.traits.machine, traits_of(client.predictor)
     gpu = machine.groups[0].gpu if machine is not None else None
-    warnings = [each for each in built.warnings if each.kind not in _OF_RUNS]
+    bar = _expected(client, batch)
+    far = distance_warnings({client.name: {"": bar}}) if client.traits.times else ()
+    warnings = [*far, *(each for each in built.warnings if each.kind not in _OF_RUNS)]
     if traits.steps_inside and not traits.steps_inside(batch, StepGrowth(batch.num_decodes)):
         warnings.append(ResultWarning(EXTRAPOLATED, _OUTSIDE))
     return StepExplained(
@@ -464,7 +468,7 @@ def _explained(
         gpu=gpu,
         num_engines=getattr(client, "data_parallel_size", 1),
         kv_entries=client.kv_entries,
-        expected_error=_expected(client, batch),
+        expected_error=bar,
         moment=moment,
         notes=notes,
         warnings=tuple(warnings),

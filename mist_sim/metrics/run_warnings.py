@@ -64,20 +64,23 @@ def distance_warnings(expected: Mapping[str, Any]) -> Iterator[ResultWarning]:
     found: dict[tuple[str, str, str], list[str]] = {}
     for client, bars in expected.items():
         # the metric that is farther speaks for both
-        far: Mapping[str, Any] = max(
-            bars.values(), key=lambda bar: len(bar.get("other", ())) if bar else 9, default={}
+        metric, far = max(
+            bars.items(),
+            key=lambda of: len(of[1].get("other", ())) if of[1] else 9,
+            default=("", {}),
         )
-        if line := distance_line(far):
+        differ = len({bar["like"] for bar in bars.values() if bar}) > 1
+        if line := distance_line(far, metric if differ else ""):
             found.setdefault(line, []).append(client)
     for (text, detail, brief), clients in found.items():
         names = tuple(clients) if len(clients) < len(expected) else ()
         yield ResultWarning(kinds.DISTANCE, text, detail, names, brief)
 
 
-def distance_line(bar: Mapping[str, Any] | None) -> tuple[str, str, str] | None:
+def distance_line(bar: Mapping[str, Any] | None, metric: str = "") -> tuple[str, str, str] | None:
     """Return how far a client is from all measured runs, from which, and both in brief.
 
-    None if it is near.
+    metric: whose bar it is, where another metric has another. None if it is near.
     """
     if bar is None or (bar and bar["low"] is None):
         why = str(bar["like"]).removeprefix("not known: ") if bar else NOTHING_LIKE_IT
@@ -86,10 +89,11 @@ def distance_line(bar: Mapping[str, Any] | None) -> tuple[str, str, str] | None:
     if len(bar.get("other", ())) < FAR:
         return None
     missing = "like this" if bar.get("knows_kernel", True) else "of this kernel on this GPU"
+    whose = f", for {metric.upper()}," if metric else ""
     other = f"{len(bar['other'])} of {len(RESPECTS)} are other: {', '.join(bar['other'])}"
     return (
         f"No measurement {missing}: error bars are as wide as errors of runs as far away.",
-        f"Here {bar['here']}; the nearest is {bar['like']} ({other}).",
+        f"Here {bar['here']}; the nearest{whose} is {bar['like']} ({other}).",
         f"No measurement {missing}; other: {', '.join(bar['other'])}.",
     )
 
