@@ -31,8 +31,8 @@ from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import Predictor, RooflinePredictor
 from mist_sim.hardware.setting import Setting, setting_of
 from mist_sim.metrics import evidence
-from mist_sim.metrics.evidence import Evidence, MeasuredRow
-from mist_sim.metrics.expected_errors import at_load
+from mist_sim.metrics.evidence import ErrorBar, Evidence, MeasuredRow
+from mist_sim.metrics.expected_errors import at_load, end_to_end, slower
 from mist_sim.metrics.load import CLOSED, OPEN, Load, load_of
 from mist_sim.metrics.sensitivity import Sensitivity
 from mist_sim.models import load_model
@@ -221,7 +221,10 @@ def whole_runs(part: str = "", processes: int = 2) -> Iterator[Scored]:
         errors = {name: log(value / ours[name]) for name, value in run.figures.items()}
         setting = Setting(**ours["setting"] | {"release": run.release})
         at = Sensitivity(**ours["sensitivity"]) if ours.get("sensitivity") else None
-        yield _scored(run.source, run.label, setting, Load(*ours["load"]), errors, at)
+        rest = ours["tpot"] * (np.mean([answer for _, answer in run.lengths]) - 1)
+        share = float(ours["ttft"] / (ours["ttft"] + rest))
+        found_one = _scored(run.source, run.label, setting, Load(*ours["load"]), errors, at)
+        yield replace(found_one, ttft_share=share)
 
 
 def _scored(
@@ -325,6 +328,7 @@ class Scored:
     """A measured run beside its simulation; `row` is None where that failed, and `fault` says why.
 
     errors: ln(measured / simulated) by metric, throughput among them. sensitivity: of an open loop.
+    ttft_share: of mean E2E; None: not known.
     """
 
     label: str
@@ -332,6 +336,7 @@ class Scored:
     fault: str
     errors: Mapping[str, float]
     sensitivity: Sensitivity | None = None
+    ttft_share: float | None = None
 
 
 def scored() -> list[Scored]:
@@ -389,13 +394,17 @@ def _compared(
     metric: str,
     error: float,
 ) -> dict[str, Any]:
-    bar = None
+    found = {
+        name: others.bar(row.setting, row.load, everyone.margin(row.setting, row.load))
+        for name, (others, everyone) in bars.items()
+    }
+    ttft, tpot = found["ttft"], found["tpot"]
+    bar: ErrorBar | None = None
     if metric in bars:
-        own, steps = (
-            others.bar(row.setting, row.load, everyone.margin(row.setting, row.load))
-            for others, everyone in (bars[metric], bars["tpot"])
-        )
-        bar = at_load(own, metric, steps, run.sensitivity)
+        bar = at_load(found[metric], metric, tpot, run.sensitivity)
+    elif ttft and tpot and run.ttft_share is not None:  # none of these loads is open
+        low, high = slower(end_to_end(ttft, tpot, run.ttft_share))
+        bar = replace(tpot, low=low, high=high)
     setting, measured = row.setting, exp(error) - 1
     return {
         "source": row.origin,

@@ -72,27 +72,32 @@ def expected_errors(
     settings: Mapping[str, Mapping[str, Setting | Borrowed | None]],
     load: Load | None = None,
     sensitivities: Mapping[str, Sensitivity] | None = None,
+    without_origin: str = "",
 ) -> dict[str, dict[str, dict[str, Any] | None]]:
     """Return the expected errors of clients by metric, in the form of the summary.
 
     settings: as in `Result`. load: of the run; None: unknown, before a run or if no request
-        finishes. sensitivities: of clients in an open loop.
+        finishes. sensitivities: of clients in an open loop. without_origin: as in `error_bar`.
     """
     found = {}
     for name, of_client in settings.items():
         here = sensitivities.get(name) if sensitivities and load and load.arrivals == OPEN else None
-        found[name] = {m: _shown(setting, m, load, here) for m, setting in of_client.items()}
+        found[name] = {
+            metric: _shown(setting, metric, load, here, without_origin)
+            for metric, setting in of_client.items()
+        }
     return found
 
 
 def expected_ranges(summary: Mapping[str, Any]) -> dict[str, Range | None]:
-    """Return the expected error ranges of a run's mean "ttft", "tpot", "itl" and "e2el".
+    """Return the expected error ranges of a run's "ttft", "tpot", "itl", "e2el" and "throughput".
 
     Each is the widest range of the clients; None if nothing comparable to one of them was measured,
     or if no client times steps. A gap between two tokens (ITL) is one step, of decodes alone or
     with pieces of prompts, so its range spans those of TPOT and TTFT of a client that does both.
     The range of E2E combines those of its parts, each weighted by its share of the simulated mean
-    (`end_to_end`).
+    (`end_to_end`). As many requests as before that take longer make a closed loop or a burst as
+    much slower (Little); in an open loop arrivals bound the throughput until they are too many.
 
     summary: of a run or of replications, with `expected_errors` and the means of TTFT and E2E.
     """
@@ -100,7 +105,31 @@ def expected_ranges(summary: Mapping[str, Any]) -> dict[str, Range | None]:
     ttft, tpot = (_widest(expected, metric) for metric in ("ttft", "tpot"))
     share = float(summary.get("mean_ttft_ms", 0.0)) / (summary.get("mean_e2el_ms") or float("nan"))
     e2el = end_to_end(ttft, tpot, share) if ttft and tpot and isfinite(share) else None
-    return {"ttft": ttft, "tpot": tpot, "itl": _of_gaps(expected), "e2el": e2el}
+    throughput = _throughput(summary, e2el)
+    itl = _of_gaps(expected)
+    return {"ttft": ttft, "tpot": tpot, "itl": itl, "e2el": e2el, "throughput": throughput}
+
+
+def slower(e2el: Range) -> Range:
+    """Return the range of the throughput of a closed loop or a burst, from that of E2E."""
+    return Range(1 / (1 + e2el.high) - 1, 1 / (1 + e2el.low) - 1)
+
+
+def _throughput(summary: Mapping[str, Any], e2el: Range | None) -> Range | None:
+    """Return the range of the requests, and of the tokens, that end in a second."""
+    if e2el is None:
+        return None
+    bars = [bar for of in summary["expected_errors"].values() for bar in of.values() if bar]
+    if bars[0].get("arrivals") != OPEN:
+        return slower(e2el)
+    ttft, decode = summary["mean_ttft_ms"], summary["mean_e2el_ms"] - summary["mean_ttft_ms"]
+    ends = [
+        1 / (1 + Sensitivity(**bar["sensitivity"]).longer(1 + step, ttft, decode) / duration) - 1
+        for bar in bars
+        if (duration := summary.get("duration", 0.0) * 1e3) > 0 and "step_times" in bar
+        for step in bar["step_times"]
+    ]
+    return Range(min(ends), max(ends)) if ends else None
 
 
 def is_far(summary: Mapping[str, Any]) -> bool:
@@ -112,9 +141,10 @@ def is_far(summary: Mapping[str, Any]) -> bool:
 def biases_of(summary: Mapping[str, Any]) -> dict[str, Range]:
     """Return the ranges of `expected_ranges` that lie on one side of 0: biases, by metric.
 
-    Without ITL, whose range is that of the others.
+    Without ITL and throughput, whose ranges are those of the others.
     """
-    found = [(name, each) for name, each in expected_ranges(summary).items() if name != "itl"]
+    ranges = expected_ranges(summary)
+    found = [(name, ranges[name]) for name in ("ttft", "tpot", "e2el")]
     return {name: each for name, each in found if each and (each.low > 0 or each.high < 0)}
 
 
@@ -189,20 +219,23 @@ def _shown(
     metric: str,
     load: Load | None,
     sensitivity: Sensitivity | None,
+    without_origin: str,
 ) -> dict[str, Any] | None:
     """Return an error bar as data; one that is not known has no ends, and gives the reason."""
     if setting is None:
         return None
     kind, arrivals = load or ("", "")
     of_load: dict[str, Any] = {"load": kind or None, "arrivals": arrivals or None}
-    bar = error_bar(setting, metric, load, sensitivity)
+    bar = error_bar(setting, metric, load, sensitivity, without_origin)
     if sensitivity is not None:
         of_load["sensitivity"] = {n: round(v, 4) for n, v in sensitivity._asdict().items()}
     if bar is not None:
         found = {"low": bar.low, "high": bar.high, "num_points": bar.num_points}
         here = words(setting) if isinstance(setting, Setting) else ""
         like = {"like": bar.like, "other": list(bar.other), "knows_kernel": bar.knows_kernel}
-        if sensitivity is not None and (steps := error_bar(setting, "tpot", load)):
+        if sensitivity is not None and (
+            steps := error_bar(setting, "tpot", load, None, without_origin)
+        ):
             of_load["step_times"] = [steps.low, steps.high]
         return {**found, **like, "here": here, **of_load}
     if isinstance(setting, Borrowed):

@@ -56,6 +56,14 @@ class Sensitivity(NamedTuple):
         """Return s from the factor of TPOT, where no batch is full."""
         return factor / (1 - self.growing + factor * self.growing)
 
+    def longer(self, s: float, ttft: float, decode: float) -> float:
+        """Return how much longer a run takes, in the unit of the means of TTFT and decoding.
+
+        By what falls behind while requests arrive, and by the last request.
+        """
+        before, after = (max(0.0, each * self.used - 1) for each in (1.0, s))
+        return 2 * self.behind * ttft * (after - before) + decode * (self.factor("tpot", s) - 1)
+
     def _queue(self, s: float) -> float:
         """Return the time in the queue, over mean TTFT: M/G/1's, or what falls behind."""
         late = max(0.0, s * self.used - 1) * self.behind

@@ -21,8 +21,7 @@ from mist_sim.errors import MistError, ScenarioError, brief, did_you_mean
 from mist_sim.hardware.setting import Setting
 from mist_sim.inputs import object_in, read_csv
 from mist_sim.metrics import evidence
-from mist_sim.metrics.evidence import ErrorBar
-from mist_sim.metrics.expected_errors import error_bar
+from mist_sim.metrics.expected_errors import Range, expected_errors, expected_ranges
 from mist_sim.metrics.load import Load
 from mist_sim.metrics.other_names import as_ours
 from mist_sim.metrics.sensitivity import Sensitivity
@@ -36,9 +35,9 @@ FIGURES: Mapping[str, str] = {  # as `vllm bench serve` and summaries call them,
     "mean_ttft_ms": "ttft",
     "mean_tpot_ms": "tpot",
     "mean_itl_ms": "tpot",
-    "mean_e2el_ms": "",
-    "request_throughput": "",
-    "output_throughput": "",
+    "mean_e2el_ms": "e2el",
+    "request_throughput": "throughput",
+    "output_throughput": "throughput",
 }
 TEXTS = ("source", "serve", "bench", "gpu", "engine")
 
@@ -263,11 +262,14 @@ def scores(run: Benchmark) -> Iterator[dict[str, Any]]:
     known: Mapping[str, Any] = next((bar for bar in bars.values() if bar), {})
     load = Load(known.get("load") or "", known.get("arrivals") or "")
     at = Sensitivity(**known["sensitivity"]) if "sensitivity" in known else None
+    of_clients = dict.fromkeys(result.settings, at) if at else None
+    expected = expected_errors(result.settings, load, of_clients, run.source)
+    ranges = expected_ranges({**summary, "expected_errors": expected})
+    other = {m: bar["other"] for of in expected.values() for m, bar in of.items() if bar}
     settings = next(iter(result.settings.values()), {})
     told = [*result.warnings, *_several(scenario)]
     for name, value in run.figures.items():
-        ours = float(summary[name])
-        setting = settings.get(FIGURES[name])
+        ours, kind = float(summary[name]), FIGURES[name]
         yield {
             "source": run.source,
             "gpu": run.gpu,
@@ -278,7 +280,7 @@ def scores(run: Benchmark) -> Iterator[dict[str, Any]]:
             "measured": value,
             "simulated": ours,
             "error": ours / value - 1,
-            **_bar(error_bar(setting, FIGURES[name], load, at, run.source), value / ours - 1),
+            **_bar(ranges[kind], value / ours - 1, len(other.get(kind, other.get("tpot", ())))),
             "warnings": [each.about(run.label).data for each in told],
         }
 
@@ -302,12 +304,12 @@ def _described(setting: object) -> dict[str, str]:
     return {"release": setting.release, "model": setting.model, "kernel": kernel}
 
 
-def _bar(bar: ErrorBar | None, error: float) -> dict[str, float | bool | None]:
+def _bar(bar: Range | None, error: float, distance: int) -> dict[str, float | bool | None]:
     """Return the ends of a figure's bar, and whether it holds it."""
     if bar is None:
         return dict.fromkeys(("low", "high", "inside", "distance"))
     inside = bar.low <= round(error, 3) <= bar.high
-    return {"low": bar.low, "high": bar.high, "inside": inside, "distance": len(bar.other)}
+    return {"low": bar.low, "high": bar.high, "inside": inside, "distance": distance}
 
 
 def table(figures: pd.DataFrame, *by: str) -> pd.DataFrame:

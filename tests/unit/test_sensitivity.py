@@ -67,3 +67,20 @@ def test_bars_widen_with_load():
         assert all(isinstance(ranges[name], Range) for name in ("ttft", "tpot", "e2el"))
         widths.append([ranges[name].high - ranges[name].low for name in ("ttft", "tpot", "e2el")])
     assert all(a < b < c for a, b, c in zip(*widths, strict=True))
+
+
+def test_arrivals_bound_the_throughput_until_too_many():
+    ranges = {rate: expected_ranges(summary_at(rate))["throughput"] for rate in (5, 30, 90)}
+    assert -0.03 < ranges[5].low < 0 < ranges[5].high < 0.03
+    assert ranges[30].low < ranges[5].low
+    steps = summary_at(90)["expected_errors"]["llm"]["tpot"]["step_times"]
+    assert ranges[90].low == pytest.approx(1 / (1 + steps[1]) - 1, abs=0.1)
+
+
+@pytest.mark.parametrize(("rate", "scale"), [(30, 1.2), (90, 1.2), (90, 0.9)])
+def test_throughput_follows_the_law(rate, scale):
+    summary = summary_at(rate)
+    ttft, decode = summary["mean_ttft_ms"], summary["mean_e2el_ms"] - summary["mean_ttft_ms"]
+    longer = sensitivity_at(rate).longer(scale, ttft, decode) / summary["duration"] / 1e3
+    simulated = summary_at(rate, scale)["output_throughput"] / summary["output_throughput"]
+    assert 1 / (1 + longer) == pytest.approx(simulated, abs=0.06)
