@@ -125,14 +125,15 @@ def test_a_workload_long_enough_to_tell_may_be_sure():
 
 
 @pytest.mark.parametrize(
-    ("value", "verb"),
+    ("value", "other", "verb"),
     [
-        (30.0, "4 x h200, 13.78 $/h, makes it sure"),
-        (39.0, "4 x h200, 13.78 $/h, does not make it sure"),
+        (30.0, [], "4 x h200, 13.78 $/h, makes it sure"),
+        (30.0, ["kernel", "release"], "keeps all limits through its error, though too little"),
+        (39.0, [], "4 x h200, 13.78 $/h, may miss within its error, too"),
     ],
 )
-def test_a_margin_within_the_error_is_told_first(value, verb):
-    bar = {"low": -0.2, "high": 0.2}
+def test_a_margin_within_the_error_is_told_first(value, other, verb):
+    bar = {"low": -0.2, "high": 0.2, "other": other}
 
     def summary(tpot):
         verdict = verdict_of(True, tpot, 40.0, Range(-0.2, 0.2))

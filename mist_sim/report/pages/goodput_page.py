@@ -50,7 +50,7 @@ def _brief(summary: Mapping[str, Any], title: str) -> Brief:
         Card(
             "room",
             "-" if isinf(high) or not is_known else f"{high:.4g}",
-            "" if isinf(high) or not is_known else "requests a second are too many",
+            "" if isinf(high) or not is_known else "requests a second miss a limit",
             note=f"{limit_title(first)} misses first" if first else "no limit was missed",
         ),
     ]

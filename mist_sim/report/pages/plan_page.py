@@ -56,7 +56,7 @@ def _brief(summary: Mapping[str, Any], title: str) -> Brief:
         question,
         how_sure(told, summary),
         tiles,
-        answer=summary["name"],
+        answer=_answer(summary),
         figure=next(_drawings(summary, _ON_A_SHEET), None),
     )
 
@@ -73,6 +73,12 @@ def _margin(summary: Mapping[str, Any]) -> str:
     return str(texts.get("buy", "").partition("; ")[2])
 
 
+def _answer(summary: Mapping[str, Any]) -> str:
+    """Return the engines to buy, and their GPUs where an engine has several."""
+    name, number = str(summary["name"]), summary["num_gpus"]
+    return name if name.startswith(f"{number} x ") else f"{name} ({number} GPUs)"
+
+
 def _verdict(summary: Mapping[str, Any]) -> Verdict:
     """Return the answer, with the confidence of the line that says what to buy."""
     level = _level(summary)
@@ -82,7 +88,7 @@ def _verdict(summary: Mapping[str, Any]) -> Verdict:
     sentence = f"{summary['usd_per_hour']:.2f} $/h, {month}, serve {summary['rate']:.4g} /s{room}"
     margin = "".join(f"; {each}" for each in [_margin(summary)] if each)
     told = f"; {level} that the limits are kept{margin}." if level else "."
-    return Verdict(_LEVELS.get(level, "plain"), f"Buy {summary['name']}.", sentence + told)
+    return Verdict(_LEVELS.get(level, "plain"), f"Buy {_answer(summary)}.", sentence + told)
 
 
 def _drawings(summary: Mapping[str, Any], most: int | None = None) -> Iterator[Drawing]:
