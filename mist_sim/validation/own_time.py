@@ -294,7 +294,10 @@ class Fit:
                 )
 
     def _notes(self, seconds: Mapping[str, float], result: pd.DataFrame) -> Iterator[str]:
-        for metric, name in (("tpot", self._step), ("ttft", "request")):
+        for metric, name, kind in (
+            ("tpot", self._step, "decodes"),
+            ("ttft", "request", "prompts"),
+        ):
             ours, real = (
                 float(np.nanmedian(values))
                 for values in (self._of(result, metric), self._measured.seconds[metric])
@@ -303,7 +306,8 @@ class Fit:
                 yield (
                     f"{metric.upper()} is {ours * 1e3:.4g} ms in the simulation without own time, "
                     f"and {real * 1e3:.4g} ms at the server: the scenario's steps are too slow; "
-                    "correct its gpu, model or predictor"
+                    "correct its gpu, model or predictor, or give the client "
+                    f"step_time_scale: {{{kind}: {real / ours:.3g}}}"
                 )
         untold = [name for name in (self._sequence, "prompt_token") if name not in seconds]
         if untold:
