@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec
-from mist_sim.hardware.devices import Kernel
+from mist_sim.hardware.devices import Kernel, kernel_of
 from mist_sim.hardware.predictors.analytic.compile import SERIAL_HEAD, phase_time
 from mist_sim.inputs import of_a_form
 from mist_sim.models import ModelSpec, load_model
@@ -157,6 +157,8 @@ def _decodes(table: pd.DataFrame, gpu: GpuSpec) -> Iterator[KernelRows]:
             part, "batch_size", "step", "num_heads", "num_key_value_heads", "head_dim", "latency"
         )
         keys = batch * (step + 1)
+        # FlashAttention 2 shares out contexts of grouped heads alone, in steps without prompts
+        splits = kernel_of(gpu.kernels, "decode_attention").beside_prompts == 1
         in_one_block = np.where(heads == kv, (step + 1) * dim / SERIAL_HEAD, 0.0)
         rows = kernel_rows(
             f"decode_attention{suffix}",
@@ -166,7 +168,7 @@ def _decodes(table: pd.DataFrame, gpu: GpuSpec) -> Iterator[KernelRows]:
             np.zeros(len(part)),
             2 * kv * dim * keys * width + 4 * batch * heads * dim,
             shape=shapes_of(heads, kv, dim),
-            depth=0.0 if gpu.splits_every_context or suffix else in_one_block,
+            depth=0.0 if splits or suffix else in_one_block,
             combined="longer",
         )
         yield _out_of_cache(rows)
