@@ -27,7 +27,7 @@ from mist_sim.scenario.schema import Splittable
 from mist_sim.scenario.startable import startable
 from mist_sim.search.afd import BundleChoice, SlotLoad, best_bundles
 from mist_sim.search.resharding import Lengths, PairOptions, PairTimes, rank_pairs
-from mist_sim.traces import TraceReader
+from mist_sim.traces import TraceReader, TraceRow
 
 __all__ = ["Designs", "Slidable", "designs_of"]
 
@@ -501,13 +501,15 @@ _ROWS = 10_000  # of a workload: the requests a worker of the AFD paper's runs
 
 def lengths_of(scenario: Scenario) -> NDArray[np.float64]:
     """Return tokens of prompts and of answers of the first requests, shape (n, 2)."""
-    source: Any = scenario.workload.source.make()
-    rows = (
-        source.rows()
-        if isinstance(source, TraceReader)
-        else source.sample_rows(Streams(scenario.seed).generator("lengths"))
-    )
-    return np.array([row[:2] for row in islice(rows, _ROWS)], dtype=float).reshape(-1, 2)
+    rows = rows_of(scenario.workload.source.make(), scenario.seed, _ROWS)
+    return np.array([row[:2] for row in rows], dtype=float).reshape(-1, 2)
+
+
+def rows_of(source: Any, seed: int, most: int | None = None) -> list[TraceRow]:
+    """Return the first rows of a trace, or those that a scenario's seed draws; None: all."""
+    if isinstance(source, TraceReader):
+        return list(islice(source.rows(), most))
+    return list(islice(source.sample_rows(Streams(seed).generator("lengths")), most))
 
 
 _NOTHING_HANDED_OVER = {

@@ -368,9 +368,9 @@ def found():
 
 
 def test_the_answer_is_the_cheapest_that_was_seen_to_attain(found):
-    attained = [row for row in found.tried if row.verdict == "attained"]
-    assert found.usd_per_hour == min(row.usd_per_hour for row in attained)
-    assert found.name in [row.name for row in attained]
+    attained = [row for row in found.tried if row["verdict"] == "attained"]
+    assert found.usd_per_hour == min(row["usd_per_hour"] for row in attained)
+    assert found.name in [row["name"] for row in attained]
     assert found.summary["vllm"]
     assert found.runner_up
     assert {line.confidence for line in found.lines} <= {"sure", "likely", "unsure", ""}
@@ -390,7 +390,7 @@ def test_a_report_names_the_answer_and_shows_each_candidate(found, tmp_path):
     (panel,) = found.plot("tried").panels
     marks = [len(mark.x) for mark in panel.marks]
     assert f"buy: {found.name}; {found.usd_per_hour:.2f} $/h" in panel.rows
-    assert sum(marks) == len([row for row in found.tried if row.attainment >= 0])
+    assert sum(marks) == len([row for row in found.tried if row["attainment"] >= 0])
     told = f"Buy {found.name}."
     assert told in found.report(tmp_path / "own.html").read_text(encoding="utf-8")
     found.save(tmp_path / "out")

@@ -61,7 +61,7 @@ def test_an_engine_is_named_with_all_that_splits_it(split, name, said):
     options = {"tensor_parallel_sizes": (1, 2), "max_gpus": 2}
     found = planned(changes, **options)
     assert found.name.startswith(f"1 x {name}, ")
-    assert {row.name.split(",")[0] for row in found.tried} == {f"1 x {name}"}
+    assert {row["name"].split(",")[0] for row in found.tried} == {f"1 x {name}"}
     lines = {line.name: line.text for line in found.lines}
     assert lines["buy"].startswith("2 x h100-sxm, 5.9 $/h")
     assert lines["each engine"] == f"llama-3.1-8b on 2 GPUs, {said}"

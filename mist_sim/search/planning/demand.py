@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from math import inf, sqrt
 from typing import Any
 
@@ -12,13 +11,13 @@ from numpy.typing import NDArray
 
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.goodput import Limits
-from mist_sim.rng import Streams
+from mist_sim.search.designs import rows_of
 from mist_sim.search.planning.engines import Engine
 from mist_sim.search.planning.question import Question
 from mist_sim.search.verdicts.request_times import Target
 from mist_sim.search.verdicts.steady_runs import lengthened
 from mist_sim.studies.built import Built
-from mist_sim.traces import TraceArrivals, TraceReader
+from mist_sim.traces import TraceArrivals
 
 Array = NDArray[np.float64]
 
@@ -152,11 +151,7 @@ def _rows(built: Built, source: Any, most: int | None) -> list[Any]:
 
     Raises ScenarioError where there are none.
     """
-    if isinstance(source, TraceReader):
-        rows = list(source.rows())
-    else:
-        generator = Streams(built.simulation.streams.seed).generator("lengths")
-        rows = list(islice(source.sample_rows(generator), most))
+    rows = rows_of(source, built.simulation.streams.seed, most)
     if not rows:
         raise ScenarioError("workload must have a request, got none")
     return rows

@@ -24,7 +24,7 @@ from mist_sim.search.planning.demand import demand_of
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.engines import Shop, engines_of
 from mist_sim.search.planning.hunt import Budget, Hunt, Refining, Tried, doubt_of
-from mist_sim.search.planning.plan_result import Plan, Row
+from mist_sim.search.planning.plan_result import Plan
 from mist_sim.search.planning.plan_words import kept_by, lines_of, runner_up
 from mist_sim.search.planning.question import PlanOptions, Question
 from mist_sim.search.planning.space import Candidate, candidates, scenario_of
@@ -249,23 +249,24 @@ def _runners_up(hunt: Hunt, best: Tried, tried: Sequence[Tried], shop: Shop) -> 
             yield f"{name}: {why if alone else 'too few engines for the work within the budget'}."
 
 
-def _row(each: Tried, hunt: Hunt) -> Row:
+def _row(each: Tried, hunt: Hunt) -> dict[str, Any]:
+    """Return a row of `Plan.table`."""
     candidate, trial = each.candidate, each.trial
-    return Row(
-        name=candidate.name,
-        gpu=candidate.engine.gpu,
-        tensor_parallel_size=candidate.engine.width,
-        design=candidate.setting,
-        num_gpus=candidate.num_gpus,
-        usd_per_hour=candidate.dollars,
-        verdict=trial.verdict if trial else "impossible",
-        attainment=trial.attainment if trial else nan,
-        limit=trial.worst_limit if trial else None,
-        num_requests=trial.num_requests if trial else 0,
-        estimate=hunt.estimate(candidate),
-        problem=each.problem,
-        is_whole=trial is None or trial.is_whole,
-    )
+    return {
+        "name": candidate.name,
+        "gpu": candidate.engine.gpu,
+        "tensor_parallel_size": candidate.engine.width,
+        "design": candidate.setting,
+        "num_gpus": candidate.num_gpus,
+        "usd_per_hour": candidate.dollars,
+        "verdict": trial.verdict if trial else "impossible",
+        "attainment": trial.attainment if trial else nan,
+        "limit": trial.worst_limit if trial else None,
+        "num_requests": trial.num_requests if trial else 0,
+        "estimate": hunt.estimate(candidate),
+        "problem": each.problem,
+        "is_whole": trial is None or trial.is_whole,
+    }
 
 
 def _title(question: Question, shop: Shop) -> str:

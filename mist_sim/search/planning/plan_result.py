@@ -36,31 +36,6 @@ class Line:
     confidence: Confidence | Literal[""] = ""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A candidate that was simulated.
-
-    design: its settings. verdict: "attained", "missed", "undecided", or "impossible". attainment:
-        share of good requests; NaN if impossible. is_whole: whether the run was complete; otherwise
-        attainment is an upper bound. limit: the worst limit. estimate: requests per second, by
-        which it was ordered. usd_per_hour: of all its GPUs.
-    """
-
-    name: str
-    gpu: str
-    tensor_parallel_size: int
-    design: str
-    num_gpus: int
-    usd_per_hour: float
-    verdict: str
-    attainment: float
-    limit: str | None
-    num_requests: int
-    estimate: float
-    problem: str = ""
-    is_whole: bool = True
-
-
 @dataclass(frozen=True, repr=False)
 class Plan(Findings):
     """A plan: GPUs to buy for a load, and their settings.
@@ -71,7 +46,7 @@ class Plan(Findings):
         left. at_rate: summary of a run; its dollars and joules a token
         leave out ramp and end. at_goodput: the spending of a run there (`spending_at`). one_less:
         by name, the figures with one engine failed. deployment: how to start it. tried: all
-        simulated candidates, the cheapest first.
+        simulated candidates, the cheapest first (`table`).
     of_engines: what runs with each engine that could be chosen warn of, by its name.
     excluded: number of candidates excluded by each bound. not_tried: cheaper candidates that are
         not known to miss, the most promising first. left_out: impossible engines, with the reason.
@@ -93,7 +68,7 @@ class Plan(Findings):
     at_goodput: Mapping[str, Any] | None
     one_less: Mapping[str, Mapping[str, Any]]
     deployment: Deployment
-    tried: Sequence[Row]
+    tried: Sequence[Mapping[str, Any]]
     excluded: Mapping[str, int] = field(default_factory=dict)
     not_tried: Sequence[str] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -107,10 +82,16 @@ class Plan(Findings):
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row a candidate that was simulated."""
+        """A row a candidate that was simulated.
+
+        design: its settings. verdict: "attained", "missed", "undecided", or "impossible".
+        attainment: share of good requests; NaN if impossible. is_whole: whether the run was
+        complete; otherwise attainment is an upper bound. limit: the worst limit. estimate: requests
+        per second, by which it was ordered. usd_per_hour: of all its GPUs.
+        """
         import pandas as pd
 
-        return pd.DataFrame([vars(row) for row in self.tried])
+        return pd.DataFrame(self.tried)
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:
@@ -152,7 +133,7 @@ class Plan(Findings):
             "deployment_notes": list(self.deployment.notes),
             "expected_errors": self.at_rate.get("expected_errors", {}),
             "assumed_host": dict(self.goodput.assumed_host),
-            "tried": [vars(row) for row in self.tried],
+            "tried": list(self.tried),
             "excluded": dict(self.excluded),
             "not_tried": list(self.not_tried),
             "left_out": dict(self.left_out),
