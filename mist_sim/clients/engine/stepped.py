@@ -837,9 +837,11 @@ class SteppedPrefills(PrefillEstimate):
 
     def num_tokens(self) -> int:
         """Tokens of all its prompts that are still to be computed."""
-        return sum([num_left for num_left, _ in self._look().prompts])
+        lane: Any = self._engines.next_lane()
+        return sum([num_left for num_left, _ in lane.core.prompts()])
 
     def _look(self) -> Prompts:
         lane: Any = self._engines.next_lane()
-        core, num_decodes = lane.core, lane.core.num_decodes
+        core = lane.core
+        num_decodes = core.num_decodes
         return Prompts(lane.scheduler, core.prompts(), num_decodes, num_decodes, core.context_sum)

@@ -142,7 +142,7 @@ cdef class Pipeline(Lane):
     cdef release(self, long long slot)
     @cython.locals(batch=Batch, group=Group, number=cython.longlong)
     cdef bint skip(self, double until) except -1
-    @cython.locals(slot=cython.longlong)
+    @cython.locals(slot=cython.longlong, need=cython.longlong)
     cdef bint may_admit(self) except -1
     @cython.locals(members=list, size=cython.longlong, number=cython.longlong,
                    slot=cython.longlong, left=cython.longlong, chain=Chain)

@@ -856,7 +856,13 @@ class Pipeline(Lane):
         slot = self.fresh()
         if slot < 0:
             return False
-        return self.chains[slot] is not None or self.blocks.count(1) <= self.room()
+        chain, blocks, found = self.chains[slot], self.blocks, None
+        if not self.whole_must_fit:
+            return chain is not None or blocks.count(1) <= self.room()
+        if chain is not None:
+            found = blocks.find(chain, self.num_tokens[slot])
+        need = blocks.need(found, self.num_tokens[slot], 0, True)
+        return need <= self.room() or (found is not None and blocks.may_gain(found, True))
 
     def make_ready(self, group: Group) -> bool:
         """Find out what quiet batches of a group have in common; return whether any may be."""
