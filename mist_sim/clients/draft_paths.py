@@ -87,6 +87,11 @@ class DraftPath:
         return self.stay.item(num_steps)
 
     @property
+    def accepted(self) -> NDArray[np.uint16]:
+        """Drafts that each of the steps to come accepts."""
+        return (np.diff(self._tokens[self._step :]) - 1).astype("<u2")
+
+    @property
     def num_steps(self) -> int:
         """Steps of stays that are over, and not recorded."""
         return self._step - self._recorded

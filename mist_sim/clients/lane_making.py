@@ -105,7 +105,7 @@ class LaneMaker:
                 memory.manager(self.shared.tiers if self.shared else None),
                 queue,
                 **options,
-                speculation=self._speculation(),
+                speculation=self.speculation(),
                 swap_space=memory.swap_space,
                 swaps_overlap=scheduler.swaps_overlap,
                 plans_ahead=self.async_scheduling,
@@ -139,7 +139,8 @@ class LaneMaker:
             return cadence_of(self.scheduler, self._step_count)
         return cadence_of(self.scheduler) if self.rules.local_cadence else None
 
-    def _speculation(self) -> Speculation | None:
+    def speculation(self) -> Speculation | None:
+        """Return how a new lane drafts; None: it does not."""
         drafting = self.config.speculative_config
         if drafting is None:
             return None

@@ -20,6 +20,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
+from operator import attrgetter
 from typing import ClassVar, NamedTuple, Self
 
 from simpy.events import Event
@@ -35,12 +36,6 @@ from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import LaneState, Scheduler
 from mist_sim.clients.scheduling.cadence import interval_of
-from mist_sim.clients.scheduling.carried import (
-    carry_brought,
-    carry_held,
-    carry_running,
-    carry_waiting,
-)
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.step_track import TokenCount
 from mist_sim.clients.traits import ClientTraits, EngineGroup, TimesOrigin
@@ -277,8 +272,7 @@ def carry_over(sequences: Iterable[SequenceState], before: Sequence[Lane], after
             sequence.visit.num_output_tokens = sequence.num_new_tokens
             lane.leave(sequence.visit, reason)
         else:
-            sequence.lane = lane
-            carry_waiting(lane.state, sequence)
+            lane.carry_waiting(sequence)
 
 
 def fits_held(before: Sequence[Lane], memory_blocks: int, num_lanes: int) -> bool:
@@ -319,9 +313,7 @@ def _carry_held(lane: Lane, lanes: Sequence[Lane]) -> None:
     """Let entries that are kept for another client go to the lane with the most free blocks."""
     for sequence, kv in lane.held.kept.items():
         _, num_tokens = lane.state.held[sequence]
-        place = max(lanes, key=lambda each: each.state.pool.num_free)
-        carry_held(place.state, sequence, num_tokens)
-        place.held.take_over(sequence, kv, place.state.held[sequence][0])
+        max(lanes, key=attrgetter("num_free")).carry_held(sequence, kv, num_tokens)
     lane.held.kept.clear()
 
 
@@ -340,34 +332,13 @@ def _carry_running(
 ) -> bool:
     if num_tokens is None:
         return False
-    place = _first_place(
-        lanes, lambda each: carry_running(each.state, sequence, num_tokens, decodes=decodes)
-    )
-    if place is None:
-        return False
-    sequence.lane = place
-    if decodes:
-        place.go_on(sequence)
-    return True
+    fewest_first = sorted(lanes, key=attrgetter("num_inside"))
+    return any(lane.carry_running(sequence, num_tokens, decodes=decodes) for lane in fewest_first)
 
 
 def _carry_brought(sequence: SequenceState, lanes: Sequence[Lane]) -> bool:
-    place = _first_place(lanes, lambda each: carry_brought(each.state, sequence))
-    if place is None:
-        return False
-    sequence.lane = place
-    return True
-
-
-def _first_place(lanes: Sequence[Lane], carry: Callable[[Lane], bool]) -> Lane | None:
-    """Return the lane with the fewest sequences that takes one over, the first of equals."""
-    by_number = sorted(lanes, key=_num_inside)
-    return next((each for each in by_number if carry(each)), None)
-
-
-def _num_inside(lane: Lane) -> int:
-    """Return how many sequences run in a lane, or wait with their entries to continue."""
-    return len(lane.state.running) + len(lane.state.coming.moved)
+    fewest_first = sorted(lanes, key=attrgetter("num_inside"))
+    return any(lane.carry_brought(sequence) for lane in fewest_first)
 
 
 def _begin_again(sequence: SequenceState) -> None:

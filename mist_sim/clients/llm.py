@@ -11,15 +11,15 @@ from typing import ClassVar
 
 from simpy.events import Event
 
-from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.queued.form import queue_form
 from mist_sim.clients.engine.replicas import Engines, lane_shares
 from mist_sim.clients.engine.stepped import (
+    Replicas,
     SteppedEngines,
-    SteppedKvState,
     SteppedLane,
     SteppedPrefills,
+    SteppedTogether,
     SteppedView,
     Stepper,
 )
@@ -121,7 +121,8 @@ class LlmClient(LaidOutClient):
         self.max_model_len = config.max_model_len
         self.request_overhead = config.overhead.request or 0.0
         self.prompt_token_overhead = config.overhead.prompt_token or 0.0
-        self.speculative_config = config.speculative_config
+        self.speculative_config = drafting = config.speculative_config
+        self._num_lookahead = 0 if drafting is None else drafting.num_lookahead_tokens
         self.async_scheduling = bool(config.async_scheduling)
         self.admission = config.admission
         self.kv_block_bytes = memory.kv_block_bytes
@@ -143,13 +144,12 @@ class LlmClient(LaidOutClient):
     def needs_general_loop(self) -> str:
         """The option for which its steps take the general loop; empty where the core takes them.
 
-        A `lane_type` of a subclass's own is one. After a change of layout the loop is general, too.
+        A `lane_type` of a subclass's own is one.
         """
         if self.lane_type is not Lane:
             return f"lane_type {self.lane_type.__name__}"
-        num_ranks = len(self.predictor.ranks)
-        pipeline = "" if num_ranks == 1 else "queue" if self.form else "virtual engines"
-        return option_for_general(self.config, self.memory, pipeline, self.lockstep)
+        is_virtual = len(self.predictor.ranks) > 1 and self.form is None
+        return option_for_general(self.config, self.memory, is_virtual=is_virtual)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: make the engines, with all blocks free and no sequence waiting."""
@@ -160,10 +160,12 @@ class LlmClient(LaidOutClient):
         self._enters_at_once = self._is_stepped and not (self._enters_later or self._gate)
         self._turned: tuple[Role, int, FlowRule | None] | None = None
         self._engines = self._make_engines()
-        kv_state = SteppedKvState if self._is_stepped else EngineKvState
-        self._kv_state = kv_state(env, self._engines, self.memory.block_size, self.stays)
+        self._kv_state = self._engines.kv_state(env, self.memory.block_size, self.stays)
         self.view.kv = self._kv_state
         self._show_layout()
+
+    def _show_layout(self) -> None:
+        super()._show_layout()
         if self._is_stepped:
             self.view.prefill = SteppedPrefills(self._engines, self.predictor)
 
@@ -225,6 +227,7 @@ class LlmClient(LaidOutClient):
         stepper, view, scheduler = Stepper.of(self.env), self.view, self.scheduler
         if not isinstance(view, SteppedView) or not isinstance(scheduler, ChunkedScheduler):
             raise InvariantError(f"{self.name} cannot be stepped by the core")
+        replicas = Replicas() if self.lockstep else None
         lanes = [
             SteppedLane(
                 stepper,
@@ -253,21 +256,24 @@ class LlmClient(LaidOutClient):
                 queue=self._maker.queue(),
                 adapters=self._maker.adapters(),
                 images=self._maker.images(),
+                replicas=replicas,
+                speculation=self._maker.speculation(),
             )
             for number, share in enumerate(self._shares)
         ]
+        if replicas is not None:
+            SteppedTogether(stepper, engine_phases(self.client_id, 0), lanes, replicas)
         return SteppedEngines(lanes)  # type: ignore[return-value]
 
     @property
     def _takes_steps(self) -> bool:
         """Whether the engine core takes its steps in the present layout."""
-        may = self.config.step_loop in ("step", "auto") and not self._layout_number
-        return may and not self.needs_general_loop
+        return self.config.step_loop in ("step", "auto") and not self.needs_general_loop
 
     @property
     def _is_stepped(self) -> bool:
-        """Whether the core takes the steps of its present engines, as its view knows."""
-        return isinstance(self.view, SteppedView) and not self._layout_number
+        """Whether the core takes the steps of its present engines, as its view allows."""
+        return isinstance(self.view, SteppedView) and not self.needs_general_loop
 
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
         number = self._first_engine + engine
@@ -328,7 +334,8 @@ class LlmClient(LaidOutClient):
         sequence.leaves = leaves
         sequence.enter(self.view)
         longest = self.max_model_len or inf
-        is_long = sequence.num_tokens > self.memory.num_tokens or self.memory.groups is not None
+        num_needed = sequence.num_tokens + self._num_lookahead
+        is_long = num_needed > self.memory.num_tokens or self.memory.groups is not None
         if is_long or sequence.num_final_tokens > longest:
             self.accept(visit)
             return

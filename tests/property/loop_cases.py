@@ -13,6 +13,7 @@ from mist_sim.clients import LlmClient
 from mist_sim.clients.scheduling.order import ORDERS
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import ColumnRecorder, Result
+from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
@@ -37,28 +38,36 @@ from tests.reference.memory import SwapSpace
 from tests.reference.predictors import DYADIC
 from tests.reference.stepwise import Job
 
+OF_DRAFTS = ("caches_verified", "admits_lookahead", "pads_prompts")
+"""Rules of versions that only drafts see."""
+
 NAMES = ("round_robin", "least_outstanding", "power_of_two", "load", "prefix_affinity")
 
 
 def served(case: Case) -> Case:
     """Return a case without what the core does not have."""
+    drafting = case.options.drafting
     options = replace(
         case.options,
+        windows=case.options.windows if drafting is None else None,
         pipeline_parallel_size=1,
         lockstep=False,
         tiers=(),
         swap=None,
-        drafting=None,
     )
     return Case(options, case.jobs)
 
 
 @st.composite
-def engines(draw: st.DrawFn, longest: int = 120) -> Case:
-    """An engine that the core steps, planned ahead or not, mostly short of memory."""
-    some = {"policy": "chunked", "drafts": False}
-    paged = alike_in_windows(**some) | pieces_in_windows() | alike_in_states()
-    drawn = cases(longest=longest, **some) | alike() | paged
+def engines(draw: st.DrawFn, longest: int = 120, drafts: bool | None = True) -> Case:
+    """An engine that the core steps, planned ahead or not, mostly short of memory.
+
+    drafts: as of `cases`.
+    """
+    paged = alike_in_windows(policy="chunked", drafts=False) | pieces_in_windows()
+    drawn = cases(longest=longest, policy="chunked", drafts=drafts) | alike(drafts=drafts)
+    if drafts is not None:
+        drawn |= paged | alike_in_states()
     case = served(draw(drawn.filter(lambda each: each.options.policy == "chunked")))
     swap, windows = st.none(), case.options.windows
     keeps_states = windows is not None and windows.kept is not None
@@ -67,12 +76,21 @@ def engines(draw: st.DrawFn, longest: int = 120) -> Case:
     return replace(
         case,
         options=replace(
-            case.options,
+            as_in_a_version(case.options),
             async_scheduling=draw(st.booleans()),
             uncached_first=draw(st.booleans()),
             caching=keeps_states or draw(st.booleans()),
             swap=draw(swap),
         ),
+    )
+
+
+def as_in_a_version(options: EngineOptions) -> EngineOptions:
+    """Return options in which the rules of a version that pads prompts go with those before it."""
+    return replace(
+        options,
+        hashes_ahead=options.caches_verified and options.pads_prompts,
+        admits_lookahead=options.admits_lookahead or options.pads_prompts,
     )
 
 
@@ -92,22 +110,34 @@ def crowd(number: int) -> Case:
     jobs += [Job(float(time), draw(1, 8), draw(1, 12)) for time in later]
     longest = max(-((job.num_prompt_tokens + job.num_output_tokens) // -size) for job in jobs)
     swap = SwapSpace(draw(1, draw(1, 3) * longest), 2.0**-9)
+    drafting, num_drafts = None, draw(0, 4)
+    if num_drafts:
+        drafting = SpeculativeConfig(
+            method=("ngram", "mtp")[draw(0, 1)],
+            num_speculative_tokens=num_drafts,
+            acceptance_rate=draw(0, 4) / 4,
+        )
     options = EngineOptions(
         "chunked",
-        num_blocks=longest + draw(-1, longest),
+        num_blocks=longest + draw(-1, longest) + num_drafts,
         block_size=size,
         max_num_seqs=8,
-        max_num_batched_tokens=8 * draw(1, 4),
+        max_num_batched_tokens=8 * (num_drafts + draw(1, 4)),
         caching=rng.random() < 0.5,
         uncached_first=rng.random() < 0.5,
         async_scheduling=rng.random() < 0.7,
-        swap=swap if rng.random() < 0.7 else None,
+        swap=swap if rng.random() < (0.3 if num_drafts else 0.7) else None,
+        drafting=drafting,
+        whole_must_fit=rng.random() < 0.5,
+        order=("fcfs", "priority")[draw(0, 1)] if num_drafts else "fcfs",
+        **{name: bool(rng.random() < 0.5) for name in OF_DRAFTS if num_drafts},
     )
+    options = as_in_a_version(options)
     ends = step_ends(finished(Case(options, tuple(jobs)), DYADIC))
     for _ in range(draw(0, 4)):
         who = draw(0, 2)
         jobs[who] = replace(jobs[who], timeout=ends[draw(0, len(ends) - 1)])
-    if rng.random() < 0.3:  # the same conversation, answers included
+    if rng.random() < (0.6 if num_drafts else 0.3):  # the same conversation, answers included
         jobs = [replace(job, content=((0, 60),)) for job in jobs]
     return Case(options, tuple(jobs))
 
@@ -233,9 +263,12 @@ def without_the_rest(draw: st.DrawFn, case: ClusterCase) -> ClusterCase:
     """Return a case without what the core does not have, planned ahead or not."""
     clients = []
     for options in case.clients:
-        most = max(options.max_num_batched_tokens or 64, options.max_num_seqs)
+        drafting, least = options.drafting, options.max_num_seqs
+        if drafting is not None:
+            least *= 1 + drafting.num_speculative_tokens
+        most = max(options.max_num_batched_tokens or 64, least)
         chunked = replace(options, policy="chunked", max_num_batched_tokens=most)
-        made = served(Case(chunked, ())).options
+        made = as_in_a_version(served(Case(chunked, ())).options)
         clients.append(replace(made, async_scheduling=draw(st.booleans())))
     return replace(case, clients=tuple(clients))
 
@@ -243,8 +276,7 @@ def without_the_rest(draw: st.DrawFn, case: ClusterCase) -> ClusterCase:
 @st.composite
 def flows(draw: st.DrawFn) -> ClusterCase:
     """Clients between which answers flow, each stepped by the core."""
-    case = without_the_rest(draw, draw(flowing() | crowds()))
-    return replace(case, clients=tuple(replace(each, windows=None) for each in case.clients))
+    return without_the_rest(draw, draw(flowing() | crowds()))
 
 
 def in_loop(case: ClusterCase, predictor: Predictor, loop: Any) -> Result:

@@ -278,9 +278,12 @@ def overlapped(draw: st.DrawFn) -> Case:
 
 
 @st.composite
-def alike(draw: st.DrawFn) -> Case:
-    """Chunked prompts of one conversation, several in pieces at a time, in scarce memory."""
-    case = draw(cases(max_jobs=8, longest=120, policy="chunked"))
+def alike(draw: st.DrawFn, drafts: bool | None = True) -> Case:
+    """Chunked prompts of one conversation, several in pieces at a time, in scarce memory.
+
+    drafts: as of `cases`.
+    """
+    case = draw(cases(max_jobs=8, longest=120, policy="chunked", drafts=drafts))
     drafting = case.options.drafting
     num_queries = drafting.num_speculative_tokens + 1 if drafting else 1
     options = replace(

@@ -94,11 +94,15 @@ def step_by_step(result: Result) -> dict[str, Any]:
         ahead = np.concatenate([np.arange(each) for each in number] or [np.arange(0)])
         each = {name: np.repeat(rows[name], number) for name in rows}
         new, decodes = each["num_prefill_tokens"], each["num_decodes"]
+        tokens = recorder.decode_tokens(track)
+        before = np.cumsum(tokens) - tokens  # of all steps
+        first = np.repeat(before[np.cumsum(number) - number], number)
         steps = {
             "chunks": each["num_chunks"],
             "new": new,
             "decodes": decodes,
-            "context": each["context_sum"] + ahead * decodes,
+            "tokens": tokens,
+            "context": each["context_sum"] + before - first,
             "before": each["chunk_context_sum"] + ahead * new,
             "gaps": np.where(ahead == 0, each["num_gaps"], decodes),
         }
@@ -180,6 +184,19 @@ def test_decodes_that_miss_an_empty_plan_join_anew():
 
 
 @pytest.mark.exact
+@examples(400)
+@given(case=engines(drafts=None), predictor=st.sampled_from(PREDICTORS), data=st.data())
+def test_the_core_drafts_as_the_general_loop(case, predictor, data):
+    case = with_arrivals_on_boundaries(data, case, predictor)
+    if data.draw(st.booleans()):
+        case = with_time_outs_on_boundaries(data, case, predictor)
+    expected = run_case(case, predictor, "general")
+    assert_same_steps(run_case(case, predictor, "step"), expected)
+    for feature in features(expected):
+        event(feature)
+
+
+@pytest.mark.exact
 @examples(500)
 @given(number=st.integers(0, 2**32))
 def test_crowds_take_the_same_steps_in_the_core(number):
@@ -197,6 +214,27 @@ def test_crowds_take_the_same_steps_in_the_core(number):
 @given(number=st.integers(0, 2**32), predictor=st.sampled_from(PREDICTORS))
 def test_the_core_takes_the_steps_of_a_queue_of_batches(number, predictor):
     case = pipeline(number)
+    expected = run_case(case, predictor, "general")
+    assert_same_steps(run_case(case, predictor, "step"), expected)
+    with without_fast_forward():
+        assert_same_steps(run_case(case, predictor, "step"), expected)
+    for feature in features(expected):
+        event(feature)
+
+
+@pytest.mark.exact
+@examples(300)
+@given(
+    case=engines(longest=60) | engines(longest=60, drafts=None),
+    size=st.integers(2, 4),
+    predictor=st.sampled_from(PREDICTORS),
+    data=st.data(),
+)
+def test_the_core_takes_the_steps_of_lanes_in_lockstep(case, size, predictor, data):
+    options = replace(case.options, lockstep=True, data_parallel_size=size)
+    case = with_arrivals_on_boundaries(data, Case(options, case.jobs), predictor)
+    if data.draw(st.booleans()):
+        case = with_time_outs_on_boundaries(data, case, predictor)
     expected = run_case(case, predictor, "general")
     assert_same_steps(run_case(case, predictor, "step"), expected)
     with without_fast_forward():
@@ -236,7 +274,8 @@ def test_the_core_takes_the_steps_of_answers_that_flow(case, predictor):
 @examples(200)
 @given(predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
 def test_the_core_equals_the_reference(predictor, data):
-    case = data.draw(engines(longest=60) | fetched(engines(longest=60)))
+    plain, drafting = engines(longest=60), engines(longest=60, drafts=None)
+    case = data.draw(plain | drafting | fetched(plain) | fetched(drafting))
     case = with_arrivals_on_boundaries(data, case, predictor)
     if data.draw(st.booleans()):
         case = with_time_outs_on_boundaries(data, case, predictor)
@@ -253,7 +292,7 @@ def test_the_core_equals_the_reference(predictor, data):
 @examples(150)
 @given(data=st.data(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_failures_and_changes_of_layout_equal_the_reference(of, cases, data, predictor):
-    """A client that changes its layout leaves the core with all that is inside."""
+    """Also where all that is inside comes from one loop to the other."""
     case = data.draw(cases(predictor, engines(longest=60)))
     with patch.object(EngineOptions, "client", in_core):
         found = of.assert_exact(case, predictor)
@@ -591,16 +630,6 @@ def _built(said: Scenario) -> Simulation:
         (
             {"pipeline_parallel_size": 2, "virtual_engines": True},
             "pipeline_parallel_size with virtual engines",
-        ),
-        (
-            {
-                "speculative_config": {
-                    "method": "ngram",
-                    "num_speculative_tokens": 2,
-                    "acceptance_rate": 0.5,
-                }
-            },
-            "speculative_config",
         ),
         ({"kv_cache": {"tiers": [{"name": "cpu", "capacity": "1 GiB"}]}}, "kv_cache.tiers"),
     ],

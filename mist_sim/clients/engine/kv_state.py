@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from typing import Any
 
 from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.replicas import Engines
 from mist_sim.clients.kv_cache.manager import Ahead
 from mist_sim.clients.scheduling.page_turns import serve_steps
 from mist_sim.clients.scheduling.planned_steps import blocks_after_first
@@ -29,7 +29,7 @@ class EngineKvState:
     def __init__(
         self,
         env: Environment,
-        engines: Engines,
+        engines: Any,
         block_size: int,
         stays: Mapping[Visit, SequenceState],
     ) -> None:
@@ -78,7 +78,7 @@ class EngineKvState:
         """Tokens of a request's prompt that are cached at the engine that would get it now."""
         if not request.content:
             return 0
-        self._see_prefixes()
+        self.see_prefixes()
         visit = Visit(request, (), self._env.now)
         probe = SequenceState(visit, request.num_prompt_tokens, 0)
         lane = self._engines.next_lane()
@@ -86,7 +86,7 @@ class EngineKvState:
 
     def watch(self, watcher: ContentWatcher) -> bool:
         """Tell a watcher the contents of the caches, and every change (see `KvView`)."""
-        self._see_prefixes()
+        self.see_prefixes()
         self._watch_stays(watcher)
         return all(lane.state.kv_cache.watch(watcher) for lane in self._engines.lanes)
 
@@ -96,17 +96,19 @@ class EngineKvState:
             _tell(visit.request, watcher.enter)
         self._watcher = watcher
 
-    def follow(self, engines: Engines) -> EngineKvState:
+    def follow(self, engines: Any) -> EngineKvState:
         """Return what reports on other engines from now on, whose caches are empty."""
-        before, self._engines = self._engines, engines
+        found = engines.kv_state(self._env, self.block_size, self._stays)
         if self._sees_prefixes:
-            self._sees_prefixes = False
-            self._see_prefixes()
+            found.see_prefixes()
         if self._watcher is not None:
-            for lane in before.lanes:
-                lane.state.kv_cache.unwatch()
-            self.tell(self._watcher)
-        return self
+            self._unwatch()
+            found.tell(self._watcher)
+        return found
+
+    def _unwatch(self) -> None:
+        for lane in self._engines.lanes:
+            lane.state.kv_cache.unwatch()
 
     def tell(self, watcher: ContentWatcher) -> None:
         """Tell a watcher, who knows the requests that are here, what else is cached, and comes."""
@@ -127,7 +129,7 @@ class EngineKvState:
         if self._watcher is not None:
             _tell(request, self._watcher.leave)
 
-    def _see_prefixes(self) -> None:
+    def see_prefixes(self) -> None:
         """Make lanes whose caches cannot predict a run's effect compute one step at a time."""
         if not self._sees_prefixes:
             self._sees_prefixes = True

@@ -14,13 +14,19 @@ from mist_sim.clients.kv_cache.moves import KvMove
 from mist_sim.clients.overload import Gate
 from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan
 from mist_sim.clients.scheduling.adapter_slots import members_of
+from mist_sim.clients.scheduling.carried import (
+    carry_brought,
+    carry_held,
+    carry_running,
+    carry_waiting,
+)
 from mist_sim.clients.scheduling.preemption import num_to_compute
 from mist_sim.clients.scheduling.update import lose_step, update
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.stores import Mover, Stores
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
-from mist_sim.core.visit import Visit
+from mist_sim.core.visit import HeldKv, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError
 
@@ -343,6 +349,42 @@ class Lane:
         if self.state.paused:
             self.state.end_pause()
         self.state.coming.free_forgotten()
+
+    @property
+    def num_inside(self) -> int:
+        """How many sequences run, or wait with their entries to continue."""
+        return len(self.state.running) + len(self.state.coming.moved)
+
+    @property
+    def num_free(self) -> int:
+        """Free blocks."""
+        return self.state.pool.num_free
+
+    def carry_running(self, sequence: SequenceState, num_tokens: int, *, decodes: bool) -> bool:
+        """Let a sequence go on with entries of so many tokens; return whether it has room."""
+        if not carry_running(self.state, sequence, num_tokens, decodes=decodes):
+            return False
+        sequence.lane = self
+        if decodes:
+            self.go_on(sequence)
+        return True
+
+    def carry_brought(self, sequence: SequenceState) -> bool:
+        """Let a sequence with entries from elsewhere wait to continue, if it has room."""
+        if not carry_brought(self.state, sequence):
+            return False
+        sequence.lane = self
+        return True
+
+    def carry_held(self, sequence: SequenceState, kv: HeldKv, num_tokens: int) -> None:
+        """Keep the entries of a sequence that is done for another client."""
+        carry_held(self.state, sequence, num_tokens)
+        self.held.take_over(sequence, kv, self.state.held[sequence][0])
+
+    def carry_waiting(self, sequence: SequenceState) -> None:
+        """Queue a sequence without entries; it keeps its position by arrival."""
+        sequence.lane = self
+        carry_waiting(self.state, sequence)
 
     def go_on(self, sequence: SequenceState) -> None:
         """Record that a decode continues here, with entries that this lane has taken over."""

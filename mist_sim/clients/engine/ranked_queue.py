@@ -35,6 +35,13 @@ class RankedQueue:
         sequence.arrival = self._num_arrived
         self._num_arrived += 1
 
+    def take_over(self, sequence: SequenceState, *, waits: bool) -> None:
+        """Know a sequence that was in another lane, in its order of arrival at the client."""
+        self._sequences[sequence.slot] = sequence
+        self._num_arrived = max(self._num_arrived, sequence.arrival + 1)
+        if waits:
+            self._queue.add(sequence)
+
     def has_arrived(self) -> bool:
         """Tell whether some came that no plan knows yet."""
         return bool(self._arrived)

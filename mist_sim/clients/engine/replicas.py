@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from mist_sim.clients.engine.flowing_lane import FlowingLane
+from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.lane import Lane, LaneEngine
 from mist_sim.clients.engine.least_loaded import least_loaded
 from mist_sim.clients.engine.lockstep import LockstepEngine
@@ -18,6 +19,7 @@ from mist_sim.clients.engine.still import StillEngine
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.flowing import FlowRule
+from mist_sim.core.visit import Visit
 from mist_sim.environment import Environment, engine_phases
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors.base import Predictor
@@ -95,6 +97,12 @@ class Engines:
     def next_lane(self) -> Lane:
         """Return the lane that the next request would get."""
         return self._lane or least_loaded(self.all).next_lane()
+
+    def kv_state(
+        self, env: Environment, block_size: int, stays: Mapping[Visit, SequenceState]
+    ) -> EngineKvState:
+        """Return what reports on their memory."""
+        return EngineKvState(env, self, block_size, stays)
 
     # --- before and after a change of layout ----------------------------------------------
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from math import inf, nan
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from mist_sim.clients.draft_paths import DraftPath
 from mist_sim.clients.engine.core.blocks import Blocks
 from mist_sim.clients.engine.core.core import Core
 from mist_sim.clients.engine.core.counts import Counts
+from mist_sim.clients.engine.core.drafting import Drafting
 from mist_sim.clients.engine.core.flow import Flow
 from mist_sim.clients.engine.core.lane import (
     A_PREFIX,
@@ -31,6 +35,7 @@ from mist_sim.clients.engine.core.lane import (
     STOPPED,
     Lane,
 )
+from mist_sim.clients.engine.core.lockstep import Lockstep, Replica
 from mist_sim.clients.engine.core.paged import PagedBlocks
 from mist_sim.clients.engine.core.pipeline import Group, Pipeline
 from mist_sim.clients.engine.core.quiet import FastForward
@@ -57,15 +62,14 @@ from mist_sim.core.flowing import Backflow, FlowRule
 from mist_sim.core.views import RUNNING, WAITING, ClientState, ContentWatcher
 from mist_sim.core.visit import HeldKv, Moved
 from mist_sim.environment import Environment
-from mist_sim.errors import InvariantError
+from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hardware.predictors.base import Predictor, traits_of
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
+    from mist_sim.clients.decode.speculative_clock import Speculation
     from mist_sim.clients.engine.queued.form import QueueForm
-    from mist_sim.clients.engine.replicas import Engines
     from mist_sim.clients.engine_rules import EngineRules
     from mist_sim.clients.kv_cache.lane_memory import LaneMemory
     from mist_sim.clients.overload import Gate
@@ -95,7 +99,7 @@ class Stepper:
     def __init__(self, env: Environment) -> None:
         self.env = env
         self.core = Core(FastForward() if FAST_FORWARD else None)
-        self.lanes: list[SteppedLane] = []
+        self.lanes: list[SteppedLane | SteppedTogether] = []
         self._times: dict[tuple[int, int], tuple[Predictor, Times]] = {}
 
     @classmethod
@@ -122,16 +126,16 @@ class Stepper:
         self,
         predictor: Predictor,
         num_seqs: int,
-        work: Callable[[], AdapterWork] | None,
+        more: Callable[[StepBatch], None] | None,
         *,
         has_lines: bool,
     ) -> Times:
         """Return what times steps of a predictor, for all lanes that have it.
 
-        work, has_lines: of one's own, which serves adapters, or whose model has windows.
+        more, has_lines: of one's own, see `times_of`.
         """
-        if work is not None or not has_lines:
-            return times_of(predictor, num_seqs, work, has_lines=has_lines)
+        if more is not None or not has_lines:
+            return times_of(predictor, num_seqs, more, has_lines=has_lines)
         key = id(predictor), num_seqs
         if key not in self._times:
             self._times[key] = predictor, times_of(predictor, num_seqs)
@@ -141,14 +145,15 @@ class Stepper:
 def times_of(
     predictor: Predictor,
     num_seqs: int,
-    work: Callable[[], AdapterWork] | None = None,
+    more: Callable[[StepBatch], None] | None = None,
     *,
     has_lines: bool = True,
 ) -> Times:
     """Return what times the steps of a predictor, with at most so many decodes.
 
-    work: returns the adapters of the present step, which a line does not know; None: there are
-        none. has_lines: whether a line may time steps of decodes alone; it knows no windows either.
+    more: tells a batch what else the present step has, which a line does not know: adapters,
+        drafts, or the tokens of replicas; None: nothing. has_lines: whether a line may time steps
+        of decodes alone; it knows no windows either.
     """
     traits = traits_of(predictor)
     spot = traits.step_time_on_the_spot or predictor.step_time
@@ -164,7 +169,8 @@ def times_of(
     ) -> float:
         batch = StepBatch(chunks, num_decodes, context_sum)
         batch.num_read_again = num_read_again
-        batch.adapters = None if work is None else work()
+        if more is not None:
+            more(batch)
         if longest >= 0 and num_decodes:
             batch.longest_context = longest
         if num_in_windows >= 0 and num_decodes:
@@ -179,17 +185,25 @@ def times_of(
         num_steps: int,
         num_in_windows: int,
         num_growing: int,
+        ahead: tuple[Any, Any] | None = None,
     ) -> NDArray[np.float64]:
         batch = StepBatch((), num_decodes, context_sum)
         batch.num_read_again = num_read_again
-        batch.adapters = None if work is None else work()
+        if more is not None:
+            more(batch)
         if longest >= 0:
             batch.longest_context = longest
         if num_in_windows >= 0:
             batch.window_sum = num_in_windows
-        return predictor.run(batch, StepGrowth(num_decodes, num_growing, 1), num_steps)
+        growth = StepGrowth(num_decodes, num_growing, 1)
+        if ahead is not None:
+            contexts, several = (np.asarray(each)[:num_steps] for each in ahead)
+            growth = StepGrowth(contexts - contexts[0])
+            if longest >= 0:
+                growth.longest_context = several - several[0]
+        return predictor.run(batch, growth, num_steps)
 
-    has_lines = has_lines and work is None
+    has_lines = has_lines and more is None
     line = (getattr(predictor, "decode_line", None) if has_lines else None) or (lambda _: None)
     return Times(line, ask, ask_run, num_seqs, traits.needs_longest_context)
 
@@ -208,7 +222,7 @@ class SteppedView(ClientState):
         super().watch(watcher, phases=phases)
         if phases:
             for lane in self.lanes:
-                lane.core.is_watched = True
+                lane.be_watched()
 
 
 class SteppedLane:
@@ -251,9 +265,12 @@ class SteppedLane:
         queue: WaitingQueue,
         adapters: AdapterSlots | None,
         images: ImageTimes | None,
+        replicas: Replicas | None,
+        speculation: Speculation | None,
     ) -> None:
         self._flow, self._has_taker = flow, has_taker
         self._stepper, self._view, self._leave = stepper, view, leave
+        self.leave = leave
         self._new_state, self._gate = new_state, gate
         self.held = HeldEntries(view, self._release_held, engine, block_bytes)
         self._look: Callable[[], None] | None = None  # called when it has stopped
@@ -267,6 +284,8 @@ class SteppedLane:
         self._coming: dict[SequenceState, None] = {}  # whose entries are on their way
         self.scheduler = scheduler
         self.caches_prefixes = caches = memory.caches_prefixes
+        self._speculation = speculation
+        num_drafts = 0 if speculation is None else speculation.num_drafts
         traits = predictor.traits
         blocks = blocks_of(memory)
         prefixes = [
@@ -275,15 +294,23 @@ class SteppedLane:
             else None
             for _ in self._tracks
         ]
-        rows = [rows_of(recorder, track, traits.steps_inside) for track in self._tracks]
+        inside = traits.steps_inside
+        rows = [rows_of(recorder, track, inside, num_drafts) for track in self._tracks]
         self._adapters, self._images, self._work = adapters, images, AdapterWork(0, 0)
-        work = (lambda: self._work) if adapters is not None else None
+        self._replicas = replicas
+        tells = adapters is not None or replicas is not None or num_drafts
+        more = self._tell_more if tells else None
         has_lines = memory.groups is None
         times = [
-            stepper.times_of(rank, max_num_seqs, work, has_lines=has_lines)
+            stepper.times_of(rank, max_num_seqs, more, has_lines=has_lines)
             for rank in predictor.ranks
         ]
-        self._lane: Lane = (Lane if form is None else Pipeline)(
+        kind: type[Lane] = Lane if replicas is None else Replica
+        if speculation is not None:
+            kind = Drafting
+        if form is not None:
+            kind = Pipeline
+        self._lane: Lane = kind(
             len(stepper.lanes),
             *phases,
             max_num_seqs,
@@ -314,6 +341,16 @@ class SteppedLane:
         self._stores = stores
         if (space := memory.swap_space) is not None:
             self._lane.swap_to(space.num_blocks, space.seconds_per_block)
+        if speculation is not None and isinstance(self._lane, Drafting):
+            self._lane.draft(
+                speculation.num_drafts,
+                speculation.num_lookahead_tokens,
+                max_model_len or NEVER,
+                rules.admits_lookahead,
+                rules.pads_prompts,
+                memory.hashes_ahead,
+                rules.caches_verified,
+            )
         self._ranked: RankedQueue | None = None
         if flow is not None:
             self._lane.flow = flow_in_core(flow)
@@ -331,8 +368,11 @@ class SteppedLane:
             rules.threshold_spares_one,
             rules.held_spares_hits,
         )
+        self.in_heap = self._lane  # what stands for it in the core's heap
         stepper.lanes.append(self)
         view.lanes.append(self)
+        if view.phase_watchers:
+            self.be_watched()
 
     @cached_property
     def state(self) -> LaneState:
@@ -343,8 +383,12 @@ class SteppedLane:
     def core(self) -> Lane:
         """Its lane in the core, which has taken all steps before now."""
         stepper = self._stepper
-        stepper.core.catch_up(self._lane, stepper.env.now, stepper.env.phase)
+        stepper.core.catch_up(self.in_heap, stepper.env.now, stepper.env.phase)
         return self._lane
+
+    def be_watched(self) -> None:
+        """Tell others when a request begins to run, or gives way."""
+        self.core.is_watched = self.in_heap.is_watched = True
 
     @property
     def score(self) -> int:
@@ -353,8 +397,8 @@ class SteppedLane:
 
     # --- requests go in -----------------------------------------------------------------------
 
-    def add_request(self, sequence: SequenceState) -> None:
-        """Queue a sequence that comes now."""
+    def add_request(self, sequence: SequenceState, *, comes: bool = True) -> None:
+        """Queue a sequence that comes now, or else has a slot and finds its place (`_keep`)."""
         lane, visit = self.core, sequence.visit
         content = visit.request.content
         chain = None
@@ -379,9 +423,14 @@ class SteppedLane:
         )
         sequence.lane, sequence.slot = self, slot
         self._inside[slot] = sequence
+        if not comes:
+            return
         if self._ranked is not None:
             self._ranked.come(now, sequence)
-        if lane.num_quiet <= 0 if lane.place >= 0 else not lane.stops:
+        if self.in_heap is not lane:
+            if self.in_heap.time < inf:
+                self._stepper.core.wake(self.in_heap)
+        elif lane.num_quiet <= 0 if lane.place >= 0 else not lane.stops:
             self._stepper.core.wake(lane)
 
     def give_up(self, sequence: SequenceState) -> None:
@@ -394,10 +443,10 @@ class SteppedLane:
 
     def _go_on(self) -> None:
         """Take the lane's place among the others, which may have changed."""
-        if self._lane.time < inf:
-            self._stepper.core.wake(self._lane)
-        elif self.is_still and self._look is not None:
+        if self.is_still and self._look is not None:
             self._look()
+        elif self.in_heap.time < inf:
+            self._stepper.core.wake(self.in_heap)
 
     # --- entries of others --------------------------------------------------------------------
 
@@ -555,6 +604,14 @@ class SteppedLane:
             visit.num_cached_tokens = num_cached - visit.num_fetched_tokens
         return visit
 
+    def _tell_more(self, batch: StepBatch) -> None:
+        if self._adapters is not None:
+            batch.adapters = self._work
+        if self._replicas is not None:
+            self._replicas.tell(batch)
+        if batch.num_decodes and self._speculation is not None:
+            batch.num_drafts = self._speculation.num_drafts
+
     def _adapters_in_use(self) -> Iterable[str]:
         """Yield the adapters of those who run and go on."""
         for slot in self._lane.running:
@@ -583,8 +640,27 @@ class SteppedLane:
 
     def stay(self, slot: int, first: int, last: int, resumed: bool, track: int = 0) -> None:
         """A request that ends or is preempted has decoded in these steps."""
-        request_id = self._inside[slot].visit.request.request_id
-        self._recorder.record_tokens(self._tracks[track], request_id, first, last, resumed=resumed)
+        sequence, lane, tokens = self._inside[slot], self._lane, None
+        request_id, path, number = sequence.visit.request.request_id, sequence.path, last - first
+        if path is not None and number and isinstance(lane, Drafting):
+            path.begin(sequence.num_final_tokens - lane.joined_with(slot))
+            path.end(number)
+            tokens, num_accepted = path.step_tokens, path.num_accepted
+            self._recorder.record_drafts(lane.ended, number, number * lane.num_drafts, num_accepted)
+            path.forget_stay()
+        self._recorder.record_tokens(
+            self._tracks[track], request_id, first, last, tokens, resumed=resumed
+        )
+
+    def draw(self, slot: int, num_tokens: int) -> bytes:
+        """Return how many drafts each step to come of an answer accepts."""
+        sequence = self._inside[slot]
+        if sequence.path is None:
+            if self._speculation is None:
+                raise InvariantError("drafts without speculative_config")
+            request_id = sequence.visit.request.request_id
+            sequence.path = DraftPath(self._speculation.draw(request_id, num_tokens))
+        return sequence.path.accepted.tobytes()
 
     def stand_still(self, preempted: list[int]) -> None:
         """A plan makes some give way and lets no decode take a step; raise if that has no end."""
@@ -593,6 +669,18 @@ class SteppedLane:
         running = [(slot, lane.story(slot)[4]) for slot in lane.running]
         tokens = {slot: lane.tokens(slot) for slot in preempted}
         self._standstill.note(progress, running, tokens, defers=False)
+
+    def wait_for_ever(self, num_waiting: int) -> None:
+        """Nothing will let anybody in of those that wait: raise."""
+        name = self._view.name
+        if self._speculation is None:
+            raise InvariantError(f"{name} sleeps with {num_waiting} requests waiting")
+        raise ScenarioError(
+            f"{name}: {num_waiting} requests wait for ever from {self._stepper.core.now:.6g} s on, "
+            "the first for blocks that no request will free, which vLLM's rules allow with "
+            "speculative_config; that is not simulated: have more KV-cache blocks, or fewer "
+            "num_speculative_tokens"
+        )
 
     def copy(self, slot: int, out: bool, num_blocks: int, num_tokens: int, time: float) -> None:
         """The entries of a request are copied to the host or back, while the next step waits."""
@@ -620,18 +708,20 @@ class SteppedLane:
     def halt(self) -> None:
         """Lose the step in flight; requests stay, until each is given up."""
         self.core.halt()
-        self._stepper.core.rest(self._lane)
+        self._stepper.core.rest(self.in_heap)
         self.tell()
 
     def stop(self, look: Callable[[], None]) -> None:
         """End with the step in flight, and plan no more; `look` is called when it is over."""
         self._look = look
-        if self.core.stop_at_end():
-            self._stepper.core.rest(self._lane)
+        is_still = self.core.stop_at_end()
+        if self.in_heap.time < inf:
+            self._stepper.core.wake(self.in_heap)
+        else:
+            self._stepper.core.rest(self.in_heap)
+        if is_still:
             self.tell()
             self._be_still()
-        else:
-            self._stepper.core.wake(self._lane)
 
     def _be_still(self) -> None:
         """Note that the lane has stopped, and let its client look."""
@@ -657,8 +747,6 @@ class SteppedLane:
             state.running[sequence] = None
             if not core.is_decoding(slot):
                 state.prefilling.append(sequence)
-        if self._ranked is not None:
-            self._ranked.head(inf)  # each has its place by arrival
         for slot in core.queue:
             state.waiting.add(self._inside[slot])
         coming.moved = deque([self._inside[slot] for slot in core.moved])
@@ -674,6 +762,61 @@ class SteppedLane:
         self.settle(sequence)
         return int(num_tokens)
 
+    # --- from the lanes of another layout (see `layouts.carry_over`) ----------------------------
+
+    @property
+    def num_inside(self) -> int:
+        """How many sequences run, or wait with their entries to continue."""
+        return len(self._lane.running) + len(self._lane.moved)
+
+    @property
+    def num_free(self) -> int:
+        """Free blocks."""
+        return int(self._lane.blocks.num_free)
+
+    def carry_running(self, sequence: SequenceState, num_tokens: int, *, decodes: bool) -> bool:
+        """Let a sequence go on with entries of so many tokens; return whether it has room."""
+        if len(self._lane.running) == self._lane.max_num_seqs:
+            return False
+        self.add_request(sequence, comes=False)
+        return self._keep(sequence, self._lane.carry(sequence.slot, num_tokens, decodes))
+
+    def carry_brought(self, sequence: SequenceState) -> bool:
+        """Let a sequence with entries from elsewhere wait to continue, if it has room."""
+        self.add_request(sequence, comes=False)
+        return self._keep(sequence, self._lane.carry_brought(sequence.slot))
+
+    def carry_held(self, sequence: SequenceState, kv: HeldKv, num_tokens: int) -> None:
+        """Keep the entries of a sequence that is done for another client."""
+        self.add_request(sequence, comes=False)
+        del self._inside[sequence.slot]
+        self._lane.carry_held(sequence.slot)
+        self.held.take_over(sequence, kv, -(num_tokens // -self._lane.blocks.size))
+
+    def carry_waiting(self, sequence: SequenceState) -> None:
+        """Queue a sequence without entries; it keeps its position by arrival."""
+        self.add_request(sequence, comes=False)
+        self._keep(sequence, True, waits=True)
+
+    def _keep(self, sequence: SequenceState, has_room: bool, *, waits: bool = False) -> bool:
+        """Have a sequence that was in another lane, if it has room here; return whether it has."""
+        slot, visit = sequence.slot, sequence.visit
+        if not has_room:
+            del self._inside[slot]
+            return False
+        self._lane.resume(
+            slot, visit.started_at, visit.first_token_at, visit.num_preemptions, visit.num_beside
+        )
+        if self._ranked is not None:
+            self._ranked.take_over(sequence, waits=waits)
+        return True
+
+    def sleep_until(self, time: float) -> None:
+        """Plan nothing before a time in seconds; call it when all initial work is queued."""
+        self._lane.begin_at(time)
+        if self.in_heap.time < inf:
+            self._stepper.core.wake(self.in_heap)
+
     def flush(self) -> None:
         """Write the steps that are not written yet."""
         self.core.write()
@@ -686,7 +829,58 @@ def blocks_of(memory: LaneMemory) -> Blocks:
     pool = memory.pool()
     if isinstance(pool, PagePool):
         return PagedBlocks(pool, memory.page_rules, caches, uncached_first)
-    return Blocks(pool.num_blocks, pool.block_size, pool.num_reserved, caches, uncached_first)
+    return Blocks(
+        pool.num_blocks,
+        pool.block_size,
+        pool.num_reserved,
+        caches,
+        uncached_first,
+        memory.num_recomputed,
+        memory.hashes_ahead,
+    )
+
+
+class Replicas:
+    """The tokens of a step in each lane of a client whose lanes share their experts."""
+
+    def __init__(self) -> None:
+        self._tokens: tuple[int, ...] = ()
+
+    def share(self, tokens: tuple[int, ...]) -> None:
+        """Note the tokens of the present step."""
+        self._tokens = tokens
+
+    def tell(self, batch: StepBatch) -> None:
+        """Tell a batch of the others."""
+        batch.replicas = self._tokens
+
+
+class SteppedTogether:
+    """Lanes in lockstep, as the stepper knows them."""
+
+    def __init__(
+        self,
+        stepper: Stepper,
+        phases: tuple[int, int],
+        lanes: list[SteppedLane],
+        replicas: Replicas,
+    ) -> None:
+        self._lanes = lanes
+        cores: list[Any] = [lane.in_heap for lane in lanes]
+        self._core = Lockstep(len(stepper.lanes), *phases, cores, replicas.share)
+        for lane in lanes:
+            self._core.is_watched |= lane.in_heap.is_watched
+            lane.in_heap = self._core
+        stepper.lanes.append(self)
+
+    def tell(self) -> None:
+        """Let others see the latest step of all."""
+        self._core.left = []
+        for lane in self._lanes:
+            lane.tell()
+
+    def flush(self) -> None:
+        """Do nothing: each lane writes its own steps."""
 
 
 def flow_in_core(rule: FlowRule) -> Flow:
@@ -697,9 +891,9 @@ def flow_in_core(rule: FlowRule) -> Flow:
     return Flow(inf, 0, rule.watermark, rule.counts_seats)
 
 
-def rows_of(recorder: Recorder, track: int, steps_inside: Any) -> Rows:
-    """Return what writes the steps of a track."""
-    sink = recorder.step_sink(track) if steps_inside is None else None
+def rows_of(recorder: Recorder, track: int, steps_inside: Any, num_drafts: int) -> Rows:
+    """Return what writes the steps of a track. num_drafts: that each decode verifies."""
+    sink = recorder.step_sink(track) if steps_inside is None and not num_drafts else None
     if sink is not None:
         return Rows(sink.add, sink.ends)
     ends = array("d")
@@ -708,6 +902,11 @@ def rows_of(recorder: Recorder, track: int, steps_inside: Any) -> Rows:
         rows.hand_over_ends()
         start, num_steps, _, _, num_decodes, context_sum, *_ = row
         batch = StepBatch(rows.chunks, num_decodes, context_sum)
+        tokens = None
+        if num_drafts and num_decodes:
+            batch.num_drafts = num_drafts
+            tokens = np.array(rows.tokens, dtype=np.int64)
+            del rows.tokens[:]
         num_extrapolated = 0
         if steps_inside is not None:
             num_inside = steps_inside(batch, StepGrowth(num_decodes))
@@ -726,6 +925,7 @@ def rows_of(recorder: Recorder, track: int, steps_inside: Any) -> Rows:
             num_used,
             num_gaps,
             num_extrapolated,
+            tokens,
         )
 
     rows = Rows(add, ends)
@@ -778,11 +978,22 @@ class SteppedEngines:
         """Whether all have ended after `stop`."""
         return all(lane.is_still for lane in self.lanes)
 
+    def sleep_until(self, time: float) -> None:
+        """Plan nothing before a time in seconds; call it when all initial work is queued."""
+        for lane in self.lanes:
+            lane.sleep_until(time)
+
+    def kv_state(
+        self, env: Environment, block_size: int, stays: Mapping[Visit, SequenceState]
+    ) -> SteppedKvState:
+        """Return what reports on their memory."""
+        return SteppedKvState(env, self, block_size, stays)
+
 
 class SteppedKvState(EngineKvState):
     """The `KvView` of a client whose lanes step in the core."""
 
-    _engines: SteppedEngines  # type: ignore[assignment]
+    _engines: SteppedEngines
 
     def num_blocks(self) -> int:
         """KV blocks that requests hold, those for the step in flight included."""
@@ -810,14 +1021,9 @@ class SteppedKvState(EngineKvState):
         core.settle()
         return int(core.blocks.prefix_tokens(request.content, request.num_prompt_tokens))
 
-    def follow(self, engines: Engines) -> EngineKvState:
-        """Return what reports on other engines from now on, which the core does not step."""
-        found = EngineKvState(self._env, engines, self.block_size, self._stays)
-        if self._watcher is not None:
-            for lane in self._engines.stepped:
-                lane.core.blocks.cache.unwatch()
-            found.tell(self._watcher)
-        return found
+    def _unwatch(self) -> None:
+        for lane in self._engines.stepped:
+            lane.core.blocks.cache.unwatch()
 
     def watch(self, watcher: ContentWatcher) -> bool:
         """Tell a watcher the contents of the caches, and every change (see `KvView`).
@@ -825,11 +1031,27 @@ class SteppedKvState(EngineKvState):
         Not where layers are in groups: what one of them has cached is not what all have.
         """
         self._watch_stays(watcher)
-        lanes = [lane for lane in self._engines.stepped if lane.caches_prefixes]
-        tells = not any(lane.core.in_turns for lane in lanes)
-        for lane in lanes if tells else ():
-            lane.core.blocks.cache.watch(watcher)
-        return tells
+        self.tell(watcher)
+        return self._tells
+
+    def tell(self, watcher: ContentWatcher) -> None:
+        """Tell a watcher, who knows the requests that are here, what else is cached, and comes."""
+        self._watcher = watcher
+        for lane in self._engines.stepped if self._tells else ():
+            if lane.caches_prefixes:
+                lane.core.blocks.cache.watch(watcher)
+
+    @property
+    def _tells(self) -> bool:
+        """Whether watchers can be told what is cached.
+
+        Not where names of blocks cover the token behind them: their ids lie one token up.
+        """
+        lanes = [lane.core for lane in self._engines.stepped if lane.caches_prefixes]
+        return not any(lane.in_turns or lane.blocks.covers_next for lane in lanes)
+
+    def see_prefixes(self) -> None:
+        """Do nothing: lanes of the core take single steps."""
 
 
 class SteppedPrefills(PrefillEstimate):
@@ -843,5 +1065,6 @@ class SteppedPrefills(PrefillEstimate):
     def _look(self) -> Prompts:
         lane: Any = self._engines.next_lane()
         core = lane.core
-        num_decodes = core.num_decodes
-        return Prompts(lane.scheduler, core.prompts(), num_decodes, num_decodes, core.context_sum)
+        number = core.num_decodes
+        num_queries = number * core.num_queries
+        return Prompts(lane.scheduler, core.prompts(), number, num_queries, core.context_sum)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mist_sim.clients.prefixes.free_queue import FreeQueue
-from mist_sim.clients.prefixes.prefix_cache import Chain, PrefixCache
+from mist_sim.clients.prefixes.prefix_cache import Chain, PrefixCache, one_token_up
 
 if TYPE_CHECKING:
     from mist_sim.clients.prefixes.prefix_cache import Found
@@ -21,18 +21,27 @@ class Blocks:
 
     num_blocks, size: how many there are, and tokens of each. num_reserved: that admissions leave
     free for running requests. caches: whether there is a prefix cache. uncached_first: as in
-    `EngineRules`.
+    `EngineRules`. num_again: last blocks of what is found that are computed again, where a layer
+    drafts. covers_next: whether the name of a block says what the token behind it is.
     shares: whether any request has had a chain so far.
     in_turns: whether requests take and give back blocks one after the other, as a step is planned
     (`PagedBlocks`). per_block: blocks of memory that a block of tokens takes.
     """
 
     def __init__(
-        self, num_blocks: int, size: int, num_reserved: int, caches: bool, uncached_first: bool
+        self,
+        num_blocks: int,
+        size: int,
+        num_reserved: int,
+        caches: bool,
+        uncached_first: bool,
+        num_again: int = 0,
+        covers_next: bool = False,
     ) -> None:
         self.num_blocks = self.num_free = num_blocks
         self.size, self.num_reserved = size, num_reserved
         self.caches, self.uncached_first = caches, uncached_first
+        self.num_again, self.covers_next = num_again, covers_next
         self.shares = self.in_turns = False
         self.per_block = 1
         self.cache = PrefixCache(num_blocks)
@@ -46,13 +55,16 @@ class Blocks:
         if not self.shares:
             self.shares = True
             self.cache.queue = FreeQueue(self.num_free)
-        return Chain(content, self.size)
+        return Chain(one_token_up(content) if self.covers_next else content, self.size)
 
     def find(self, chain: Chain, num_tokens: int) -> Found:
         """Return which blocks a request with so many tokens begins with; not its last token's."""
         found = chain.found
         if found is None or found.changes != self.cache.changes:
-            found = chain.found = self.cache.find(chain, (num_tokens - 1) // self.size)
+            found = self.cache.find(chain, (num_tokens - 1) // self.size)
+            if self.num_again and found.num_found:
+                found = self.cache.find(chain, max(0, found.num_found - self.num_again))
+            chain.found = found
         return found
 
     def may_gain(self, found: Found, whole: bool) -> bool:
@@ -104,8 +116,7 @@ class Blocks:
         """Return the tokens of a prompt that it would find now."""
         if not (content and self.shares):
             return 0
-        found = self.cache.find(Chain(content, self.size), (num_tokens - 1) // self.size)
-        return int(found.num_found) * self.size
+        return int(self.find(self.chain(content), num_tokens).num_found) * self.size
 
     def begin(self, chain: Chain | None, found: Found | None, num_tokens: int) -> int:
         """Let a request begin with blocks that it finds, and new ones up to so many tokens.

@@ -35,7 +35,7 @@ cdef class Lane:
     cdef long long[::1] piece_step, before_piece
     cdef readonly Rows rows
     cdef readonly Counts counts
-    cdef object notes
+    cdef readonly object notes
     cdef SharedPrefixes prefixes
     cdef public double time, due
     cdef public long long due_phase
@@ -45,6 +45,7 @@ cdef class Lane:
     cdef readonly bint stops, is_halted, is_pipeline
     cdef readonly bint is_planning
     cdef public double start, ended, known_until
+    cdef readonly double begins_at, wait
     cdef public bint was_ahead, has_changed, is_alone, is_blocked
     cdef readonly long long num_new, num_decodes
     cdef public long long num_given, num_beside
@@ -66,6 +67,7 @@ cdef class Lane:
     cdef readonly list moved, loaded, came, joined, forgotten, copied
     cdef readonly long long num_coming, num_abandoned, num_held, num_promised
     cdef public long long num_quiet, lag, num_ahead, next_ahead
+    cdef readonly long long num_queries, num_behind, num_first, most_slots, num_gone
     cdef double[::1] ahead
     cdef readonly long long num_slots
     cdef list unused
@@ -89,6 +91,7 @@ cdef class Lane:
     @cython.locals(state=cython.longlong, is_known=cython.bint)
     cpdef bint give_up(self, double now, long long slot) except -1
     cpdef halt(self)
+    cdef lose_blocks(self)
     @cython.locals(taken=cython.longlong)
     cpdef write(self)
     cpdef bint stop_at_end(self) except -1
@@ -98,6 +101,9 @@ cdef class Lane:
     cdef let_go(self, long long slot)
     @cython.locals(num_known=cython.longlong, state=cython.longlong)
     cdef long long stop(self, long long slot) except -1
+    cdef long long num_cacheable(self, long long slot) except -1
+    @cython.locals(is_behind=cython.bint)
+    cdef long long num_unknown(self, long long slot) except -1
     cdef end_stay(self, long long slot)
     @cython.locals(last=cython.longlong)
     cdef join_decodes(self, long long slot)
@@ -111,7 +117,9 @@ cdef class Lane:
     @cython.locals(slot=cython.longlong)
     cdef free_leaving(self)
     cdef let_seat_go(self, long long slot, long long num_computed)
-    cdef long long need_to_join(self, long long slot) except -1
+    cdef long long need_to_join(self, long long slot) except? -1
+    cdef long long num_needed(self, long long slot) except -1
+    cdef bint outgrows(self, long long slot) except -1
     @cython.locals(num_tokens=cython.longlong, num_held=cython.longlong)
     cpdef tuple to_come(self, long long slot)
     cdef bring(self, long long slot, found)
@@ -130,6 +138,17 @@ cdef class Lane:
     cdef long long num_stalled(self) except -1
     @cython.locals(slot=cython.longlong, last=cython.double)
     cdef end_first(self)
+    cpdef resume(self, long long slot, double started_at, double first_token_at,
+                 long long num_preempted, long long num_beside)
+    @cython.locals(number=cython.longlong, num_found=cython.longlong)
+    cdef bint take_over(self, long long slot, long long num_tokens, long long num_more) except -1
+    cpdef bint carry(self, long long slot, long long num_computed, bint decodes) except -1
+    cdef carry_prompt(self, long long slot, long long num_computed)
+    @cython.locals(number=cython.longlong)
+    cpdef bint carry_brought(self, long long slot) except -1
+    @cython.locals(number=cython.longlong, num_tokens=cython.longlong)
+    cpdef carry_held(self, long long slot)
+    cpdef begin_at(self, double time)
     @cython.locals(has_changed=cython.bint)
     cdef plan(self)
     @cython.locals(slot=cython.longlong, state=cython.longlong, is_lost=cython.bint)
@@ -138,12 +157,16 @@ cdef class Lane:
     cdef bint has_work(self) except -1
     @cython.locals(num_before=cython.longlong, has_preempted=cython.bint, is_short=cython.bint)
     cdef bint schedule(self) except -1
+    cdef take_for_decodes(self)
+    cdef long long next_need(self) except? -1
     cdef let_in(self)
+    cdef long long budget(self) except? -1
     cdef find_limits(self)
     @cython.locals(slot=cython.longlong, number=cython.longlong)
     cdef bint is_lone(self) except -1
     cdef bint has_known(self) except -1
-    @cython.locals(slot=cython.longlong, gone=list, outgrown=list)
+    @cython.locals(slot=cython.longlong, gone=list, outgrown=list, goes_round=cython.bint,
+                   from_anywhere=cython.bint)
     cdef preempt(self)
     cdef long long victim(self) except -1
     @cython.locals(slot=cython.longlong, victim=cython.longlong, turns=list, lacking=dict,
@@ -158,16 +181,19 @@ cdef class Lane:
     cdef tuple turn_for(self, long long slot, long long budget)
     cdef bint is_busy(self, long long slot) except -1
     cdef bint takes_block(self, long long slot) except -1
+    cdef long long context_of(self, long long slot) except -1
     @cython.locals(slot=cython.longlong)
     cdef pause(self, list slots)
     @cython.locals(prefixes=SharedPrefixes, slot=cython.longlong, num_keys=cython.longlong)
     cdef join_anew(self, list slots)
+    cdef come_back(self, long long slot)
     @cython.locals(slot=cython.longlong)
     cdef end_pause(self)
     cdef bint is_short(self) except -1
     @cython.locals(need=cython.longlong, budget=cython.longlong, slot=cython.longlong,
                    new=cython.longlong, lacking=cython.longlong)
     cdef long long cut_pieces(self) except? -1
+    cdef long long count_behind(self, long long end) except -1
     @cython.locals(new=cython.longlong)
     cdef long long piece(self, long long slot, long long budget) except -1
     cdef long long num_to_go(self, long long slot) noexcept
@@ -187,7 +213,7 @@ cdef class Lane:
                    is_prompt=cython.bint)
     cdef swap_in(self)
     @cython.locals(slot=cython.longlong, room=cython.longlong, has_seat=cython.bint,
-                   num_kept=cython.longlong, need=cython.longlong)
+                   num_kept=cython.longlong, need=cython.longlong, number=cython.longlong)
     cdef bint fits_back(self) except -1
     cdef long long num_kept(self, long long slot) except -1
     cdef copy(self, long long slot, bint out, long long number, long long num_tokens)
@@ -224,9 +250,15 @@ cdef class Lane:
     cdef lose_turns(self)
     @cython.locals(blocks=Blocks, slot=cython.longlong, num_tokens=cython.longlong,
                    num_computed=cython.longlong, num_first=cython.longlong, new=cython.longlong,
-                   need=cython.longlong, room=cython.longlong, whole=cython.bint, lacks=cython.bint)
+                   need=cython.longlong, room=cython.longlong, whole=cython.bint, lacks=cython.bint,
+                   more=cython.longlong, num_left=cython.longlong, end=cython.longlong,
+                   has_more=cython.bint, may_gain=cython.bint)
     cdef admit(self, long long budget)
-    @cython.locals(num_tokens=cython.longlong, in_pieces=cython.bint)
+    cdef bint comes_whole(self, long long slot) except -1
+    cdef bint brings_in(self, long long slot, long long num_computed, found) except -1
+    cdef long long pad(self, long long slot, long long num_left, long long end, found,
+                       long long budget) except? -1
+    @cython.locals(in_pieces=cython.bint, number=cython.longlong)
     cdef long long need_to_admit(self, long long slot, found, long long num_first,
                                  bint whole) except? -1
     @cython.locals(slot=cython.longlong, flows=cython.bint)
@@ -238,6 +270,7 @@ cdef class Lane:
     @cython.locals(slot=cython.longlong, num_tokens=cython.longlong, new=cython.longlong,
                    has_seat=cython.bint)
     cdef long long admit_loaded(self, long long budget) except -1
+    cdef bint may_go_on(self, long long slot, long long new) except -1
     cdef long long next_loaded(self) except? -1
     cdef begin_prompt(self, long long slot, long long num_computed, long long new)
     @cython.locals(num_gaps=cython.longlong, start=cython.double, is_ahead=cython.bint, on_the_spot=cython.bint,
@@ -259,6 +292,7 @@ cdef class Lane:
     cpdef settle(self)
     @cython.locals(end=cython.double)
     cdef end(self)
+    cdef end_decodes(self)
     @cython.locals(slot=cython.longlong, has_emitted=cython.bint, each=cython.longlong)
     cdef end_pieces(self)
     cdef take_back(self)

@@ -22,8 +22,6 @@ from array import array
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mist_sim.errors import InvariantError
-
 if TYPE_CHECKING:
     from mist_sim.clients.engine.core.blocks import Blocks
     from mist_sim.clients.engine.core.counts import Counts
@@ -98,6 +96,15 @@ class Notes(Protocol):
     def stand_still(self, preempted: list[int], /) -> None:
         """A plan makes some give way and lets no decode take a step; raise if that has no end."""
 
+    def wait_for_ever(self, num_waiting: int, /) -> None:
+        """Nothing will let anybody in of those that wait: raise."""
+
+    def draw(self, slot: int, num_tokens: int, /) -> bytes:
+        """Return how many drafts each step of an answer accepts, which lacks so many tokens.
+
+        Two bytes each, the lower one first.
+        """
+
 
 class Ranked(Protocol):
     """The queue in another order than that of arrival (see `ranked_queue.py`)."""
@@ -154,7 +161,8 @@ class Lane:
         be read until another request comes. is_watched: whether others hear when one begins to run
         or gives way. tells_prompts: whether they hear of each prompt that is computed.
         waits_for_more: whether steps may wait for more than copies (`Notes.wait`).
-    stops: whether the step in flight is its last. is_halted: whether it rests until another request
+    begins_at: time before which it plans nothing. stops: whether the step in flight is its last.
+        is_halted: whether it rests until another request
         comes, whoever waits.
     """
 
@@ -186,6 +194,7 @@ class Lane:
         self.left: list[tuple[int, int]] = []
         self.is_watched = self.tells_prompts = self.stops = self.is_halted = False
         self.waits_for_more = False
+        self.begins_at = self.wait = 0.0  # wait: of the latest step, for copies and the like
         self.seen_at = _NEVER  # number of the next step whose end others see
         # the step in flight, or the latest one
         self.start = self.ended = 0.0  # when it began, and when the latest one ended
@@ -256,6 +265,11 @@ class Lane:
         # how many have not taken their blocks yet; the seconds of some more
         self.num_quiet, self.lag = 0, 0
         self.is_pipeline = False  # which takes its own
+        # tokens that each decode brings into a step; those that a piece of a prompt has memory for
+        # behind it, and the first one; the most tokens with memory; of the step in flight, decodes
+        # that have ended
+        self.num_queries, self.num_behind, self.num_first = 1, 0, 0
+        self.most_slots, self.num_gone = _NEVER, 0
         self.ahead, self.num_ahead, self.next_ahead = array("d"), 0, 0
         # columns by slot; of a decode, `num_tokens` and `num_blocks` are those when it joined in
         # `first_step`, and `last_step` is the number of the step that ends its answer
@@ -352,7 +366,7 @@ class Lane:
         may = not (self.stops or self.is_halted)
         if self.time == inf and may and (self.queue or self.moved or self.loaded):
             self.is_planning = True
-            self.time, self.phase = now, self.plan_phase
+            self.time, self.phase = max(now, self.begins_at), self.plan_phase
 
     def give_up(self, now: float, slot: int) -> bool:
         """Let a request go whose sender gives up now; return whether it leaves at once.
@@ -361,7 +375,7 @@ class Lane:
         leaves when a plan knows of it, also if it waits.
         """
         state = self.state[slot]
-        if state != _COMING:
+        if state != _COMING and now >= self.begins_at:
             if self.plans_ahead:
                 is_known = self.queued_at[slot] <= self.known_until < inf
                 if self.time < inf and (state != _WAITING or is_known):
@@ -382,11 +396,7 @@ class Lane:
         """Lose the step in flight, and rest: those that are done or gave up are let go."""
         self.write()
         if self.time < inf and not self.is_planning:
-            self.decode_need = self.turns[self.num_steps % self.blocks.size]
-            if self.in_turns:
-                self.lose_turns()
-            elif not self.swaps:
-                self.blocks.free(None, self.decode_need, 0)
+            self.lose_blocks()
         self.time, self.known_until = inf, inf
         self.is_planning = self.has_changed = self.is_halted = True
         self.num_quiet = 0
@@ -400,6 +410,14 @@ class Lane:
         self.free_leaving()
         if self.plans_ahead:
             self.learn()
+
+    def lose_blocks(self) -> None:
+        """Give back the blocks that decodes took for a step that is lost."""
+        self.decode_need = self.next_need()
+        if self.in_turns:
+            self.lose_turns()
+        elif not self.swaps:
+            self.blocks.free(None, self.decode_need, 0)
 
     def write(self) -> None:
         """Write the steps that have ended."""
@@ -427,6 +445,8 @@ class Lane:
     def take_off(self, slot: int) -> int:
         """Take a request that runs out of a lane that has stopped; return its computed tokens."""
         num_computed = self.stop(slot)
+        if self.state[slot] == _DECODE:
+            num_computed = self.num_tokens[slot] - 1  # also those that are not named yet
         self.end_stay(slot)
         self.state[slot] = _PREFILL
         return num_computed
@@ -482,10 +502,17 @@ class Lane:
                     self.last_token_at[slot] = self.ended
                 elif slot in self.joined:
                     self.joined.remove(slot)
-            num_known = self.num_tokens[slot] - 1
-            if self.known_until < inf and self.was_ahead and self.first_step[slot] < self.num_steps:
-                num_known -= 1
+            num_known = self.num_cacheable(slot) - self.num_unknown(slot)
         return num_known
+
+    def num_cacheable(self, slot: int) -> int:
+        """Return the computed tokens of an answer that others may find as it leaves."""
+        return self.num_tokens[slot] - 1
+
+    def num_unknown(self, slot: int) -> int:
+        """Return how many of these the next plan does not know."""
+        is_behind = self.known_until < inf and self.was_ahead
+        return 1 if is_behind and self.first_step[slot] < self.num_steps else 0
 
     def end_stay(self, slot: int) -> None:
         """Record the steps that gave a request its tokens since its prompt was computed."""
@@ -560,7 +587,7 @@ class Lane:
             for slot in self.leaving:
                 if self.state[slot] == _LEAVING:
                     self.running.remove(slot)
-                self.let_seat_go(slot, self.num_tokens[slot] - 1)
+                self.let_seat_go(slot, self.num_cacheable(slot))
             self.leaving = []
             self.is_blocked = False
 
@@ -579,8 +606,16 @@ class Lane:
     def need_to_join(self, slot: int) -> int:
         """Return the blocks that one whose entries come lacks for its next step, or its prompt."""
         return self.blocks.more(
-            self.num_brought[slot], self.num_tokens[slot], self.brings[slot] == _A_PREFIX
+            self.num_brought[slot], self.num_needed(slot), self.brings[slot] == _A_PREFIX
         )
+
+    def num_needed(self, slot: int) -> int:
+        """Return the tokens that one who waits needs memory for in its next step as a decode."""
+        return self.num_tokens[slot]
+
+    def outgrows(self, slot: int) -> bool:
+        """Tell whether a request needs more blocks than there are."""
+        return self.blocks.alone(self.num_tokens[slot]) > self.blocks.num_blocks
 
     def to_come(self, slot: int) -> tuple[int, int]:
         """Return the blocks and tokens whose entries have to come; the cache had the others."""
@@ -673,9 +708,14 @@ class Lane:
                 self.free_leaving()
 
     def join(self) -> None:
-        """Let those decode whose entries have come, in order, while seats and blocks last."""
+        """Let those decode whose entries have come, in order, while seats and blocks last.
+
+        Those on the host come back first, but wait for them, if nobody runs.
+        """
         need = self.decode_need + self.cut_pieces()
         while self.moved and len(self.running) < self.max_num_seqs:
+            if self.swapped and self.running:
+                break
             slot = self.moved[0]
             room = self.blocks.num_free
             if self.running:
@@ -686,16 +726,13 @@ class Lane:
             del self.moved[0]
             need += more
             self.num_promised -= more
-            self.decode_need += more
             self.have_brought(slot)
-            self.resumed[slot] = 1
             chain = self.chains[slot]
             if chain is not None:
                 self.blocks.enter(chain, self.num_tokens[slot] - 1)
             self.running.append(slot)
-            self.joined.append(slot)
-            self.first_step[slot] = self.num_steps
-            self.join_decodes(slot)
+            self.come_back(slot)
+            self.decode_need = self.next_need()
             self.has_changed = True
             self.counts.begin(self.num_queued[slot])
         self.cut_pieces()
@@ -718,6 +755,88 @@ class Lane:
                 self.notes.gap(self.ended, self.ended - last)
         self.joined = []
 
+    # --- entries that another lane of its client had, which has stopped -------------------------
+
+    def resume(
+        self,
+        slot: int,
+        started_at: float,
+        first_token_at: float,
+        num_preempted: int,
+        num_beside: int,
+    ) -> None:
+        """Note what became of a request in another lane (see `story`)."""
+        self.started_at[slot], self.first_token_at[slot] = started_at, first_token_at
+        self.num_preempted[slot], self.num_ahead_of[slot] = num_preempted, num_beside
+
+    def take_over(self, slot: int, num_tokens: int, num_more: int) -> bool:
+        """Take blocks for the entries of a request just queued, if these and more are free.
+
+        It leaves the queue, and the lane, too, where they are not.
+        """
+        del self.queue[slot]
+        number, num_found, chain = self.blocks.count(num_tokens), 0, self.chains[slot]
+        if chain is not None:
+            found = self.blocks.find(chain, self.num_tokens[slot])
+            num_found = min(found.num_found, num_tokens // self.blocks.size)
+        if number - num_found + num_more > self.blocks.num_free:
+            self.release(slot)
+            return False
+        if chain is not None:
+            self.blocks.hold(chain, num_found)
+        self.blocks.grow(number - num_found)
+        self.num_blocks[slot] = number
+        return True
+
+    def carry(self, slot: int, num_computed: int, decodes: bool) -> bool:
+        """Let a request just queued go on that ran elsewhere; return whether it has room."""
+        if not self.take_over(slot, num_computed, 0):
+            return False
+        chain = self.chains[slot]
+        if chain is not None:
+            self.blocks.enter(chain, num_computed)
+        self.running.append(slot)
+        if decodes:
+            self.come_back(slot)
+            self.decode_need = self.next_need()
+        else:
+            self.carry_prompt(slot, num_computed)
+        return True
+
+    def carry_prompt(self, slot: int, num_computed: int) -> None:
+        """Let a prompt go on of which so many tokens are computed."""
+        self.state[slot], self.num_computed[slot] = _PREFILL, num_computed
+        self.prefilling.append(slot)
+
+    def carry_brought(self, slot: int) -> bool:
+        """Let one wait to go on whose entries have come elsewhere; return whether it has room."""
+        number = self.need_to_join(slot)
+        if not self.take_over(
+            slot, self.num_brought[slot], number + self.decode_need + self.num_promised
+        ):
+            return False
+        self.num_promised += number
+        self.state[slot] = _CAME
+        (self.moved if self.brings[slot] == _AN_ANSWER else self.loaded).append(slot)
+        return True
+
+    def carry_held(self, slot: int) -> None:
+        """Keep the entries of one that has ended for other clients; there are blocks."""
+        del self.queue[slot]
+        num_tokens = self.num_tokens[slot] - 1
+        number = self.num_blocks[slot] = self.blocks.count(num_tokens)
+        self.blocks.swap_in(self.chains[slot], number, num_tokens)
+        self.state[slot] = _HELD
+        self.num_held += 1
+        self.num_done_blocks += number
+
+    def begin_at(self, time: float) -> None:
+        """Plan nothing before a time, and then, if anybody is here."""
+        self.begins_at = time
+        some = self.running or self.queue or self.moved or self.loaded
+        self.is_planning, self.phase = True, self.plan_phase
+        self.time = time if some else inf
+
     # --- a plan -------------------------------------------------------------------------------
 
     def plan(self) -> None:
@@ -731,9 +850,9 @@ class Lane:
         while True:
             has_changed = self.schedule()
             if (self.num_decodes and not self.all_missed) or self.num_new:
+                self.begin()
                 if self.leaving:
                     self.free_leaving()
-                self.begin()
                 return
             if self.known_until < inf:  # no step is in flight any more
                 self.known_until = inf
@@ -765,7 +884,7 @@ class Lane:
         self.time, self.known_until, self.has_changed = inf, inf, True
         num_waiting = len(self.queue) + len(self.moved) + len(self.loaded) + len(self.swapped)
         if num_waiting and not (self.num_coming or self.num_abandoned or self.num_held):
-            raise InvariantError(f"an engine sleeps with {num_waiting} requests waiting")
+            self.notes.wait_for_ever(num_waiting)
 
     def has_work(self) -> bool:
         """Tell whether requests run and go on, or wait."""
@@ -795,16 +914,15 @@ class Lane:
             if self.all_missed:
                 return True
         has_preempted = len(self.running) < num_before
-        if self.moved and not (has_preempted or is_short):
-            self.join()
         if self.swapped and not has_preempted:
             self.swap_in()
+        if self.moved and not (has_preempted or is_short):
+            self.join()
         if self.in_turns:
             self.serve(is_short and not self.swaps)
         elif not self.swaps:
             if self.decode_need:
-                self.blocks.grow(self.decode_need)
-                self.decode_need = 0
+                self.take_for_decodes()
             if self.num_writers:
                 self.enter_answers()
         if self.num_new:
@@ -814,17 +932,30 @@ class Lane:
         self.let_in()
         return len(self.running) > num_before
 
+    def take_for_decodes(self) -> None:
+        """Give the decodes the blocks of their next step."""
+        self.blocks.grow(self.decode_need)
+        self.decode_need = 0
+
+    def next_need(self) -> int:
+        """Return the blocks that the decodes need in their next step, before they take them."""
+        return self.turns[self.num_steps % self.blocks.size]
+
     def let_in(self) -> None:
         """Admit those who wait, as far as they may come in."""
         if self.moved:
             self.is_blocked = not self.in_turns
         elif self.queue or self.loaded:
-            self.admit(self.max_tokens - self.num_decodes - self.num_new)
+            self.admit(self.budget() - self.num_new)
         if self.cadence is not None:
             if not self.is_held:
                 self.cadence.is_bound = self.has_known()
             if self.queue and not self.cadence.is_bound:
                 self.is_blocked = False  # the next plan may be bound
+
+    def budget(self) -> int:
+        """Return the tokens that the decodes leave for prompts."""
+        return self.max_tokens - self.num_decodes * self.num_queries
 
     def find_limits(self) -> None:
         """Find out what the step that is planned may compute of prompts; begin its turns."""
@@ -856,8 +987,9 @@ class Lane:
         """Let some give way until the others have the blocks of the next step."""
         outgrown: list[int] = []
         gone: list[int] = []
+        goes_round = self.num_queries == 1 and not self.swaps
         from_anywhere = self.ranked is not None and self.ranked.takes_from_anywhere
-        if (from_anywhere or self.in_turns) and not self.swaps:
+        if goes_round and (from_anywhere or self.in_turns):
             if self.left_out:
                 self.join_anew(self.left_out)
             self.take_turns(gone, outgrown)
@@ -936,7 +1068,11 @@ class Lane:
 
     def takes_block(self, slot: int) -> bool:
         """Tell whether a decode takes a block for its next token."""
-        return (self.tokens(slot) - 1) % self.blocks.size == 0
+        return self.context_of(slot) % self.blocks.size == 0
+
+    def context_of(self, slot: int) -> int:
+        """Return the computed tokens of a decode."""
+        return self.tokens(slot) - 1
 
     def num_decodes_before(self, served: dict[int, int]) -> int:
         """Return the decodes that take their tokens before the next turn: all, or those served."""
@@ -956,7 +1092,7 @@ class Lane:
         """Return the tokens of a prompt that one gets who runs, and the blocks that it lacks."""
         if self.state[slot] == _DECODE:
             if self.in_turns:
-                return 0, self.need_in_turn(slot, self.tokens(slot) - 1, 1)
+                return 0, self.need_in_turn(slot, self.context_of(slot), 1)
             return 0, int(self.takes_block(slot))
         num_computed = self.num_computed[slot]
         new = self.piece(slot, budget)
@@ -990,15 +1126,19 @@ class Lane:
                     slot + 1, self.chains[slot], self.num_decodes, num_keys
                 )
 
+    def come_back(self, slot: int) -> None:
+        """Let a request decode from the next step on that had a token before."""
+        self.resumed[slot] = 1
+        self.joined.append(slot)
+        self.first_step[slot] = self.num_steps
+        self.join_decodes(slot)
+
     def end_pause(self) -> None:
         """Let those decode again who missed a step."""
         for slot in self.paused:
-            self.resumed[slot] = 1
-            self.joined.append(slot)
-            self.first_step[slot] = self.num_steps
-            self.join_decodes(slot)
+            self.come_back(slot)
         self.paused = []
-        self.decode_need = self.turns[self.num_steps % self.blocks.size]
+        self.decode_need = self.next_need()
 
     def is_short(self) -> bool:
         """Tell whether the next plan will preempt."""
@@ -1013,17 +1153,21 @@ class Lane:
             return 0
         if self.in_order:
             return self.cut_in_order()
-        need, budget = 0, self.max_tokens - self.num_decodes
+        need, budget = 0, self.budget()
         for slot in self.prefilling:
             new = self.piece(slot, budget)
             self.num_piece[slot] = new
             if new:
                 budget -= new
                 self.num_new += new
-                lacking = self.blocks.count(self.num_computed[slot] + new) - self.num_blocks[slot]
+                lacking = self.count_behind(self.num_computed[slot] + new) - self.num_blocks[slot]
                 if lacking > 0:
                     need += lacking
         return need * self.per_block
+
+    def count_behind(self, end: int) -> int:
+        """Return the blocks of a prompt whose piece ends there, and of what is behind it."""
+        return self.blocks.count(min(end + self.num_behind, self.most_slots))
 
     def piece(self, slot: int, budget: int) -> int:
         """Return the tokens that a prompt that runs gets out of a budget."""
@@ -1049,11 +1193,13 @@ class Lane:
         need, budget = 0, self.max_tokens
         for slot in self.running:
             if self.state[slot] == _DECODE:
+                if self.is_busy(slot):
+                    continue
                 if budget > 0:
                     budget -= 1
                 else:
                     self.left_out.append(slot)
-                    need -= (self.tokens(slot) - 1) % self.blocks.size == 0
+                    need -= self.takes_block(slot)
             elif self.state[slot] == _PREFILL:
                 new = self.piece(slot, budget)
                 self.num_piece[slot] = new
@@ -1103,7 +1249,7 @@ class Lane:
             return
         if was_served and self.state[slot] == _DECODE:
             num_known = self.num_tokens[slot] - 1
-        is_outgrown = self.blocks.alone(self.num_tokens[slot]) > self.blocks.num_blocks
+        is_outgrown = self.outgrows(slot)
         if self.swaps and not is_outgrown and self.swap_out(slot):
             return
         self.chains[slot] = self.blocks.preempt(self.chains[slot], self.num_blocks[slot], num_known)
@@ -1191,11 +1337,8 @@ class Lane:
                 self.state[slot] = _PREFILL
                 self.prefilling.append(slot)
                 continue
-            self.resumed[slot] = 1
-            self.joined.append(slot)
-            self.first_step[slot] = self.num_steps
-            self.join_decodes(slot)
-            self.decode_need = self.turns[self.num_steps % self.blocks.size]
+            self.come_back(slot)
+            self.decode_need = self.next_need()
         self.is_blocked = bool(self.swapped) and not self.in_turns
         self.cut_pieces()
 
@@ -1207,7 +1350,9 @@ class Lane:
             room -= self.blocks.num_reserved
         has_seat = len(self.running) < self.max_num_seqs
         num_kept = self.num_kept(slot)
-        need = self.blocks.held(num_kept) + self.blocks.more(num_kept, self.num_tokens[slot], False)
+        is_prompt = self.first_step[slot] == _NO_STEP
+        number = self.num_tokens[slot] if is_prompt else self.num_needed(slot)
+        need = self.blocks.held(num_kept) + self.blocks.more(num_kept, number, False)
         return has_seat and need <= room
 
     def num_kept(self, slot: int) -> int:
@@ -1250,7 +1395,7 @@ class Lane:
         for slot in self.prefilling:
             if self.num_piece[slot]:
                 end = self.num_computed[slot] + self.num_piece[slot]
-                number = self.blocks.count(end) - self.num_blocks[slot]
+                number = self.count_behind(end) - self.num_blocks[slot]
                 if number > 0:
                     self.blocks.grow(number)
                     self.num_blocks[slot] += number
@@ -1283,7 +1428,8 @@ class Lane:
             self.pause(self.left_out)
         for slot in self.running:
             if self.state[slot] == _DECODE:
-                self.have_turn(slot, 0)
+                if not self.is_busy(slot):
+                    self.have_turn(slot, 0)
             elif not self.swaps and self.state[slot] == _PREFILL and self.num_piece[slot]:
                 self.have_turn(slot, self.num_piece[slot])
         if self.swaps:
@@ -1403,46 +1549,69 @@ class Lane:
             new = self.cut(num_tokens - num_computed, budget)
             if self.in_order:
                 new = self.aligned(slot, found, num_computed, new)
-            whole = self.whole_must_fit or self.brings[slot] != _NOTHING
-            whole = whole or (self.flow is not None and self.num_preempted[slot] > 0)
+            whole = self.whole_must_fit or self.comes_whole(slot)
+            num_first = num_computed + new
+            if self.num_first:
+                num_first = min(num_first + self.num_first, self.most_slots)
             need = (
-                self.need_to_admit(slot, found, num_computed + new, whole)
+                self.need_to_admit(slot, found, num_first, whole)
                 if self.brings[slot] or self.in_order
-                else blocks.need(found, num_tokens, num_computed + new, whole)
+                else blocks.need(found, num_tokens, num_first, whole)
             )
             if need > room:
-                self.is_blocked = found is None or not blocks.may_gain(found, whole)
-                if self.ranked is not None and self.ranked.has_arrived():
-                    self.is_blocked = False  # one that is not known yet may go before
+                has_more = self.ranked is not None and self.ranked.has_arrived()  # may go before
+                may_gain = found is not None and blocks.may_gain(found, whole)
+                self.is_blocked = not (has_more or may_gain)
                 return
-            if self.brings[slot]:
-                if self.brings[slot] == _AN_ANSWER or num_computed < self.num_brought[slot]:
-                    self.leave_queue(slot)
-                    self.bring(slot, found)
-                    continue
-                self.have_brought(slot)
-                self.note_left(slot, _HAS_ALL)
-            lacks = self.in_turns and blocks.need(found, 0, num_computed + new, False) > room
+            if self.brings[slot] and self.brings_in(slot, num_computed, found):
+                continue
+            lacks = self.in_turns and blocks.need(found, 0, num_first, False) > room
             if lacks or not new or self.holds_back(num_tokens - num_computed, new, False):
                 return
+            num_left, end = num_tokens - num_computed, num_computed + new
+            more = self.pad(slot, num_left, end, found, budget) if self.num_queries > 1 else 0
+            if more < 0:
+                return
             self.leave_queue(slot)
-            num_first = num_tokens if self.swaps else num_computed + new
+            num_first = num_tokens if self.swaps else min(num_first + more, self.most_slots)
             self.num_blocks[slot] = blocks.begin(chain, found, num_first)
             self.begin_prompt(slot, num_computed, new)
-            budget -= new
+            budget -= new + more
+
+    def brings_in(self, slot: int, num_computed: int, found: Found | None) -> bool:
+        """Let entries of elsewhere come; return False if the cache has as many."""
+        if self.brings[slot] == _AN_ANSWER or num_computed < self.num_brought[slot]:
+            self.leave_queue(slot)
+            self.bring(slot, found)
+            return True
+        self.have_brought(slot)
+        self.note_left(slot, _HAS_ALL)
+        return False
+
+    def comes_whole(self, slot: int) -> bool:
+        """Tell whether all of a prompt has to fit into memory, though a first piece might do."""
+        if self.brings[slot] != _NOTHING:
+            return True
+        return self.flow is not None and self.num_preempted[slot] > 0
+
+    def pad(self, slot: int, num_left: int, end: int, found: Found | None, budget: int) -> int:
+        """Return the drafts with which a prompt is admitted; -1: it waits for tokens or blocks.
+
+        num_left: tokens that are to be computed. end: of its first piece.
+        """
+        return 0
 
     def need_to_admit(self, slot: int, found: Any, num_first: int, whole: bool) -> int:
         """Return the blocks that must be free for one that waits.
 
         num_first: tokens that it has behind its first piece. whole: whether all of it must fit.
         """
-        num_tokens = self.num_tokens[slot]
         if self.brings[slot]:
-            in_pieces = self.brings[slot] == _A_PREFIX
-            return self.blocks.need_to_bring(found, self.num_brought[slot], num_tokens, in_pieces)
+            in_pieces, number = self.brings[slot] == _A_PREFIX, self.num_needed(slot)
+            return self.blocks.need_to_bring(found, self.num_brought[slot], number, in_pieces)
         if self.in_order and self.paged.waits_for_state(found):
             return _NEVER
-        return self.blocks.need(found, num_tokens, num_first, whole)
+        return self.blocks.need(found, self.num_tokens[slot], num_first, whole)
 
     def next_waiting(self, budget: int) -> int:
         """Return the slot of the queue that is next, if there is a seat; -1: none."""
@@ -1478,12 +1647,16 @@ class Lane:
             new = self.cut(num_tokens, budget)
             if self.in_order:
                 new = self.aligned(slot, None, self.num_brought[slot], new)
-            if not new or self.holds_back(num_tokens, new, True):
+            if not new or self.holds_back(num_tokens, new, True) or not self.may_go_on(slot, new):
                 break
             self.loaded.remove(slot)
             self.go_on(slot, new)
             budget -= new
         return budget
+
+    def may_go_on(self, slot: int, new: int) -> bool:
+        """Tell whether a prompt with entries has room behind its first piece, of so many tokens."""
+        return True
 
     def next_loaded(self) -> int:
         """Return the prompt with entries that goes before the queue; -1: none."""
@@ -1510,11 +1683,10 @@ class Lane:
 
     def begin_prompt(self, slot: int, num_computed: int, new: int) -> None:
         """Let a prompt run that has blocks for its first piece, of so many tokens."""
-        chain = self.chains[slot]
         if self.in_turns:
-            self.paged.name(chain, num_computed + new)
-        elif chain is not None:
-            self.blocks.enter(chain, num_computed + new)
+            self.paged.name(self.chains[slot], num_computed + new)
+        else:
+            self.enter_piece(slot, num_computed + new)
         self.running.append(slot)
         self.prefilling.append(slot)
         self.state[slot] = _PREFILL
@@ -1539,9 +1711,10 @@ class Lane:
         wait = self.num_copied * self.copy_time
         if self.waits_for_more:
             wait = self.notes.wait(wait)
+        self.wait = wait
         seconds = self.seconds(chunks, on_the_spot) + wait
         if self.has_changed or on_the_spot or self.is_alone or not self.rows.go_on(chunks):
-            num_gaps = self.num_decodes
+            num_gaps = self.num_decodes - self.num_gone
             if self.joined:
                 num_gaps -= self.num_stalled()
             self.rows.begin(start, chunks, self.num_decodes, self.context_sum, num_gaps)
@@ -1648,33 +1821,37 @@ class Lane:
             self.free_forgotten()
         end = self.time
         if self.decode_need:
-            self.blocks.grow(self.decode_need)
+            self.take_for_decodes()
         self.rows.note_end(
             end, self.counts.num_waiting, self.blocks.num_blocks - self.blocks.num_free
         )
         self.num_steps += 1
-        self.num_given += self.num_decodes
         self.num_beside = self.num_decodes
         self.ended = end
-        self.context_sum += self.num_decodes
         if self.cadence is not None:
             self.cadence.advance(1)
+        self.end_decodes()
+        if self.paused:
+            self.end_pause()
+        if self.num_new:
+            self.end_pieces()
+        self.decode_need = self.next_need()
+        self.is_planning, self.phase = True, self.plan_phase
+        self.take_back()
+        if self.stops:
+            self.halt()
+            self.note_left(-1, _STOPPED)
+
+    def end_decodes(self) -> None:
+        """Give the decodes their tokens, and let those go that have all."""
+        self.num_given += self.num_decodes
+        self.context_sum += self.num_decodes
         if self.joined:
             self.end_first()
         if self.num_writers and (self.swaps or self.blocks.size == 1):
             self.enter_last()
         if self.num_steps >= self.next_last:
             self.finish_decodes()
-        if self.paused:
-            self.end_pause()
-        if self.num_new:
-            self.end_pieces()
-        self.decode_need = self.turns[self.num_steps % self.blocks.size]
-        self.is_planning, self.phase = True, self.plan_phase
-        self.take_back()
-        if self.stops:
-            self.halt()
-            self.note_left(-1, _STOPPED)
 
     def end_pieces(self) -> None:
         """Count the tokens of prompts that the step has computed."""

@@ -1,6 +1,7 @@
 cimport cython
 
 from mist_sim.clients.engine.core.lane cimport Lane
+from mist_sim.clients.engine.core.paged cimport PagedBlocks, PagedChain
 from mist_sim.clients.engine.core.rows cimport Rows
 from mist_sim.clients.engine.core.times cimport Times
 from mist_sim.clients.prefixes.prefix_cache cimport Chain
@@ -31,6 +32,7 @@ cdef class Batch:
     cdef tuple sizes
     cdef double ready, end, busy
     cdef long long num_used, num_decodes, context_sum, num_read_again, num_new, longest, version
+    cdef long long num_in_windows
     cdef bint goes_on
 
 
@@ -42,10 +44,12 @@ cdef class Pipeline(Lane):
     cdef long long num_flying, plan_number, size, stagger, longest
     cdef bint some_left, fills, drains, readmits, needs_longest
     cdef long long[::1] context, num_due, num_vain, flights, entered, eligible, home, grouped
+    cdef long long[::1] num_flown
 
     @cython.locals(rank=Times)
     cpdef lie(self, long long size, long long stagger, bint fills, bint drains, long long longest,
               list ranks, delay, list groups)
+    cpdef bint carry(self, long long slot, long long num_computed, bint decodes) except -1
     @cython.locals(batches=list, batch=Batch)
     cdef plan(self)
     @cython.locals(batch=Batch, group=Group)
@@ -67,6 +71,8 @@ cdef class Pipeline(Lane):
     @cython.locals(batch=Batch, members=list, number=cython.longlong, eligible=cython.longlong,
                    slot=cython.longlong, ended=list)
     cdef Batch compose(self, Group group)
+    @cython.locals(number=cython.longlong, slot=cython.longlong)
+    cdef long long num_in_windows(self, list members) except -1
     @cython.locals(sizes=list, slot=cython.longlong, new=cython.longlong, num_known=cython.longlong)
     cdef compose_pieces(self, Batch batch)
     cdef complete(self, long long slot, Batch batch)
@@ -88,11 +94,20 @@ cdef class Pipeline(Lane):
     @cython.locals(batch=Batch)
     cdef Batch last_to_give(self, long long slot)
     @cython.locals(num_before=cython.longlong, members=list, size=cython.longlong,
-                   need=cython.longlong, slot=cython.longlong)
+                   need=cython.longlong, slot=cython.longlong, is_short=cython.bint)
     cdef bint schedule(self) except -1
+    @cython.locals(members=list, size=cython.longlong, slot=cython.longlong)
+    cdef take_for_decodes(self)
     cdef enter_known(self, long long slot, long long num_tokens)
     cdef bint is_busy(self, long long slot) except -1
-    cdef bint takes_block(self, long long slot) except -1
+    cdef long long context_of(self, long long slot) except -1
+    cdef long long num_seen(self, long long slot, long long num_computed) except -1
+    @cython.locals(paged=PagedBlocks, chain=PagedChain, begin=cython.longlong,
+                   end=cython.longlong)
+    cdef have_turn(self, long long slot, long long new)
+    @cython.locals(on_their_way=cython.longlong)
+    cdef long long aligned(self, long long slot, found, long long begin, long long new) except -1
+    cdef join_anew(self, list slots)
     @cython.locals(slot=cython.longlong)
     cdef pause(self, list slots)
     @cython.locals(slot=cython.longlong, batch=Batch, paused=list)
@@ -102,9 +117,10 @@ cdef class Pipeline(Lane):
     @cython.locals(slot=cython.longlong, end=cython.longlong, number=cython.longlong)
     cdef enter_piece(self, long long slot, long long end)
     @cython.locals(slot=cython.longlong, num_tokens=cython.longlong, num_computed=cython.longlong,
-                   num_shared=cython.longlong, new=cython.longlong, need=cython.longlong,
-                   number=cython.longlong)
+                   new=cython.longlong, end=cython.longlong, room=cython.longlong,
+                   lacks=cython.bint)
     cdef admit(self, long long budget)
+    cdef begin_prompt(self, long long slot, long long num_computed, long long new)
     @cython.locals(is_ending=cython.bint, num_known=cython.longlong,
                    num_entered=cython.longlong, batch=Batch)
     cdef give_way(self, long long slot, list gone, list outgrown, bint was_served=*)
@@ -114,14 +130,15 @@ cdef class Pipeline(Lane):
     cdef give_nothing(self, long long slot)
     @cython.locals(batch=Batch, end=cython.double, group=Group, slot=cython.longlong, finished=list)
     cdef end(self)
-    @cython.locals(group=Group, slot=cython.longlong)
-    cdef resume(self, Batch batch)
+    @cython.locals(slot=cython.longlong)
+    cdef note_moved(self, Batch batch)
+    cdef go_on_in(self, long long slot, Group group)
     @cython.locals(slot=cython.longlong, finished=list, goes_on=cython.bint)
     cdef list hand_out(self, Batch batch)
     cdef get_token(self, long long slot, list finished)
     @cython.locals(several=list, slot=cython.longlong, on_their_way=cython.longlong)
     cdef enter_come(self, Batch batch)
-    @cython.locals(several=list, slot=cython.longlong)
+    @cython.locals(several=list, place=cython.Py_ssize_t, slot=cython.longlong)
     cdef land(self, Batch batch)
     @cython.locals(group=Group, rows=Rows, end=cython.double, num_gone=cython.longlong,
                    num_gaps=cython.longlong, slot=cython.longlong, number=cython.longlong,

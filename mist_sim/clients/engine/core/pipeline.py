@@ -99,7 +99,7 @@ class Batch:
         self.ready = self.end = self.busy = 0.0
         self.num_used = self.num_decodes = self.context_sum = self.num_read_again = 0
         self.num_new = 0
-        self.longest = self.version = -1
+        self.longest = self.version = self.num_in_windows = -1
         self.goes_on = False
 
 
@@ -113,14 +113,15 @@ class Pipeline(Lane):
         number, modulo `stagger`.
     context: tokens of a request that are computed, or will be by batches in flight; num_tokens:
         those that have come. num_due, num_vain: tokens on their way, and behind the last one.
-    flights: batches in flight that compute it. entered: its tokens that others may find.
+    flights: batches in flight that compute it. num_flown: tokens that they compute.
+    entered: its tokens that others may find.
     eligible: number of the plan that may compute it again. grouped: 1 + the number of the group in
         which it decodes; 0: in none. home: number of that in whose track its latest tokens are.
     """
 
     def __init__(self, *arguments: Any) -> None:
         self.context = self.num_due = self.num_vain = self.flights = array("q")
-        self.entered = self.eligible = self.home = self.grouped = array("q")
+        self.entered = self.eligible = self.home = self.grouped = self.num_flown = array("q")
         super().__init__(*arguments)
         self.batches: list[Batch | None] = []
         self.num_flying = self.plan_number = 0
@@ -149,6 +150,22 @@ class Pipeline(Lane):
         self.rank_ends = array("d", bytes(8 * len(ranks)))
         self.groups, self.group = groups, groups[0]
         self.recent: list[Batch | None] = [None] * stagger
+
+    def carry(self, slot: int, num_computed: int, decodes: bool) -> bool:
+        """Let a request just queued go on that ran elsewhere; return whether it has room."""
+        if not self.take_over(slot, num_computed, 0):
+            return False
+        self.num_tickets += 1
+        self.ticket[slot], self.context[slot] = self.num_tickets, num_computed
+        self.enter_known(slot, num_computed)
+        self.running.append(slot)
+        if decodes:
+            self.state[slot] = _DECODE
+            self.join_group(slot, self.group)
+            self.go_on_in(slot, self.group)
+        else:
+            self.carry_prompt(slot, num_computed)
+        return True
 
     # --- the queue of batches -----------------------------------------------------------------
 
@@ -294,12 +311,14 @@ class Pipeline(Lane):
         if self.needs_longest:
             for slot in members:
                 batch.longest = max(batch.longest, self.context[slot])
+        batch.num_in_windows = self.num_in_windows(members) if self.in_turns else -1
         group.context_sum += number
         eligible = self.plan_number + self.stagger
         ended = []
         for slot in members:
             self.context[slot] += 1
             self.flights[slot] += 1
+            self.num_flown[slot] += 1
             self.eligible[slot] = eligible
             if self.is_ending(slot):
                 batch.vain.append(slot)
@@ -320,6 +339,13 @@ class Pipeline(Lane):
             batch.version = group.version
         return batch
 
+    def num_in_windows(self, members: list[int]) -> int:
+        """Return the keys that decodes see through their windows."""
+        number = 0
+        for slot in members:
+            number += min(self.context[slot], self.paged.reach)
+        return number
+
     def compose_pieces(self, batch: Batch) -> None:
         """Add the pieces of prompts to a batch."""
         sizes = []
@@ -334,6 +360,7 @@ class Pipeline(Lane):
             self.num_computed[slot] += new
             self.context[slot] = self.num_computed[slot]
             self.flights[slot] += 1
+            self.num_flown[slot] += new
             num_known = self.num_tokens[slot] + self.num_due[slot] + self.num_vain[slot]
             if self.num_computed[slot] == num_known:
                 self.complete(slot, batch)
@@ -387,7 +414,7 @@ class Pipeline(Lane):
             batch.num_read_again,
             batch.longest,
             on_the_spot,
-            -1,
+            batch.num_in_windows,
         )
 
     def ready(self) -> float:
@@ -452,19 +479,17 @@ class Pipeline(Lane):
         for slot in members:
             if self.context[slot] % size == 0:
                 need += 1
-        self.decode_need, self.num_decodes = need, len(members)
-        if self.spares_one:
+        self.decode_need, self.num_decodes = need * self.per_block, len(members)
+        if self.spares_one or self.in_turns:
             self.find_limits()
-        if self.is_short():
+        is_short = self.is_short()
+        if is_short:
             self.preempt()
-        need, self.decode_need = self.decode_need, 0
-        if need:
-            self.blocks.grow(need)
-            for slot in members:
-                if self.context[slot] % size == 0:
-                    self.num_blocks[slot] += 1
-        for slot in members:
-            self.enter_known(slot, self.num_tokens[slot])
+        if self.in_turns:
+            self.serve(is_short)
+        else:
+            self.take_for_decodes()
+        self.decode_need = 0
         if self.num_new:
             self.give_pieces_blocks()
         if len(self.running) < num_before:
@@ -473,21 +498,57 @@ class Pipeline(Lane):
             self.admit(self.max_tokens - len(members) - self.num_new)
         return len(self.running) > num_before
 
+    def take_for_decodes(self) -> None:
+        """Give the decodes the blocks of their next step, and let others find those filled."""
+        members, size = self.group.members, self.blocks.size
+        if self.decode_need:
+            self.blocks.grow(self.decode_need)
+            for slot in members:
+                if self.context[slot] % size == 0:
+                    self.num_blocks[slot] += 1
+        for slot in members:
+            self.enter_known(slot, self.num_tokens[slot])
+
     def enter_known(self, slot: int, num_tokens: int) -> None:
         """Let others find the blocks of so many tokens, all of which are known."""
         if num_tokens > self.entered[slot]:
             self.entered[slot] = num_tokens
             chain = self.chains[slot]
-            if chain is not None:
+            if self.in_turns:
+                self.paged.name(chain, num_tokens)
+            elif chain is not None:
                 self.blocks.enter(chain, num_tokens)
 
     def is_busy(self, slot: int) -> bool:
         """Tell whether one who runs decodes, but not in the group that is planned."""
         return self.state[slot] == _DECODE and self.grouped[slot] != self.group.number + 1
 
-    def takes_block(self, slot: int) -> bool:
-        """Tell whether a decode takes a block for its next token."""
-        return self.context[slot] % self.blocks.size == 0
+    def context_of(self, slot: int) -> int:
+        """Return the tokens of a decode that are computed, or will be by batches in flight."""
+        return self.context[slot]
+
+    def num_seen(self, slot: int, num_computed: int) -> int:
+        """Return the computed tokens behind which windows no longer see, as the plan knows."""
+        return num_computed - self.num_flown[slot] if self.paged.lags else num_computed
+
+    def have_turn(self, slot: int, new: int) -> None:
+        """Give one its turn, with so many tokens of a prompt; 0: it decodes."""
+        paged, chain = self.paged, self.chains[slot]
+        begin = self.num_computed[slot] if new else self.context[slot]
+        end = begin + max(new, 1)
+        paged.give_behind(chain, self.num_seen(slot, begin))
+        paged.take(chain, begin, end)
+        self.num_blocks[slot] = max(self.num_blocks[slot], paged.count(end))
+        self.enter_known(slot, min(end, self.num_tokens[slot]))
+
+    def aligned(self, slot: int, found: Any, begin: int, new: int) -> int:
+        """Return the tokens of a piece that may have to end where a state is saved."""
+        on_their_way = 0 if found is not None else self.num_due[slot] + self.num_vain[slot]
+        ends = self.num_tokens[slot] + on_their_way, self.num_prompt[slot]
+        return self.paged.piece(self.chains[slot], found, begin, new, ends)
+
+    def join_anew(self, slots: list[int]) -> None:
+        """Do nothing: decodes are in the order of admission."""
 
     def pause(self, slots: list[int]) -> None:
         """Let decodes miss the plan; they are in the next one, whatever group that is of."""
@@ -533,28 +594,32 @@ class Pipeline(Lane):
             slot = self.fresh()
             if slot < 0:
                 return
-            num_tokens, num_computed, num_shared = self.num_tokens[slot], 0, 0
+            num_tokens, num_computed = self.num_tokens[slot], 0
             chain, found = self.chains[slot], None
             if chain is not None:
                 found = blocks.find(chain, num_tokens)
-                num_computed, num_shared = found.num_found * blocks.size, found.num_held
+                num_computed = found.num_found * blocks.size
             new = self.cut(num_tokens - num_computed, budget)
-            need = blocks.count(num_tokens if self.whole_must_fit else num_computed + new)
-            if need - num_shared > self.room():
+            if self.in_order:
+                new = self.aligned(slot, found, num_computed, new)
+            end, room = num_computed + new, self.room()
+            if self.need_to_admit(slot, found, end, self.whole_must_fit) > room:
                 return
-            if self.holds_back(num_tokens - num_computed, new, False):
+            lacks = self.in_turns and blocks.need(found, 0, end, False) > room
+            if lacks or not new or self.holds_back(num_tokens - num_computed, new, False):
                 return
             self.leave_queue(slot)
-            if chain is not None and found is not None and num_computed:
-                blocks.hold(chain, found.num_found)
-            number = blocks.count(num_computed + new)
-            blocks.grow(number - num_computed // blocks.size)
-            self.num_blocks[slot] = number
+            self.num_blocks[slot] = blocks.begin(chain, found, end)
             self.num_tickets += 1
             self.ticket[slot] = self.num_tickets
-            self.entered[slot] = num_computed + new
             self.begin_prompt(slot, num_computed, new)
             budget -= new
+
+    def begin_prompt(self, slot: int, num_computed: int, new: int) -> None:
+        """Let a prompt run that has blocks for its first piece, of so many tokens."""
+        Lane.begin_prompt(self, slot, num_computed, new)
+        if self.in_turns:
+            self.entered[slot] = num_computed + new
 
     def give_way(
         self, slot: int, gone: list[int], outgrown: list[int], was_served: bool = False
@@ -577,7 +642,7 @@ class Pipeline(Lane):
         self.chains[slot] = self.blocks.preempt(self.chains[slot], number, num_entered)
         self.give_nothing(slot)
         self.num_computed[slot] = 0
-        if not is_ending and self.blocks.count(num_known) > self.blocks.num_blocks:
+        if not is_ending and self.blocks.alone(num_known) > self.blocks.num_blocks:
             self.close_stay(slot)
             self.note_left(slot, _OUTGROWN)
             self.let_slot_go(slot)
@@ -605,7 +670,7 @@ class Pipeline(Lane):
             self.leave_group(slot, group)
             if group is self.group:
                 self.num_decodes = len(group.members)
-                self.decode_need -= self.takes_block(slot)
+                self.decode_need -= self.takes_block(slot) * self.per_block
         elif slot in self.paused:
             self.paused.remove(slot)
 
@@ -630,7 +695,7 @@ class Pipeline(Lane):
         self.num_flying -= 1
         group.num_in_flight -= 1
         if batch.moved:
-            self.resume(batch)
+            self.note_moved(batch)
         self.write_row(batch)
         self.ended = end
         finished = self.hand_out(batch)
@@ -646,16 +711,19 @@ class Pipeline(Lane):
         group = self.group
         self.num_decodes, self.context_sum = len(group.members), group.context_sum
 
-    def resume(self, batch: Batch) -> None:
+    def note_moved(self, batch: Batch) -> None:
         """Note that decodes go on in another group."""
-        group = batch.group
         for slot in batch.moved:
             if self.state[slot] != _GONE:
-                self.home[slot] = group.number
-                self.first_step[slot] = group.num_steps
-                self.resumed[slot] = 1
-                group.joined.append(slot)
-                group.has_moved = True
+                self.go_on_in(slot, batch.group)
+
+    def go_on_in(self, slot: int, group: Group) -> None:
+        """Note that a decode that had a token before gets the next ones in a group."""
+        self.home[slot] = group.number
+        self.first_step[slot] = group.num_steps
+        self.resumed[slot] = 1
+        group.joined.append(slot)
+        group.has_moved = True
 
     def hand_out(self, batch: Batch) -> list[int]:
         """Give requests the tokens of a batch that has returned; return those who have all."""
@@ -688,7 +756,7 @@ class Pipeline(Lane):
         self.num_tokens[slot] += 1
         if self.state[slot] == _WAITING:
             chain = self.chains[slot]
-            if chain is not None:
+            if chain is not None and not self.in_turns:
                 chain.found = None  # it has more to look for
         if self.num_tokens[slot] == self.num_final[slot]:
             finished.append(slot)
@@ -706,8 +774,9 @@ class Pipeline(Lane):
     def land(self, batch: Batch) -> None:
         """Let those go that have left, and that no batch computes any more."""
         for several in (batch.decodes, batch.vain, batch.pieces):
-            for slot in several:
+            for place, slot in enumerate(several):
                 self.flights[slot] -= 1
+                self.num_flown[slot] -= batch.sizes[place][0] if several is batch.pieces else 1
                 if not self.flights[slot] and self.state[slot] == _GONE:
                     self.release(slot)
 
@@ -815,7 +884,7 @@ class Pipeline(Lane):
 
     def release(self, slot: int) -> None:
         """Let another request have a slot."""
-        self.num_due[slot] = self.num_vain[slot] = self.flights[slot] = 0
+        self.num_due[slot] = self.num_vain[slot] = self.flights[slot] = self.num_flown[slot] = 0
         self.context[slot] = self.entered[slot] = self.eligible[slot] = 0
         Lane.release(self, slot)
 
@@ -828,7 +897,7 @@ class Pipeline(Lane):
         """
         self.num_quiet = 0
         waits = bool(self.prefilling or self.paused or self.given_up)
-        waits = waits or self.needs_longest or self.stops
+        waits = waits or self.needs_longest or self.stops or self.in_turns
         if waits or len(self.batches) != self.size or self.time >= until or self.may_admit():
             return False
         for batch in self.batches:
@@ -1072,6 +1141,7 @@ class Pipeline(Lane):
         self.num_due = longer(self.num_due, "q", self.num_slots)
         self.num_vain = longer(self.num_vain, "q", self.num_slots)
         self.flights = longer(self.flights, "q", self.num_slots)
+        self.num_flown = longer(self.num_flown, "q", self.num_slots)
         self.entered = longer(self.entered, "q", self.num_slots)
         self.eligible = longer(self.eligible, "q", self.num_slots)
         self.home = longer(self.home, "q", self.num_slots)

@@ -4,7 +4,7 @@ cdef long long _MOST_ENDS
 
 
 cdef class Rows:
-    cdef public object add, ends
+    cdef public object add, ends, tokens
     cdef public long long num_steps
     cdef public double start, end, busy
     cdef public tuple chunks

@@ -29,6 +29,7 @@ class Rows:
         self.num_decodes = self.context_sum = self.num_waiting = self.num_used = 0
         self.num_gaps = 0
         self.busy = -1.0  # seconds of work, -1: all of them
+        self.tokens = array("q")  # of each step with decodes that verify drafts, not written yet
         self.latest, self.num_latest = array("d", bytes(8 * _MOST_ENDS)), 0
 
     def begin(

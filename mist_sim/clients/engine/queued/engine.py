@@ -17,10 +17,8 @@ from collections.abc import Callable
 
 from simpy.events import Event
 
-from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.engine.queued.groups import Pass
 from mist_sim.clients.engine.queued.queued_lane import QueuedLane
-from mist_sim.clients.engine.queued.rank_times import RankTimes
 from mist_sim.clients.scheduling import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.environment import PLAN, STEP_END, Environment
@@ -50,9 +48,6 @@ class QueueEngine:
         self._step_end, self._plan_phase = phases
         first = predictor.ranks[0]
         self._on_the_spot = traits_of(first).step_time_on_the_spot or first.step_time
-        clock = lane.state.clock
-        has_lines = type(clock) is DecodeClock and not clock.tells_longest
-        self._times = RankTimes(predictor, has_lines=has_lines)
         self._rank_ends = [0.0] * len(predictor.ranks)  # of the latest batch on each rank
         self._queue: deque[Pass | None] = deque()  # None: there was nothing to compute
         self._in_flight: deque[Pass] = deque()
@@ -133,7 +128,11 @@ class QueueEngine:
         predictor, batch, ends = self.predictor, found.batch, self._rank_ends
         found.ready = time = self._ready()
         delay = predictor.rank_delay(batch.num_prefill_tokens + batch.num_decode_queries)
-        seconds = self._times.of(batch)
+        seconds: list[float] = []
+        before = None
+        for each in predictor.ranks:
+            seconds.append(seconds[-1] if each is before else each.step_time(batch))
+            before = each
         if self._form.stagger and not self._in_flight:  # nothing overlaps with it
             seconds[0] = self._on_the_spot(batch)
         busy, rank = 0.0, 0

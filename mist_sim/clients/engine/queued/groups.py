@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 NOBODY: tuple[SequenceState, ...] = ()
-OF_DECODES = StepPlan(decodes=True)  # never changed
 
 
 class Group:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.queued.decodes_alone import DecodesAlone
 from mist_sim.clients.engine.queued.eager_cache import EagerAnswers
 from mist_sim.clients.engine.queued.form import QueueForm
-from mist_sim.clients.engine.queued.groups import OF_DECODES, Group, Pass
+from mist_sim.clients.engine.queued.groups import Group, Pass
 from mist_sim.clients.engine.queued.state import QueuedState
 from mist_sim.clients.engine.run import Run
 from mist_sim.clients.engine.step_records import StepRecords
@@ -44,7 +43,6 @@ class QueuedLane(Lane):
         state.group = state.groups[0]
         state.ahead, state.stagger = form.stagger > 0, form.stagger
         state.readmits = form.readmits
-        self._decodes_alone = DecodesAlone(self.scheduler, state)
         state.overshoots = form.stagger == 1 and form.size > 2
 
     # --- a plan ---------------------------------------------------------------------------
@@ -56,8 +54,6 @@ class QueuedLane(Lane):
             self._leave_group(sequence)
             state.move(sequence)
         state.kv_cache.num_plans += 1
-        if self._decodes_alone.take():
-            return state.send(number, OF_DECODES)
         own = self._plans_single_steps
         plan = self._own_plan() if own else self.scheduler.schedule(state, 1)
         for sequence in state.gave_way:
