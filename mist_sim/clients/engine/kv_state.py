@@ -82,7 +82,7 @@ class EngineKvState:
         visit = Visit(request, (), self._env.now)
         probe = SequenceState(visit, request.num_prompt_tokens, 0)
         lane = self._engines.next_lane()
-        return lane.state.kv_cache.num_prefix_tokens(probe, _ahead(lane))
+        return int(lane.state.kv_cache.num_prefix_tokens(probe, _ahead(lane)))
 
     def watch(self, watcher: ContentWatcher) -> bool:
         """Tell a watcher the contents of the caches, and every change (see `KvView`)."""
@@ -98,7 +98,7 @@ class EngineKvState:
 
     def follow(self, engines: Any) -> EngineKvState:
         """Return what reports on other engines from now on, whose caches are empty."""
-        found = engines.kv_state(self._env, self.block_size, self._stays)
+        found: EngineKvState = engines.kv_state(self._env, self.block_size, self._stays)
         if self._sees_prefixes:
             found.see_prefixes()
         if self._watcher is not None:
