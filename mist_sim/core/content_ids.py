@@ -44,8 +44,8 @@ class Runs:
         self._behind: dict[tuple[int, int, int], int] = {}  # (run, its tokens before, next id)
 
     def joined(self, content: Content) -> Content:
-        """Return the content of a request as runs; unchanged unless it is of a trace's blocks."""
-        if not content or origin_of(content[0][0])[0] != OF_BLOCK:
+        """Return the content of a request as runs, unless its blocks are not a trace's."""
+        if origin_of(content[0][0])[0] != OF_BLOCK:
             return content
         found: list[tuple[int, int]] = []
         run = num_tokens = 0

@@ -335,7 +335,7 @@ class Workload:
                 output,
                 row.session_id,
                 priority or row.priority,
-                runs.joined(row.content) if in_runs else row.content,
+                runs.joined(row.content) if row.content and in_runs else row.content,
                 model=row.model,
                 think_time=row.think_time,
                 label=row.label,
