@@ -18,12 +18,13 @@ from math import inf
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mist_sim.core.step_limits import StepLimits
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.records.together import together
 
-_MEANS = ("seconds", "batch", "filled", "blocks")
+_MEANS = ("seconds", "batch", "filled")
 _CHANCE = 0.02  # of some thousand requests: 1 / sqrt(n) more or fewer come than in the mean
 _FULL = 0.5  # of mean TTFT in the queue: most requests find a full batch
 
@@ -89,16 +90,16 @@ def sensitivities(
     found = []
     for client_id, limit in enumerate(limits):
         mine = begun & (visits["client_id"] == client_id)
-        sums, lone, most = _steps(recorder, client_id)
+        sums, lone, most, peak = _steps(recorder, client_id)
         growing, fullest, step = 0.0, 1.0, 0.0
         if sums["tokens"] and lone < inf:
             means = (sums[name] / sums["tokens"] for name in _MEANS)
-            step, batch, filled, blocks = means
+            step, batch, filled = means
             fullest = most / batch
             if limit is not None:
                 seats = sum(limit.sequences) / len(limit.sequences)
-                rooms = seats / batch, limit.tokens / filled, limit.num_blocks / max(1.0, blocks)
-                fullest = max(1.0, min(rooms))
+                in_memory = fullest * limit.num_blocks / max(1, peak)
+                fullest = max(1.0, min(seats / batch, limit.tokens / filled, in_memory))
             growing = max(0.0, 1 - lone / step)
             used = 1 / fullest + growing * (1 - 1 / fullest)
         else:
@@ -113,13 +114,15 @@ def sensitivities(
     return found
 
 
-def _steps(recorder: ColumnRecorder, client_id: int) -> tuple[dict[str, float], float, int]:
+def _steps(recorder: ColumnRecorder, client_id: int) -> tuple[dict[str, float], float, int, int]:
     """Return sums over the tokens that decodes of a client give, and of all steps (`busy`).
 
-    Then the shortest step and the most decodes. seconds, batch, filled, blocks: of a step.
+    Then the mean step of the fewest decodes alone, the most decodes, and the most KV blocks.
+    seconds, batch, filled: of a step. None of them changes with the steps that a record joins.
     """
     sums = dict.fromkeys(("tokens", "busy", *_MEANS), 0.0)
-    lone, most = inf, 0
+    alone: dict[int, NDArray[np.float64]] = {}  # (seconds, steps) by decodes
+    most = peak = 0
     for tracks in together(recorder, recorder.tracks_of(client_id)):
         runs = tracks.runs
         batch, number = runs["num_decodes"], runs["num_steps"].astype(np.float64)
@@ -128,8 +131,16 @@ def _steps(recorder: ColumnRecorder, client_id: int) -> tuple[dict[str, float], 
         sums["seconds"] += tokens @ seconds
         sums["batch"] += tokens @ batch
         sums["filled"] += tokens @ (runs["num_prefill_tokens"] + batch)
-        sums["blocks"] += tokens @ runs["num_used_blocks"]
         sums["busy"] += runs["busy"].sum()
-        lone = min(lone, seconds[(batch > 0) & (runs["num_chunks"] == 0)].min(initial=inf))
-        most = max(most, batch.max(initial=0))
-    return sums, lone, most
+        most = max(most, int(batch.max(initial=0)))
+        peak = max(peak, int(runs["num_used_blocks"].max(initial=0)))
+        decodes = (batch > 0) & (runs["num_chunks"] == 0)
+        if decodes.any():
+            fewest = int(batch[decodes].min())
+            these = decodes & (batch == fewest)
+            total = np.array([(number * seconds)[these].sum(), number[these].sum()])
+            alone[fewest] = alone.get(fewest, 0.0) + total
+    if not alone:
+        return sums, inf, most, peak
+    time, steps = alone[min(alone)]
+    return sums, float(time / steps), most, peak
