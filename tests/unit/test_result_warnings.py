@@ -324,7 +324,7 @@ OWN = {
         "closed form"
     },
     "afd tail.csv --slots 256 --model deepseek-v3 --gpu h200 --network-bandwidth '50 GB/s'"
-    " --ffn-cards 16": {"bundle shares", "heavy tail"},
+    " --ffn-cards 16": {"bundle networks", "bundle shares", "heavy tail"},
 }
 """Kinds of one verb alone, with a command that raises them."""
 

@@ -20,6 +20,7 @@ from mist_sim.hardware.afd import (
     expert_shares,
 )
 from mist_sim.models import load_generating
+from mist_sim.search.afd import Prediction
 from mist_sim.units import BANDWIDTH, DURATION, SIZE, Kind
 
 _LEAST = 0.1  # change of a coefficient that is worth a line: half the expected error of TPOT
@@ -98,6 +99,25 @@ class HardwareOptions:
         for name, found in self._shares(given):
             for text in _share_lines(name, found):
                 yield ResultWarning(kinds.BUNDLE_SHARES, text)
+
+    def of_networks(self, best: Prediction, times: AfdCoefficients) -> Iterator[ResultWarning]:
+        """Yield a warning where attention workers cannot send as fast as appendix B has it.
+
+        It counts what reaches each FFN card. Fewer attention workers than cards each send more
+        than a card gets, at the same bandwidth. best: the first bundle. times: of a step.
+        """
+        cards = self.ffn_cards or 1
+        alone = times.communication_time(best.slots * cards)
+        if self.model is not None and best.ratio < cards and alone > best.cycle:
+            yield ResultWarning(
+                kinds.BUNDLE_NETWORKS,
+                f"Communication counts what reaches each of the {cards} FFN cards, as the paper's "
+                f"appendix B does. At the same bandwidth, each of the best bundle's "
+                f"{best.ratio:.3g} attention GPUs a worker needs {1e3 * alone:.3g} ms to send its "
+                f"batch, {alone / best.cycle:.2g} times the cycle that is printed: throughput is "
+                f"at most {100 * best.cycle / alone:.0f} % of it. With {cards} attention GPUs or more a "
+                "worker it holds; `communication: topology` in a scenario counts both sides.",
+            )
 
     def _shares(self, given: Collection[str]) -> Iterator[tuple[str, KernelShares]]:
         """Yield what kernels would make of each coefficient that is derived from a share."""
