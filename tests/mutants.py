@@ -633,8 +633,8 @@ MUTANTS = [
     Mutant(
         "lanes of another layout are filled one after the other",
         "clients/layouts.py",
-        "sorted(lanes, key=_num_inside)",
-        "list(lanes)",
+        "decodes=decodes) for lane in fewest_first)",
+        "decodes=decodes) for lane in lanes)",
     ),
     Mutant(
         "what is carried over needs a block more",
@@ -847,10 +847,10 @@ MUTANTS = [
         "        self.free_leaving()\n        if not self.plans_ahead:\n",
     ),
     Mutant(
-        "a preempted decode of the core leaves the token that its plan lacked",
+        "a preempted decode of the core that had its turn caches a token less",
         f"{ENGINE}/core/lane.py",
-        "                num_known -= 1\n",
-        "                pass\n",
+        "            num_known = self.num_tokens[slot] - 1\n",
+        "            pass\n",
     ),
     Mutant(
         "a step of the core that preempted admits as well",

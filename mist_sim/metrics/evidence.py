@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
@@ -85,8 +84,7 @@ class MeasuredRow(NamedTuple):
     beyond: Mapping[str, float] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorBar:
+class ErrorBar(NamedTuple):
     """The range in which nine of ten measurements lie, as measured / simulated - 1.
 
     low, high: the ends of the range. num_points: measured figures that it rests on. like: the

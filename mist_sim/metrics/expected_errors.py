@@ -6,7 +6,6 @@ Which they are is a matter of `mist_sim.metrics.evidence`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from math import isfinite
 from typing import Any, NamedTuple
@@ -42,8 +41,10 @@ def error_bar(
     """
     if not isinstance(setting, Setting):
         return None
-    bar, steps = (_bar(setting, name, load, without_origin) for name in (metric, "tpot"))
-    return at_load(bar, metric, steps, sensitivity)
+    bar = _bar(setting, metric, load, without_origin)
+    if sensitivity is None:
+        return bar
+    return at_load(bar, metric, _bar(setting, "tpot", load, without_origin), sensitivity)
 
 
 @cache
@@ -61,11 +62,10 @@ def at_load(
     """Return a bar as wide as a load makes it. steps: the bar of step times, that of TPOT."""
     if bar is None or steps is None or sensitivity is None:
         return bar
-    low, high = (
-        round((1 + end) * sensitivity.factor(metric, 1 + of_steps) / (1 + of_steps) - 1, 3)
-        for end, of_steps in ((bar.low, steps.low), (bar.high, steps.high))
-    )
-    return replace(bar, low=low, high=high)
+    shortest, longest = 1 + steps.low, 1 + steps.high
+    low = (1 + bar.low) * sensitivity.factor(metric, shortest) / shortest - 1
+    high = (1 + bar.high) * sensitivity.factor(metric, longest) / longest - 1
+    return bar._replace(low=round(low, 3), high=round(high, 3))
 
 
 def expected_errors(
@@ -234,7 +234,7 @@ def _shown(
         here = words(setting) if isinstance(setting, Setting) else ""
         like = {"like": bar.like, "other": list(bar.other), "knows_kernel": bar.knows_kernel}
         if sensitivity is not None and (
-            steps := error_bar(setting, "tpot", load, None, without_origin)
+            steps := error_bar(setting, "tpot", load, without_origin=without_origin)
         ):
             of_load["step_times"] = [steps.low, steps.high]
         return {**found, **like, "here": here, **of_load}

@@ -13,18 +13,17 @@ docs/background/error_bars.md shows how well simulations follow it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mist_sim.core.step_limits import StepLimits
+from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.records.together import together
 
-_MEANS = ("seconds", "batch", "filled")
 _CHANCE = 0.02  # of some thousand requests: 1 / sqrt(n) more or fewer come than in the mean
 _FULL = 0.5  # of mean TTFT in the queue: most requests find a full batch
 
@@ -87,60 +86,78 @@ def sensitivities(
         return [Sensitivity()] * len(limits)
     waits = visits["started_at"] - visits["queued_at"]
     begun = ~np.isnan(waits)
-    found = []
-    for client_id, limit in enumerate(limits):
-        mine = begun & (visits["client_id"] == client_id)
-        sums, lone, most, peak = _steps(recorder, client_id)
+    waited, number = _sums(visits["client_id"][begun], len(limits), waits[begun], 1.0)
+    mean_waits = (waited / np.maximum(number, 1)).tolist()
+    behind, found = span / 2 / ttft, []
+    for client_id, (of, limit, wait) in enumerate(
+        zip(_steps(recorder, len(limits)), limits, mean_waits, strict=True)
+    ):
         growing, fullest, step = 0.0, 1.0, 0.0
-        if sums["tokens"] and lone < inf:
-            means = (sums[name] / sums["tokens"] for name in _MEANS)
-            step, batch, filled = means
-            fullest = most / batch
+        if of.tokens and of.lone < inf:
+            step, batch, filled = (each / of.tokens for each in (of.seconds, of.batch, of.filled))
+            fullest = of.most / batch
             if limit is not None:
                 seats = sum(limit.sequences) / len(limit.sequences)
-                in_memory = fullest * limit.num_blocks / max(1, peak)
+                in_memory = fullest * limit.num_blocks / max(1, of.peak)
                 fullest = max(1.0, min(seats / batch, limit.tokens / filled, in_memory))
-            growing = max(0.0, 1 - lone / step)
+            growing = max(0.0, 1 - of.lone / step)
             used = 1 / fullest + growing * (1 - 1 / fullest)
         else:
             tracks = recorder.mean_tracks(client_id, float(arrival.min()), float(arrival.max()))
-            used = sums["busy"] / span / max(1.0, tracks)
-        wait = float(waits[mine].mean()) if mine.any() else 0.0
+            used = of.busy / span / max(1.0, tracks)
         queue = min(max(0.0, wait - step) / ttft, 1.0)
-        behind = span / 2 / ttft
         if queue > _FULL:
             fullest, used = 1.0, 1 + queue / behind
-        found.append(Sensitivity(*map(float, (growing, fullest, used, queue, behind))))
+        found.append(Sensitivity(growing, fullest, used, queue, behind))
     return found
 
 
-def _steps(recorder: ColumnRecorder, client_id: int) -> tuple[dict[str, float], float, int, int]:
-    """Return sums over the tokens that decodes of a client give, and of all steps (`busy`).
+class _Steps(NamedTuple):
+    """The steps of a client.
 
-    Then the mean step of the fewest decodes alone, the most decodes, and the most KV blocks.
-    seconds, batch, filled: of a step. None of them changes with the steps that a record joins.
+    tokens, seconds, batch, filled: of decodes, and sums over these tokens of their steps' seconds,
+    decodes and tokens. busy: seconds of all steps. lone: mean seconds of those with the fewest
+    decodes alone. most: decodes of a step. peak: KV blocks.
     """
-    sums = dict.fromkeys(("tokens", "busy", *_MEANS), 0.0)
-    alone: dict[int, NDArray[np.float64]] = {}  # (seconds, steps) by decodes
-    most = peak = 0
-    for tracks in together(recorder, recorder.tracks_of(client_id)):
+
+    tokens: float
+    seconds: float
+    batch: float
+    filled: float
+    busy: float
+    lone: float
+    most: float
+    peak: float
+
+
+def _steps(recorder: ColumnRecorder, num_clients: int) -> Iterator[_Steps]:
+    """Yield the steps of each client; nothing changes with the steps that a record joins."""
+    sums = np.zeros((5, num_clients))
+    alone = np.zeros((2, num_clients))  # seconds and number of steps with the fewest decodes
+    fewest, most, peak = np.full(num_clients, inf), np.zeros(num_clients), np.zeros(num_clients)
+    for tracks in together(recorder):
         runs = tracks.runs
+        owners = [recorder.track_clients[number] for number in tracks.numbers]
+        owner = np.repeat(owners, np.diff(tracks.run_cuts))
         batch, number = runs["num_decodes"], runs["num_steps"].astype(np.float64)
-        tokens, seconds = number * batch, (tracks.run_ends() - runs["start"]) / number
-        sums["tokens"] += tokens.sum()
-        sums["seconds"] += tokens @ seconds
-        sums["batch"] += tokens @ batch
-        sums["filled"] += tokens @ (runs["num_prefill_tokens"] + batch)
-        sums["busy"] += runs["busy"].sum()
-        most = max(most, int(batch.max(initial=0)))
-        peak = max(peak, int(runs["num_used_blocks"].max(initial=0)))
+        time, tokens = tracks.run_ends() - runs["start"], number * batch
+        filled = tokens * (runs["num_prefill_tokens"] + batch)
+        sums += _sums(
+            owner, num_clients, tokens, time * batch, tokens * batch, filled, runs["busy"]
+        )
+        np.maximum.at(most, owner, batch)
+        np.maximum.at(peak, owner, runs["num_used_blocks"])
         decodes = (batch > 0) & (runs["num_chunks"] == 0)
-        if decodes.any():
-            fewest = int(batch[decodes].min())
-            these = decodes & (batch == fewest)
-            total = np.array([(number * seconds)[these].sum(), number[these].sum()])
-            alone[fewest] = alone.get(fewest, 0.0) + total
-    if not alone:
-        return sums, inf, most, peak
-    time, steps = alone[min(alone)]
-    return sums, float(time / steps), most, peak
+        before, fewest = fewest, fewest.copy()
+        np.minimum.at(fewest, owner[decodes], batch[decodes])
+        these = decodes & (batch == fewest[owner])
+        alone = np.where(fewest < before, 0.0, alone)
+        alone += _sums(owner[these], num_clients, time[these], number[these])
+    lone = np.where(alone[1] > 0, alone[0] / np.maximum(alone[1], 1), inf)
+    yield from map(_Steps._make, np.stack([*sums, lone, most, peak], axis=1).tolist())
+
+
+def _sums(owner: Array, num_clients: int, *values: Array | float) -> Array:
+    """Return the sums of each of some values by owner, a row each."""
+    each = [np.broadcast_to(value, owner.shape) for value in values]
+    return np.array([np.bincount(owner, value, num_clients) for value in each])

@@ -285,6 +285,7 @@ WITHOUT = {
     "from-vllm": "prints a scenario, which has its assumptions as a key",
     "list": "prints catalogs",
     "schema": "prints the keys of a scenario",
+    "help": "prints what a key is",
     "fit": "learns from measured steps; nothing is simulated",
     "calibrate": "fits figures to measurements; that of a run has its test in test_own_time.py",
     "profile": "measures steps",

@@ -115,8 +115,8 @@ class HardwareOptions:
                 f"appendix B does. At the same bandwidth, each of the best bundle's "
                 f"{best.ratio:.3g} attention GPUs a worker needs {1e3 * alone:.3g} ms to send its "
                 f"batch, {alone / best.cycle:.2g} times the cycle that is printed: throughput is "
-                f"at most {100 * best.cycle / alone:.0f} % of it. With {cards} attention GPUs or more a "
-                "worker it holds; `communication: topology` in a scenario counts both sides.",
+                f"at most {100 * best.cycle / alone:.0f} % of it. With {cards} attention GPUs or "
+                "more a worker it holds; a scenario's `communication: topology` counts both sides.",
             )
 
     def _shares(self, given: Collection[str]) -> Iterator[tuple[str, KernelShares]]:

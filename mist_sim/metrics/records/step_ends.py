@@ -91,6 +91,10 @@ class StepEnds:
         step = range(len(self))[place]
         return float(self._between(step, step + 1)[0])
 
+    def all(self) -> Ends:
+        """Return the ends of all steps."""
+        return self[:] if self._packed else np.array(self.latest)
+
     @property
     def nbytes(self) -> int:
         """Bytes that the ends take."""

@@ -50,7 +50,7 @@ class Tracks(NamedTuple):
         """Return the ends of the steps from `first` to the one before `last`."""
         if len(self.ends) == 1:
             return self.ends[0][first:last]
-        return np.concatenate([ends[:] for ends in self.ends])[first:last]
+        return np.concatenate([ends.all() for ends in self.ends])[first:last]
 
     def run_ends(self) -> Ends:
         """Return when each run ended, seconds."""
