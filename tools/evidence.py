@@ -404,7 +404,7 @@ def _compared(
         bar = at_load(found[metric], metric, tpot, run.sensitivity)
     elif ttft and tpot and run.ttft_share is not None:  # none of these loads is open
         low, high = slower(end_to_end(ttft, tpot, run.ttft_share))
-        bar = replace(tpot, low=low, high=high)
+        bar = tpot._replace(low=low, high=high)
     setting, measured = row.setting, exp(error) - 1
     return {
         "source": row.origin,
