@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, ParamSpec, Protocol, cast, overload
 
@@ -421,10 +421,12 @@ def _changed(config: EngineConfig, change: Change) -> EngineConfig:
     defaults = {
         key: after[key] for key, limit in before.items() if getattr(scheduler, key, None) == limit
     }
-    limits = {**asdict(scheduler), **defaults}
-    if "max_num_batched_tokens" in limits and "max_num_seqs" in defaults:
+    chunk = defaults.get(
+        "max_num_batched_tokens", getattr(scheduler, "max_num_batched_tokens", None)
+    )
+    if chunk is not None and "max_num_seqs" in defaults:
         # as vLLM: its default leaves each running request a token
-        defaults["max_num_seqs"] = min(limits["max_num_seqs"], limits["max_num_batched_tokens"])
+        defaults["max_num_seqs"] = min(defaults["max_num_seqs"], chunk)
     return replace(changed, scheduler=replace(scheduler, **defaults))
 
 
