@@ -42,7 +42,7 @@ from mist_sim.hardware.devices import GpuSpec, Kernel, architecture_names, kerne
 from mist_sim.hardware.gpu_group import GpuWork
 from mist_sim.hardware.kernel_choice import attention_kinds, experts_kind
 from mist_sim.hardware.power import Array, Demand, Load, step_watts
-from mist_sim.hardware.work import StepCounts, attention_demand, demand_of, expert_demand
+from mist_sim.hardware.work import StepCounts, attention_demand, demand_of, expert_demand, peak
 from mist_sim.models import MoeSpec, operators
 from mist_sim.models.spec import ModelSpec
 
@@ -495,10 +495,20 @@ class KernelShares:
 
 
 def attention_shares(model: ModelSpec, gpu: GpuSpec) -> KernelShares:
-    """Return what kernels would make of alpha_a, by the bandwidth that they reach."""
+    """Return what kernels would make of alpha_a, by the bandwidth and the rate that they reach.
+
+    Latent attention (MLA) computes for longer than it reads on GPUs of much bandwidth.
+    """
     share = gpu.decode.mbu
     kernels = _kernels(gpu, attention_kinds(model)[1])
-    factors = [share / (kernel.mbu or share) for kernel in kernels]
+    key = operators.attention(model, 0, 1, 1, 1, False)
+    to_compute = float(key.flops) / peak(gpu, key.dtype)
+    to_read = float(key.bytes) / gpu.memory_bandwidth
+    factors = [
+        share
+        * max(1 / (kernel.mbu or share), to_compute / to_read / (kernel.mfu or gpu.decode.mfu))
+        for kernel in kernels
+    ]
     return KernelShares("attention", gpu, share, min(factors), max(factors))
 
 

@@ -157,7 +157,7 @@ def _share_lines(name: str, found: KernelShares) -> Iterator[str]:
     if _matters(found):
         yield (
             f"{name} is {found.low:.2f} times what {flat} would make it, since the GPU's kernels "
-            "reach another share."
+            "reach another share, or compute for longer than they read."
         )
     elif not found.is_known and found.gpu.confidence == "spec-only":
         yield (
