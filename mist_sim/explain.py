@@ -89,18 +89,18 @@ class HandBatch:
         tokens = sum(new for new, _ in self.prompts) + self.decodes * per_decode
         lengths = [new + context for new, context in self.prompts]
         lengths += [self.context + per_decode] if self.decodes else []
-        blocks = (
-            client.config.kv_cache.block_size * client.num_gpu_blocks // client.data_parallel_size
-        )
         sizes = [new + context for new, context in self.prompts]
-        held = sum(sizes) + self.decodes * (self.context + per_decode)
+        blocks_of = client.memory.pool().blocks_of  # windows and states have blocks of their own
+        held = sum(map(blocks_of, sizes))
+        held += self.decodes * (blocks_of(self.context + per_decode) if self.decodes else 0)
+        blocks = client.num_gpu_blocks // client.data_parallel_size
         chunk = getattr(scheduler, "max_num_batched_tokens", None)
         num_seqs = len(self.prompts) + self.decodes
         rules: list[tuple[str, int, int | None, str]] = [
             ("sequences", num_seqs, scheduler.max_num_seqs, "raise scheduler.max_num_seqs"),
             ("tokens", tokens, chunk, "raise scheduler.max_num_batched_tokens"),
             ("tokens of its longest sequence", max(lengths), longest, "raise max_model_len"),
-            ("tokens in the KV cache", held, blocks, "take fewer or shorter sequences"),
+            ("blocks of the KV cache", held, blocks, "take fewer or shorter sequences"),
         ]
         for what, asked, most, instead in rules:
             if most is not None and asked > most:
