@@ -227,7 +227,8 @@ class Lockstep(Lane):
                 if lane.queue or lane.moved or lane.loaded or lane.came:
                     return False
                 continue
-            lane.num_quiet = self.quiet.find_quiet(lane)
+            if lane.num_quiet < 0:  # else steps that it lags behind are counted already
+                lane.num_quiet = self.quiet.find_quiet(lane)
             number = min(number, lane.num_quiet)
             if lane.flow is not None:
                 until = min(until, lane.flow.quiet_until(lane))
