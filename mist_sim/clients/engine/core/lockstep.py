@@ -221,11 +221,10 @@ class Lockstep(Lane):
         self.num_quiet = 0
         number = 1 << 62
         for lane in self.lanes:
-            if lane.num_queries > 1:
+            waits = lane.queue or lane.moved or lane.loaded or lane.came
+            if lane.num_queries > 1 or (waits and not lane.has_part):
                 return False
             if not lane.has_part:
-                if lane.queue or lane.moved or lane.loaded or lane.came:
-                    return False
                 continue
             if lane.num_quiet < 0:  # else steps that it lags behind are counted already
                 lane.num_quiet = self.quiet.find_quiet(lane)
