@@ -50,7 +50,7 @@ def test_all_names_exported_exist():
 
 
 def test_requests_carry_the_rows():
-    first, second, third = Workload(ROWS, TraceArrivals()).requests(STREAMS)
+    first, second, third = Workload(ROWS, TraceArrivals()).requests(STREAMS, in_runs=False)
     assert (first.request_id, second.request_id, third.request_id) == (0, 1, 2)
     assert (first.arrival_time, second.arrival_time, third.arrival_time) == (0.0, 1.5, 1.5)
     assert (first.num_prompt_tokens, first.num_output_tokens, first.session_id) == (10, 3, 4)
