@@ -213,15 +213,15 @@ class Environment(simpy.Environment):
         until.callbacks.append(StopSimulation.callback)
         queue = self._queue
         try:
-            if self.stepper is not None:
-                self._run_with_steps(self.stepper)
-            while queue:
+            while queue and self.stepper is None:  # a client that starts or changes may make one
                 self.now, self.phase, _, event = heappop(queue)
                 callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
                 for callback in callbacks:
                     callback(event)
                 if not event._ok and not hasattr(event, "_defused"):
                     raise event._value
+            if self.stepper is not None:
+                self._run_with_steps(self.stepper)
         except StopSimulation as stop:
             return stop.args[0]
         raise NothingLeftError("no events are left, and the awaited event has not occurred")

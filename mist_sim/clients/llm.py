@@ -144,7 +144,7 @@ class LlmClient(LaidOutClient):
     def needs_general_loop(self) -> str:
         """The option for which its steps take the general loop; empty where the core takes them.
 
-        A `lane_type` of a subclass's own is one. After a change of layout the loop is general, too.
+        A `lane_type` of a subclass's own is one.
         """
         if self.lane_type is not Lane:
             return f"lane_type {self.lane_type.__name__}"
@@ -268,14 +268,12 @@ class LlmClient(LaidOutClient):
     @property
     def _takes_steps(self) -> bool:
         """Whether the engine core takes its steps in the present layout."""
-        may = self.config.step_loop in ("step", "auto") and not self._layout_number
-        return may and not self.needs_general_loop
+        return self.config.step_loop in ("step", "auto") and not self.needs_general_loop
 
     @property
     def _is_stepped(self) -> bool:
         """Whether the core takes the steps of its present engines, as its view allows."""
-        is_general = self._layout_number or self.needs_general_loop
-        return isinstance(self.view, SteppedView) and not is_general
+        return isinstance(self.view, SteppedView) and not self.needs_general_loop
 
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
         number = self._first_engine + engine

@@ -102,6 +102,16 @@ def test_times_by_hand():
     assert result.clients["num_prefill_tokens"].tolist() == [8 + 12 + 4]
 
 
+def test_a_core_that_is_made_during_the_run_steps():
+    """Virtual engines have none; TP 4 does, and begins anew after the failure."""
+    client = tp2_pp2()
+    change_at(client, 0.0, tp4().layout, 0.0)
+    failures = Failures(clients=("llm",), at=(1.0,), repair=1.0)
+    lifecycle = Lifecycle(failures=(failures,), on_failure=OnFailure(policy="retry"))
+    result = run(client, [8], [4], [0.0], lifecycle=lifecycle)
+    assert result.requests["status"].tolist() == ["finished"]
+
+
 def test_blocks_by_hand():
     """At the change, 9 and 12 tokens have entries, 3 blocks each; a lane has 5 of the 10."""
     result = by_hand()
