@@ -267,7 +267,7 @@ class SloPlane:
 def run_plane(
     builts: Mapping[str, Built], options: PlaneOptions, driver: Driver
 ) -> tuple[SloPlane, dict[str, Failure]]:
-    """Run each scenario at every rate, to its end; return the plane, and who failed.
+    """Run each scenario at every rate, to its end; return the plane, and the scenarios that failed.
 
     With replications the requests of all seeds count.
     """

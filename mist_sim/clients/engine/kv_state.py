@@ -111,7 +111,7 @@ class EngineKvState:
             lane.state.kv_cache.unwatch()
 
     def tell(self, watcher: ContentWatcher) -> None:
-        """Tell a watcher, who knows the requests that are here, what else is cached, and comes."""
+        """Tell a watcher that knows the requests here what else is cached, now and later."""
         self._watcher = watcher
         for lane in self._engines.lanes:
             lane.state.kv_cache.watch(watcher)

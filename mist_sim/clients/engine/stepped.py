@@ -1035,7 +1035,7 @@ class SteppedKvState(EngineKvState):
         return self._tells
 
     def tell(self, watcher: ContentWatcher) -> None:
-        """Tell a watcher, who knows the requests that are here, what else is cached, and comes."""
+        """Tell a watcher that knows the requests here what else is cached, now and later."""
         self._watcher = watcher
         for lane in self._engines.stepped if self._tells else ():
             if lane.caches_prefixes:

@@ -77,7 +77,7 @@ class Drafting(Replica):
             late = not (self.plans_ahead or caches_verified)
             self.verifies_late = late and self.blocks.size > 1
 
-    # --- who decodes --------------------------------------------------------------------------
+    # --- decodes ------------------------------------------------------------------------------
 
     def join_decodes(self, slot: int) -> None:
         """Let a request decode that has its first token."""

@@ -710,7 +710,7 @@ class Lane:
     def join(self) -> None:
         """Let those decode whose entries have come, in order, while seats and blocks last.
 
-        Those on the host come back first, but wait for them, if nobody runs.
+        Sequences on the host come back first; but if none runs, they wait for these.
         """
         need = self.decode_need + self.cut_pieces()
         while self.moved and len(self.running) < self.max_num_seqs:

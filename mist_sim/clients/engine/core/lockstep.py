@@ -102,7 +102,7 @@ class Lockstep(Lane):
     """All these lanes, as the core sees them: one lane, which has no requests itself.
 
     lanes: in order. share: takes the tokens of a step in each, before it is timed. count: of their
-        steps, None: nobody asks. active: those with a part in the step in flight.
+        steps, None: it is not asked for. active: those with a part in the step in flight.
     """
 
     def __init__(
