@@ -174,7 +174,8 @@ def run_page(run: RunData, title: str, subtitle: Sequence[str] = ()) -> Page:
 
 def page_of_result(found: Result, title: str) -> Page:
     """Return the report of a run in memory."""
-    return run_page(OfResult(found), title, found.title.splitlines()[1:])
+    lines = found.title.splitlines()[1:]
+    return run_page(OfResult(found), title, [line for line in lines if line != title])
 
 
 def _brief(run: RunData, title: str) -> Brief:
