@@ -53,6 +53,7 @@ READ_SCENARIOS = {
 READ_NONE = {
     "demo",
     "from-vllm",
+    "help",
     "list",
     "schema",
     "fit",
