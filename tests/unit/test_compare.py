@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from functools import partial
 from math import inf, isnan, nan
@@ -18,12 +19,13 @@ from rich.console import Console, Group
 
 from mist_sim import Scenario, ScenarioError, Slo, simulate
 from mist_sim.core.result_warnings import UNSTABLE, ResultWarning
+from mist_sim.metrics.expected_errors import expected_ranges
 from mist_sim.metrics.replications import estimate
 from mist_sim.report.comparison import comparison_table
 from mist_sim.report.elements import with_warnings
 from mist_sim.report.pictures.findings import plane_picture
 from mist_sim.report.pictures.style import can_draw
-from mist_sim.report.run import expected_of_each
+from mist_sim.report.run import error_range, expected_of_each
 from mist_sim.search.compared_case import FIGURES, Case
 from mist_sim.search.comparison import Comparison, compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput
@@ -474,12 +476,16 @@ def test_expected_errors_are_those_of_the_runs(mist):
     code, out, _ = mist("apart.yaml", "together.yaml", "--json", "-q")
     assert code == 0
     found = json.loads(out)["expected_errors"]
-    for name, scenario in both().items():
-        assert found[name] == simulate(scenario).summary["expected_errors"]
     _, out, _ = mist("apart.yaml", "together.yaml", "-q")
     told = out[out.index("Expected error, nine in ten") :]
-    assert "TTFT apart, together" in " ".join(told.split())
     assert "nearest of" in told
+    for name, scenario in both().items():
+        expected = simulate(scenario).summary["expected_errors"]
+        assert found[name] == expected
+        ends = expected_ranges({"expected_errors": expected})
+        for latency in ("ttft", "tpot"):
+            bar = re.escape(error_range(ends[latency].low, ends[latency].high))
+            assert re.search(rf"{latency.upper()} .*{name}.* {bar}", told)
 
 
 def test_scenarios_with_errors_of_their_own_have_a_line_each():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
 
@@ -48,7 +48,8 @@ def fits(value: Any, hint: Any) -> bool:
     """Whether a value has a type, all the way down. A whole number is also a float."""
     if is_typeddict(hint):
         hints = get_type_hints(hint)
-        required = hint.__required_keys__
+        told = get_type_hints(hint, include_extras=True)  # __required_keys__ sees no strings
+        required = {k for k in hint.__required_keys__ if get_origin(told[k]) is not NotRequired}
         return (
             isinstance(value, dict)
             and required <= set(value) <= set(hints)
