@@ -168,12 +168,20 @@ def test_a_model_without_room_names_what_holds_it():
         assert each in str(error.value)
 
 
-def test_the_room_that_a_larger_gpu_is_said_to_give_is_there():
-    """With that GPU's own chunk, which is larger, and unless the user has said one."""
-    for said in ({}, {"scheduler": {"max_num_batched_tokens": 4096}}):
-        options = said and {"clients.0.scheduler": said["scheduler"]}
-        with pytest.raises(ScenarioError) as told:
-            build(Scenario.from_dict(TOO_LARGE, {"clients.0.gpu": "l40s", **options}))
-        (named,) = re.findall(r"gpu h100-sxm \(KV cache of ([\d,]+) tokens\)", str(told.value))
-        (client,) = build(Scenario.from_dict(TOO_LARGE, options)).clients
-        assert client.memory.num_tokens == int(named.replace(",", ""))
+@pytest.mark.parametrize(
+    ("options", "gpu"),
+    [
+        ({}, "h100-sxm"),
+        ({"clients.0.scheduler": {"max_num_batched_tokens": 4096}}, "h100-sxm"),
+        ({"clients.0.scheduler": "continuous", "engine": None}, "b200"),
+    ],
+)
+def test_the_room_that_a_larger_gpu_is_said_to_give_is_there(options, gpu):
+    """With that GPU's own chunk and CUDA graphs, which are larger, unless the user has said one."""
+    width = 1 if gpu == "b200" else 2
+    said = {"clients.0.tensor_parallel_size": width, **options}
+    with pytest.raises(ScenarioError) as told:
+        build(Scenario.from_dict(TOO_LARGE, {"clients.0.gpu": "l40s", **said}))
+    (named,) = re.findall(rf"gpu {gpu} \(KV cache of ([\d,]+) tokens\)", str(told.value))
+    (client,) = build(Scenario.from_dict(TOO_LARGE, {"clients.0.gpu": gpu, **said})).clients
+    assert client.memory.num_tokens == int(named.replace(",", ""))

@@ -82,7 +82,11 @@ from mist_sim.scenario.engines.step_times import (
     step_times,
     unlike_timed,
 )
-from mist_sim.scenario.engines.version_defaults import scheduler_options, with_version_defaults
+from mist_sim.scenario.engines.version_defaults import (
+    largest_graph,
+    scheduler_options,
+    with_version_defaults,
+)
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.version_origins import imitated
 from mist_sim.stages import Decode, Prefill
@@ -358,6 +362,7 @@ def taking(
 
 
 _WIDEST = 8  # GPUs of a node
+_GRAPH = "max_cudagraph_capture_size"
 _WEIGHTS = ("fp8", "int4")  # int4: as AWQ and GPTQ store them
 
 Change = dict[str, Any]
@@ -427,7 +432,21 @@ def _changed(config: EngineConfig, change: Change) -> EngineConfig:
     if chunk is not None and "max_num_seqs" in defaults:
         # as vLLM: its default leaves each running request a token
         defaults["max_num_seqs"] = min(defaults["max_num_seqs"], chunk)
-    return replace(changed, scheduler=replace(scheduler, **defaults))
+    limited = replace(scheduler, **defaults)
+    graphs = (
+        largest_graph(version, load_gpu(each.gpu), seats.max_num_seqs, config.num_drafts)
+        for each, seats in ((config, scheduler), (changed, limited))
+    )
+    predictor = _with_graph(config.predictor, *graphs)
+    return replace(changed, scheduler=limited, predictor=predictor)
+
+
+def _with_graph(predictor: Any, before: int, after: int) -> Any:
+    """Return a predictor; a file's, whose largest graph is the default, has another default's."""
+    part = getattr(predictor, "__self__", None)
+    if getattr(part, _GRAPH, None) != before:
+        return predictor
+    return part.model_copy(update={_GRAPH: after}).make  # type: ignore[union-attr]
 
 
 def _context(config: EngineConfig) -> int:
