@@ -17,6 +17,7 @@ from mist_sim.core.sliders import Sliders
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec, device_of, load_gpu
 from mist_sim.hardware.afd import AfdCoefficients, FfnCards, derive_coefficients
+from mist_sim.hardware.resharding import Layout
 from mist_sim.hardware.resharding import device_of as resharding_device_of
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.rng import Streams
@@ -806,9 +807,10 @@ def can_re_shard(fleet: Fleet) -> bool:
 def resharded(fleet: Fleet, num_pairs: int = NUM_PAIRS) -> Iterator[Proposal]:
     """Yield the engines without roles, each with the best pairs of layouts on its GPUs.
 
-    Pairs are ranked by equation 1 of Seesaw for the mean lengths of the workload; pairs that do not
-    fit in memory are left out. Engines with one GPU stay unchanged. Raises ScenarioError if no
-    engine has two layouts, and for models outside equation 1.
+    And with every other layout of one engine that fits and stays, so that pairs stand beside the
+    best of these. Both are ranked by equation 1 of Seesaw for the mean lengths of the workload;
+    what does not fit in memory is left out. Engines with one GPU stay unchanged. Raises
+    ScenarioError if no engine has two layouts, and for models outside equation 1.
     """
     if not can_re_shard(fleet):
         raise ScenarioError(
@@ -817,14 +819,20 @@ def resharded(fleet: Fleet, num_pairs: int = NUM_PAIRS) -> Iterator[Proposal]:
         )
     prompt, answer = lengths_of(fleet.scenario).mean(axis=0)
     lengths = Lengths(max(float(prompt), 1.0), max(float(answer), 1.0))
-    ranked = [_pairs(fleet, group, lengths)[:num_pairs] for group in fleet.groups]
-    for several in zip_longest(*ranked):
-        chosen = [
-            pair if pair is not None else pairs[-1] if pairs else None
-            for pair, pairs in zip(several, ranked, strict=True)
-        ]
-        names = dict.fromkeys(_pair_name(each) for each in chosen if each is not None)
-        yield _tried("re-shard " + " + ".join(names), _with_pairs, fleet, chosen)
+    ranked = [_pairs(fleet, group, lengths) for group in fleet.groups]
+    changing = [[pair for pair in pairs if not pair.is_static][:num_pairs] for pairs in ranked]
+    fixed = [
+        [pair for pair in pairs if pair.is_static and not _has_layout(group, pair.decode_layout)]
+        for group, pairs in zip(fleet.groups, ranked, strict=True)
+    ]
+    for kind, of_groups in (("re-shard", changing), ("fixed", fixed)):
+        for several in zip_longest(*of_groups):
+            chosen = [
+                pair if pair is not None else pairs[-1] if pairs else None
+                for pair, pairs in zip(several, of_groups, strict=True)
+            ]
+            names = dict.fromkeys(_pair_name(each) for each in chosen if each is not None)
+            yield _tried(f"{kind} " + " + ".join(names), _with_pairs, fleet, chosen)
 
 
 def with_best_pair(fleet: Fleet) -> Scenario:
@@ -839,11 +847,13 @@ def with_best_pair(fleet: Fleet) -> Scenario:
 
 
 def _pair_name(pair: PairTimes) -> str:
+    if pair.is_static:
+        return pair.decode_layout.label
     return f"{pair.prefill_layout.label} to {pair.decode_layout.label}"
 
 
 def _pairs(fleet: Fleet, group: Group, lengths: Lengths) -> Sequence[PairTimes]:
-    """Return an engine's pairs of different layouts, the best first; empty for one GPU."""
+    """Return an engine's pairs of layouts, equal ones too, the best first; empty for one GPU."""
     if _gpus_of_a_copy(group) == 1:
         return ()
     said = group.said
@@ -866,11 +876,15 @@ def _pairs(fleet: Fleet, group: Group, lengths: Lengths) -> Sequence[PairTimes]:
             max_num_seqs=int(said["scheduler"]["max_num_seqs"]),
         ),
     )
-    found = [pair for pair in choices.pairs if not pair.is_static]
-    if not found:
+    if choices.best_resharding is None:
         stays = choices.best.label
         raise ScenarioError(f"takes two layouts that fit, but of {choices.title} only {stays} does")
-    return found
+    return choices.pairs
+
+
+def _has_layout(group: Group, layout: Layout) -> bool:
+    sizes = (layout.tensor, layout.pipeline)
+    return sizes == (group.said["tensor_parallel_size"], group.said["pipeline_parallel_size"])
 
 
 def _gpus_of_a_copy(group: Group) -> int:
@@ -890,20 +904,26 @@ def _with_pairs(fleet: Fleet, pairs: Sequence[PairTimes | None]) -> Scenario:
     chosen = dict(zip((group.position for group in fleet.groups), pairs, strict=True))
     data = as_data(without_sides(fleet, None))
     clients = [
-        client if (pair := chosen.get(position)) is None else _re_sharding(client, pair)
+        client if (pair := chosen.get(position)) is None else _laid_out(client, pair)
         for position, client in enumerate(data["clients"])
     ]
     return fleet.having(clients, hand_over=data["hand_over"], network=data["network"])
 
 
-def _re_sharding(client: Client, pair: PairTimes) -> Client:
+def _laid_out(client: Client, pair: PairTimes) -> Client:
     """Return an engine with a pair of layouts, without options not simulated with them."""
     before, after = pair.prefill_layout, pair.decode_layout
-    seats = {"max_num_seqs": client["scheduler"]["max_num_seqs"]}
-    return client | {
+    client = client | {
         "tensor_parallel_size": after.tensor,
         "pipeline_parallel_size": after.pipeline,
         "all_reduce": client["all_reduce"] if after.tensor > 1 else None,
+    }
+    if pair.is_static:
+        if client["async_scheduling"]:
+            del client["async_scheduling"]  # the version's default, which depends on the layout
+        return client | {"virtual_engines": client["virtual_engines"] and after.pipeline > 1}
+    seats = {"max_num_seqs": client["scheduler"]["max_num_seqs"]}
+    return client | {
         "async_scheduling": False,
         "virtual_engines": False,  # a pipeline of a layout that changes has them anyway
         "step_loop": "auto",
@@ -966,10 +986,10 @@ def designs_of(scenario: Scenario) -> Designs:
     From engines with or without roles prefill and decode: together, as they are and with other
     chunks (`chunks_to_try`); every ratio of engines for prompts and for answers; some of TaiChi's
     hybrids; bundles of attention and FFN workers in place of the engines for answers, where the
-    model has experts; and engines of several GPUs that re-shard between prompts and answers.
-    Engines keep their GPUs and, unless they re-shard, their layout. From a hybrid: aggregations
-    with either chunk, and every ratio. Designs are as valid as scenario files are; whether they fit
-    into memory shows when they are built.
+    model has experts; and engines of several GPUs that re-shard between prompts and answers, beside
+    every layout that stays. Engines keep their GPUs and, but for these two, their layout. From a
+    hybrid: aggregations with either chunk, and every ratio. Designs are as valid as scenario files
+    are; whether they fit into memory shows when they are built.
 
     Raises ScenarioError for a scenario whose clients cannot change sides, and where there are
     fewer than two designs.

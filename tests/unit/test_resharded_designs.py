@@ -69,6 +69,20 @@ def test_they_serve_everything_and_say_what_they_assume():
         assert len(result.summary["layouts"]) == 3
 
 
+def test_they_stand_beside_every_layout_that_stays_and_fits():
+    found = designs_of(asked(clients__0__gpu="a10")).scenarios
+    sizes = ("tensor_parallel_size", "pipeline_parallel_size")
+    stays = {
+        tuple(client[size] for size in sizes)
+        for each in found.values()
+        if (client := as_data(each)["clients"][0])["resharding"] is None
+    }
+    assert stays == {(4, 1), (2, 2), (1, 4)}
+    for name in ("fixed PP4", "fixed TP2PP2"):
+        assert as_data(found[name])["clients"][0]["scheduler"]["type"] == "chunked"
+        assert (simulate(found[name]).requests["status"] == "finished").all()
+
+
 def test_engines_of_one_gpu_have_none():
     designs = designs_of(asked(clients__0__tensor_parallel_size=1))
     assert not re_sharding(designs)
