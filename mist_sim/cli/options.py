@@ -79,6 +79,10 @@ Replications = Annotated[
         metavar="N", help="Search with N seeds; gives the mean and a confidence interval."
     ),
 ]
+Seconds = Annotated[
+    float,
+    typer.Option(help="Stop by a clock, so that the answer depends on the machine; 0: never."),
+]
 TtftMs = Annotated[float | None, typer.Option(metavar="MS", help="Limit on TTFT.")]
 TpotMs = Annotated[float | None, typer.Option(metavar="MS", help="Limit on TPOT.")]
 InputLen = Annotated[int | None, typer.Option(metavar="N", help="Tokens of each prompt.")]

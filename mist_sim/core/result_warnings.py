@@ -130,6 +130,7 @@ NO_ROOM = _kind("no room", "a scenario misses its limits, and what left no room"
 DESIGN = _kind("design", "what a design needs, and the scenario does not say")
 UNEVEN = _kind("uneven", "step times of designs have another origin than the others'")
 ALL_ATTAINED = _kind("all attained", "every rate tried is attained")
+OUT_OF_TIME = _kind("out of time", "a search ended with its seconds, and leaves something open")
 UNDECIDED = _kind("undecided", "runs do not tell whether a rate is attained")
 ALL_MISSED = _kind("all missed", "the lowest rate tried is missed")
 NOT_MONOTONE = _kind("not monotone", "a rate above a missed one is attained")

@@ -9,13 +9,15 @@ and 9, with the corrections that `bracketing` and `Target` name; the definition 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from statistics import fmean
+from time import monotonic
 from typing import Any, Unpack
 
-from mist_sim.errors import ScenarioError, in_words
+from mist_sim.errors import ScenarioError, in_words, listed
 from mist_sim.metrics.expected_errors import expected_ranges
 from mist_sim.metrics.keeping import LimitOnShare
 from mist_sim.scenario import Scenario
@@ -23,7 +25,7 @@ from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.binding import lone_run, search_binding
 from mist_sim.search.bracketing import Bracket, Search, around, between, near
-from mist_sim.search.driving import SearchKey, drive
+from mist_sim.search.driving import SearchKey, drive, take
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
 from mist_sim.search.lone_requests import LoneRequests
 from mist_sim.search.race import COARSE, SHORT, Race, once_each
@@ -31,16 +33,17 @@ from mist_sim.search.sure_search import Asked, SureSearch, seeming, until_sure
 from mist_sim.search.verdicts.request_times import Target, target_of
 from mist_sim.search.verdicts.trials import Trial, told, trial_data
 from mist_sim.studies.built import Built
-from mist_sim.studies.driver import Driver, How, studying
+from mist_sim.studies.driver import Driver, How, OutOfTimeError, studying
 from mist_sim.studies.rates import Rates, check_rates
 from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.subjects import check_scenarios
-from mist_sim.studies.task import Failure, Key, Task
+from mist_sim.studies.task import Failure, Key, Row, Task
 
 _TOLD = 3  # scenarios that a stopped search names
 _FEWEST = 1000  # requests of the longest run; fewer tell little of any rate
 _NEAR, _ENDS = 1.1, 0.05  # steps from a goodput to that of other step times; width of its bracket
 _NARROWEST = 1e-4  # tolerance; rates have six digits
+_TIME_UP = "The time of --seconds was up"
 
 USUAL_REQUESTS = 30_000
 """Of the longest run, unless the interval of a goodput would be wide."""
@@ -151,17 +154,20 @@ def find_goodput(
     options: GoodputOptions | None = None,
     *,
     why: bool = False,
+    seconds: float | None = None,
     **how: Unpack[How],
 ) -> Goodput:
     """Return the largest arrival rate at which a scenario attains its SLO.
 
     With replications every seed is searched, and the result is their mean.
 
-    why: find what binds as well (`Goodput.binding`), in a dozen runs more. how: see `How`.
-    Raises ScenarioError for arrivals without a rate, no limits, the journal of another study, and
-    what `simulate` raises.
+    why: find what binds as well (`Goodput.binding`), in a dozen runs more. seconds: of a clock,
+        after which the search ends with the run that finishes next, and says what it leaves open;
+        its result then depends on the speed of the machine. how: see `How`.
+    Raises ScenarioError for arrivals without a rate, no limits, the journal of another study, too
+    few seconds for a run, and what `simulate` raises.
     """
-    return find_goodputs([scenario], options, why=why, **how)[0]
+    return find_goodputs([scenario], options, why=why, seconds=seconds, **how)[0]
 
 
 def find_goodputs(
@@ -169,10 +175,13 @@ def find_goodputs(
     options: GoodputOptions | None = None,
     *,
     why: bool = False,
+    seconds: float | None = None,
     **how: Unpack[How],
 ) -> list[Goodput]:
     """Return the goodput of each scenario, searched side by side; see `find_goodput`."""
     check_scenarios(scenarios)
+    if seconds is not None and not 0 < seconds < inf:
+        raise ScenarioError(f"seconds must be finite and > 0, got {seconds:g}")
     options = options or GoodputOptions()
     subjects = {str(k): as_data(scenario) for k, scenario in enumerate(scenarios)}
     with studying("goodput", subjects, vars(options), **how) as driver:  # why only adds runs
@@ -181,12 +190,43 @@ def find_goodputs(
         several = len(builts) > 1
         names = [f"scenario {k}" if several else "" for k in range(len(builts))]
         driver.so_far = lambda: so_far(tried, names)
-        rows = search_goodputs(builts, options, driver, tried=tried)
+        driver.deadline = None if seconds is None else monotonic() + seconds
+        try:
+            rows = search_goodputs(builts, options, driver, tried=tried)
+        except OutOfTimeError:
+            return _out_of_time(builts, options, tried)
         found = [each for each in rows if isinstance(each, Goodput)]
-        found = with_step_ends(builts, found, options, driver)
-        if why:
-            found = [with_binding(*pair, driver) for pair in zip(builts, found, strict=True)]
-        return _with_spending(builts, found, driver)
+        more: dict[str, Callable[..., list[Goodput]]]
+        more = {"the goodput of slower and faster steps": partial(with_step_ends, options=options)}
+        more |= {"what binds": _with_bindings} if why else {}
+        more["dollars and joules there"] = _with_spending
+        left = []
+        for what, add in more.items():
+            try:
+                found = add(builts, found, driver=driver)
+            except OutOfTimeError:
+                left.append(what)
+        told = f"{_TIME_UP}; not run: {listed(left)}." if left else ""
+        return [replace(each, out_of_time=told) for each in found]
+
+
+def _out_of_time(
+    builts: Sequence[Built],
+    options: GoodputOptions,
+    tried: Mapping[SearchKey, Sequence[Trial]],
+) -> list[Goodput]:
+    """Return what is known when time is up. Raises ScenarioError where a scenario has no run."""
+    found = []
+    for k, each in enumerate(goodputs_so_far(builts, options, tried)):
+        if each is None:
+            raise ScenarioError(
+                "seconds must be enough for a run of each scenario, and none finished of "
+                f"scenario {k}; give more"
+            )
+        known = so_far({(0, seed): of for (n, seed), of in tried.items() if n == k}, [""])
+        told = f"{_TIME_UP}: {known}; rates between these are undecided."
+        found.append(replace(each, out_of_time=told))
+    return found
 
 
 def with_step_ends(
@@ -246,6 +286,12 @@ def _with_steps(scenario: Scenario, factor: float) -> Built:
     return Built(Scenario.from_dict(as_data(scenario), changes))
 
 
+def _with_bindings(
+    builts: Sequence[Built], found: Sequence[Goodput], driver: Driver
+) -> list[Goodput]:
+    return [with_binding(*pair, driver) for pair in zip(builts, found, strict=True)]
+
+
 def with_binding(built: Built, found: Goodput, driver: Driver) -> Goodput:
     """Return a goodput with what binds it, if there is a goodput."""
     if found.status != "found":
@@ -297,7 +343,14 @@ def search_goodputs(
             rates = all_rates[k]
             key = (k, seed, rate) if times == 1 else (k, seed, rate, times)
             tasks.append(options.trial(key, builts[k], rates, seed, rate, targets[k], times, pause))
-        rows = driver.run(tasks, keep_errors=keep_errors)
+        done: dict[Key, Row] = {}
+        try:
+            rows = driver.run(tasks, keep_errors=keep_errors, rows=done)
+        except OutOfTimeError:
+            for (search, _), task in zip(asked, tasks, strict=True):
+                if task.key in done and not done[task.key].failure:
+                    take(trials[search], Trial.of(done[task.key].result))
+            raise
         failed.update({int(row.key[0]): row.failure for row in reversed(rows) if row.failure})
         return [None if row.failure else Trial.of(row.result) for row in rows]
 

@@ -114,7 +114,8 @@ class Goodput(Findings):
     known_warnings: warnings known before its runs.
     binding: what binds at that rate; None: not requested, or no goodput. is_coarse: the search
         ended before it was within the tolerance, since another design surely serves more.
-    is_stopped: the search was stopped; what is known are its `bounds`.
+    is_stopped: the search was stopped; what is known are its `bounds`. out_of_time: what is left
+        open since its time was up; "" for nothing.
     lone_requests: latencies of requests that run alone, if no rate is attained; else None.
     longer: what a longer workload takes, of one that is judged as it stands.
     step_ends: the goodputs with all step times as long, and as short, as nine in ten measured TPOTs
@@ -140,6 +141,7 @@ class Goodput(Findings):
     binding: Binding | None = None
     is_coarse: bool = False
     is_stopped: bool = False
+    out_of_time: str = ""
     lone_requests: LoneRequests | None = None
     longer: str = ""
     step_ends: tuple[float, float] | None = None
@@ -283,6 +285,8 @@ class Goodput(Findings):
         """Warnings of the searches, of the runs that decide, and those known before the runs."""
         searches = () if self.is_stopped else self.searches
         found = [each for search in searches for each in _warnings(search, self)]
+        if self.out_of_time:
+            found.append(ResultWarning(kinds.OUT_OF_TIME, self.out_of_time))
         if self.lone_requests:
             found.append(ResultWarning(kinds.LONE_REQUESTS, self.lone_requests.sentence))
         of_runs = over_runs([_of_deciding_runs(search) for search in self.searches])

@@ -14,6 +14,8 @@ from mist_sim.bestserve.space import Space as Strategies
 from mist_sim.cli.app import app
 from mist_sim.cli.progress import Progress
 from mist_sim.cli.signals import Saved, Stopped, take_leave
+from mist_sim.errors import ScenarioError
+from mist_sim.search import goodput
 from mist_sim.search.comparison import Comparison, compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput
 from mist_sim.search.planning import PlanOptions, plan
@@ -23,11 +25,13 @@ from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.objectives import objectives_of
 from mist_sim.search.spaces.space import Space
 from mist_sim.search.sweeps import sweep
+from mist_sim.studies import driver
 from mist_sim.studies.findings import Study
 from mist_sim.studies.replicating import replicate
 from mist_sim.studies.study import study
 from mist_sim.validation.runs import MeasuredRun
 from tests.reference.scenarios import of_profile
+from tests.warned import texts
 
 DATA = {
     "model": "llama-3.1-8b",
@@ -254,3 +258,42 @@ def test_the_command_prints_it_above_the_place_of_the_results(capsys):
         "stopped after 2 runs: the best so far: x",
         "interrupted; finished runs are kept (2): --resume goes on after them",
     ]
+
+
+@pytest.mark.parametrize("num", [1, 3, 8, 9])
+def test_a_goodput_ends_with_its_seconds(monkeypatch, num):
+    """The clock here counts the runs that finished."""
+    clock = [0.0]
+    for module in (driver, goodput):
+        monkeypatch.setattr(module, "monotonic", lambda: clock[0])
+    found = find_goodput(
+        SCENARIO, SHORT, seconds=num - 0.5, jobs=1, progress=lambda done: clock.__setitem__(0, done)
+    )
+    assert (found.status, found.num_runs) == ("stopped", num)
+    assert found.bounds[0] < found.bounds[1]
+    (line,) = texts(found.summary, "out of time")
+    assert f"{num} rate" in line
+    assert "undecided" in line
+
+
+def test_what_seconds_leave_out_is_named(monkeypatch):
+    clock = [0.0]
+    for module in (driver, goodput):
+        monkeypatch.setattr(module, "monotonic", lambda: clock[0])
+    whole = find_goodput(SCENARIO, SHORT, jobs=1)
+
+    def progress(done):
+        clock[0] = done > len(whole.searches[0].trials)
+
+    found = find_goodput(SCENARIO, SHORT, why=True, seconds=0.5, jobs=1, progress=progress)
+    assert found.rate == whole.rate
+    assert found.binding is None
+    assert "not run: " in texts(found.summary, "out of time")[0]
+    assert "what binds" in texts(found.summary, "out of time")[0]
+
+
+def test_seconds_for_no_run():
+    with pytest.raises(ScenarioError, match="none finished"):
+        find_goodput(SCENARIO, SHORT, seconds=1e-9, jobs=1)
+    with pytest.raises(ScenarioError, match="seconds must be finite and > 0"):
+        find_goodput(SCENARIO, SHORT, seconds=-1.0)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import typer
 
-from mist_sim.cli.options import AsIs, Attainment, Jobs, MostRequests, Replications, Seed, Tolerance
+from mist_sim.cli.options import (
+    AsIs,
+    Attainment,
+    Jobs,
+    MostRequests,
+    Replications,
+    Seconds,
+    Seed,
+    Tolerance,
+)
 from mist_sim.cli.scenario_input import (
     AllowPrograms,
     Approximate,
@@ -54,6 +63,7 @@ def goodput(
         "--why",
         help="Name the binding resource: the one that, relaxed by a tenth, moves goodput most.",
     ),
+    seconds: Seconds = 0.0,
     seed: Seed = None,
     replications: Replications = None,
     jobs: Jobs = None,
@@ -85,4 +95,8 @@ def goodput(
     )
     loaded = load(scenario, overrides, allow_programs=allow_programs)
     options.target(loaded)  # errors in it show before the first run
-    session.search(lambda how: find_goodput(loaded, options, why=why, jobs=jobs, **how))
+    session.search(
+        lambda how: find_goodput(
+            loaded, options, why=why, seconds=seconds or None, jobs=jobs, **how
+        )
+    )

@@ -15,6 +15,7 @@ from mist_sim.cli.options import (
     Jobs,
     MostRequests,
     OutputLen,
+    Seconds,
     Seed,
     TpotMs,
     TtftMs,
@@ -105,10 +106,7 @@ def plan(
         help="Stop looking for something cheaper after so many simulated requests; 0: when no "
         "candidate is open.",
     ),
-    seconds: float = typer.Option(
-        0.0,
-        help="Stop by a clock, so that the answer depends on the machine; 0: never.",
-    ),
+    seconds: Seconds = 0.0,
     most_requests: MostRequests = None,
     as_is: AsIs = False,
     seed: Seed = None,
