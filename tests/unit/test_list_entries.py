@@ -1,12 +1,13 @@
 """`mist list FAMILY NAME`: an entry as its file has it."""
 
 import json
+import re
 import tomllib
 from dataclasses import replace
 
 import pytest
 
-from mist_sim import Scenario, load_gpu
+from mist_sim import Scenario, load_gpu, load_model
 from mist_sim.hardware.devices import gpu_from_table
 
 
@@ -40,11 +41,20 @@ def test_a_gpu_of_a_file_is_shown_with_what_it_is_based_on(mist, tmp_path):
     assert read.memory_bandwidth == load_gpu("h100").memory_bandwidth
 
 
-def test_models_and_hosts_of_files_are_their_text(mist, tmp_path):
-    config = json.loads(mist("list", "models", "llama-3.1-8b")[1]) | {"hidden_size": 2048}
+def test_own_models_show_their_sizes(mist, tmp_path):
+    config = json.loads(mist("list", "models", "qwen3-30b-a3b")[1]) | {"num_hidden_layers": 24}
     (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    model = load_model(str(tmp_path))
     for name in (tmp_path, tmp_path / "config.json"):
-        assert json.loads(mist("list", "models", str(name))[1])["hidden_size"] == 2048
+        rows = mist("list", "models", str(name))[1].splitlines()
+        sizes = dict(re.split(r"\s{2,}", row.strip()) for row in rows)
+        assert sizes["model"] == model.name
+        assert (sizes["layers"], sizes["KV per token"]) == ("24", "48 KiB")
+        assert sizes["active"] == f"{model.num_active_parameters / 1e9:.1f} B"
+        assert sizes["weights"] == f"{model.weight_bytes_per_rank(1) / 2**30:.1f} GiB"
+
+
+def test_hosts_of_files_are_their_text(mist, tmp_path):
     (tmp_path / "host.toml").write_text("peer_access = false\n", "utf-8")
     assert mist("list", "hosts", str(tmp_path / "host.toml"))[1] == "peer_access = false\n"
 

@@ -14,11 +14,13 @@ from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware import gpu_names, host_names, load_gpu, load_host
 from mist_sim.hardware.devices import bus_rate
 from mist_sim.hardware.prices import PriceKind, offers
-from mist_sim.models import load_model, model_names
+from mist_sim.models import ModelSpec, load_model, model_names
 from mist_sim.models.model_loading import family_of
 from mist_sim.network import load_topology, topology_names
 from mist_sim.network.topology.graph import Topology
 from mist_sim.report.elements import listed
+
+_SIZES = ("parameters", "layers", "context", "KV per token", "state")
 
 _Tree = tuple[str, tuple["_Tree", ...]]
 
@@ -90,25 +92,35 @@ def models(family: str = "") -> RenderableType:
 
     Raises ScenarioError for an unknown series.
     """
-    rows = []
-    for name in _names_in(family):
-        model = load_model(name)
-        rows.append(
-            (
-                name,
-                _parameters(model.num_parameters),
-                str(model.num_layers),
-                f"{model.max_position_embeddings:,}",
-                "encoder" if model.is_encoder else f"{model.kv_bytes_per_token / 1024:.0f} KiB",
-                f"{state / 2**20:.0f} MiB" if (state := model.state_bytes_per_sequence) else "",
-            )
-        )
-    titles = ("model", "parameters", "layers", "context", "KV per token", "state")
+    rows = [(name, *_sizes(load_model(name)).values()) for name in _names_in(family)]
     return captioned(
-        listed(titles, rows, right=range(1, 6)),
-        "or the path of a Hugging Face config.json; state: of a sequence, however long; "
-        "--family SERIES lists some",
+        listed(("model", *_SIZES), rows, right=range(1, 6)),
+        "or the path of a Hugging Face config.json, whose sizes mist list models PATH shows; "
+        "state: of a sequence, however long; --family SERIES lists some",
     )
+
+
+def own_model(model: ModelSpec) -> RenderableType:
+    """Return the sizes of a model that a user's own file describes."""
+    active, weights = model.num_active_parameters, model.weight_bytes_per_rank(1)
+    rows = _sizes(model) | {
+        "active": _parameters(active) if active < model.num_parameters else "",
+        "weights": f"{weights / 2**30:,.1f} GiB",
+    }
+    return listed(("model", model.name), [row for row in rows.items() if row[1]])
+
+
+def _sizes(model: ModelSpec) -> dict[str, str]:
+    """Return the sizes of a model by the titles `_SIZES`; empty: it has none."""
+    state = model.state_bytes_per_sequence
+    sizes = (
+        _parameters(model.num_parameters),
+        str(model.num_layers),
+        f"{model.max_position_embeddings:,}",
+        "encoder" if model.is_encoder else f"{model.kv_bytes_per_token / 1024:.0f} KiB",
+        f"{state / 2**20:.0f} MiB" if state else "",
+    )
+    return dict(zip(_SIZES, sizes, strict=True))
 
 
 def _names_in(family: str) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mist_sim.cli.listings.catalogs import own_model
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware import load_gpu, load_host
 from mist_sim.hardware.devices import gpu_names, host_names, whole_table
@@ -15,12 +16,17 @@ from mist_sim.models.model_loading import model_names
 from mist_sim.scenario.presets import preset_names, preset_path
 from mist_sim.user_paths import user_path
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 _BELOW = ("sources", "aliases")
 _KERNELS = "# Kernels of architecture = {!r}, which a file of your own only names:"
 
 
-def entry(family: str, name: str) -> str:
+def entry(family: str, name: str) -> str | RenderableType:
     """Return the text of an entry of one of `ENTRIES`, or of a file of the user's own.
+
+    Of a user's own `config.json` it returns the sizes that are read from it.
 
     Raises ScenarioError for an unknown one, and for a file that is no such entry.
     """
@@ -46,12 +52,11 @@ def _host(name: str) -> str:
     return user_path(name).read_text(encoding="utf-8")
 
 
-def _model(name: str) -> str:
+def _model(name: str) -> str | RenderableType:
     model = load_model(name)
     if _is_of_catalog(model, model_names(), load_model):
         return _text("mist_sim.models", "catalog", model.name, ".json")
-    path = user_path(name)
-    return (path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8")
+    return own_model(model)
 
 
 def _is_of_catalog(found: Any, names: Collection[str], load: Callable[[str], Any]) -> bool:
@@ -91,7 +96,7 @@ def _value(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)  # strings, numbers and truth are alike in TOML
 
 
-ENTRIES: Mapping[str, Callable[[str], str]] = {
+ENTRIES: Mapping[str, Callable[[str], str | RenderableType]] = {
     "models": _model,
     "gpus": _gpu,
     "hosts": _host,

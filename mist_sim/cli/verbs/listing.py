@@ -27,8 +27,8 @@ def list_(
     name: str = typer.Argument(
         "",
         metavar="NAME",
-        help="One of models, gpus, hosts or presets to show as its file has it, or of topologies "
-        "to draw.",
+        help="One of models, gpus, hosts or presets to show as its file has it (of your own "
+        "config.json the sizes read from it), or of topologies to draw.",
     ),
     series: str = typer.Option(
         "",
@@ -55,9 +55,11 @@ def list_(
             f"no family named {brief(family)}{hint} Known: {', '.join(listings)}"
         )
     if name and family in ENTRIES:
-        typer.echo(entry(family, name), nl=False)
-        return
-    if name:
+        table = entry(family, name)
+        if isinstance(table, str):
+            typer.echo(table, nl=False)
+            return
+    elif name:
         if family != "topologies":
             raise ScenarioError(
                 f"NAME must follow topologies, {', '.join(ENTRIES)}, whose entries are files, got "
