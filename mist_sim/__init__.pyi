@@ -114,6 +114,8 @@ from mist_sim.routers import SessionAffinityRouter as SessionAffinityRouter
 from mist_sim.scenario import Scenario as Scenario
 from mist_sim.scenario import llm_client as llm_client
 from mist_sim.scenario import simulate as simulate
+from mist_sim.scenario import start as start
+from mist_sim.simulation import Run as Run
 from mist_sim.simulation import Simulation as Simulation
 from mist_sim.simulation_rules import check_clients as check_clients
 from mist_sim.stages import STAGES as STAGES

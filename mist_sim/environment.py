@@ -229,22 +229,19 @@ class Environment(simpy.Environment):
     def _run_with_steps(self, stepper: Stepper) -> None:
         """Run until nothing is left; between two events, engines step."""
         queue, core = self._queue, stepper.core
-        try:
-            while True:
-                time, phase = queue[0][:2] if queue else (inf, 0)
-                if core.next_time <= time and core.advance(time, phase):
-                    stepper.tell()
-                    continue
-                if not queue:
-                    return
-                self.now, self.phase, _, event = heappop(queue)
-                callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
-                for callback in callbacks:
-                    callback(event)
-                if not event._ok and not hasattr(event, "_defused"):
-                    raise event._value
-        finally:
-            stepper.flush()
+        while True:
+            time, phase = queue[0][:2] if queue else (inf, 0)
+            if core.next_time <= time and core.advance(time, phase):
+                stepper.tell()
+                continue
+            if not queue:
+                return
+            self.now, self.phase, _, event = heappop(queue)
+            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+            for callback in callbacks:
+                callback(event)
+            if not event._ok and not hasattr(event, "_defused"):
+                raise event._value
 
     def step(self) -> None:
         """Take the next event, or the steps before it up to the first that others see.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
+from simpy.core import EmptySchedule, StopSimulation
 from simpy.events import Event
 
 from mist_sim.clients import Client
@@ -23,7 +25,8 @@ from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Request
 from mist_sim.core.result_warnings import ResultWarning, merged
 from mist_sim.core.step_limits import StepLimits
-from mist_sim.environment import Environment, NothingLeftError
+from mist_sim.core.views import ClientView
+from mist_sim.environment import POLL, Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError, brief
 from mist_sim.garbage import rare_collections
 from mist_sim.hand_over_rules import Members, check_lengths
@@ -178,6 +181,22 @@ class Simulation:
         Raises ScenarioError for input found to be bad during the run (a trace row), and
         InvariantError if the simulation breaks a law of its own.
         """
+        return self.start(progress, recorder=recorder).run().result()
+
+    def start(
+        self,
+        progress: Progress | None = None,
+        *,
+        recorder: ColumnRecorder | None = None,
+        told: Mapping[str, Any] | None = None,
+    ) -> Run:
+        """Return a run that has not gone on yet, to be looked at on its way.
+
+        progress, recorder: as in `run`. told: fields of its results that others know (their title).
+
+        Its clients are those of the simulation: a run that was started before cannot go on. Raises
+        ScenarioError for input found to be bad (a trace row).
+        """
         env, recorder = Environment(), recorder or self._recorder()
         router = StageRouters(self.router, self.routers) if self.routers else self.router
         roster = self._start_clients(env, recorder)
@@ -207,16 +226,22 @@ class Simulation:
 
         coordinator.spawn = spawn
         load.start(conservation.entering())
-        with rare_collections():
-            came_to_its_end = _run_until(env, load.all_ended)
-        broken = conservation.broken_law(load, recorder, self.clients)
-        if not came_to_its_end:
-            check_not_stuck(self.clients, self.hand_over.policy, env.now)
-            broken = f"nothing left to happen: {broken or 'load generation does not stop'}"
-        if broken:
-            raise InvariantError(f"at {env.now} s: {broken}")
-        never = tuple(self._never_came(env.now, lives))
-        return self._result(recorder, sliders, never)
+
+        def result() -> Result:
+            never_came = tuple(self._never_came(env.now, lives))
+            return replace(self._result(recorder, sliders, never_came), **(told or {}))
+
+        def check(came_to_its_end: bool) -> None:
+            if env.stepper is not None:
+                env.stepper.flush()
+            broken = conservation.broken_law(load, recorder, self.clients)
+            if not came_to_its_end:
+                check_not_stuck(self.clients, self.hand_over.policy, env.now)
+                broken = f"nothing left to happen: {broken or 'load generation does not stop'}"
+            if broken:
+                raise InvariantError(f"at {env.now} s: {broken}")
+
+        return Run(env, load, self.clients, check, result)
 
     def _result(
         self,
@@ -471,6 +496,114 @@ class Simulation:
             and self.hand_over.policy is None
             and all(client.serves_whole for client in self.clients)
         )
+
+
+class Run:
+    """A run under way (`Simulation.start`): to its end, to a time, or event by event.
+
+    What it computes does not depend on where it is stopped.
+
+    check: raises InvariantError for a law that is broken at the end, given whether the run came
+        there. result: returns the records.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        load: LoadGenerator,
+        clients: Sequence[Client],
+        check: Callable[[bool], None],
+        result: Callable[[], Result],
+    ) -> None:
+        self._env, self._load, self._clients = env, load, clients
+        self._check, self._result = check, result
+
+    @property
+    def now(self) -> float:
+        """The present time, seconds since the start."""
+        return self._env.now
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every request has finished or failed."""
+        return self._is_over()
+
+    @property
+    def num_sent(self) -> int:
+        """Requests sent so far."""
+        return self._load.num_sent
+
+    @property
+    def num_ended(self) -> int:
+        """Requests that have finished or failed."""
+        return self._load.num_ended
+
+    @property
+    def views(self) -> dict[str, ClientView]:
+        """What routers see of each client, by name, at the time when it is read."""
+        return {client.name: client.view for client in self._clients}
+
+    def step(self) -> bool:
+        """Go on to the next event, or the next step of an engine that others see.
+
+        Returns whether the run goes on, so that `while run.step(): ...` goes to its end. Raises
+        ScenarioError and InvariantError as `Simulation.run` does.
+        """
+        self._check_latest()
+        if self._is_over():
+            return False
+        try:
+            self._env.step()
+        except EmptySchedule:
+            self._check(False)
+        except StopSimulation:  # where `run` would stop, or once wanted to
+            pass
+        if self._is_over():
+            self._check(True)
+            return False
+        return True
+
+    def run(self, until: float | None = None) -> Run:
+        """Go on to a time, seconds since the start, or to the end; return this run.
+
+        It stops before what happens at that time, and at its end if that comes first. Raises
+        ScenarioError for a time that has passed and for bad input (a trace row), and InvariantError
+        if the simulation breaks a law of its own.
+        """
+        self._check_latest()
+        if self._is_over():
+            return self
+        if until is not None:
+            if isinstance(until, bool) or not isinstance(until, int | float):
+                raise ScenarioError(f"until must be a number of seconds, got {brief(until)}")
+            if not self.now <= until < math.inf:
+                raise ScenarioError(f"until must be finite and >= {self.now} s (now), got {until}")
+            self._env.at(until, POLL).callbacks.append(StopSimulation.callback)
+        with rare_collections():
+            came_to_its_end = _run_until(self._env, self._load.all_ended)
+        if self._is_over() or not came_to_its_end:
+            self._check(came_to_its_end)
+        return self
+
+    def result(self) -> Result:
+        """Return the records; raises ScenarioError before the end of the run."""
+        self._check_latest()
+        if not self._is_over():
+            raise ScenarioError(
+                f"a result is that of a whole run, and this one stands at {self.now:.6g} s with "
+                f"{self.num_sent - self.num_ended} requests under way: call run() before"
+            )
+        return self._result()
+
+    def _is_over(self) -> bool:
+        return self._load.all_ended.processed
+
+    def _check_latest(self) -> None:
+        if self._clients[0].env is not self._env:
+            raise ScenarioError(
+                "the clients of this run are in a later one: read its result before the next run "
+                "starts, or start that from a simulation of its own"
+            )
 
 
 def _joined(parts: Iterable[Mapping[str, tuple[str, ...]]]) -> dict[str, tuple[str, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from mist_sim.scenario.sections.routing import check_rows, made_router, of_kinds
 from mist_sim.scenario.sections.workload import WorkloadSpec
 from mist_sim.scenario.slider_ends import without_idle_roles
 from mist_sim.scenario.slider_replay import replay_search
-from mist_sim.simulation import Progress, Simulation
+from mist_sim.simulation import Progress, Run, Simulation
 from mist_sim.stages import KvRetrieval
 from mist_sim.traces import ARRIVALS, TraceArrivals, TraceReader, Workload
 
@@ -44,17 +44,27 @@ def simulate(
     Raises ScenarioError for input that cannot be simulated and for a scenario with replications
     (see `replicate`), and InvariantError for a bug.
     """
+    with rare_collections():  # many clients are many objects that stay
+        return start(scenario, progress=progress).run().result()
+
+
+def start(
+    scenario: Scenario | str | Path | Mapping[str, Any], *, progress: Progress | None = None
+) -> Run:
+    """Return a run of a scenario that can be stopped at a time, or taken event by event.
+
+    Its arguments, and what it raises, are those of `simulate`.
+    """
     scenario = _loaded(scenario)
     if scenario.replications > 1:
         raise ScenarioError(
             f"replications must be 1 where one run is asked for, got {scenario.replications}; "
             "call replicate(scenario)"
         )
-    with rare_collections():  # many clients are many objects that stay
-        result = build(scenario).run(progress)
     groups = [client.name for client in scenario.clients for _ in client.names]
     text = later_text(scenario)
-    return replace(result, title=scenario.headline, scenario_text=text, client_groups=groups)
+    told = {"title": scenario.headline, "scenario_text": text, "client_groups": groups}
+    return build(scenario).start(progress, told=told)
 
 
 def _loaded(said: object) -> Scenario:
