@@ -20,10 +20,6 @@ def option_for_general(config: EngineConfig, memory: LaneMemory, *, is_virtual: 
     swaps, drafts = memory.swap_space is not None, config.speculative_config is not None
     for option, is_set in (
         ("pipeline_parallel_size with virtual engines", is_virtual),
-        (
-            "pipeline_parallel_size and a model with sliding windows",
-            bool(groups) and config.pipeline_parallel_size > 1,
-        ),
         ("speculative_config and a model with sliding windows", bool(groups and drafts)),
         ("scheduler.preemption swap and a prefix cache that keeps states", keeps_states and swaps),
         ("kv_cache.tiers", bool(memory.tiers)),

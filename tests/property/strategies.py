@@ -696,6 +696,13 @@ def queued_in_windows(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def queued_in_states(draw: st.DrawFn) -> Case:
+    """The same for a model whose prefix cache keeps states."""
+    case = draw(alike_in_states())
+    return Case(draw(in_a_queue(case.options)), case.jobs)
+
+
+@st.composite
 def in_a_queue(draw: st.DrawFn, options: EngineOptions) -> EngineOptions:
     """Options of an engine, made into those of pipelines with a queue of batches."""
     ranks, fills = draw(st.integers(2, 4)), draw(st.booleans())

@@ -46,6 +46,8 @@ from tests.property.loop_cases import (
 from tests.property.strategies import (
     cases,
     fetched,
+    queued_in_states,
+    queued_in_windows,
     with_arrivals_on_boundaries,
     with_time_outs_on_boundaries,
 )
@@ -218,6 +220,25 @@ def test_the_core_takes_the_steps_of_a_queue_of_batches(number, predictor):
     assert_same_steps(run_case(case, predictor, "step"), expected)
     with without_fast_forward():
         assert_same_steps(run_case(case, predictor, "step"), expected)
+    for feature in features(expected):
+        event(feature)
+
+
+@pytest.mark.exact
+@examples(200)
+@given(
+    case=queued_in_windows() | queued_in_states(),
+    predictor=st.sampled_from(PREDICTORS),
+    data=st.data(),
+)
+def test_the_core_queues_batches_of_models_with_windows(case, predictor, data):
+    windows = case.options.windows
+    if windows is None or windows.kept is None:  # in pipelines, the reference keeps no states
+        case = with_arrivals_on_boundaries(data, case, predictor)
+        if data.draw(st.booleans()):
+            case = with_time_outs_on_boundaries(data, case, predictor)
+    expected = run_case(case, predictor, "general")
+    assert_same_steps(run_case(case, predictor, "step"), expected)
     for feature in features(expected):
         event(feature)
 
