@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import event, given, reject
+from hypothesis import event, example, given, reject
 from hypothesis import strategies as st
 
 from mist_sim import Scenario, simulate
@@ -213,6 +213,7 @@ def test_crowds_take_the_same_steps_in_the_core(number):
 
 @pytest.mark.exact
 @examples(400)
+@example(number=183114, predictor=DYADIC)  # one preempted in flight comes back in pieces
 @given(number=st.integers(0, 2**32), predictor=st.sampled_from(PREDICTORS))
 def test_the_core_takes_the_steps_of_a_queue_of_batches(number, predictor):
     case = pipeline(number)

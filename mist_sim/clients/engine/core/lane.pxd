@@ -197,6 +197,7 @@ cdef class Lane:
     @cython.locals(new=cython.longlong)
     cdef long long piece(self, long long slot, long long budget) except -1
     cdef long long num_to_go(self, long long slot) noexcept
+    cdef long long num_left(self, long long slot) noexcept
     cdef long long aligned(self, long long slot, found, long long begin, long long new) except -1
     @cython.locals(need=cython.longlong, budget=cython.longlong, slot=cython.longlong,
                    new=cython.longlong, lacking=cython.longlong)

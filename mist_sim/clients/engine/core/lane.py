@@ -1180,6 +1180,10 @@ class Lane:
         """Return the tokens of a prompt that runs which are to be computed."""
         return self.num_tokens[slot] - self.num_computed[slot]
 
+    def num_left(self, slot: int) -> int:
+        """Return the tokens by which a piece of the plan is known to be the last one."""
+        return self.num_to_go(slot)
+
     def aligned(self, slot: int, found: Any, begin: int, new: int) -> int:
         """Return the tokens of a piece that may have to end where a state is saved."""
         ends = self.num_tokens[slot], self.num_prompt[slot]
@@ -1227,7 +1231,7 @@ class Lane:
         number = 0
         for slot in self.prefilling:
             piece = self.num_piece[slot]
-            if piece and piece < self.num_to_go(slot):
+            if piece and piece < self.num_left(slot):
                 number += 1
         return number >= self.most_partial
 

@@ -114,6 +114,7 @@ cdef class Pipeline(Lane):
     cdef end_pause(self)
     @cython.locals(num_left=cython.longlong, on_their_way=cython.longlong, is_over=cython.bint)
     cdef long long num_to_go(self, long long slot) noexcept
+    cdef long long num_left(self, long long slot) noexcept
     @cython.locals(slot=cython.longlong, end=cython.longlong, number=cython.longlong)
     cdef enter_piece(self, long long slot, long long end)
     @cython.locals(slot=cython.longlong, num_tokens=cython.longlong, num_computed=cython.longlong,

@@ -582,6 +582,12 @@ class Pipeline(Lane):
             return 0
         return num_left + on_their_way
 
+    def num_left(self, slot: int) -> int:
+        """Return the tokens by which a piece is the last: of one just admitted, those come."""
+        if self.context[slot]:
+            return self.num_to_go(slot)
+        return self.num_tokens[slot] - self.num_computed[slot]
+
     def enter_piece(self, slot: int, end: int) -> None:
         """Let others find its blocks, of tokens that are known."""
         self.enter_known(slot, min(end, self.num_tokens[slot]))
