@@ -396,6 +396,7 @@ def derive_coefficients(
     ffn_base: float | None = None,
     attention_base: float | None = None,
     mtp_depth: int = 0,
+    num_requests: float = math.inf,
 ) -> AfdCoefficients:
     """Return the coefficients of one layer, in seconds.
 
@@ -403,10 +404,11 @@ def derive_coefficients(
     decode. Shared experts are not counted, as in the paper.
 
     attention_base, ffn_base: seconds of a layer's attention beyond the KV cache, and of an FFN card
-        beyond its FLOPs; None: the time to read the weights of the projections, and of the card's
-        experts. communication_base: start-up of transfers, seconds. Times not explained by any
+        beyond its FLOPs; None: the time to read the weights of the projections, and of the experts
+        that the busiest card reads. communication_base: start-up of transfers, seconds. Times not explained by any
         size, such as dispatch, must be measured.
     mtp_depth: further tokens that a request has in a step (multi-token prediction, >= 0).
+    num_requests: in the batch of an FFN worker (> 0); few reach some of the experts only.
     Raises ScenarioError for a model without experts, experts that do not fit, and a GPU without
     the data type of the experts; ValueError for numbers outside their ranges.
     """
@@ -425,7 +427,11 @@ def derive_coefficients(
         weights = model.attention_params_per_layer * model.bytes_per_param("attention")
         attention_base = weights / bandwidth
     if ffn_base is None:
-        weights = experts_per_card * _expert_bytes(model, model.moe)
+        read = float(experts_per_card)
+        if num_requests < math.inf:
+            tokens = math.ceil(num_requests * (1 + mtp_depth))
+            read = model.moe.on_busiest_rank(tokens, ffn.num_cards)
+        weights = read * _expert_bytes(model, model.moe)
         ffn_base = weights / (ffn.gpu.memory_bandwidth * ffn.gpu.decode.mbu)
     # (24): tokens of an expert per request, with the load of the busiest card
     tokens_per_expert = (

@@ -768,18 +768,29 @@ class _Planner:
         cards = FfnCards(
             gpu=gpus.gpu, num_cards=ffn, network_bandwidth=link.bandwidth * link.efficiency
         )
-        times = derive_coefficients(model, gpus.gpu, cards).times(model.num_layers)
         room = gpus.memory - model.attention_weight_bytes_per_rank(1)
-        choices = best_bundles(
-            times,
-            self._load,
-            slots=_SLOT_COUNTS,
-            batches=_BATCHES,
-            attention_workers=[gpus.number - ffn],
-            max_kv_tokens=room / model.kv_bytes_per_token,
-            ffn_weight=ffn,
-        )
-        return [_Bundle(ffn, times, choice) for choice in choices]
+        found: list[_Bundle] = []
+        workers = gpus.number - ffn
+        for slots in _SLOT_COUNTS:
+            requests = slots * workers  # empty slots cost as much as full ones
+            layer = derive_coefficients(model, gpus.gpu, cards, num_requests=requests)
+            times = layer.times(model.num_layers)
+            try:
+                choices = best_bundles(
+                    times,
+                    self._load,
+                    slots=[slots],
+                    batches=_BATCHES,
+                    attention_workers=[workers],
+                    max_kv_tokens=room / model.kv_bytes_per_token,
+                    ffn_weight=ffn,
+                )
+            except ScenarioError:
+                if not found:
+                    raise
+                break  # more slots fit no better
+            found += [_Bundle(ffn, times, choice) for choice in choices]
+        return found
 
 
 def _slot_load(scenario: Scenario) -> SlotLoad:

@@ -137,3 +137,12 @@ def test_scattered_times_give_the_line_of_least_squares(measured):
 def test_measurements_that_cannot_be_fitted(measured, text, words):
     with pytest.raises(ScenarioError, match=words):
         fit_afd_coefficients(measured(text))
+
+
+def test_few_requests_reach_some_experts_of_a_card():
+    bases = {"ffn_base": None}
+    whole, many = derived(**bases), derived(**bases, num_requests=4096)
+    assert many.beta_f == pytest.approx(whole.beta_f, rel=1e-6)
+    few = derived(**bases, num_requests=4, mtp_depth=1)
+    assert few.beta_f == pytest.approx(whole.beta_f * DEEPSEEK.moe.on_busiest_rank(8, 32) / 8)
+    assert few.alpha_f == derived(mtp_depth=1).alpha_f

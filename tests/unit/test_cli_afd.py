@@ -123,6 +123,14 @@ def test_coefficients_from_model_and_gpus(mist):
     assert max(map(len, tables.splitlines())) <= 80
 
 
+def test_small_batches_are_told_which_experts_they_reach(mist):
+    few = ("--slots", "2", *DERIVED, "--alpha-c", "1e-3")
+    code, out, err = mist("t.csv", *few, "--json")
+    told = [each["text"] for each in json.loads(out)["warnings"]]
+    assert code == 0, err
+    assert any("beta_f is the time to read all experts" in text for text in told), told
+
+
 def test_what_is_measured_takes_the_place_of_what_is_derived(mist):
     bases = ("--attention-base", "1 us", "--ffn-base", "2 us", "--communication-base", "3 us")
     more = ("--mtp-depth", "1", "--expert-load-imbalance", "1.5", "--ffn-gpu", "h100-sxm")

@@ -46,10 +46,11 @@ class HardwareOptions:
         """The options that are given."""
         return [option_of(name) for name, value in vars(self).items() if value is not None]
 
-    def derive(self) -> AfdCoefficients:
+    def derive(self, num_requests: float = math.inf) -> AfdCoefficients:
         """Return the coefficients of a step of all layers, in seconds.
 
         Attention and experts reach the shares of the GPUs' own kernels, where these are known.
+        num_requests: in the batch of an FFN worker, which may reach some of the experts only.
         Raises ScenarioError for missing or wrong options, and if a part does not fit.
         """
         missing = [f"--{name}" for name in ("model", "gpu") if getattr(self, name) is None]
@@ -82,6 +83,7 @@ class HardwareOptions:
                 ffn_base=self._seconds("ffn_base"),
                 communication_base=self._seconds("communication_base") or 0.0,
                 mtp_depth=self.mtp_depth or 0,
+                num_requests=num_requests,
             )
         except ScenarioError:
             raise
@@ -99,6 +101,24 @@ class HardwareOptions:
         for name, found in self._shares(given):
             for text in _share_lines(name, found):
                 yield ResultWarning(kinds.BUNDLE_SHARES, text)
+
+    def of_batches(self, best: Prediction, times: AfdCoefficients) -> Iterator[ResultWarning]:
+        """Yield a warning where the first bundle's batch reaches some of the experts only.
+
+        times: of a step, with the time to read all of them.
+        """
+        if self.model is None or self.ffn_base is not None:
+            return
+        requests = best.slots * best.ratio
+        base = self.derive(requests).beta_f
+        if base < (1 - _LEAST) * times.beta_f:
+            layers = load_generating(self.model).num_layers
+            yield ResultWarning(
+                kinds.BUNDLE_SHARES,
+                f"beta_f is the time to read all experts of a card. The first bundle's batch of "
+                f"{requests:.3g} requests reaches {100 * base / times.beta_f:.0f} % of those of "
+                f"the busiest card: --ffn-base {1e6 * base / layers:.3g}us says so.",
+            )
 
     def of_networks(self, best: Prediction, times: AfdCoefficients) -> Iterator[ResultWarning]:
         """Yield a warning where attention workers cannot send as fast as appendix B has it.

@@ -94,8 +94,10 @@ def afd(
     spec, choices = chosen(times, estimate.load, sizes, flights, weight, **limits)
     found = provision(spec)
     told = list(hardware.warnings([name for name in given if given[name] is not None]))
+    best = choices[0].prediction if choices else found.in_flight
+    if beta_f is None:
+        told += hardware.of_batches(best, times)
     if alpha_c is None:
-        best = choices[0].prediction if choices else found.in_flight
         told += hardware.of_networks(best, times)
     if isinstance(source, LeavesOut) and (text := source.left_out.sentence(source.path)):
         told.append(ResultWarning(LEFT_OUT, text))
