@@ -405,8 +405,8 @@ def derive_coefficients(
 
     attention_base, ffn_base: seconds of a layer's attention beyond the KV cache, and of an FFN card
         beyond its FLOPs; None: the time to read the weights of the projections, and of the experts
-        that the busiest card reads. communication_base: start-up of transfers, seconds. Times not explained by any
-        size, such as dispatch, must be measured.
+        that the busiest card reads. communication_base: start-up of transfers, seconds. Times not
+        explained by any size, such as dispatch, must be measured.
     mtp_depth: further tokens that a request has in a step (multi-token prediction, >= 0).
     num_requests: in the batch of an FFN worker (> 0); few reach some of the experts only.
     Raises ScenarioError for a model without experts, experts that do not fit, and a GPU without

@@ -147,6 +147,8 @@ class Kernel:
     per_pair: FLOPs per (query, key) pair and head beyond its two products (exponentials).
     beside_prompts: how many times as long decodes take in a step with prompts (>= 1), where one
         kernel computes both and does not split the contexts of decodes.
+    beyond_experts: how many times as long a product takes with more tokens than the GPU has experts
+        (>= 1), where a kernel then takes tiles that nobody tuned.
     """
 
     mfu: float | None = None
@@ -159,6 +161,7 @@ class Kernel:
     filled: float = 0.0
     per_pair: float = 0.0
     beside_prompts: float = 1.0
+    beyond_experts: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("mfu", "mbu"):
@@ -177,8 +180,10 @@ class Kernel:
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be >= 0 and finite, got {value}")
-        if not 1 <= self.beside_prompts < math.inf:
-            raise ValueError(f"beside_prompts must be >= 1 and finite, got {self.beside_prompts}")
+        for name in ("beside_prompts", "beyond_experts"):
+            value = getattr(self, name)
+            if not 1 <= value < math.inf:
+                raise ValueError(f"{name} must be >= 1 and finite, got {value}")
 
 
 _PLAIN = Kernel()
@@ -214,6 +219,7 @@ _ONLY_OF = {
     "filled": _EXPERTS,
     "per_pair": _PROMPTS,
     "beside_prompts": _DECODES,
+    "beyond_experts": _EXPERTS,
 }
 
 

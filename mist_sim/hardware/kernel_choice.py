@@ -10,9 +10,12 @@ a back end has none, the usual ones hold, with the rows that it is known to fill
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.resources import files
+from math import inf
 
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.devices import GpuSpec, Kernel, gpu_names, load_gpu
@@ -21,6 +24,15 @@ from mist_sim.models.spec import ModelSpec
 from mist_sim.spec_files import Table, read_table, tables_in
 
 USUAL, SOURCES = "usual", "sources"
+_WITH_TILES, _OTHER_TILES = ("experts_bf16", "experts_fp8"), 17
+
+BEYOND_EXPERTS = 1.28
+"""How many times as long Triton's experts take with tiles that nobody tuned (`has_tuned_tiles`).
+
+Source: 21 median inter-token latencies of vLLM 0.11.1, experts in 16 bits, on H100 and B200, with
+more tokens than a GPU has experts (ML.ENERGY); H100 alone 1.27, B200 1.39. Experts in FP8 on an
+H100 took 1.36 times as long as with other tiles in vLLM pull request 24700.
+"""
 
 
 def usual_backend(architecture: str, kind: str) -> str:
@@ -74,10 +86,14 @@ def _tables() -> Mapping[str, Table]:
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """The back ends of a model's experts and attention, by vLLM's names; None: not known."""
+    """The back ends of a model's experts and attention, by vLLM's names; None: not known.
+
+    has_tuned_tiles: whether the tiles of Triton's experts suit them, however many tokens they get.
+    """
 
     experts: str | None = None
     attention: str | None = None
+    has_tuned_tiles: bool = True
 
     @property
     def named(self) -> dict[str, str]:
@@ -90,6 +106,10 @@ class KernelChoice:
         gpu = cluster.gpu
         for kinds, backend in self._parts(model, cluster):
             gpu = with_backend(gpu, kinds, backend)
+        kind = "" if self.has_tuned_tiles else experts_kind(model, cluster)
+        if kind in gpu.kernels:
+            kernel = replace(gpu.kernels[kind], beyond_experts=BEYOND_EXPERTS)
+            gpu = replace(gpu, kernels={**gpu.kernels, kind: kernel})
         return cluster if gpu is cluster.gpu else replace(cluster, gpu=gpu)
 
     def untimed(self, model: ModelSpec, cluster: Cluster) -> str:
@@ -123,6 +143,37 @@ def attention_kinds(model: ModelSpec) -> tuple[str, str]:
     latent = "latent_" if model.mla else ""
     narrow = "_fp8" if model.kv_entry_bytes == 1 and not model.mla else ""
     return f"{latent}prefill_attention{narrow}", f"{latent}decode_attention{narrow}"
+
+
+def has_tuned_tiles(
+    backend: str | None, model: ModelSpec, cluster: Cluster, release: float
+) -> bool:
+    """Return whether the tiles of an engine's experts suit any number of tokens.
+
+    Up to 0.16 Triton's kernel takes small tiles for as many tokens as a GPU has experts, and tiles
+    of 64 x 64 x 32 for more, where none were tuned for a shape (`get_default_config` in
+    vllm/model_executor/layers/fused_moe/fused_moe.py; pull request 34846 has others).
+
+    release: minor number of vLLM's.
+    """
+    moe, kind = model.moe, experts_kind(model, cluster)
+    if moe is None or backend != "triton" or kind not in _WITH_TILES or release >= _OTHER_TILES:
+        return True
+    held = -(-moe.num_experts // cluster.expert_parallel_size)
+    shape = f"{held}x{deployment_of(model, cluster).inner}"
+    return release >= _tuned_tiles().get((cluster.gpu.based_on, kind, shape), inf)
+
+
+@cache
+def _tuned_tiles() -> Mapping[tuple[str, str, str], int]:
+    """Return the release from which on tiles are tuned, by GPU, kind of kernels and shape."""
+    text = files("mist_sim.hardware").joinpath("triton_tiles.csv").read_text("utf-8")
+    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    return {
+        (row["gpu"], f"experts_{row['format']}", shape): int(row["since"])
+        for row in rows
+        for shape in row["shapes"].split()
+    }
 
 
 def deployment_of(model: ModelSpec, cluster: Cluster) -> Deployment:

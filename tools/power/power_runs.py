@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.kernel_choice import KernelChoice, deployment_of
+from mist_sim.hardware.kernel_choice import KernelChoice, deployment_of, has_tuned_tiles
 from mist_sim.hardware.machine import load_of
 from mist_sim.hardware.power import Array, Demand, Load
 from mist_sim.hardware.work import StepCounts, step_demand
@@ -167,9 +167,11 @@ def mlenergy_kernels(model: ModelSpec, cluster: Cluster) -> KernelChoice:
     """Return the kernels of ML.ENERGY's runs: vLLM 0.11 chooses as 0.12."""
     choices = moe_backends.OF_0_12.get(expert_format(model))
     asked = _MLENERGY_ASKED.get((model.name, cluster.gpu.name))
+    experts = asked or (choices.of(deployment_of(model, cluster)) if choices else None)
     return KernelChoice(
-        experts=asked or (choices.of(deployment_of(model, cluster)) if choices else None),
+        experts=experts,
         attention=attention_backends.OF_0_12.of(model, cluster.gpu.architecture),
+        has_tuned_tiles=has_tuned_tiles(experts, model, cluster, 11.1),
     )
 
 

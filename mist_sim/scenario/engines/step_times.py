@@ -23,7 +23,7 @@ from mist_sim.errors import ScenarioError, in_words, listed
 from mist_sim.hardware import Cluster, GpuSpec, device_of
 from mist_sim.hardware.devices import CDNA, architecture_names, fitted_gpus, kernels_of
 from mist_sim.hardware.drafter import Drafter, drafter
-from mist_sim.hardware.kernel_choice import KernelChoice, deployment_of
+from mist_sim.hardware.kernel_choice import KernelChoice, deployment_of, has_tuned_tiles
 from mist_sim.hardware.power_cap import check_follows_clock
 from mist_sim.hardware.predictors import (
     EngineOverhead,
@@ -239,7 +239,9 @@ def kernel_choice(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> K
         version.default(f"{EXPERTS}{stored}").of(deployment_of(model, cluster)) if stored else None
     )
     attention = version.default(ATTENTION).of(model, gpu.architecture)
-    return KernelChoice(config.moe_backend or experts, config.attention_backend or attention)
+    experts = config.moe_backend or experts
+    tuned = has_tuned_tiles(experts, model, cluster, version.minor)
+    return KernelChoice(experts, config.attention_backend or attention, tuned)
 
 
 def times_kernels(config: EngineConfig, model: ModelSpec, predictor: PipelinePredictor) -> bool:

@@ -116,7 +116,7 @@ def _experts(model: ModelSpec, cluster: Cluster, phase: Phase) -> Experts | None
     padding = tuple(float(kernel.padding / each) for kernel, each in pairs)
     half = tuple(float(kernel.padding_from / each) for kernel, each in pairs)
     filled = tuple(float(kernel.filled / each) * moe.num_experts / ranks for kernel, each in pairs)
-    return Experts(moe, terms, padding, half, filled, ranks)
+    return Experts(moe, terms, padding, half, filled, ranks, kernels[0].beyond_experts)
 
 
 def _communication(model: ModelSpec, cluster: Cluster) -> Communication | None:

@@ -89,6 +89,7 @@ class Experts:
         has `padding_from` tokens of its own.
     filled: tokens that all experts of a rank compute in vain, reached or not, by term.
     num_ranks: ranks that the experts are spread over.
+    beyond: how many times as long products take with more tokens than a rank has experts.
     """
 
     moe: MoeSpec
@@ -97,6 +98,7 @@ class Experts:
     padding_from: tuple[float, ...]
     filled: tuple[float, ...]
     num_ranks: int = 1
+    beyond: float = 1.0
 
     def time(self, routed: int) -> float:
         """Return the seconds of all layers' products for the tokens of all replicas."""
@@ -108,6 +110,7 @@ class Experts:
     def times(self, routed: int) -> Iterator[ProductTime]:
         """Yield the seconds of each product in all layers, for the tokens of all replicas."""
         touched = self.moe.on_busiest_rank(routed, self.num_ranks)
+        times = self.beyond if routed > -(-self.moe.num_experts // self.num_ranks) else 1.0
         by_term = zip(self.terms, self.padding, self.padding_from, self.filled, strict=True)
         for term, padding, half, filled in by_term:
             in_vain = touched * padding
@@ -116,7 +119,7 @@ class Experts:
             compute = (routed + filled + in_vain) * term.work
             memory = touched * term.weights + routed * term.traffic
             overlapped = sqrt(compute * compute + memory * memory)
-            seconds = term.fixed + routed * term.per_token + overlapped
+            seconds = (term.fixed + routed * term.per_token + overlapped) * times
             yield ProductTime(seconds, compute, memory)
 
 
