@@ -6,8 +6,9 @@ from mist_sim import Scenario, simulate
 from mist_sim.cli.app import BAD_INPUT
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario.from_vllm.commands import from_vllm
+from mist_sim.scenario.from_vllm.handlers.spec_flags import KEYS
 from mist_sim.scenario.from_vllm.serve import HANDLERS
-from mist_sim.scenario.from_vllm.tables import HONOURED, REFUSED, WITHOUT_EFFECT
+from mist_sim.scenario.from_vllm.tables import HONOURED, rows_of
 from mist_sim.scenario.options import engine_options
 from tests.commands import exit_code
 
@@ -226,9 +227,11 @@ def test_the_list_of_options_names_the_flag(flag):
     assert any(flag in option.vllm for option in options)
 
 
-def test_nothing_is_honoured_and_refused():
-    tables = [set(HONOURED) | set(HANDLERS), set(REFUSED), set(WITHOUT_EFFECT)]
-    assert len(set().union(*tables)) == sum(map(len, tables))
+def test_every_flag_has_one_row_and_handled_ones_a_handler():
+    rows = rows_of("serve")
+    assert len({row.flag for row in rows}) == len(rows)
+    handled = {row.flag for row in rows if row.fate == "handled"}
+    assert handled - {"--config", *KEYS} == set(HANDLERS) - set(HONOURED)
 
 
 def test_the_command_writes_a_scenario_that_runs(capsys, tmp_path):

@@ -384,7 +384,7 @@ def test_every_flag_has_an_answer(name):
             text = " ".join([f"python -m {name}" if "." in name else name, spelt])
             items = [
                 item
-                for statement in read_commands([" ".join([text, *values[row.arity]])]).account
+                for statement in read_commands([" ".join([text, *values[row.takes]])]).account
                 for item in statement.items
                 if row.flag in item.flag
             ]

@@ -883,6 +883,6 @@ def test_every_older_name_leads_to_a_flag(name):
     now = RENAMED[name].now
     assert now in ARITIES
     assert now not in RENAMED
-    words = {"switch": "", "one": "{}", "many": "1"}[RENAMED[name].arity]
+    words = {"switch": "", "one": "{}", "many": "1"}[RENAMED[name].takes]
     account = read_commands([f"vllm serve qwen3-8b {name} {words}"]).account
     assert [item.flag.partition(" ")[0] for item in account[0].items].count(name) == 1

@@ -18,11 +18,12 @@ from mist_sim.scenario.format import yaml_text
 from mist_sim.scenario.from_vllm.account import Account, Item, Statement, check
 from mist_sim.scenario.from_vllm.flags import Arity
 from mist_sim.scenario.from_vllm.generators import aiperf, guidellm, sglang_bench, vllm_bench
-from mist_sim.scenario.from_vllm.generators.table import Load, Row, read_load
+from mist_sim.scenario.from_vllm.generators.table import Load, read_load
 from mist_sim.scenario.from_vllm.generators.workloads import SAMPLING
 from mist_sim.scenario.from_vllm.handlers.state_flags import with_state_cache
 from mist_sim.scenario.from_vllm.serve import ARITIES, SHORT, read_server
 from mist_sim.scenario.from_vllm.server import ELSEWHERE
+from mist_sim.scenario.from_vllm.tables import Row
 from mist_sim.scenario.from_vllm.wrappers.command import (
     BENCH,
     COMMANDS,

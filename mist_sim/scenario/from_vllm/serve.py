@@ -26,20 +26,12 @@ from mist_sim.scenario.from_vllm.handlers import (
     transfer_flags,
 )
 from mist_sim.scenario.from_vllm.server import Handler, Server
-from mist_sim.scenario.from_vllm.tables import (
-    HONOURED,
-    REFUSED,
-    RENAMED,
-    SHORT_WITHOUT_EFFECT,
-    WITHOUT_EFFECT,
-    Honoured,
-    marked,
-)
+from mist_sim.scenario.from_vllm.tables import RENAMED, SERVE, Row, marked
 from mist_sim.scenario.from_vllm.wrappers.charts import with_config
 
 COMMAND = "vllm serve"
 
-_SWITCHES: Mapping[str, Handler] = {
+HANDLERS: Mapping[str, Handler] = {
     "--headless": nodes.headless,
     "--disable-custom-all-reduce": nodes.no_custom_all_reduce,
     "--disable-sliding-window": model_flags.windows,
@@ -48,8 +40,6 @@ _SWITCHES: Mapping[str, Handler] = {
     "--fully-sharded-loras": adapter_flags.fully_sharded,
     "--enable-tower-connector-lora": adapter_flags.other,
     "--language-model-only": tower_flags.language_only,
-}
-_VALUES: Mapping[str, Handler] = {
     "--quantization": model_flags.quantization,
     "--hf-overrides": model_flags.hf_overrides,
     "--rope-scaling": model_flags.rope,
@@ -83,39 +73,13 @@ _VALUES: Mapping[str, Handler] = {
     "--lora-target-modules": adapter_flags.other,
     "--limit-mm-per-prompt": tower_flags.limits,
 }
-HANDLERS: Mapping[str, Handler] = {**_SWITCHES, **_VALUES}
 """Handlers of flags that need more than a key."""
 
-SHORT = {
-    **{one.short: flag for flag, one in HONOURED.items() if one.short},
-    **{one.short: flag for flag, one in REFUSED.items() if one.short},
-    **SHORT_WITHOUT_EFFECT,
-    "-ac": "--attention-config",
-    "-cc": "--compilation-config",
-    "-O": "--compilation-config",
-    "-n": "--nnodes",
-    "-asc": "--api-server-count",
-    "-r": "--node-rank",
-    "-dpr": "--data-parallel-start-rank",
-    "-dpl": "--data-parallel-size-local",
+SHORT: Mapping[str, str] = {alias: row.flag for row in SERVE.values() for alias in row.aliases}
+ARITIES: Mapping[str, Arity] = {
+    **{flag: row.takes for flag, row in SERVE.items()},
+    **{flag: renamed.takes for flag, renamed in RENAMED.items()},
 }
-
-
-def _arities() -> dict[str, Arity]:
-    found: dict[str, Arity] = {
-        flag: "switch" if one.read is None else "many" if one.many else "one"
-        for flag, one in HONOURED.items()
-    }
-    found |= {flag: "switch" if one.is_switch else "one" for flag, one in REFUSED.items()}
-    found |= {flag: one.arity for flag, one in WITHOUT_EFFECT.items()}
-    found.update(dict.fromkeys((*_VALUES, *spec_flags.KEYS), "one"))
-    found.update(dict.fromkeys(_SWITCHES, "switch"))
-    many: dict[str, Arity] = dict.fromkeys(("--lora-modules", "--lora-target-modules"), "many")
-    renamed = {flag: each.arity for flag, each in RENAMED.items()}
-    return found | many | renamed | {"--config": "one"}
-
-
-ARITIES: Mapping[str, Arity] = _arities()
 """How many values each flag takes."""
 
 
@@ -179,23 +143,21 @@ def _read_model(said: Mapping[str, Flag], server: Server) -> None:
 def _handle(flag: Flag, server: Server) -> None:
     if flag.name in RENAMED:
         _handle_renamed(flag, server)
-    elif flag.name in HANDLERS:
+        return
+    row = SERVE[flag.name]
+    if flag.name in HANDLERS:
         HANDLERS[flag.name](flag, server)
-    elif flag.name in HONOURED:
-        _honour(flag, HONOURED[flag.name], server)
-    elif flag.name in REFUSED:
-        refused = REFUSED[flag.name]
-        asked = str(flag.is_on) if refused.is_switch else flag.value
-        if asked in refused.neutral:
-            server.account.no_effect(flag.written, "it asks for what is simulated")
-        elif refused.key and server.is_set_whole(refused.key):
-            server.account.applied(flag.written, f"{refused.key}, which --set says")
-        else:
-            server.account.refused(flag.written, refused.message)
+    elif row.fate == "set":
+        _honour(flag, row, server)
+    elif row.fate != "refused":
+        note = server.account.assumed if row.fate == "assumed" else server.account.no_effect
+        note(flag.name if flag.is_on else flag.written, row.why)
+    elif row.asks_for_nothing(flag):
+        server.account.no_effect(flag.written, "it asks for what is simulated")
+    elif row.key and server.is_set_whole(row.key):
+        server.account.applied(flag.written, f"{row.key}, which --set says")
     else:
-        one = WITHOUT_EFFECT[flag.name]
-        note = server.account.assumed if one.is_assumed else server.account.no_effect
-        note(flag.name if flag.is_on else flag.written, one.why)
+        server.account.refused(flag.written, row.why)
 
 
 def _handle_renamed(flag: Flag, server: Server) -> None:
@@ -208,26 +170,26 @@ def _handle_renamed(flag: Flag, server: Server) -> None:
         items[place] = replace(item, flag=flag.written, why=why)
 
 
-def _honour(flag: Flag, honoured: Honoured, server: Server) -> None:
-    if honoured.read is None:
-        server.set(honoured.key, flag.is_on, flag)
+def _honour(flag: Flag, row: Row, server: Server) -> None:
+    if row.takes == "switch":
+        server.set(row.key, flag.is_on, flag)
         return
     try:
-        values: list[Any] = [honoured.read(value) for value in flag.values]
+        values: list[Any] = [row.reads(value) for value in flag.values]
     except ArgumentTypeError as error:
         server.account.refused(flag.written, str(error))
         return
     except ValueError:
-        kind = getattr(honoured.read, "__name__", "")
+        kind = getattr(row.reads, "__name__", "")
         server.account.refused(flag.written, f"invalid {kind} value: {cut(flag.value)!r}")
         return
-    if honoured.choices and values[0] not in honoured.choices:
-        known = ", ".join(honoured.choices)
+    if row.choices and values[0] not in row.choices:
+        known = ", ".join(row.choices)
         server.account.refused(flag.written, f"invalid choice (choose from {known})")
         return
-    value = values if honoured.many else values[0]
+    value = values if row.takes == "many" else values[0]
     none = flag.name == "--long-prefill-token-threshold" and value == 0
-    server.set(honoured.key, None if none else value, flag)
+    server.set(row.key, None if none else value, flag)
 
 
 def _drop_lone_experts(server: Server) -> None:

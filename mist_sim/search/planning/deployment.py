@@ -154,7 +154,7 @@ def _arguments(client: Mapping[str, Any], plain: Mapping[str, Any]) -> Iterator[
         is_usual = value == (1 if flag == _WIDTH else default)
         if flag in _ELSEWHERE or value is None or (is_usual and flag not in _ALWAYS):
             continue
-        yield _argument(flag, value, is_switch=honoured.read is None)
+        yield _argument(flag, value, is_switch=honoured.takes == "switch")
     role = client.get("role")
     if role is not None:
         config = {"kv_connector": "NixlConnector", "kv_role": KV_ROLES[role]}

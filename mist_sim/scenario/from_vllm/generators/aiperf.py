@@ -13,15 +13,7 @@ from argparse import ArgumentTypeError
 from typing import Any
 
 from mist_sim.scenario.from_vllm.generators.guidellm import number_of
-from mist_sim.scenario.from_vllm.generators.table import (
-    Load,
-    Row,
-    finite,
-    not_negative,
-    others,
-    positive,
-    sets,
-)
+from mist_sim.scenario.from_vllm.generators.table import Load
 from mist_sim.scenario.from_vllm.generators.workloads import (
     arrivals,
     keys_of,
@@ -30,13 +22,8 @@ from mist_sim.scenario.from_vllm.generators.workloads import (
     note_stops,
     random_lengths,
 )
+from mist_sim.scenario.from_vllm.tables import finite, rows_of
 
-_WHERE = "it says where the server is and how requests reach it"
-_RESULTS = "it chooses what is printed and saved"
-_WARMUPS = "warm-up requests end before the measured ones start"
-_DATA = "it says which texts are drawn, which takes no time"
-_OTHER = "it belongs to audio, video or rankings"
-_TURNS = "turns of a conversation are sent from traces; leave it out"
 _GOODPUT = {
     "time_to_first_token": "ttft",
     "inter_token_latency": "tpot",  # a mean of each request, so vLLM's TPOT
@@ -87,103 +74,7 @@ def sequences(text: str) -> dict[str, Any]:
     return found
 
 
-ROWS: tuple[Row, ...] = (
-    sets("isl", "random.prompt", int, "--prompt-input-tokens-mean",
-         "--synthetic-input-tokens-mean"),
-    sets("isl-stddev", "prompt_std", not_negative, "--prompt-input-tokens-stddev",
-         "--synthetic-input-tokens-stddev"),
-    sets("osl", "random.output", int, "--prompt-output-tokens-mean", "--output-tokens-mean"),
-    sets("osl-stddev", "output_std", not_negative, "--prompt-output-tokens-stddev",
-         "--output-tokens-stddev"),
-    sets("isl-block-size", "trace.chunk", int, "--prompt-input-tokens-block-size",
-         "--synthetic-input-tokens-block-size"),
-    sets("sequence-distribution", "classes", sequences, "--seq-dist"),
-    sets("num-prefix-prompts", "random.prefixes", int, "--prompt-prefix-pool-size",
-         "--prefix-prompt-pool-size"),
-    sets("prefix-prompt-length", "random.prefix", int, "--prompt-prefix-length"),
-    sets("shared-system-prompt-length", "system", int),
-    sets("input-file", "path", str),
-    sets("custom-dataset-type", "dataset", str),
-    sets("synthesis-speedup-ratio", "speedup", positive),
-    sets("request-count", "requests", int, "--num-requests"),
-    sets("num-sessions", "sessions", int, "--conversation-num", "--num-conversations"),
-    sets("benchmark-duration", "seconds", positive),
-    sets("concurrency", "concurrency"),
-    sets("concurrency-ramp-duration", "ramp_up", not_negative),
-    sets("request-rate", "rate", positive),
-    sets("arrival-pattern", "pattern", str, "--request-rate-mode"),
-    sets("arrival-smoothness", "burstiness", positive, "--vllm-burstiness"),
-    sets("random-seed", "seed"),
-    sets("goodput", "limits", str, "-g", arity="many"),
-    sets("extra-inputs", "inputs", str, arity="many", adds=True),
-    *others(
-        _WHERE,
-        "model|model-names|-m model-selection-strategy|model-selection endpoint|custom-endpoint "
-        "endpoint-type url|-u url-strategy request-timeout-seconds api-key "
-        "transport|transport-type connection-reuse-strategy service-kind backend "
-        "server-metrics-url tokenizer tokenizer-revision num-workers workers-max|max-workers "
-        "record-processors record-processor-service-count grpc-method zmq-host zmq-ipc-path",
-    ),
-    *others(_WHERE, "header|-H server-metrics gpu-telemetry server-metrics-formats", arity="many"),
-    *others(
-        _WHERE,
-        "streaming use-legacy-max-tokens use-server-token-count tokenizer-trust-remote-code "
-        "no-gpu-telemetry no-server-metrics set-consistent-seed export-http-trace "
-        "show-trace-timing verbose|-v extra-verbose|-vv fixed-schedule fixed-schedule-auto-offset",
-        arity="switch",
-    ),
-    *others(
-        _RESULTS,
-        "artifact-dir|output-artifact-dir profile-export-file|profile-export-prefix "
-        "profile-export-level|export-level slice-duration ui|ui-type log-level checkpoint-dir "
-        "profile-run-cooldown-seconds confidence-level stability-percentage|-s",
-    ),
-    *others(_RESULTS, "generate-plots enable-checkpointing", arity="switch"),
-    *others(_WARMUPS, "warmup-request-count|num-warmup-requests warmup-duration "
-            "num-warmup-sessions warmup-concurrency warmup-prefill-concurrency warmup-request-rate "
-            "warmup-arrival-pattern warmup-grace-period warmup-concurrency-ramp-duration "
-            "warmup-prefill-concurrency-ramp-duration warmup-request-rate-ramp-duration"),
-    *others(_DATA, "num-dataset-entries|num-prompts dataset-sampling-strategy "
-            "prompt-batch-size|batch-size-text|batch-size|-b"),
-    *others("requests are all waited for", "benchmark-grace-period"),
-    *others("requests come from a number of users or a rate for a number of requests; say it with "
-            "--request-count", "measurement-interval|measurement-interval-ms|-p", fate="assumed"),
-    *others("one run; mist run --replications N makes several", "num-profile-runs", fate="assumed"),
-    *others(_OTHER, "audio-batch-size|batch-size-audio audio-length-mean audio-length-stddev "
-            "audio-format audio-depths audio-sample-rates audio-num-channels video-batch-size "
-            "video-duration video-fps video-width video-height video-synth-type video-format "
-            "video-codec rankings-passages-mean rankings-passages-stddev "
-            "rankings-passages-prompt-token-mean rankings-passages-prompt-token-stddev "
-            "rankings-query-prompt-token-mean rankings-query-prompt-token-stddev"),
-    *others("images of a load are workload.images here; leave it out",
-            "image-width-mean image-width-stddev image-height-mean image-height-stddev "
-            "image-batch-size|batch-size-image image-format", fate="refused", neutral="0 0.0"),
-    *others(_TURNS, "session-turns-mean|conversation-turn-mean", fate="refused", neutral="1"),
-    *others(_TURNS, "session-turns-stddev|conversation-turn-stddev "
-            "user-context-prompt-length", fate="refused", neutral="0 0.0"),
-    *others("a conversation of one turn has no gaps", "session-turn-delay-mean|"
-            "conversation-turn-delay-mean session-turn-delay-stddev|conversation-turn-delay-stddev "
-            "session-delay-ratio|conversation-turn-delay-ratio"),
-    *others("data sets are not fetched; write workload.trace: {type: sharegpt, path: FILE}",
-            "public-dataset", fate="refused"),
-    *others("a part of a trace is not cut out by time; write num_requests of workload.trace",
-            "fixed-schedule-start-offset fixed-schedule-end-offset", fate="refused"),
-    *others("prompts of a trace are as they are; leave it out", "synthesis-prefix-len-multiplier "
-            "synthesis-prefix-root-multiplier synthesis-prompt-len-multiplier", fate="refused",
-            neutral="1 1.0"),
-    *others("requests of a trace are as they are; write workload.max_tokens in the scenario",
-            "synthesis-max-isl synthesis-max-osl", fate="refused"),
-    *others("prompts under way are not limited apart; leave it out", "prefill-concurrency "
-            "prefill-concurrency-ramp-duration", fate="refused"),
-    *others("not simulated as such; write workload.patience in the scenario",
-            "request-cancellation-rate request-cancellation-delay", fate="refused"),
-    *others("not simulated as such; write workload.arrivals: {type: closed_loop, think_time: ...}",
-            "user-centric-rate num-users", fate="refused"),
-    *others("rates that rise are workload.arrivals: {type: schedule, ...}",
-            "request-rate-ramp-duration", fate="refused"),
-    *others("answers are not judged; leave it out", "accuracy-benchmark accuracy-tasks "
-            "accuracy-n-shots accuracy-grader accuracy-system-prompt", fate="refused"),
-)  # fmt: skip
+ROWS = rows_of("aiperf", sequences)
 
 
 def keys(load: Load) -> dict[str, Any]:

@@ -12,14 +12,7 @@ from typing import Any
 
 from mist_sim.bounds import COUNT
 from mist_sim.errors import brief, did_you_mean
-from mist_sim.scenario.from_vllm.generators.table import (
-    Load,
-    Row,
-    not_negative,
-    others,
-    positive,
-    sets,
-)
+from mist_sim.scenario.from_vllm.generators.table import Load
 from mist_sim.scenario.from_vllm.generators.workloads import (
     arrivals,
     between,
@@ -28,12 +21,8 @@ from mist_sim.scenario.from_vllm.generators.workloads import (
     normal,
     random_lengths,
 )
-from mist_sim.scenario.from_vllm.tables import mapping
+from mist_sim.scenario.from_vllm.tables import mapping, positive, rows_of
 
-_WHERE = "it says where the server is and how requests reach it"
-_RESULTS = "it chooses what is printed and saved"
-_DATA = "it says how texts are read, and texts are drawn here"
-_ENDS = "nothing ends a run early here, and no server fails unless the scenario says so"
 _SWEEP = "several loads are several runs: name one, and look for the most with mist goodput"
 _PROFILES = "synchronous, concurrent, throughput, constant, async and poisson"
 _FIGURES = ("", "_stdev", "_min", "_max")
@@ -73,35 +62,7 @@ def _number(text: str) -> Any:
     return int(text) if text.isdecimal() else text
 
 
-ROWS: tuple[Row, ...] = (
-    sets("data", "data", synthetic),
-    sets("profile", "profile", str, "--rate-type"),
-    sets("rate", "load", one_rate),
-    sets("max-requests", "requests"),
-    sets("max-seconds", "seconds", positive, "--max-duration"),
-    sets("rampup", "ramp_up", not_negative),
-    sets("random-seed", "seed"),
-    *others(
-        _WHERE,
-        "target backend|backend-type backend-kwargs|backend-args model request-type|request-format "
-        "request-formatter-kwargs processor|tokenizer processor-args",
-    ),
-    *others(
-        _DATA,
-        "data-args data-samples data-column-mapper data-sampler data-num-workers dataloader-kwargs "
-        "data-preprocessors data-preprocessors-kwargs data-collator data-finalizer",
-    ),
-    *others(_RESULTS, "output-dir outputs output-path sample-requests|output-sampling "
-            "output-extras display-scheduler-stats"),
-    *others(_RESULTS, "disable-console|disable-console-outputs "
-            "disable-console-interactive|disable-progress", arity="switch"),
-    *others(_ENDS, "max-errors max-error-rate max-global-error-rate over-saturation"),
-    *others(_ENDS, "detect-saturation|default-over-saturation", arity="switch"),
-    *others("it bounds the runs of a sweep", "per-constraints"),
-    *others("all requests count here; warmup in the scenario leaves out the first",
-            "warmup|warmup-percent cooldown|cooldown-percent", fate="assumed"),
-    *others("options of a file are not read; write them as flags", "scenario|-c", fate="refused"),
-)  # fmt: skip
+ROWS = rows_of("guidellm", synthetic, one_rate)
 
 
 def keys(load: Load) -> dict[str, Any]:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mist_sim.scenario.from_vllm.generators.table import Load, Row, others, positive, rate, sets
+from mist_sim.scenario.from_vllm.generators.table import Load
 from mist_sim.scenario.from_vllm.generators.workloads import (
-    MAY_STOP,
-    OWN_LENGTHS,
     arrivals,
     between,
     choose,
@@ -21,12 +19,8 @@ from mist_sim.scenario.from_vllm.generators.workloads import (
     repeated_lengths,
     share,
 )
-from mist_sim.scenario.from_vllm.tables import mapping
+from mist_sim.scenario.from_vllm.tables import rows_of
 
-_WHERE = "it gives the server's address and the benchmark's own metadata"
-_RESULTS = "it chooses what is printed and saved"
-_TEXT = "prompts have the lengths of the command"
-_ONE_TURN = "turns of a conversation are sent from traces; leave it out"
 _GROUPS = "generated-shared-prefix"
 _READS = {
     "random": ("random.",),
@@ -46,73 +40,7 @@ _DEFAULTS = {
     "repeat.spread": 1.0,
 }
 
-ROWS: tuple[Row, ...] = (
-    sets("num-prompts", "requests", int, "--num-prompt"),
-    sets("dataset-name", "dataset", str),
-    sets("dataset-path", "path", str),
-    sets("random-input-len", "random.prompt", int, "--random-input"),
-    sets("random-output-len", "random.output", int, "--random-output"),
-    sets("random-range-ratio", "random.spread", share),
-    sets("gsp-num-groups", "repeat.number"),
-    sets("gsp-prompts-per-group", "repeat.each"),
-    sets("gsp-system-prompt-len", "repeat.prefix"),
-    sets("gsp-question-len", "repeat.suffix"),
-    sets("gsp-output-len", "repeat.output"),
-    sets("gsp-range-ratio", "repeat.spread", share),
-    sets("mooncake-slowdown-factor", "trace.slowdown", positive),
-    sets("request-rate", "rate", rate),
-    sets("max-concurrency", "concurrency"),
-    sets("seed", "seed"),
-    sets("extra-request-body", "body", mapping),
-    sets("lora-name", "adapters", str, arity="many"),
-    *others(
-        _WHERE,
-        "backend base-url host port model served-model-name tokenizer tokenizer-path tag "
-        "ready-check-timeout-sec top-logprobs-num token-ids-logprob logprob-start-len",
-    ),
-    *others(_WHERE, "header", arity="many"),
-    *others(
-        _RESULTS,
-        "output-file profile-output-dir profile-prefix profile-steps profile-num-steps "
-        "profile-start-step profile-stages plot-throughput",
-    ),
-    *others(
-        _RESULTS,
-        "output-details disable-tqdm profile profile-by-stage cache-report print-requests "
-        "return-logprob return-routed-experts",
-        arity="switch",
-    ),
-    *others(_WHERE, "pd-separated profile-activities", arity="switch"),
-    *others("a run begins with an empty cache", "flush-cache", arity="switch"),
-    *others("warm-up requests end before the measured ones start", "warmup-requests"),
-    *others(_TEXT, "prompt-suffix"),
-    *others(_TEXT, "apply-chat-template tokenize-prompt gsp-ordered gsp-fast-prepare",
-            arity="switch"),
-    *others(MAY_STOP, "disable-ignore-eos", fate="assumed", arity="switch"),
-    *others("requests of a group go where the router sends them", "gsp-send-routing-key",
-            fate="assumed", arity="switch"),
-    *others("it is the way of mooncake here", "use-trace-timestamps", arity="switch"),
-    *others("the file says which it is", "mooncake-workload"),
-    *others(_ONE_TURN, "mooncake-num-rounds gsp-num-turns", fate="refused", neutral="1"),
-    *others(OWN_LENGTHS, "sharegpt-output-len", fate="refused"),
-    *others("longer requests are not left out; leave it out", "sharegpt-context-len",
-            fate="refused"),
-    *others("answers are streamed; leave it out", "disable-stream", fate="refused",
-            arity="switch"),
-    *others("adapters are drawn at random; leave it out", "lora-request-distribution",
-            fate="refused", neutral="uniform"),
-    *others("it belongs to another distribution of adapters", "lora-zipf-alpha"),
-    *others("groups are equally likely; leave it out", "gsp-group-distribution",
-            fate="refused", neutral="uniform"),
-    *others("it belongs to another distribution of groups", "gsp-zipf-alpha"),
-    *others("it belongs to another dataset",
-            "image-count image-resolution image-format image-content random-image-num-images "
-            "random-image-resolution"),
-    *others("one rate a run is simulated; write --request-rate, and mist sweep for several",
-            "request-rate-range", fate="refused"),
-    *others("one rate a run is simulated; write --request-rate", "multi", fate="refused",
-            arity="switch"),
-)  # fmt: skip
+ROWS = rows_of("sglang", share)
 
 
 def _length(most: int, ratio: float) -> dict[str, Any]:

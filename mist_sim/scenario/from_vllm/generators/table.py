@@ -1,100 +1,16 @@
-"""Rows of the flags of load generators, and a reader of command lines by them."""
+"""What a command line of a load generator says, read by the rows of its flags."""
 
 from __future__ import annotations
 
-import math
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from mist_sim.errors import cut
 from mist_sim.scenario.from_vllm.account import Account
 from mist_sim.scenario.from_vllm.flags import Arity, Flag, flags_of
-
-Fate = Literal["set", "no effect", "assumed", "refused"]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A flag of a load generator, and what becomes of it.
-
-    key: that it sets, of `Load`. read: reads its text. aliases: other names. fate: of a flag that
-    sets no key, with `why`; a flag with a key and a reason is refused unless it has `neutral`.
-    arity: how many values it takes. adds: whether values add up where the flag is given again.
-    """
-
-    flag: str
-    key: str = ""
-    read: Callable[[str], Any] = str
-    aliases: tuple[str, ...] = ()
-    fate: Fate = "set"
-    why: str = ""
-    neutral: tuple[str, ...] = ()
-    arity: Arity = "one"
-    adds: bool = False
-
-
-def sets(
-    flag: str,
-    key: str,
-    read: Callable[[str], Any] = int,
-    *aliases: str,
-    arity: Arity = "one",
-    adds: bool = False,
-) -> Row:
-    """Return the row of a flag that sets a key."""
-    return Row(f"--{flag}", key, read, aliases, arity=arity, adds=adds)
-
-
-def others(
-    why: str, names: str, *, fate: Fate = "no effect", arity: Arity = "one", neutral: str = ""
-) -> tuple[Row, ...]:
-    """Return the rows of flags that set nothing, for one reason. names: name or name|alias."""
-    found = []
-    for each in names.split():
-        name, *aliases = each.split("|")
-        spelt = tuple(alias if alias.startswith("-") else f"--{alias}" for alias in aliases)
-        found.append(
-            Row(
-                f"--{name}",
-                aliases=spelt,
-                fate=fate,
-                why=why,
-                neutral=tuple(neutral.split()),
-                arity=arity,
-            )
-        )
-    return tuple(found)
-
-
-def finite(text: str) -> float:
-    """Return a finite number, or raise ArgumentTypeError."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ArgumentTypeError("must be a finite number")
-    return value
-
-
-def positive(text: str) -> float:
-    """Return a finite number above 0, or raise ArgumentTypeError."""
-    value = finite(text)
-    if value <= 0:
-        raise ArgumentTypeError("must be a number above 0")
-    return value
-
-
-def not_negative(text: str) -> float:
-    """Return a finite number from 0 on, or raise ArgumentTypeError."""
-    value = finite(text)
-    if value < 0:
-        raise ArgumentTypeError("must be a number from 0 on")
-    return value
-
-
-def rate(text: str) -> float:
-    """Return a rate: a number above 0, or inf for all requests at once."""
-    return math.inf if float(text) == math.inf else positive(text)
+from mist_sim.scenario.from_vllm.tables import Row
 
 
 @dataclass
@@ -141,7 +57,7 @@ def read_load(
     """
     by_name = {row.flag: row for row in rows}
     short = {**more_short, **{alias: row.flag for row in rows for alias in row.aliases}}
-    arities = {**more, **{row.flag: row.arity for row in rows}}
+    arities = {**more, **{row.flag: row.takes for row in rows}}
     flags = flags_of(words, arities, short)
     last = {flag.name: flag for flag in flags if not flag.fault}
     load, rest = Load(), list[Flag]()
@@ -162,7 +78,7 @@ def read_load(
 
 def _read(flag: Flag, row: Row, load: Load) -> None:
     account = load.account
-    if row.fate == "refused" and (flag.value in row.neutral or not flag.is_on):
+    if row.fate == "refused" and row.asks_for_nothing(flag):
         account.no_effect(flag.written, "it asks for what is simulated")
     elif row.fate == "refused":
         account.refused(flag.written, row.why)
@@ -183,6 +99,6 @@ def _read(flag: Flag, row: Row, load: Load) -> None:
 
 
 def _value(flag: Flag, row: Row) -> Any:
-    if row.arity == "switch":
+    if row.takes == "switch":
         return flag.is_on
-    return list(flag.values) if row.arity == "many" else row.read(flag.value)
+    return list(flag.values) if row.takes == "many" else row.reads(flag.value)

@@ -10,8 +10,8 @@ from typing import Any
 from mist_sim.errors import brief, cut
 from mist_sim.hardware.sampling import PENALTIES, said_by_vllm
 from mist_sim.scenario.from_vllm.account import Account
-from mist_sim.scenario.from_vllm.generators.table import Load, positive
-from mist_sim.scenario.from_vllm.tables import mapping
+from mist_sim.scenario.from_vllm.generators.table import Load
+from mist_sim.scenario.from_vllm.tables import mapping, positive
 
 SAMPLING = "sampling"
 """Key of what a benchmark says about drawing tokens, which is a key of each client."""
