@@ -28,6 +28,7 @@ from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.engine_traits import engine_traits
 from mist_sim.clients.kv_cache import EngineMemory, lane_memory
+from mist_sim.clients.kv_cache.tiers import SharedTiers
 from mist_sim.clients.lane_making import LaneMaker
 from mist_sim.clients.layouts import EngineLayout, LaidOutClient
 from mist_sim.clients.loop_choice import (
@@ -258,6 +259,7 @@ class LlmClient(LaidOutClient):
                 images=self._maker.images(),
                 replicas=replicas,
                 speculation=self._maker.speculation(),
+                shared=self.shared_parts.tiers if self.shared_parts else SharedTiers(),
             )
             for number, share in enumerate(self._shares)
         ]
@@ -457,7 +459,7 @@ class LlmClient(LaidOutClient):
 
     def halt(self) -> None:
         """Lose the steps in flight; steps that have ended count."""
-        for state in self.lane_states if self.memory.tiers else ():
+        for state in self.lane_states if self.memory.tiers and not self._is_stepped else ():
             if state.kv_cache.tiers is not None:
                 state.kv_cache.tiers.abandon()
         for engine in self._engines.all:

@@ -26,6 +26,8 @@ from tests.property.strategies import (
     alike_in_windows,
     cases,
     finished,
+    loaded,
+    loaded_in_step,
     pieces_in_windows,
     some_swap_space,
     step_ends,
@@ -34,7 +36,7 @@ from tests.property.test_flowing import crowds, flowing
 from tests.property.test_hand_overs import apart
 from tests.reference.cluster_case import ClusterCase
 from tests.reference.comparison import Case, EngineOptions, workload
-from tests.reference.memory import SwapSpace
+from tests.reference.memory import SwapSpace, Tier
 from tests.reference.predictors import DYADIC
 from tests.reference.stepwise import Job
 
@@ -46,13 +48,13 @@ NAMES = ("round_robin", "least_outstanding", "power_of_two", "load", "prefix_aff
 
 def served(case: Case) -> Case:
     """Return a case without what the core does not have."""
-    drafting = case.options.drafting
+    drafting, windows = case.options.drafting, case.options.windows
     options = replace(
         case.options,
-        windows=case.options.windows if drafting is None else None,
+        windows=windows if drafting is None else None,
         pipeline_parallel_size=1,
         lockstep=False,
-        tiers=(),
+        tiers=case.options.tiers if drafting is windows is None else (),
         swap=None,
     )
     return Case(options, case.jobs)
@@ -67,11 +69,11 @@ def engines(draw: st.DrawFn, longest: int = 120, drafts: bool | None = True) -> 
     paged = alike_in_windows(policy="chunked", drafts=False) | pieces_in_windows()
     drawn = cases(longest=longest, policy="chunked", drafts=drafts) | alike(drafts=drafts)
     if drafts is not None:
-        drawn |= paged | alike_in_states()
+        drawn |= paged | alike_in_states() | loaded() | loaded_in_step()
     case = served(draw(drawn.filter(lambda each: each.options.policy == "chunked")))
-    swap, windows = st.none(), case.options.windows
+    swap, windows, tiers = st.none(), case.options.windows, case.options.tiers
     keeps_states = windows is not None and windows.kept is not None
-    if not keeps_states:
+    if not (keeps_states or tiers):
         swap |= some_swap_space(case.options.num_blocks, 1)
     return replace(
         case,
@@ -79,7 +81,7 @@ def engines(draw: st.DrawFn, longest: int = 120, drafts: bool | None = True) -> 
             as_in_a_version(case.options),
             async_scheduling=draw(st.booleans()),
             uncached_first=draw(st.booleans()),
-            caching=keeps_states or draw(st.booleans()),
+            caching=keeps_states or bool(tiers) or draw(st.booleans()),
             swap=draw(swap),
         ),
     )
@@ -205,6 +207,76 @@ def pipeline(number: int) -> Case:
             jobs[who] = replace(jobs[who], timeout=time)
         else:
             jobs.append(Job(time, draw(1, 20), draw(1, 30), content=jobs[who].content))
+        jobs.sort(key=lambda job: job.arrival_time)
+        case = Case(options, tuple(jobs))
+    return case
+
+
+def above_tiers(number: int) -> Case:
+    """Conversations in memory for a few of them, above tiers that have what left it.
+
+    Requests come, and give up, where a step ends or blocks come, or just before or behind it.
+    """
+    rng = Streams(number).generator("tiers")
+
+    def draw(least: int, most: int) -> int:
+        return int(rng.integers(least, most + 1))
+
+    def chance(part: float) -> bool:
+        return bool(rng.random() < part)
+
+    size, seats, num_talks = draw(1, 4), draw(2, 8), draw(1, 4)
+    order = ORDERS[draw(0, len(ORDERS) - 1)] if chance(0.4) else "fcfs"
+    jobs = [
+        Job(
+            float(time),
+            draw(1, 30),
+            draw(1, 20),
+            draw(0, 2) if order != "fcfs" else 0,
+            content=((draw(1, num_talks), draw(1, 60)),) if chance(0.9) else (),
+        )
+        for time in sorted(rng.uniform(0, 0.02 * draw(1, 20), draw(4, 14)))
+    ]
+    longest = max(-((job.num_prompt_tokens + job.num_output_tokens) // -size) for job in jobs)
+    in_step, seconds = chance(0.3), (0.0, 2.0**-14, 2.0**-9, 2.0**-7)
+    tiers = [
+        Tier(draw(1, 4 * longest), seconds[draw(0, 3)], seconds[draw(0, 2)], chance(0.5), in_step)
+        for _ in range(draw(1, 2))
+    ]
+    rules = ("reserves_prefills", "loaded_first", "preempted_first", "defers_frees")
+    rules += ("spares_in_flight", "uncached_first", "pass_goes_on", "held_spares_hits")
+    threshold = draw(1, 12) if chance(0.4) else None
+    options = EngineOptions(
+        "chunked",
+        num_blocks=longest + draw(-1, 2 * longest),
+        block_size=size,
+        max_num_seqs=seats,
+        max_num_batched_tokens=seats + draw(0, 24),
+        order=order,
+        threshold=threshold,
+        threshold_spares_one=chance(0.5),
+        max_partial=16 if in_step else draw(1, 3),
+        whole_must_fit=chance(0.5),
+        watermark=0.2 if chance(0.2) else 0.0,
+        prefill_schedule_interval=1 if in_step else draw(1, 3),
+        local_cadence=chance(0.3),
+        caching=True,
+        async_scheduling=chance(0.6),
+        tiers=tuple(tiers),
+        **{rule: chance(0.5) for rule in rules},
+    )
+    case = Case(options, tuple(jobs))
+    for _ in range(draw(0, 3)):
+        found = run_case(case, DYADIC, "general")
+        times = sorted({*found.recorder.step_ends[0][:], *found.transfers["end"]})
+        time = float(times[draw(0, len(times) - 1)]) if times else 0.0
+        if chance(0.5):
+            time = nextafter(time, inf if chance(0.5) else 0.0)
+        who = draw(0, len(jobs) - 1)
+        if time > jobs[who].arrival_time and chance(0.7):
+            jobs[who] = replace(jobs[who], timeout=time - jobs[who].arrival_time)
+        else:
+            jobs.append(replace(jobs[who], arrival_time=time, timeout=inf))
         jobs.sort(key=lambda job: job.arrival_time)
         case = Case(options, tuple(jobs))
     return case

@@ -40,6 +40,7 @@ from mist_sim.clients.engine.core.paged import PagedBlocks
 from mist_sim.clients.engine.core.pipeline import Group, Pipeline
 from mist_sim.clients.engine.core.quiet import FastForward
 from mist_sim.clients.engine.core.rows import Rows
+from mist_sim.clients.engine.core.tiered import TieredBlocks
 from mist_sim.clients.engine.core.times import Times
 from mist_sim.clients.engine.flowing_lane import num_asked
 from mist_sim.clients.engine.held_entries import HeldEntries
@@ -48,6 +49,7 @@ from mist_sim.clients.engine.prefill_estimate import PrefillEstimate, Prompts
 from mist_sim.clients.engine.ranked_queue import RankedQueue
 from mist_sim.clients.kv_cache.moves import GPU, HOST, Kind, KvMove
 from mist_sim.clients.kv_cache.pages import PagePool
+from mist_sim.clients.kv_cache.tiers import SharedTiers, Tiers
 from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.scheduling.adapter_slots import AdapterQueue, adapter_of
@@ -267,6 +269,7 @@ class SteppedLane:
         images: ImageTimes | None,
         replicas: Replicas | None,
         speculation: Speculation | None,
+        shared: SharedTiers,
     ) -> None:
         self._flow, self._has_taker = flow, has_taker
         self._stepper, self._view, self._leave = stepper, view, leave
@@ -339,6 +342,21 @@ class SteppedLane:
         self._lane.tells_prompts = gate is not None
         self._lane.waits_for_more = adapters is not None or images is not None
         self._stores = stores
+        self._loads: dict[int, list[KvMove]] = {}  # by slot, that are to begin
+        self._tiers: Tiers | None = None
+        if isinstance(blocks, TieredBlocks):
+            again = memory.num_recomputed
+            self._tiers = Tiers(memory.tiers, blocks.cache, shared.content, again)
+            blocks.lie_above(self._tiers)
+            self._lane.lie_above(
+                blocks,
+                rules.defers_frees,
+                rules.spares_in_flight and speculation is None,
+                rules.reserves_prefills,
+                rules.preempted_first
+                and isinstance(queue, FirstComeFirstServed)
+                and not self._tiers.in_step,
+            )
         if (space := memory.swap_space) is not None:
             self._lane.swap_to(space.num_blocks, space.seconds_per_block)
         if speculation is not None and isinstance(self._lane, Drafting):
@@ -453,6 +471,13 @@ class SteppedLane:
     def _bring(self, sequence: SequenceState) -> None:
         """Let entries come, for which there are blocks."""
         kv, slot, lane = sequence.incoming, sequence.slot, self._lane
+        if slot in self._loads:
+            self._coming[sequence] = None
+            moves = self._loads.pop(slot)
+            sequence.num_coming += len(moves)
+            for move in moves:
+                self._mover.begin(move)
+            return
         if kv is None:
             raise InvariantError(f"nobody keeps the entries of {sequence.visit.request}")
         num_blocks, num_tokens = lane.to_come(slot)
@@ -468,9 +493,13 @@ class SteppedLane:
         sequence = move.sequence
         kv, last = sequence.incoming, sequence.last_token_at
         sequence.num_coming -= 1
+        if sequence.num_coming:
+            return  # of several tiers
         del self._coming[sequence]
         is_lost = kv is None or kv.is_lost
-        if move.kind == "hand_over":
+        if move.kind == "load":
+            last = self._lane.story(sequence.slot)[2]
+        elif move.kind == "hand_over":
             last = nan if kv is None else kv.last_token_at
             if kv is not None and kv.num_output_tokens:
                 self.core.pace(sequence.slot, *pace_of(sequence))
@@ -482,6 +511,42 @@ class SteppedLane:
         for slot, how in left:
             self._tell(slot, how)
         self._go_on()
+
+    def load(self, slot: int, numbers: list[int], time: float) -> float:
+        """So many blocks of a request come from each tier; return the seconds a step waits."""
+        if (tiers := self._tiers) is None:
+            raise InvariantError(f"{self._view.name} has no tiers to load from")
+        sequence, size = self._inside[slot], self._lane.blocks.size
+        sequence.have_brought()  # nothing of it is at another client any more
+        sequence.visit.num_preemptions = self._lane.story(slot)[6]
+        moves = [
+            KvMove("load", sequence, tier.name, GPU, number, number * size, True)
+            for tier, number in zip(tiers.tiers, numbers, strict=True)
+            if number
+        ]
+        if not tiers.in_step:
+            self._loads[slot] = moves
+            return 0.0
+        return sum([self._move_in_step(move, time, out=False) for move in moves])
+
+    def _move_in_step(self, move: KvMove, time: float, *, out: bool) -> float:
+        """Record a move that a step waits for; return its seconds."""
+        store = self._stores.of(move)
+        transit = store.keep(move) if out else store.fetch(move)
+        visit = move.sequence.visit
+        self._recorder.record_move(
+            self._tracks[0],
+            visit.request.request_id,
+            move.kind,
+            move.source,
+            move.destination,
+            move.num_tokens,
+            transit.num_bytes,
+            time,
+            time + transit.after,
+            again=move.is_swap or visit.num_preemptions > 0,
+        )
+        return transit.after
 
     def _release_held(self, sequence: SequenceState) -> None:
         self.core.release_held(self._stepper.env.now, sequence.slot)
@@ -668,18 +733,21 @@ class SteppedLane:
         progress = lane.num_given, len(self._inside)
         running = [(slot, lane.story(slot)[4]) for slot in lane.running]
         tokens = {slot: lane.tokens(slot) for slot in preempted}
-        self._standstill.note(progress, running, tokens, defers=False)
+        self._standstill.note(progress, running, tokens, defers=lane.defers)
 
     def wait_for_ever(self, num_waiting: int) -> None:
         """Nothing will let anybody in of those that wait: raise."""
         name = self._view.name
-        if self._speculation is None:
+        if self._tiers is not None:
+            option, remedy = "kv_cache.tiers", "no tiers"
+        elif self._speculation is not None:
+            option, remedy = "speculative_config", "fewer num_speculative_tokens"
+        else:
             raise InvariantError(f"{name} sleeps with {num_waiting} requests waiting")
         raise ScenarioError(
             f"{name}: {num_waiting} requests wait for ever from {self._stepper.core.now:.6g} s on, "
-            "the first for blocks that no request will free, which vLLM's rules allow with "
-            "speculative_config; that is not simulated: have more KV-cache blocks, or fewer "
-            "num_speculative_tokens"
+            f"the first for blocks that no request will free, which vLLM's rules allow with "
+            f"{option}; that is not simulated: have more KV-cache blocks, or {remedy}"
         )
 
     def copy(self, slot: int, out: bool, num_blocks: int, num_tokens: int, time: float) -> None:
@@ -688,25 +756,14 @@ class SteppedLane:
         move = KvMove("swap_out", sequence, GPU, HOST, num_blocks, num_tokens)
         move = move if out else move.back()
         sequence.have_brought()  # it runs, so nothing of it is elsewhere any more
-        store = self._stores.of(move)
-        transit = store.keep(move) if out else store.fetch(move)
-        self._recorder.record_move(
-            self._tracks[0],
-            sequence.visit.request.request_id,
-            move.kind,
-            move.source,
-            move.destination,
-            num_tokens,
-            transit.num_bytes,
-            time,
-            time + transit.after,
-            again=True,
-        )
+        self._move_in_step(move, time, out=out)
 
     # --- failures, and changes of layout ------------------------------------------------------
 
     def halt(self) -> None:
         """Lose the step in flight; requests stay, until each is given up."""
+        if self._tiers is not None:
+            self._tiers.abandon()
         self.core.halt()
         self._stepper.core.rest(self.in_heap)
         self.tell()
@@ -829,7 +886,8 @@ def blocks_of(memory: LaneMemory) -> Blocks:
     pool = memory.pool()
     if isinstance(pool, PagePool):
         return PagedBlocks(pool, memory.page_rules, caches, uncached_first)
-    return Blocks(
+    kind = TieredBlocks if memory.tiers else Blocks
+    return kind(
         pool.num_blocks,
         pool.block_size,
         pool.num_reserved,
@@ -1045,10 +1103,11 @@ class SteppedKvState(EngineKvState):
     def _tells(self) -> bool:
         """Whether watchers can be told what is cached.
 
-        Not where names of blocks cover the token behind them: their ids lie one token up.
+        Not where names of blocks cover the token behind them: their ids lie one token up. Nor
+        above tiers, whose blocks count as cached.
         """
         lanes = [lane.core for lane in self._engines.stepped if lane.caches_prefixes]
-        return not any(lane.in_turns or lane.blocks.covers_next for lane in lanes)
+        return not any(lane.in_turns or lane.blocks.covers_next or lane.has_tiers for lane in lanes)
 
     def see_prefixes(self) -> None:
         """Do nothing: lanes of the core take single steps."""

@@ -405,8 +405,8 @@ class SharedTiers:
         return self._contents[tier.name]
 
 
-class TieredManager(PrefixCachingManager):
-    """A prefix cache whose blocks are also written to tiers below.
+class Tiers:
+    """The tiers below the prefix cache of a lane.
 
     Write-through: a block is written when it enters the cache, the other full blocks of a sequence
         when it leaves. Write-back: a block is written when the tier above, or the GPU, evicts it.
@@ -421,6 +421,79 @@ class TieredManager(PrefixCachingManager):
 
     A shared tier gets a prompt's blocks when all of them are computed (`publish`), and the others
     when the sequence leaves: blocks of a step in flight are not visible to other engines.
+
+    tiers: the nearest first. cache: the prefix cache. content: returns the content of a shared
+        tier. num_again: last blocks of a hit that are computed again, where a layer drafts.
+    publishes: whether others share any of them. in_step: whether the step that admits a sequence
+        waits for its blocks.
+    """
+
+    def __init__(
+        self,
+        tiers: Sequence[CacheTier],
+        cache: PrefixCache,
+        content: Callable[[CacheTier], PrefixCache],
+        num_again: int = 0,
+    ) -> None:
+        self.tiers = tiers
+        self.stores = stores_of(tiers, content)
+        self._num_again = num_again
+        self._own = [store for store in self.stores if not store.tier.shared]
+        self._shared = [store for store in self.stores if store.tier.shared]
+        self.publishes = bool(self._shared)
+        self.in_step = any(tier.in_step for tier in tiers)
+        cache.on_evict = taken_by(self.stores)
+
+    def missing(self, chain: Chain, start: int, end: int) -> list[int]:
+        """Return how many of the blocks [start, end) come from each tier; empty: none do.
+
+        Each comes from the nearest tier that has it, in runs: a tier gives blocks up to its first
+        missing one. Found blocks that will be recomputed are not loaded.
+        """
+        counts, last = found_in(self.stores, chain.spans, start, end)
+        counts[last] -= min(counts[last], self._num_again)
+        return counts if any(counts) else []
+
+    def touch(self, chain: Chain) -> None:
+        """Note that a sequence is admitted with the blocks that it holds."""
+        for store in self._own:
+            store.use(chain.spans, chain.num_held)
+        for store in self._shared:
+            store.use(chain.spans, store.reach(chain.spans, 0, chain.num_held))
+
+    def load(self, chain: Chain, num_blocks: int) -> None:
+        """Note that the first blocks of a sequence are loaded, as far as they were not cached."""
+        for store in self.stores:
+            if store.tier.writes_back:
+                store.use(chain.spans, num_blocks)
+
+    def store(self, chain: Chain) -> None:
+        """Write the blocks that a sequence has computed, but not to tiers that others share."""
+        for store in self._own:
+            store.compute(chain.spans, chain.num_held)
+
+    def publish(self, chain: Chain) -> None:
+        """Write the blocks of a computed prompt to tiers that others share."""
+        for store in self._shared:
+            store.compute(chain.spans, chain.num_held)
+
+    def leave(self, chain: Chain | None, num_full: int) -> None:
+        """Write the full blocks of a sequence that gives its memory back."""
+        num_held = 0
+        if chain is not None:
+            num_held = chain.num_held
+            self.store(chain)
+            self.publish(chain)
+        for store in (*self._own, *self._shared):
+            store.fill(num_full - num_held)
+
+    def abandon(self) -> None:
+        """Write nothing more to shared tiers: the content of this engine is lost."""
+        self._shared = []
+
+
+class TieredManager(PrefixCachingManager):
+    """A prefix cache whose blocks are also written to tiers below (see `Tiers`).
 
     content: returns the content of a shared tier.
     takes_all: whether sequences take memory for all of their tokens at once.
@@ -439,30 +512,21 @@ class TieredManager(PrefixCachingManager):
     ) -> None:
         super().__init__(pool, num_recomputed, uncached_first=uncached_first)
         self.takes_all = False
-        self.stores = stores_of(tiers, content or SharedTiers().content)
-        self._own = [store for store in self.stores if not store.tier.shared]
-        self._shared = [store for store in self.stores if store.tier.shared]
-        self.publishes = bool(self._shared)
-        self.in_step = any(tier.in_step for tier in tiers)
+        content = content or SharedTiers().content
+        self.below = Tiers(tiers, self.cache, content, num_recomputed)
+        self.stores, self.publishes = self.below.stores, self.below.publishes
+        self.in_step = self.below.in_step
         self.tiers = self
-        self.cache.on_evict = taken_by(self.stores)
         if self.cache.on_evict is not None:
             self.cache.enter_copies = self._enter_copies
 
     def missing(self, sequence: SequenceState) -> list[int]:
-        """Blocks to load from each tier.
-
-        After the cached blocks, each comes from the nearest tier that has it, in runs: a tier gives
-        blocks up to its first missing one. Found blocks that will be recomputed are not loaded.
-        """
+        """Blocks to load from each tier, behind those that the cache has."""
         chain = sequence.chain
         if chain is None or chain.num_loaded:
             return []
-        most = self._most_found(sequence)
         reached = self._find(sequence, chain).num_cached
-        counts, last = found_in(self.stores, chain.spans, reached, most)
-        counts[last] -= min(counts[last], self.num_recomputed)
-        return counts if any(counts) else []
+        return self.below.missing(chain, reached, self._most_found(sequence))
 
     def start_load(self, sequence: SequenceState) -> list[tuple[str, int]]:
         """Admit a waiting sequence that has blocks in lower tiers; return how many in which."""
@@ -474,9 +538,7 @@ class TieredManager(PrefixCachingManager):
             chain.found = self.cache.find(chain, num_found)
             self.admit(sequence, None if self.takes_all else sum(counts) * self.pool.block_size)
             chain.num_loaded = num_found + sum(counts)
-            for store in self.stores:
-                if store.tier.writes_back:
-                    store.use(chain.spans, chain.num_loaded)
+            self.below.load(chain, chain.num_loaded)
         return [(store.tier.name, n) for store, n in zip(self.stores, counts, strict=False) if n]
 
     def load_time(self, loads: list[tuple[str, int]]) -> float:
@@ -558,20 +620,16 @@ class TieredManager(PrefixCachingManager):
                     num_tokens = min(num_tokens, num_here + most_new)
                 self.grow(self.pool.blocks_for(num_tokens) - num_blocks)
         if chain is not None:
-            for store in self._own:
-                store.use(chain.spans, chain.num_held)
-            for store in self._shared:
-                store.use(chain.spans, store.reach(chain.spans, 0, chain.num_held))
+            self.below.touch(chain)
 
     def publish(self, sequence: SequenceState) -> None:
         """Write the blocks of a prompt to tiers that others share; all of them are computed."""
         if sequence.chain is not None:
-            for store in self._shared:
-                store.compute(sequence.chain.spans, sequence.chain.num_held)
+            self.below.publish(sequence.chain)
 
     def abandon(self) -> None:
-        """Write nothing more to shared tiers: the content of this engine is lost."""
-        self._shared = []
+        """Write nothing more to shared tiers."""
+        self.below.abandon()
 
     def most_steps(self, limit: int) -> int:
         """Return the steps, at most `limit`, after which blocks may be taken all at once.
@@ -606,7 +664,7 @@ class TieredManager(PrefixCachingManager):
         num_before = chain.num_held if chain is not None else 0
         super().compute(sequence, num_tokens)
         if chain is not None and chain.num_held > num_before:
-            self._store(chain)
+            self.below.store(chain)
 
     def forget(self, sequence: SequenceState, num_blocks: int) -> None:
         """Take back its blocks; none of them holds computed entries."""
@@ -614,16 +672,5 @@ class TieredManager(PrefixCachingManager):
         super()._release(sequence.chain, num_blocks, 0)
 
     def _release(self, chain: Chain | None, num_blocks: int, num_computed_tokens: int) -> None:
-        num_held = 0
-        if chain is not None:
-            num_held = chain.num_held
-            self._store(chain)
-            for store in self._shared:
-                store.compute(chain.spans, num_held)
-        for store in (*self._own, *self._shared):
-            store.fill(num_computed_tokens // self.pool.block_size - num_held)
+        self.below.leave(chain, num_computed_tokens // self.pool.block_size)
         super()._release(chain, num_blocks, num_computed_tokens)
-
-    def _store(self, chain: Chain) -> None:
-        for store in self._own:
-            store.compute(chain.spans, chain.num_held)

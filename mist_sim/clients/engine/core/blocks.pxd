@@ -30,6 +30,8 @@ cdef class Blocks:
     cdef grow(self, long long number)
     @cython.locals(number=cython.longlong)
     cdef enter(self, chain, long long num_tokens)
+    cdef enter_answer(self, chain, long long num_tokens)
+    cdef forget(self, chain, long long number)
     cdef free(self, chain, long long number, long long num_tokens)
     cdef swap_out(self, chain, long long number, long long num_tokens)
     cdef swap_in(self, chain, long long number, long long num_tokens)

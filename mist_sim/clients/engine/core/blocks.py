@@ -63,7 +63,9 @@ class Blocks:
         if found is None or found.changes != self.cache.changes:
             found = self.cache.find(chain, (num_tokens - 1) // self.size)
             if self.num_again and found.num_found:
-                found = self.cache.find(chain, max(0, found.num_found - self.num_again))
+                num_cached = found.num_found
+                found = self.cache.find(chain, max(0, num_cached - self.num_again))
+                found = found._replace(num_cached=num_cached)
             chain.found = found
         return found
 
@@ -155,6 +157,14 @@ class Blocks:
         number = min(number, chain.num_shared)
         if number > chain.num_held:
             self.cache.enter(chain, number)
+
+    def enter_answer(self, chain: Chain, num_tokens: int) -> None:
+        """Let others find the full blocks of an answer that goes on."""
+        self.enter(chain, num_tokens)
+
+    def forget(self, chain: Chain | None, number: int) -> None:
+        """Take back blocks that were not used."""
+        self.free(chain, number, 0)
 
     def free(self, chain: Chain | None, number: int, num_tokens: int) -> None:
         """Take back the blocks of a request that leaves; so many of its tokens are computed."""

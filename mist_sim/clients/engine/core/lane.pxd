@@ -4,6 +4,7 @@ from mist_sim.clients.engine.core.blocks cimport Blocks
 from mist_sim.clients.engine.core.counts cimport Counts
 from mist_sim.clients.engine.core.paged cimport PagedBlocks, PagedChain
 from mist_sim.clients.engine.core.rows cimport Rows
+from mist_sim.clients.engine.core.tiered cimport TieredBlocks
 from mist_sim.clients.engine.core.times cimport Times
 from mist_sim.clients.prefixes.prefix_cache cimport Chain
 from mist_sim.clients.prefixes.shared_prefixes cimport SharedPrefixes
@@ -12,7 +13,7 @@ cdef double inf, nan
 cdef long long _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING
 cdef long long _COMING, _CAME, _ABANDONED, _HELD, _COPIED, _SWAPPED, _PAUSED
 cdef long long _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED, _NO_STEP, _NEVER
-cdef long long _COMES, _HAS_ALL, _LOST, _MOVES, _NOTHING, _AN_ANSWER, _A_PREFIX
+cdef long long _COMES, _HAS_ALL, _LOST, _MOVES, _NOTHING, _AN_ANSWER, _A_PREFIX, _FROM_TIERS
 cdef long long _NONE, _ENTRIES, _ENTRIES_SILENTLY
 
 cpdef object longer(object column, str code, Py_ssize_t size)
@@ -63,7 +64,12 @@ cdef class Lane:
     cdef readonly object cadence
     cdef readonly dict swapped
     cdef long long num_host_free, num_copied
-    cdef double copy_time
+    cdef double copy_time, load_time
+    cdef readonly TieredBlocks tiered
+    cdef readonly bint has_tiers, defers, spares, reserves_rest, preempted_first
+    cdef set idle
+    cdef list deferred
+    cdef dict gave_back
     cdef readonly list moved, loaded, came, joined, forgotten, copied
     cdef readonly long long num_coming, num_abandoned, num_held, num_promised
     cdef public long long num_quiet, lag, num_ahead, next_ahead
@@ -80,6 +86,8 @@ cdef class Lane:
     cdef double[::1] paced_at
 
     cpdef swap_to(self, long long num_blocks, double copy_time)
+    cpdef lie_above(self, TieredBlocks tiered, bint defers, bint spares, bint reserves,
+                    bint preempted_first)
     cpdef limit_pieces(self, threshold, most_partial, cadence, bint spares_one,
                        bint held_spares_hits)
     @cython.locals(slot=cython.longlong)
@@ -99,6 +107,9 @@ cdef class Lane:
     cpdef long long take_off(self, long long slot) except -1
     @cython.locals(num_known=cython.longlong, state=cython.longlong)
     cdef let_go(self, long long slot)
+    cdef bint may_be_written(self, long long slot) except -1
+    @cython.locals(slot=cython.longlong, number=cython.longlong, num_known=cython.longlong)
+    cdef free_deferred(self)
     @cython.locals(num_known=cython.longlong, state=cython.longlong)
     cdef long long stop(self, long long slot) except -1
     cdef long long num_cacheable(self, long long slot) except -1
@@ -116,7 +127,7 @@ cdef class Lane:
     cdef release(self, long long slot)
     @cython.locals(slot=cython.longlong)
     cdef free_leaving(self)
-    cdef let_seat_go(self, long long slot, long long num_computed)
+    cdef let_seat_go(self, long long slot, long long num_computed, bint later)
     cdef long long need_to_join(self, long long slot) except? -1
     cdef long long num_needed(self, long long slot) except -1
     cdef bint outgrows(self, long long slot) except -1
@@ -166,19 +177,22 @@ cdef class Lane:
     cdef bint is_lone(self) except -1
     cdef bint has_known(self) except -1
     @cython.locals(slot=cython.longlong, gone=list, outgrown=list, goes_round=cython.bint,
-                   from_anywhere=cython.bint)
+                   from_anywhere=cython.bint, num_before=cython.longlong,
+                   has_preempted=cython.bint, is_sparing=cython.bint)
     cdef preempt(self)
     cdef long long victim(self) except -1
     @cython.locals(slot=cython.longlong, victim=cython.longlong, turns=list, lacking=dict,
                    missed=list, goes_on=cython.bint, was_served=cython.bint, new=cython.longlong,
                    number=cython.longlong, num_taken=cython.longlong, num_skipped=cython.longlong,
-                   left=cython.longlong)
+                   left=cython.longlong, is_sparing=cython.bint)
     cdef take_turns(self, list gone, list outgrown)
     cdef long long num_decodes_before(self, dict served) except -1
     cdef long long lacks_after_turn(self, long long slot, long long new,
                                     long long number) except -1
     @cython.locals(num_computed=cython.longlong, new=cython.longlong)
     cdef tuple turn_for(self, long long slot, long long budget)
+    @cython.locals(slot=cython.longlong)
+    cdef forget_pieces(self)
     cdef bint is_busy(self, long long slot) except -1
     cdef bint takes_block(self, long long slot) except -1
     cdef long long context_of(self, long long slot) except -1
@@ -206,7 +220,7 @@ cdef class Lane:
     cdef long long cut(self, long long num_tokens, long long budget) except -1
     @cython.locals(slot=cython.longlong, piece=cython.longlong, number=cython.longlong)
     cdef bint holds_back(self, long long num_tokens, long long new, bint is_loaded) except -1
-    @cython.locals(num_known=cython.longlong, is_outgrown=cython.bint)
+    @cython.locals(num_known=cython.longlong, is_outgrown=cython.bint, number=cython.longlong)
     cdef give_way(self, long long slot, list gone, list outgrown, bint was_served=*)
     @cython.locals(num_kept=cython.longlong, number=cython.longlong)
     cdef bint swap_out(self, long long slot) except -1
@@ -249,12 +263,26 @@ cdef class Lane:
                                 long long new) except -1
     @cython.locals(slot=cython.longlong, num_tokens=cython.longlong)
     cdef lose_turns(self)
-    @cython.locals(blocks=Blocks, slot=cython.longlong, num_tokens=cython.longlong,
-                   num_computed=cython.longlong, num_first=cython.longlong, new=cython.longlong,
+    @cython.locals(slot=cython.longlong)
+    cdef admit(self, long long budget)
+    @cython.locals(blocks=Blocks, num_tokens=cython.longlong, num_computed=cython.longlong, num_first=cython.longlong, new=cython.longlong,
                    need=cython.longlong, room=cython.longlong, whole=cython.bint, lacks=cython.bint,
                    more=cython.longlong, num_left=cython.longlong, end=cython.longlong,
-                   has_more=cython.bint, may_gain=cython.bint)
-    cdef admit(self, long long budget)
+                   numbers=list)
+    cdef long long admit_next(self, long long slot, long long budget) except? -1
+    @cython.locals(has_more=cython.bint, may_gain=cython.bint)
+    cdef long long be_blocked(self, found, bint whole) except? -1
+    @cython.locals(blocks=TieredBlocks, number=cython.longlong, num_tokens=cython.longlong,
+                   num_here=cython.longlong, num_first=cython.longlong, reserves=cython.bint)
+    cdef bint load(self, long long slot, found, list numbers, long long budget,
+                   bint whole) except -1
+    @cython.locals(slot=cython.longlong, number=cython.longlong, state=cython.longlong,
+                   lacking=cython.longlong, is_loaded=cython.bint)
+    cdef long long num_rest(self) except -1
+    cdef bint is_before_loaded(self, long long slot) except -1
+    @cython.locals(last=cython.longlong, first=cython.longlong)
+    cdef bint loses_load(self, long long slot) except -1
+    cdef bint comes_back_whole(self, long long slot) except -1
     cdef bint comes_whole(self, long long slot) except -1
     cdef bint brings_in(self, long long slot, long long num_computed, found) except -1
     cdef long long pad(self, long long slot, long long num_left, long long end, found,
@@ -265,12 +293,14 @@ cdef class Lane:
     @cython.locals(slot=cython.longlong, flows=cython.bint)
     cdef long long next_waiting(self, long long budget) except? -1
     @cython.locals(blocks=Blocks, num_here=cython.longlong, num_first=cython.longlong,
-                   number=cython.longlong)
+                   number=cython.longlong, is_loaded=cython.bint)
     cdef go_on(self, long long slot, long long new)
     cdef long long room(self) except? -1
     @cython.locals(slot=cython.longlong, num_tokens=cython.longlong, new=cython.longlong,
-                   has_seat=cython.bint)
+                   has_seat=cython.bint, need=cython.longlong)
     cdef long long admit_loaded(self, long long budget) except -1
+    @cython.locals(num_here=cython.longlong, num_tokens=cython.longlong)
+    cdef long long need_behind(self, long long slot, long long budget) except -1
     cdef bint may_go_on(self, long long slot, long long new) except -1
     cdef long long next_loaded(self) except? -1
     cdef begin_prompt(self, long long slot, long long num_computed, long long new)

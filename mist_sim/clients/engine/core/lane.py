@@ -14,6 +14,10 @@ leaves no step in flight: the next one is made on the spot, and knows everything
 A lane that swaps (vLLM v0) copies the blocks of who gives way to the host, where they fit, and back
 before anybody is admitted. The next step waits for its copies. Prompts have all their blocks from
 their admission on, and decodes take theirs as a step ends.
+
+A lane above tiers (`tiered.py`) lets the blocks of a prompt come that it finds there, in its turn:
+the prompt waits for them with its blocks, and goes on before the queue; or else the step that
+admits it waits. vLLM's rules for these are in `EngineRules`.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from mist_sim.clients.engine.core.counts import Counts
     from mist_sim.clients.engine.core.paged import PagedBlocks
     from mist_sim.clients.engine.core.rows import Rows
+    from mist_sim.clients.engine.core.tiered import TieredBlocks
     from mist_sim.clients.engine.core.times import Times
     from mist_sim.clients.prefixes.prefix_cache import Chain, Found
     from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
@@ -50,8 +55,9 @@ COMING, CAME, ABANDONED, HELD, COPIED, SWAPPED, GONE, PAUSED = 5, 6, 7, 8, 9, 10
 # MOVES: another client goes on with its answer
 WAYS = FINISHED, OUTGROWN, GIVEN_UP, GIVEN_UP_WAITING, STOPPED = 0, 1, 2, 3, 4
 COMES, HAS_ALL, LOST, MOVES = 5, 6, 7, 8
-# what a request brings: the entries of an answer so far, or of the first tokens of a prompt
-BRINGS = NOTHING, AN_ANSWER, A_PREFIX = 0, 1, 2
+# what a request brings: the entries of an answer so far, or of the first tokens of a prompt, from
+# others or from tiers
+BRINGS = NOTHING, AN_ANSWER, A_PREFIX, FROM_TIERS = 0, 1, 2, 3
 # what it leaves to others as it ends: its entries, and its token, too, which is not given here
 LEAVES = NONE, ENTRIES, ENTRIES_SILENTLY = 0, 1, 2
 
@@ -61,7 +67,7 @@ _COMING, _CAME, _ABANDONED, _HELD, _COPIED = COMING, CAME, ABANDONED, HELD, COPI
 _SWAPPED, _PAUSED = SWAPPED, PAUSED
 _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED = WAYS
 _COMES, _HAS_ALL, _LOST, _MOVES = COMES, HAS_ALL, LOST, MOVES
-_NOTHING, _AN_ANSWER, _A_PREFIX = BRINGS
+_NOTHING, _AN_ANSWER, _A_PREFIX, _FROM_TIERS = BRINGS
 _NONE, _ENTRIES, _ENTRIES_SILENTLY = LEAVES
 
 _NO_STEP = -1
@@ -86,6 +92,9 @@ class Notes(Protocol):
 
     def copy(self, slot: int, out: bool, num_blocks: int, num_tokens: int, time: float, /) -> None:
         """Blocks with the entries of so many tokens go to the host, or come back."""
+
+    def load(self, slot: int, numbers: list[int], time: float, /) -> float:
+        """So many blocks of a request come from each tier; return the seconds a step waits."""
 
     def wait(self, seconds: float, /) -> float:
         """A step waits so long for copies; return how long with what else it waits for."""
@@ -261,6 +270,15 @@ class Lane:
         self.swaps = False
         self.swapped: dict[int, None] = {}
         self.num_host_free, self.copy_time, self.num_copied = 0, 0.0, 0
+        # blocks below; whether blocks that the step in flight may write come back behind the plan
+        # that is made ahead, and the latest plan's running ones without tokens, which it spares not
+        self.has_tiers = False
+        self.tiered: TieredBlocks = None  # type: ignore[assignment]
+        self.defers = self.spares = self.reserves_rest = self.preempted_first = False
+        self.idle: set[int] = set()
+        self.deferred: list[tuple[int, Any, int, int]] = []  # slot, chain, blocks, known tokens
+        self.gave_back: dict[int, int] = {}  # who let loaded blocks go, after how many preemptions
+        self.load_time = 0.0  # seconds that the step that is planned waits for loads
         # steps that `quiet` took at once: how many more it may take, -1 if it has not looked;
         # how many have not taken their blocks yet; the seconds of some more
         self.num_quiet, self.lag = 0, 0
@@ -290,6 +308,20 @@ class Lane:
         """Swap to so many blocks of the host; `copy_time`: seconds of a block, either way."""
         self.swaps = self.whole_must_fit = True
         self.num_host_free, self.copy_time = num_blocks, copy_time
+
+    def lie_above(
+        self,
+        tiered: TieredBlocks,
+        defers: bool,
+        spares: bool,
+        reserves: bool,
+        preempted_first: bool,
+    ) -> None:
+        """Have tiers below its blocks; the others are rules of `EngineRules` about them."""
+        self.has_tiers, self.tiered = True, tiered
+        self.reserves_rest, self.preempted_first = reserves, preempted_first
+        self.defers = defers and self.plans_ahead
+        self.spares = spares and self.defers
 
     def limit_pieces(
         self,
@@ -483,7 +515,22 @@ class Lane:
             self.running.remove(slot)
             if state != _LEAVING:
                 self.num_done_blocks += self.num_blocks[slot]
-            self.let_seat_go(slot, num_known)
+            self.let_seat_go(slot, num_known, self.may_be_written(slot))
+
+    def may_be_written(self, slot: int) -> bool:
+        """Tell whether blocks come back only when the step in flight is over."""
+        return self.defers and self.known_until < inf and slot not in self.idle
+
+    def free_deferred(self) -> None:
+        """Take back the blocks that the step in flight might have written."""
+        deferred, self.deferred = self.deferred, []
+        for slot, chain, number, num_known in deferred:
+            if slot < 0:
+                self.blocks.free(chain, number, num_known)
+                continue
+            own = self.blocks.preempt(chain, number, num_known)
+            if self.state[slot] == _WAITING:  # and has not left
+                self.chains[slot] = own
 
     def stop(self, slot: int) -> int:
         """Take a request that runs out of the batch; return its computed tokens that are known.
@@ -578,6 +625,8 @@ class Lane:
         self.state[slot] = _FREE
         self.chains[slot] = None
         self.unused.append(slot)
+        if self.gave_back:
+            self.gave_back.pop(slot, None)
         if self.given_up:
             self.given_up = [each for each in self.given_up if each[1] != slot]
 
@@ -587,24 +636,35 @@ class Lane:
             for slot in self.leaving:
                 if self.state[slot] == _LEAVING:
                     self.running.remove(slot)
-                self.let_seat_go(slot, self.num_cacheable(slot))
+                self.let_seat_go(slot, self.num_cacheable(slot), False)
             self.leaving = []
             self.is_blocked = False
 
-    def let_seat_go(self, slot: int, num_computed: int) -> None:
-        """Take back the blocks of one that has ended, unless others are still to copy them."""
+    def let_seat_go(self, slot: int, num_computed: int, later: bool) -> None:
+        """Take back the blocks of one that has ended, unless others are still to copy them.
+
+        later: whether they come back behind the plan (`free_deferred`).
+        """
         if self.leaves[slot] and self.state[slot] == _LEAVING:
             self.state[slot] = _HELD
             self.num_held += 1
+            return
+        self.num_done_blocks -= self.num_blocks[slot]
+        if later:
+            self.deferred.append((-1, self.chains[slot], self.num_blocks[slot], num_computed))
         else:
-            self.num_done_blocks -= self.num_blocks[slot]
             self.free(slot, num_computed)
-            self.release(slot)
+        self.release(slot)
 
     # --- entries that others have, or ask for ---------------------------------------------------
 
     def need_to_join(self, slot: int) -> int:
-        """Return the blocks that one whose entries come lacks for its next step, or its prompt."""
+        """Return the blocks that one whose entries come lacks for its next step, or its prompt.
+
+        None are kept for one whose entries come from tiers.
+        """
+        if self.brings[slot] == _FROM_TIERS:
+            return 0
         return self.blocks.more(
             self.num_brought[slot], self.num_needed(slot), self.brings[slot] == _A_PREFIX
         )
@@ -665,7 +725,10 @@ class Lane:
             self.wait_first(slot)
             return
         self.state[slot] = _CAME
-        (self.moved if self.brings[slot] == _AN_ANSWER else self.loaded).append(slot)
+        if self.is_before_loaded(slot):
+            self.loaded.insert(0, slot)
+        else:
+            (self.moved if self.brings[slot] == _AN_ANSWER else self.loaded).append(slot)
 
     def forget(self, slot: int) -> None:
         """Take back blocks that were not used, behind the step in flight."""
@@ -678,7 +741,7 @@ class Lane:
         """Take back blocks that were not used."""
         forgotten, self.forgotten = self.forgotten, []
         for chain, number in forgotten:
-            self.blocks.free(chain, number, 0)
+            self.blocks.forget(chain, number)
             if chain is not None:
                 chain.start_over()
             self.is_blocked = False
@@ -842,7 +905,7 @@ class Lane:
     def plan(self) -> None:
         """Plan the next step and begin it; rest if there is nothing to compute."""
         self.is_planning = False
-        self.num_copied = 0
+        self.num_copied, self.load_time = 0, 0.0
         if self.leaving and self.known_until == inf:
             self.free_leaving()
         if self.given_up or self.came:
@@ -851,11 +914,14 @@ class Lane:
             has_changed = self.schedule()
             if (self.num_decodes and not self.all_missed) or self.num_new:
                 self.begin()
+                if self.deferred:
+                    self.free_deferred()
                 if self.leaving:
                     self.free_leaving()
                 return
             if self.known_until < inf:  # no step is in flight any more
                 self.known_until = inf
+                self.free_deferred()
                 self.free_leaving()
                 self.learn()
             elif not has_changed:
@@ -987,16 +1053,19 @@ class Lane:
         """Let some give way until the others have the blocks of the next step."""
         outgrown: list[int] = []
         gone: list[int] = []
+        num_before = len(self.running)
         goes_round = self.num_queries == 1 and not self.swaps
         from_anywhere = self.ranked is not None and self.ranked.takes_from_anywhere
-        if goes_round and (from_anywhere or self.in_turns):
+        is_sparing = self.spares and self.known_until < inf
+        if goes_round and (from_anywhere or self.in_turns or is_sparing):
             if self.left_out:
                 self.join_anew(self.left_out)
             self.take_turns(gone, outgrown)
         else:
             while self.is_short():
                 self.give_way(self.victim(), gone, outgrown)
-        if not self.swaps and (self.all_missed or not self.num_decodes):
+        has_preempted = len(self.running) < num_before
+        if has_preempted and not self.swaps and (self.all_missed or not self.num_decodes):
             self.notes.stand_still(gone)
         for slot in outgrown:
             self.end_stay(slot)
@@ -1013,15 +1082,16 @@ class Lane:
         A request that finds too few makes others give way, until it has enough or gives way itself.
         Then all behind it miss the step (unless `pass_goes_on`). If a request that has ended gives
         way and stood before the present one, the next one misses the step, too: vLLM does not move
-        its index into the list back.
+        its index into the list back. Where nobody gives way that the step in flight computes, a
+        request that finds too few misses the step, and all behind it.
         """
         turns: list[int] = list(self.running)
+        is_sparing = self.spares and self.known_until < inf
         lacking: dict[int, int] = {}  # blocks, by who had its turn
         goes_on = self.ranked is not None and self.ranked.pass_goes_on
         missed: list[int] = []
-        self.num_new, num_taken = 0, 0
-        for slot in self.prefilling:
-            self.num_piece[slot] = 0
+        self.forget_pieces()
+        num_taken = 0
         while turns:
             slot = turns.pop(0)
             if self.is_busy(slot):
@@ -1034,6 +1104,10 @@ class Lane:
             num_skipped = 0
             while num_taken + number > self.blocks.num_free:
                 victim = self.victim()
+                if is_sparing and victim not in self.idle:
+                    missed += [slot, *turns]
+                    turns = []
+                    break
                 if self.is_busy(victim) and victim not in turns and not goes_on:
                     num_skipped += 1
                 was_served = victim in lacking
@@ -1061,6 +1135,12 @@ class Lane:
         self.some_missed = bool(missed)
         missed = [slot for slot in missed if self.state[slot] == _DECODE]
         self.pause([slot for slot in missed if not self.is_busy(slot)])
+
+    def forget_pieces(self) -> None:
+        """Let the step that is planned compute nothing of prompts."""
+        self.num_new = 0
+        for slot in self.prefilling:
+            self.num_piece[slot] = 0
 
     def is_busy(self, slot: int) -> bool:
         """Tell whether one who runs has nothing left to compute that a plan could give it."""
@@ -1249,14 +1329,18 @@ class Lane:
         self.running.remove(slot)
         if self.state[slot] == _LEAVING:
             self.leaving.remove(slot)
-            self.let_seat_go(slot, num_known)
+            self.let_seat_go(slot, num_known, self.may_be_written(slot))
             return
         if was_served and self.state[slot] == _DECODE:
             num_known = self.num_tokens[slot] - 1
         is_outgrown = self.outgrows(slot)
         if self.swaps and not is_outgrown and self.swap_out(slot):
             return
-        self.chains[slot] = self.blocks.preempt(self.chains[slot], self.num_blocks[slot], num_known)
+        chain, number = self.chains[slot], self.num_blocks[slot]
+        if self.may_be_written(slot):
+            self.deferred.append((slot, chain, number, num_known))
+        else:
+            self.chains[slot] = self.blocks.preempt(chain, number, num_known)
         self.num_blocks[slot] = self.num_computed[slot] = 0
         if is_outgrown:
             outgrown.append(slot)
@@ -1275,7 +1359,7 @@ class Lane:
         self.queue[slot] = None
         self.queue.move_to_end(slot, last=False)
         if self.ranked is not None:
-            self.ranked.give_back(slot, self.num_queued[slot])
+            self.ranked.give_back(slot, self.num_tokens[slot])
         if self.flow is not None:
             self.first[slot] = None
             self.first.move_to_end(slot, last=False)
@@ -1386,7 +1470,7 @@ class Lane:
     def enter_answer(self, chain: Chain, num_tokens: int) -> None:
         """Let others find the blocks that the first tokens of a decode fill."""
         if chain.num_held < chain.num_shared:
-            self.blocks.enter(chain, num_tokens)
+            self.blocks.enter_answer(chain, num_tokens)
             if chain.num_held >= chain.num_shared:
                 self.num_writers -= 1
 
@@ -1534,9 +1618,7 @@ class Lane:
 
         Prompts that have come with entries go first; who brings some gets blocks, and no seat yet.
         """
-        blocks = self.blocks
-        found: Found | None
-        while True:
+        while budget >= 0:
             if self.loaded:
                 budget = self.admit_loaded(budget)
                 if self.next_loaded() >= 0:
@@ -1544,43 +1626,131 @@ class Lane:
             slot = self.next_waiting(budget)
             if slot < 0:
                 return
-            room = self.room()
-            num_tokens, num_computed = self.num_tokens[slot], 0
-            chain, found = self.chains[slot], None
-            if chain is not None:
-                found = blocks.find(chain, num_tokens)
-                num_computed = found.num_found * blocks.size
-            new = self.cut(num_tokens - num_computed, budget)
-            if self.in_order:
-                new = self.aligned(slot, found, num_computed, new)
-            whole = self.whole_must_fit or self.comes_whole(slot)
-            num_first = num_computed + new
-            if self.num_first:
-                num_first = min(num_first + self.num_first, self.most_slots)
-            need = (
-                self.need_to_admit(slot, found, num_first, whole)
-                if self.brings[slot] or self.in_order
-                else blocks.need(found, num_tokens, num_first, whole)
-            )
-            if need > room:
-                has_more = self.ranked is not None and self.ranked.has_arrived()  # may go before
-                may_gain = found is not None and blocks.may_gain(found, whole)
-                self.is_blocked = not (has_more or may_gain)
-                return
-            if self.brings[slot] and self.brings_in(slot, num_computed, found):
-                continue
-            lacks = self.in_turns and blocks.need(found, 0, num_first, False) > room
-            if lacks or not new or self.holds_back(num_tokens - num_computed, new, False):
-                return
-            num_left, end = num_tokens - num_computed, num_computed + new
-            more = self.pad(slot, num_left, end, found, budget) if self.num_queries > 1 else 0
-            if more < 0:
-                return
-            self.leave_queue(slot)
-            num_first = num_tokens if self.swaps else min(num_first + more, self.most_slots)
-            self.num_blocks[slot] = blocks.begin(chain, found, num_first)
-            self.begin_prompt(slot, num_computed, new)
-            budget -= new + more
+            budget = self.admit_next(slot, budget)
+
+    def admit_next(self, slot: int, budget: int) -> int:
+        """Admit one of the queue; return what is left of the budget, -1 if it waits."""
+        blocks, room = self.blocks, self.room()
+        found: Found | None
+        num_tokens, num_computed = self.num_tokens[slot], 0
+        chain, found = self.chains[slot], None
+        if chain is not None:
+            found = blocks.find(chain, num_tokens)
+            num_computed = found.num_found * blocks.size
+        new = self.cut(num_tokens - num_computed, budget)
+        if self.in_order:
+            new = self.aligned(slot, found, num_computed, new)
+        whole = self.whole_must_fit or self.comes_whole(slot)
+        if self.has_tiers and found is not None and not self.brings[slot]:
+            numbers = self.tiered.missing(chain, found, num_tokens)
+            if numbers:
+                return budget if self.load(slot, found, numbers, budget, whole) else -1
+        num_first = num_computed + new
+        if self.num_first:
+            num_first = min(num_first + self.num_first, self.most_slots)
+        need = (
+            self.need_to_admit(slot, found, num_first, whole)
+            if self.brings[slot] or self.in_order
+            else blocks.need(found, num_tokens, num_first, whole)
+        )
+        if need > room:
+            return budget if self.loses_load(slot) else self.be_blocked(found, whole)
+        if self.brings[slot] and self.brings_in(slot, num_computed, found):
+            return budget
+        lacks = self.in_turns and blocks.need(found, 0, num_first, False) > room
+        if lacks or not new or self.holds_back(num_tokens - num_computed, new, False):
+            return -1
+        num_left, end = num_tokens - num_computed, num_computed + new
+        more = self.pad(slot, num_left, end, found, budget) if self.num_queries > 1 else 0
+        if more < 0:
+            return -1
+        self.leave_queue(slot)
+        num_first = num_tokens if self.swaps else min(num_first + more, self.most_slots)
+        self.num_blocks[slot] = blocks.begin(chain, found, num_first)
+        self.begin_prompt(slot, num_computed, new)
+        return budget - new - more
+
+    def be_blocked(self, found: Found | None, whole: bool) -> int:
+        """Note that the next one finds no room, which others may change only by leaving; -1."""
+        has_more = self.ranked is not None and self.ranked.has_arrived()  # may go before
+        has_more |= self.has_tiers and not whole  # tiers may get some of it
+        may_gain = found is not None and self.blocks.may_gain(found, whole)
+        self.is_blocked = not (has_more or may_gain)
+        return -1
+
+    def load(self, slot: int, found: Found, numbers: list[int], budget: int, whole: bool) -> bool:
+        """Let blocks of a prompt come from tiers, so many from each, if there is room for them.
+
+        Or let another one go that was loaded. Returns whether either happened.
+        """
+        blocks, number = self.tiered, sum(numbers)
+        chain, num_tokens = self.chains[slot], self.num_tokens[slot]
+        num_here = blocks.held_with(found, number) * blocks.size
+        num_first = num_here
+        if blocks.loads_in_step:
+            num_first += self.cut(num_tokens - num_here, budget)
+        if blocks.need(found, num_tokens, num_first, whole) > self.room():
+            if self.loses_load(slot):
+                return True
+            self.be_blocked(found, whole)
+            return False
+        reserves = self.reserves_rest and not blocks.loads_in_step
+        if reserves and blocks.need(found, 0, num_here, False) > self.room() - self.num_rest():
+            return False
+        self.leave_queue(slot)
+        self.num_blocks[slot] = blocks.load(chain, found, number)
+        self.brings[slot], self.num_brought[slot] = _FROM_TIERS, num_here
+        self.load_time += self.notes.load(slot, numbers, self.time)
+        if blocks.loads_in_step:
+            self.state[slot] = _CAME
+            self.loaded.append(slot)
+        else:
+            self.state[slot] = _COMING
+            self.num_coming += 1
+            self.note_left(slot, _COMES)
+        return True
+
+    def num_rest(self) -> int:
+        """Return the blocks that prompts lack which have begun, or whose entries come or came."""
+        number = 0
+        for slot in range(self.num_slots):
+            state = self.state[slot]
+            is_loaded = state == _CAME and self.brings[slot] != _AN_ANSWER
+            if is_loaded or state in (_PREFILL, _COMING):
+                lacking = self.blocks.count(self.num_tokens[slot]) - self.num_blocks[slot]
+                number += max(0, lacking)
+        return number
+
+    def is_before_loaded(self, slot: int) -> bool:
+        """Tell whether it goes before loaded ones: preempted, and has given no load back since."""
+        if not self.preempted_first:
+            return False
+        return self.num_preempted[slot] > self.gave_back.get(slot, 0)
+
+    def loses_load(self, slot: int) -> bool:
+        """Let the one loaded last begin anew, if loaded ones hold what `slot` waits for.
+
+        Nobody else could give back any; vLLM hangs then (`EngineRules.reserves_prefills`). It goes
+        behind one that was preempted and waits for that memory, or it would take it again.
+        """
+        if not self.has_tiers or self.running or self.num_coming or self.num_abandoned:
+            return False
+        if len(self.loaded) <= (self.tiered.loads_in_step or slot in self.loaded):
+            return False
+        last = self.loaded.pop()
+        self.gave_back[last] = self.num_preempted[last]
+        self.num_promised -= self.need_to_join(last)
+        self.blocks.forget(self.chains[last], self.num_blocks[last])
+        if self.chains[last] is not None:
+            self.chains[last].start_over()
+        self.num_blocks[last] = 0
+        if self.brings[last] == _FROM_TIERS:
+            self.have_brought(last)
+        first = next(iter(self.queue), -1)
+        self.wait_first(last)
+        if first >= 0 and self.is_before_loaded(first):
+            self.queue.move_to_end(first, last=False)
+        return True
 
     def brings_in(self, slot: int, num_computed: int, found: Found | None) -> bool:
         """Let entries of elsewhere come; return False if the cache has as many."""
@@ -1594,8 +1764,10 @@ class Lane:
 
     def comes_whole(self, slot: int) -> bool:
         """Tell whether all of a prompt has to fit into memory, though a first piece might do."""
-        if self.brings[slot] != _NOTHING:
-            return True
+        return self.brings[slot] != _NOTHING or self.comes_back_whole(slot)
+
+    def comes_back_whole(self, slot: int) -> bool:
+        """Tell whether one waits for room for all of it that gave way: so it is where they flow."""
         return self.flow is not None and self.num_preempted[slot] > 0
 
     def pad(self, slot: int, num_left: int, end: int, found: Found | None, budget: int) -> int:
@@ -1644,7 +1816,12 @@ class Lane:
         """Admit prompts whose entries have come; return the tokens of the budget that are left."""
         while budget and self.loaded and (slot := self.next_loaded()) >= 0:
             has_seat = len(self.running) < self.max_num_seqs
-            if not has_seat or self.room() < 0:
+            need = 0
+            if has_seat and self.brings[slot] == _FROM_TIERS:
+                need = self.need_behind(slot, budget)
+            if not has_seat or self.room() < need:
+                if self.loses_load(slot):
+                    continue
                 self.is_blocked = not (has_seat and self.in_turns)
                 break
             num_tokens = self.num_tokens[slot] - self.num_brought[slot]
@@ -1658,6 +1835,14 @@ class Lane:
             budget -= new
         return budget
 
+    def need_behind(self, slot: int, budget: int) -> int:
+        """Return the blocks that one lacks behind those from tiers, which others find from now."""
+        num_here, num_tokens = self.num_brought[slot], self.num_tokens[slot]
+        self.blocks.enter(self.chains[slot], num_here)
+        if not self.whole_must_fit and not self.comes_back_whole(slot):
+            num_tokens = num_here + self.cut(num_tokens - num_here, budget)
+        return self.blocks.count(num_tokens) - self.num_blocks[slot]
+
     def may_go_on(self, slot: int, new: int) -> bool:
         """Tell whether a prompt with entries has room behind its first piece, of so many tokens."""
         return True
@@ -1667,11 +1852,14 @@ class Lane:
         if not self.loaded:
             return -1
         first: int = self.loaded[0]
+        if self.preempted_first and self.queue and self.is_before_loaded(next(iter(self.queue))):
+            return -1
         return first if self.ranked is None else self.ranked.loaded(self.loaded, self.known_until)
 
     def go_on(self, slot: int, new: int) -> None:
         """Admit a prompt behind entries that have come, with so many tokens."""
         num_here, blocks, chain = self.num_brought[slot], self.blocks, self.chains[slot]
+        is_loaded = self.brings[slot] == _FROM_TIERS
         self.num_promised -= self.need_to_join(slot)
         self.have_brought(slot)
         if chain is not None:
@@ -1682,6 +1870,8 @@ class Lane:
             self.paged.take(chain, num_here, num_first)
         else:
             blocks.grow(number - self.num_blocks[slot])
+            if is_loaded:
+                self.tiered.tiers.touch(chain)
         self.num_blocks[slot] = number
         self.begin_prompt(slot, num_here, new)
 
@@ -1709,10 +1899,13 @@ class Lane:
 
     def begin(self) -> None:
         """Begin the step that was planned: time it, and find out when others see one end."""
+        if self.defers:
+            self.idle = {slot for slot in self.prefilling if not self.num_piece[slot]}
+            self.idle.update(self.paused)
         start, is_ahead = self.time, self.known_until < inf
         on_the_spot = self.plans_ahead and not is_ahead
         chunks = self.chunks() if self.num_new else ()
-        wait = self.num_copied * self.copy_time
+        wait = self.num_copied * self.copy_time + self.load_time
         if self.waits_for_more:
             wait = self.notes.wait(wait)
         self.wait = wait
@@ -1961,6 +2154,8 @@ class Lane:
     def emit(self, slot: int) -> None:
         """Give the token that a whole prompt, or a preempted answer, emits."""
         self.has_changed = True
+        if self.has_tiers and self.tiered.publishes and self.chains[slot] is not None:
+            self.tiered.tiers.publish(self.chains[slot])
         self.num_tokens[slot] += 1
         if self.tells_prompts:
             self.notes.emit(slot)
@@ -2021,6 +2216,8 @@ class Lane:
 
     def is_seen(self) -> bool:
         """Tell whether others see what it does next, or its order among lanes."""
+        if self.has_tiers and (self.queue or self.loaded or self.tiered.publishes):
+            return True
         if not self.is_planning:
             return self.num_steps + 1 >= self.seen_at
         if self.given_up and self.given_up[0][0] <= self.known_until:
