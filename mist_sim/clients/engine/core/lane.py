@@ -1359,7 +1359,7 @@ class Lane:
         self.queue[slot] = None
         self.queue.move_to_end(slot, last=False)
         if self.ranked is not None:
-            self.ranked.give_back(slot, self.num_tokens[slot])
+            self.ranked.give_back(slot, self.num_queued[slot])
         if self.flow is not None:
             self.first[slot] = None
             self.first.move_to_end(slot, last=False)
