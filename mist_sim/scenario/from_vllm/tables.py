@@ -146,6 +146,15 @@ SERVE: Mapping[str, Row] = {row.flag: row for row in rows_of("serve")}
 HONOURED: Mapping[str, Row] = {flag: row for flag, row in SERVE.items() if row.fate == "set"}
 """Those that a key of a client stands for."""
 
+OPTIONS: Mapping[str, str] = {
+    **{row.key: flag for flag, row in HONOURED.items()},
+    **{key: flag for flag, keys in _data()["options"].items() for key in keys.split()},
+}
+"""The flag of each option of an engine's parts, or that it has none, as `mist list options` says.
+
+The engine's own options give theirs in `EngineConfig`. A test holds both complete.
+"""
+
 _SINCE: Mapping[str, int] = {
     f"--{name}": minor for name, minor in _data()["serve"]["since"].items()
 }
