@@ -17,7 +17,7 @@ from mist_sim.cli.app import app
 from mist_sim.cli.listings import scenario_keys
 from mist_sim.scenario.engines.engine_version import LATEST, OLDEST, Default
 from mist_sim.scenario.engines.server_start import RULES
-from mist_sim.scenario.engines.versions import DEFAULTS, NOTES
+from mist_sim.scenario.engines.versions import TABLE
 
 MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 
@@ -72,7 +72,7 @@ def _versions() -> Iterator[str]:
     """Yield what each release does, since when, where its package has it, what keeps it down."""
     yield "| option or rule | value, and the releases since which it holds | in vLLM's package |"
     yield "|---|---|---|"
-    for key, rows in DEFAULTS.items():
+    for key, rows in TABLE.defaults.items():
         sources = dict.fromkeys(f"0.{row.since}: {row.source}" for row in rows)
         values = [
             _value(row, is_first=not at)
@@ -83,7 +83,7 @@ def _versions() -> Iterator[str]:
     yield ""
     yield "| not simulated, or not by default | since | what vLLM does |"
     yield "|---|---|---|"
-    for topic, note in NOTES.items():
+    for topic, note in TABLE.notes.items():
         yield f"| {topic} | 0.{note.since} | {note.text} |"
     yield ""
     yield "| a server starts only if | of | in vLLM's package |"

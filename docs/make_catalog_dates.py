@@ -27,6 +27,7 @@ CATALOGS = {
     "engines": (
         "scenario/engines/engine_version.py",
         "scenario/engines/versions.py",
+        "scenario/engines/versions.toml",
         "scenario/engines/version_defaults.py",
         "clients/engine_rules.py",
     ),

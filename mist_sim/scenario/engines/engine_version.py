@@ -141,12 +141,12 @@ class Default:
 class Lack:
     """An option that some releases do not have, although others do.
 
-    neutral: the values that say nothing. reason: why it is not there; empty: it came later.
-    instead: what to write. only: the values that it does not have, where it has the others. since,
-    until: minor numbers of the first and the last release that lacks it.
+    neutral: the values that say nothing, besides None. reason: why it is not there; empty: it came
+    later. instead: what to write. only: the values that it does not have, where it has the others.
+    since, until: minor numbers of the first and the last release that lacks it.
     """
 
-    neutral: tuple[Any, ...]
+    neutral: tuple[Any, ...] = ()
     reason: str = ""
     instead: str = "leave it out"
     only: tuple[Any, ...] = ()
