@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import root
 
 from benchmarks import measured_itl
 from mist_sim.errors import MistError
@@ -90,8 +91,26 @@ def _chats() -> np.ndarray:
 
 
 def _drawn(number: int, prompts: int, answers: int) -> tuple[tuple[int, int], ...]:
-    """Return that many chats, scaled to the tokens of all prompts and all answers."""
-    drawn = _chats()[Streams(57).generator("chats").integers(len(_chats()), size=number)]
+    """Return that many chats with about so many tokens of all prompts and all answers.
+
+    The chats at hand are others than the benchmark's, with longer answers. Each is drawn with a
+    weight exp(a * prompt + b * answer) that sets both means, which changes their law least (minimum
+    relative entropy); a scale sets what is left.
+    """
+    chats, wanted = _chats(), np.array([prompts, answers]) / number
+    places, unit = (chats - chats.mean(axis=0)) / chats.std(axis=0), chats.std(axis=0)
+
+    def weights(slopes: np.ndarray) -> np.ndarray:
+        heights = places @ slopes
+        found = np.exp(heights - heights.max())
+        return np.asarray(found / found.sum())
+
+    def off(slopes: np.ndarray) -> np.ndarray:
+        return np.asarray((weights(slopes) @ chats - wanted) / unit)
+
+    slopes = root(off, np.zeros(2)).x
+    generator = Streams(57).generator("chats")
+    drawn = chats[generator.choice(len(chats), size=number, p=weights(slopes))]
     scaled = np.maximum(1, np.rint(drawn * ([prompts, answers] / drawn.sum(axis=0)))).astype(int)
     return tuple((int(prompt), int(answer)) for prompt, answer in scaled)
 
