@@ -107,7 +107,7 @@ class KernelChoice:
         for kinds, backend in self._parts(model, cluster):
             gpu = with_backend(gpu, kinds, backend)
         kind = "" if self.has_tuned_tiles else experts_kind(model, cluster)
-        if kind in gpu.kernels:
+        if kind in gpu.kernels and gpu.kernels[kind].beyond_experts == 1:
             kernel = replace(gpu.kernels[kind], beyond_experts=BEYOND_EXPERTS)
             gpu = replace(gpu, kernels={**gpu.kernels, kind: kernel})
         return cluster if gpu is cluster.gpu else replace(cluster, gpu=gpu)
