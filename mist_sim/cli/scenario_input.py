@@ -87,10 +87,17 @@ def with_nearest(settings: list[str], approximate: bool) -> list[str]:
     return [*settings, "approximate=true"] if approximate else settings
 
 
-def keys_of(commands: list[str], settings: list[str]) -> dict[str, Any]:
-    """Return the keys of a scenario that `--from-vllm` and `--set` give; the latter win."""
-    overrides = overrides_of(settings)
-    return of_vllm(commands, overrides) | overrides
+def keys_of(
+    commands: list[str], settings: list[str], *, approximate: bool = False, **own: object
+) -> dict[str, Any]:
+    """Return the keys of a scenario that options give; later ones of these win.
+
+    commands, settings, approximate: `--from-vllm`, `--set` and `--approximate`. own: options that
+    are keys, such as `--seed`; None: not given.
+    """
+    overrides = overrides_of(with_nearest(settings, approximate))
+    said = {name: value for name, value in own.items() if value is not None}
+    return of_vllm(commands, overrides) | overrides | said
 
 
 def require_scenario(name: str | None, commands: list[str]) -> None:

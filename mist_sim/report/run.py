@@ -448,11 +448,11 @@ def _verdict_rows(verdicts: Verdicts) -> Iterator[tuple[str, str, str]]:
         remark = f"limit {_limit(verdict)}: {verdict['verdict']}"
         if isnan(verdict["value"]):
             why = ", applies to no request" if verdict["kept"] else ", too many failed"
-            yield _title(name), "-", remark + why
+            yield titled(name), "-", remark + why
         else:
             value, unit = latency(verdict["value"])
             unknown = "" if verdict["error_known"] else ", error not known"
-            yield _title(name), value, f"{unit}, {remark}{unknown}"
+            yield titled(name), value, f"{unit}, {remark}{unknown}"
 
 
 def shortcomings(summaries: Sequence[Mapping[str, Any]], verdicts: Verdicts) -> list[str]:
@@ -472,12 +472,13 @@ def shortcomings(summaries: Sequence[Mapping[str, Any]], verdicts: Verdicts) -> 
 
 def _miss(name: str, verdict: Mapping[str, Any]) -> str:
     if isnan(verdict["value"]):
-        return f"{_title(name)} has no figure, as too many requests failed; limit {_limit(verdict)}"
+        return f"{titled(name)} has no figure, as too many requests failed; limit {_limit(verdict)}"
     value, unit = latency(verdict["value"])
-    return f"{_title(name)} is {value} {unit}, limit {_limit(verdict)}"
+    return f"{titled(name)} is {value} {unit}, limit {_limit(verdict)}"
 
 
-def _title(name: str) -> str:
+def titled(name: str) -> str:
+    """Return a limit in words, such as "p99 TTFT"."""
     limit, percentile = limit_of(name)
     return f"{percentile} {limit_title(limit)}"
 
@@ -486,7 +487,7 @@ def _limit(verdict: Mapping[str, Any]) -> str:
     return duration(verdict["limit"] / 1e3)
 
 
-_FIGURES = ("mean", "p50", "p90", "p95", "p99")
+FIGURES = ("mean", "p50", "p90", "p95", "p99")
 _RATES = {
     "requests": "request_throughput",
     "output tokens": "output_throughput",
@@ -513,7 +514,7 @@ def results_table(result: Result) -> RenderableType:
 
 
 def _latency(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
-    yield latency_table(_FIGURES, lambda key: in_ms(summary[key]), width=7)
+    yield latency_table(FIGURES, lambda key: in_ms(summary[key]), width=7)
     if note := note_on_turns(summary):
         yield Text(note)
 

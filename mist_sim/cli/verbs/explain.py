@@ -13,7 +13,6 @@ from mist_sim.cli.scenario_input import (
     keys_of,
     load,
     require_scenario,
-    with_nearest,
 )
 from mist_sim.cli.session import Session, saves
 
@@ -68,7 +67,7 @@ def explain(
             "give the step: --at TIME of the run, or --prompts, or --decodes with --context"
         )
     batch = HandBatch.read(prompts, decodes, context) if by_hand else None
-    overrides = keys_of(commands, with_nearest(settings, approximate))
+    overrides = keys_of(commands, settings, approximate=approximate)
     kind = Scenario if batch is None else Engines
     loaded = load(scenario, overrides, allow_programs=allow_programs, kind=kind)
     if batch is not None:

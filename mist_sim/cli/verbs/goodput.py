@@ -23,7 +23,6 @@ from mist_sim.cli.scenario_input import (
     keys_of,
     load,
     require_scenario,
-    with_nearest,
 )
 from mist_sim.cli.session import Session, saves
 
@@ -78,11 +77,9 @@ def goodput(
     from mist_sim.search.goodput import find_goodput
 
     require_scenario(scenario, commands)
-    overrides = keys_of(commands, with_nearest(settings, approximate))
-    if seed is not None:
-        overrides["seed"] = seed
-    if replications is not None:
-        overrides["replications"] = replications
+    overrides = keys_of(
+        commands, settings, approximate=approximate, seed=seed, replications=replications
+    )
     options = goodput_options(
         attainment=attainment,
         relaxation=relaxation,

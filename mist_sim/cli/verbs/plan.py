@@ -28,7 +28,6 @@ from mist_sim.cli.scenario_input import (
     Settings,
     keys_of,
     load,
-    with_nearest,
 )
 from mist_sim.cli.session import Session, note, saves
 
@@ -129,7 +128,7 @@ def plan(
     from mist_sim.search.planning import PlanOptions
     from mist_sim.search.planning import plan as find
 
-    own = keys_of(commands, with_nearest(settings, approximate))
+    own = keys_of(commands, settings, approximate=approximate)
     said = {"workload": own.pop("workload")} if "workload" in own else {}
     lengths = {"profile": profile, "trace": trace, "input_len": input_len, "output_len": output_len}
     said |= _workload(lengths, form, rate) | own  # options of a trace may be set, too

@@ -17,7 +17,6 @@ from mist_sim.cli.scenario_input import (
     keys_of,
     load,
     require_scenario,
-    with_nearest,
 )
 from mist_sim.cli.session import note
 from mist_sim.cli.vary_input import Vary, vary_of
@@ -87,11 +86,9 @@ def run(
 
     require_scenario(scenario, commands)
     shown = _metrics(metric, is_study=bool(vary)) if metric else ()
-    overrides = keys_of(commands, with_nearest(settings, approximate))
-    if seed is not None:
-        overrides["seed"] = seed
-    if replications is not None:
-        overrides["replications"] = replications
+    overrides = keys_of(
+        commands, settings, approximate=approximate, seed=seed, replications=replications
+    )
     loaded = load(scenario, overrides, allow_programs=allow_programs)
     require_out(force, out, resume)
     axes = vary_of(vary, overrides)

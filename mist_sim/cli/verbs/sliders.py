@@ -52,8 +52,7 @@ def sliders(
         attainment=attainment, tolerance=tolerance, most_requests=most_requests, as_is=as_is
     )
     require_scenario(scenario, [])
-    own = {} if seed is None else {"seed": seed}
-    loaded = load(scenario, keys_of([], settings) | own, allow_programs=allow_programs)
+    loaded = load(scenario, keys_of([], settings, seed=seed), allow_programs=allow_programs)
     options.target(loaded)  # errors in it show before the first run
     sizes = list(whole_numbers(chunks, "--chunks"))
     marks = _watermarks(watermarks)

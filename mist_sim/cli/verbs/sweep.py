@@ -16,9 +16,8 @@ from mist_sim.cli.options import (
     Seed,
     executor_of,
 )
-from mist_sim.cli.scenario_input import AllowPrograms, Settings, load, presets
+from mist_sim.cli.scenario_input import AllowPrograms, Settings, keys_of, load, presets
 from mist_sim.cli.session import Session, saves
-from mist_sim.cli.settings import overrides_of
 
 
 @saves()
@@ -76,7 +75,7 @@ def sweep(
         raise ScenarioError("--metric has no effect with --goodput; leave one out")
     if metric is not None:
         check_number("--metric", metric)
-    overrides = overrides_of(settings) | ({} if seed is None else {"seed": seed})
+    overrides = keys_of([], settings, seed=seed)
     loaded = load(scenario, overrides, allow_programs=allow_programs)
     vary = axes_of(axes, overrides)
     executor = executor_of(cluster, jobs)

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.metrics.latency import NAMES, limit_of, limit_title
+from mist_sim.metrics.latency import NAMES
 from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT, nothing_finished
-from mist_sim.report import run as failures
 from mist_sim.report.elements import count, in_ms, latency, number, percent
 from mist_sim.report.pages.page import Brief, Card, Cell, Detail, Drawing, Page, PageTable, Verdict
 from mist_sim.report.pages.sheets import how_sure, monthly
 from mist_sim.report.pictures.catalog import PICTURES, drawn
 from mist_sim.report.pictures.run_data import OfResult
-from mist_sim.report.run import TITLE as EXPECTED
-from mist_sim.report.run import expected_rows, latency_title, note_on_turns
+from mist_sim.report.run import (
+    FIGURES,
+    LATENCIES,
+    NOTE,
+    THROUGH_FAILURES,
+    TITLE,
+    TITLES,
+    expected_rows,
+    latency_title,
+    note_on_turns,
+    rows_of,
+    titled,
+)
 
 if TYPE_CHECKING:
     from mist_sim.metrics import Result
@@ -113,14 +123,6 @@ def _served(summary: Mapping[str, Any]) -> str:
     )
 
 
-_FIGURES = ("mean", "p50", "p90", "p95", "p99")
-_LATENCIES = {
-    "ttft": "TTFT: arrival to first token",
-    "tpot": "TPOT: mean gap of a request",
-    "itl": "ITL: every gap, pooled",
-    "e2el": "E2E: arrival to the end",
-    "queue": "queue: wait before first work",
-}
 _CARDS = (
     ("requests", "request_throughput", "/s"),
     ("output tokens", "output_throughput", "/s"),
@@ -183,17 +185,12 @@ def _brief(run: RunData, title: str) -> Brief:
     summary = run.summary
     what = title.split(";", maxsplit=1)[0]
     slo = summary.get("slo", {})
-    limits = " and ".join(f"{_words(name)} <= {each['limit']:g} ms" for name, each in slo.items())
+    limits = " and ".join(f"{titled(name)} <= {each['limit']:g} ms" for name, each in slo.items())
     question = (
         f"Can {what} serve {offered_load(run)} with {limits}?" if slo else f"What can {what} serve?"
     )
     return Brief(question, _sure(summary), [_kept(summary), monthly(summary), _room(run)],
                  list(_assumed(summary)))  # fmt: skip
-
-
-def _words(name: str) -> str:
-    limit, percentile = limit_of(name)
-    return f"{percentile} {limit_title(limit)}"
 
 
 def _sure(summary: Mapping[str, Any]) -> str:
@@ -281,16 +278,17 @@ def _of_tokens(summary: Mapping[str, Any]) -> Card:
 
 def _latencies(summary: Mapping[str, Any]) -> PageTable:
     rows = []
-    for metric, name in _LATENCIES.items():
-        keys = [f"{figure}_{metric}_ms" for figure in _FIGURES]
-        rows.append([Cell(name), *(Cell(_in_ms(summary.get(key)), key) for key in keys)])
-    return PageTable(latency_title(summary), ["", *_FIGURES], rows, note_on_turns(summary))
+    for metric, name, meaning in LATENCIES:
+        keys = [f"{figure}_{metric}_ms" for figure in FIGURES]
+        cells = (Cell(_shown(summary.get(key), in_ms), key) for key in keys)
+        rows.append([Cell(f"{name}: {meaning}"), *cells])
+    return PageTable(latency_title(summary), ["", *FIGURES], rows, note_on_turns(summary))
 
 
 def _failures(summary: Mapping[str, Any]) -> Iterator[PageTable]:
     if phases := summary.get("through_failures"):
-        rows = [[Cell(text) for text in row] for row in failures.rows_of(phases)]
-        yield PageTable(failures.THROUGH_FAILURES, failures.TITLES, rows, f"{failures.NOTE}.")
+        rows = [[Cell(text) for text in row] for row in rows_of(phases)]
+        yield PageTable(THROUGH_FAILURES, TITLES, rows, f"{NOTE}.")
 
 
 def _expected(summary: Mapping[str, Any]) -> Iterator[PageTable]:
@@ -300,12 +298,14 @@ def _expected(summary: Mapping[str, Any]) -> Iterator[PageTable]:
             [Cell(name), Cell(shown), Cell(like, is_text=True)] for name, shown, like in expected
         ]
         note = "Nine of ten measurements of a real engine would lie in this range."
-        yield PageTable(EXPECTED, ["", "range", "from measurements of"], cells, note)
+        yield PageTable(TITLE, ["", "range", "from measurements of"], cells, note)
 
 
 def _workload(summary: Mapping[str, Any]) -> PageTable:
-    counts = [[Cell(name), Cell(_count(summary.get(key)), key)] for name, key in _COUNTS]
-    counts.append([Cell("simulated time, s"), Cell(_number(summary["duration"]), "duration")])
+    counts = [[Cell(name), Cell(_shown(summary.get(key), _whole), key)] for name, key in _COUNTS]
+    counts.append(
+        [Cell("simulated time, s"), Cell(_shown(summary["duration"], number), "duration")]
+    )
     return PageTable("Workload", ["", ""], counts)
 
 
@@ -345,13 +345,9 @@ def _details(run: RunData) -> Iterator[Detail]:
         yield Detail("The scenario, with every default", run.scenario)
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else number(value)
+def _whole(value: float) -> str:
+    return count(int(value))
 
 
-def _in_ms(value: float | None) -> str:
-    return "-" if value is None else in_ms(value)
-
-
-def _count(value: float | None) -> str:
-    return "-" if value is None else count(int(value))
+def _shown(value: Any, show: Callable[[Any], str]) -> str:
+    return "-" if value is None else show(value)
