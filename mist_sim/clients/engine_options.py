@@ -2,13 +2,13 @@
 
 The scenario's schema of a client of type llm, `mist list options`, the reference, `llm_client` and
 `LlmClient` follow from this class. A new option is a field here with its line in the docstring,
-and the code that uses it. `EngineConfig` is one whose options go together.
+and the code that uses it; its flag stands in `scenario/from_vllm/flags.toml`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, get_args
 
 from mist_sim.clients.kv_cache import KvCacheConfig
@@ -45,16 +45,6 @@ TokenLimit = Annotated[int, ">= 1, or -1"]
 StepLoop = Literal["auto", "step", "general"]
 STEP_LOOPS: tuple[str, ...] = get_args(StepLoop)
 """The loops that an engine may take."""
-
-NO_COUNTERPART = "no counterpart"
-
-
-def _flag(name: str) -> Mapping[str, str]:
-    """Say which flag of `vllm serve` sets an option, for `mist list options`."""
-    return {"vllm": name}
-
-
-_NOT_IN_VLLM = _flag(NO_COUNTERPART)
 
 
 class PredictorFactory(Protocol):
@@ -141,46 +131,40 @@ class EngineOptions:
     Raises ScenarioError for options that contradict one another.
     """
 
-    model: str | ModelSpec = field(default="llama-3.1-8b", metadata=_flag("--model"))
-    gpu: str | Mapping[str, Any] | GpuSpec = field(default="h100-sxm", metadata=_NOT_IN_VLLM)
-    engine: str | None = field(default=None, metadata=_NOT_IN_VLLM)
-    quantization: WeightDtype | None = field(default=None, metadata=_flag("--quantization"))
-    tensor_parallel_size: Count = field(default=1, metadata=_flag("--tensor-parallel-size"))
-    pipeline_parallel_size: Count = field(default=1, metadata=_flag("--pipeline-parallel-size"))
-    virtual_engines: bool = field(default=False, metadata=_NOT_IN_VLLM)
-    role: Role | None = field(default=None, metadata=_flag("--kv-transfer-config"))
-    decode_context_parallel_size: Count = field(
-        default=1, metadata=_flag("--decode-context-parallel-size")
-    )
-    prefill_context_parallel_size: Count = field(
-        default=1, metadata=_flag("--prefill-context-parallel-size")
-    )
-    data_parallel_size: Count = field(default=1, metadata=_flag("--data-parallel-size"))
-    enable_expert_parallel: bool = field(default=False, metadata=_flag("--enable-expert-parallel"))
-    expert_load_imbalance: float = field(default=1.0, metadata=_NOT_IN_VLLM)
-    moe_backend: MoeBackend | None = field(default=None, metadata=_flag("--moe-backend"))
-    attention_backend: AttentionBackend | None = field(
-        default=None, metadata=_flag("--attention-backend")
-    )
-    all_reduce: AllReduce | None = field(default=None, metadata=_NOT_IN_VLLM)
-    host: str | Mapping[str, Any] | HostSpec | None = field(default=None, metadata=_NOT_IN_VLLM)
+    model: str | ModelSpec = "llama-3.1-8b"
+    gpu: str | Mapping[str, Any] | GpuSpec = "h100-sxm"
+    engine: str | None = None
+    quantization: WeightDtype | None = None
+    tensor_parallel_size: Count = 1
+    pipeline_parallel_size: Count = 1
+    virtual_engines: bool = False
+    role: Role | None = None
+    decode_context_parallel_size: Count = 1
+    prefill_context_parallel_size: Count = 1
+    data_parallel_size: Count = 1
+    enable_expert_parallel: bool = False
+    expert_load_imbalance: float = 1.0
+    moe_backend: MoeBackend | None = None
+    attention_backend: AttentionBackend | None = None
+    all_reduce: AllReduce | None = None
+    host: str | Mapping[str, Any] | HostSpec | None = None
     speculative_config: SpeculativeConfig | None = None
     lora: LoraConfig | None = None
     images: ImagesConfig | None = None
-    language_model_only: bool = field(default=False, metadata=_flag("--language-model-only"))
-    resharding: Resharding | None = field(default=None, metadata=_NOT_IN_VLLM)
+    language_model_only: bool = False
+    resharding: Resharding | None = None
     scheduler: Scheduler | None = None
     kv_cache: KvCacheConfig = KvCacheConfig()
     predictor: Predictor | PipelinePredictor | PredictorFactory | None = None
     overhead: EngineOverhead = EngineOverhead()
-    step_time_scale: float | StepTimeScale | None = field(default=None, metadata=_NOT_IN_VLLM)
-    async_scheduling: bool | None = field(default=None, metadata=_flag("--async-scheduling"))
-    power_limit: Watts | None = field(default=None, metadata=_NOT_IN_VLLM)
-    gpu_price: DollarsPerHour | None = field(default=None, metadata=_NOT_IN_VLLM)
+    step_time_scale: float | StepTimeScale | None = None
+    async_scheduling: bool | None = None
+    power_limit: Watts | None = None
+    gpu_price: DollarsPerHour | None = None
     sampling: Sampling | None = None
     admission: AdmissionControl = AdmissionControl()
-    max_model_len: TokenLimit | None = field(default=None, metadata=_flag("--max-model-len"))
-    step_loop: StepLoop = field(default="auto", metadata=_NOT_IN_VLLM)
+    max_model_len: TokenLimit | None = None
+    step_loop: StepLoop = "auto"
 
     @property
     def traits(self) -> ClientTraits:

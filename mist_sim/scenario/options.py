@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from mist_sim.clients import EngineConfig
 from mist_sim.registry import comes_with_package
 from mist_sim.scenario.engines.server_defaults import by_gpu
 from mist_sim.scenario.format.docstrings import documented_with_bases
@@ -106,13 +105,7 @@ def _of_part(prefix: str, model: type[Part]) -> Iterator[EngineOption]:
 
 
 def _option(key: str, default: str | None, values: tuple[str, ...], meaning: str) -> EngineOption:
-    return EngineOption(key, (), default, values, _vllm_name(key), meaning)
-
-
-def _vllm_name(key: str) -> str | None:
-    """Return vLLM's flag, from the config's field or from the table of flags."""
-    field = EngineConfig.__dataclass_fields__.get(key)
-    return field.metadata.get("vllm") if field else OPTIONS.get(key)
+    return EngineOption(key, (), default, values, OPTIONS.get(key), meaning)
 
 
 def _default(info: FieldInfo) -> str:

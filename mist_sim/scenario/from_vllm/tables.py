@@ -150,10 +150,7 @@ OPTIONS: Mapping[str, str] = {
     **{row.key: flag for flag, row in HONOURED.items()},
     **{key: flag for flag, keys in _data()["options"].items() for key in keys.split()},
 }
-"""The flag of each option of an engine's parts, or that it has none, as `mist list options` says.
-
-The engine's own options give theirs in `EngineConfig`. A test holds both complete.
-"""
+"""The flag of each option of an engine, or that it has none; a test holds it complete."""
 
 _SINCE: Mapping[str, int] = {
     f"--{name}": minor for name, minor in _data()["serve"]["since"].items()
