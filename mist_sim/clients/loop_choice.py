@@ -22,7 +22,6 @@ def option_for_general(config: EngineConfig, memory: LaneMemory, *, is_virtual: 
         ("pipeline_parallel_size with virtual engines", is_virtual),
         ("speculative_config and a model with sliding windows", bool(groups and drafts)),
         ("scheduler.preemption swap and a prefix cache that keeps states", keeps_states and swaps),
-        ("kv_cache.tiers and speculative_config", bool(memory.tiers and drafts)),
         (f"scheduler.type {type(scheduler).__name__}", not is_chunked),
     ):
         if is_set:

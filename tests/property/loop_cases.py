@@ -54,7 +54,7 @@ def served(case: Case) -> Case:
         windows=windows if drafting is None else None,
         pipeline_parallel_size=1,
         lockstep=False,
-        tiers=case.options.tiers if drafting is windows is None else (),
+        tiers=case.options.tiers if windows is None else (),
         swap=None,
     )
     return Case(options, case.jobs)
@@ -226,6 +226,12 @@ def above_tiers(number: int) -> Case:
         return bool(rng.random() < part)
 
     size, seats, num_talks = draw(1, 4), draw(2, 8), draw(1, 4)
+    drafting, num_drafts = None, draw(0, 4) if chance(0.3) else 0
+    if num_drafts:
+        method, rate = ("ngram", "mtp")[draw(0, 1)], draw(0, 4) / 4
+        drafting = SpeculativeConfig(
+            method=method, num_speculative_tokens=num_drafts, acceptance_rate=rate
+        )
     order = ORDERS[draw(0, len(ORDERS) - 1)] if chance(0.4) else "fcfs"
     jobs = [
         Job(
@@ -238,7 +244,7 @@ def above_tiers(number: int) -> Case:
         for time in sorted(rng.uniform(0, 0.02 * draw(1, 20), draw(4, 14)))
     ]
     longest = max(-((job.num_prompt_tokens + job.num_output_tokens) // -size) for job in jobs)
-    in_step, seconds = chance(0.3), (0.0, 2.0**-14, 2.0**-9, 2.0**-7)
+    in_step, seconds = chance(0.3) and not drafting, (0.0, 2.0**-14, 2.0**-9, 2.0**-7)
     tiers = [
         Tier(draw(1, 4 * longest), seconds[draw(0, 3)], seconds[draw(0, 2)], chance(0.5), in_step)
         for _ in range(draw(1, 2))
@@ -248,10 +254,11 @@ def above_tiers(number: int) -> Case:
     threshold = draw(1, 12) if chance(0.4) else None
     options = EngineOptions(
         "chunked",
-        num_blocks=longest + draw(-1, 2 * longest),
+        num_blocks=longest + draw(-1, 2 * longest) + num_drafts,
         block_size=size,
         max_num_seqs=seats,
-        max_num_batched_tokens=seats + draw(0, 24),
+        max_num_batched_tokens=seats * (1 + num_drafts) + draw(0, 24),
+        drafting=drafting,
         order=order,
         threshold=threshold,
         threshold_spares_one=chance(0.5),
@@ -263,8 +270,9 @@ def above_tiers(number: int) -> Case:
         caching=True,
         async_scheduling=chance(0.6),
         tiers=tuple(tiers),
-        **{rule: chance(0.5) for rule in rules},
+        **{rule: chance(0.5) for rule in (*rules, *OF_DRAFTS)},
     )
+    options = as_in_a_version(options)
     case = Case(options, tuple(jobs))
     for _ in range(draw(0, 3)):
         found = run_case(case, DYADIC, "general")

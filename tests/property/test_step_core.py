@@ -673,13 +673,6 @@ def _built(said: Scenario) -> Simulation:
             {"pipeline_parallel_size": 2, "virtual_engines": True},
             "pipeline_parallel_size with virtual engines",
         ),
-        (
-            {
-                "kv_cache": {"tiers": [{"name": "cpu", "capacity": "1 GiB"}]},
-                "speculative_config": {"method": "ngram", "num_speculative_tokens": 2},
-            },
-            "kv_cache.tiers",
-        ),
     ],
 )
 def test_step_names_the_option_that_prevents_it(options, named):

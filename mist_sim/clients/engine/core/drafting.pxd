@@ -4,7 +4,7 @@ from mist_sim.clients.engine.core.lane cimport Lane
 from mist_sim.clients.engine.core.lockstep cimport Replica
 
 cdef double inf
-cdef long long _DECODE, _LEAVING, _LEAST_LATE, _FEW_ASKED, _MOST_ASKED
+cdef long long _DECODE, _LEAVING, _FROM_TIERS, _NO_ROOM, _LEAST_LATE, _FEW_ASKED, _MOST_ASKED
 
 
 cdef class Drafting(Replica):
@@ -54,9 +54,11 @@ cdef class Drafting(Replica):
                    has_room=cython.bint, pads=cython.bint, more=cython.longlong)
     cdef long long pad(self, long long slot, long long num_left, long long end, found,
                        long long budget) except? -1
-    @cython.locals(number=cython.longlong)
+    @cython.locals(number=cython.longlong, num_loaded=cython.longlong)
     cdef bint has_room_behind(self, long long slot, long long end, long long more,
                               found) except -1
+    @cython.locals(num_here=cython.longlong)
+    cdef long long pad_loaded(self, long long slot, long long new, long long budget) except? -1
     @cython.locals(end=cython.longlong)
     cdef bint may_go_on(self, long long slot, long long new) except -1
     cdef enter_piece(self, long long slot, long long end)

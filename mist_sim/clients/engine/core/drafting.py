@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mist_sim.clients.prefixes.prefix_cache import Found
 
 inf = float("inf")
-_DECODE, _LEAVING = 3, 4
+_DECODE, _LEAVING, _FROM_TIERS, _NO_ROOM = 3, 4, 3, -2
 _FEW_ASKED, _MOST_ASKED = 4, 64  # steps whose seconds a predictor is asked for at once
 _LEAST_LATE = 2  # tokens of a step whose plan did not know that it might end an answer
 
@@ -250,7 +250,7 @@ class Drafting(Replica):
         Lane.let_in(self)
 
     def pad(self, slot: int, num_left: int, end: int, found: Found | None, budget: int) -> int:
-        """Return the drafts with which a prompt is admitted; -1: it waits for tokens or blocks.
+        """Return the drafts with which a prompt is admitted; < 0: it waits for tokens, or blocks.
 
         One that lacks its last token alone has some, as if it decoded. They are refused.
         """
@@ -261,19 +261,27 @@ class Drafting(Replica):
         pads = self.may_pad and num_left == 1 and has_room and not is_lone
         self.padded[slot] = 1 if pads else 0
         more = self.num_drafts if pads else 0
-        if more >= budget or not self.has_room_behind(slot, end, more, found):
+        if more >= budget:
             return -1
-        return more
+        return more if self.has_room_behind(slot, end, more, found) else _NO_ROOM
 
     def has_room_behind(self, slot: int, end: int, more: int, found: Found | None) -> bool:
         """Tell whether there are blocks for what is written behind the first piece of a prompt."""
         number = min(end + self.num_first + more, self.most_slots)
         if number <= self.num_tokens[slot]:
             return True
-        return self.blocks.need(found, 0, number, False) <= self.room()
+        num_loaded = self.num_blocks[slot] if self.brings[slot] == _FROM_TIERS else 0
+        return self.blocks.need(found, 0, number, False) - num_loaded <= self.room()
+
+    def pad_loaded(self, slot: int, new: int, budget: int) -> int:
+        """Return the same of a prompt with entries; without drafts unless tiers had these."""
+        num_here = self.num_brought[slot]
+        if self.brings[slot] == _FROM_TIERS:
+            return self.pad(slot, self.num_tokens[slot] - num_here, num_here + new, None, budget)
+        return 0 if self.may_go_on(slot, new) else _NO_ROOM
 
     def may_go_on(self, slot: int, new: int) -> bool:
-        """Tell whether a prompt with entries has room behind its first piece, of so many tokens."""
+        """Tell whether a prompt with entries of others has room behind its first piece."""
         if not self.num_first:
             return True
         chain, end, found = self.chains[slot], new, None

@@ -12,7 +12,7 @@ from mist_sim.clients.prefixes.shared_prefixes cimport SharedPrefixes
 cdef double inf, nan
 cdef long long _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING
 cdef long long _COMING, _CAME, _ABANDONED, _HELD, _COPIED, _SWAPPED, _PAUSED
-cdef long long _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED, _NO_STEP, _NEVER
+cdef long long _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED, _NO_STEP, _NO_ROOM, _NEVER
 cdef long long _COMES, _HAS_ALL, _LOST, _MOVES, _NOTHING, _AN_ANSWER, _A_PREFIX, _FROM_TIERS
 cdef long long _NONE, _ENTRIES, _ENTRIES_SILENTLY
 
@@ -273,7 +273,8 @@ cdef class Lane:
     @cython.locals(has_more=cython.bint, may_gain=cython.bint)
     cdef long long be_blocked(self, found, bint whole) except? -1
     @cython.locals(blocks=TieredBlocks, number=cython.longlong, num_tokens=cython.longlong,
-                   num_here=cython.longlong, num_first=cython.longlong, reserves=cython.bint)
+                   num_here=cython.longlong, num_first=cython.longlong, reserves=cython.bint,
+                   end=cython.longlong)
     cdef bint load(self, long long slot, found, list numbers, long long budget,
                    bint whole) except -1
     @cython.locals(slot=cython.longlong, number=cython.longlong, state=cython.longlong,
@@ -294,14 +295,14 @@ cdef class Lane:
     cdef long long next_waiting(self, long long budget) except? -1
     @cython.locals(blocks=Blocks, num_here=cython.longlong, num_first=cython.longlong,
                    number=cython.longlong, is_loaded=cython.bint)
-    cdef go_on(self, long long slot, long long new)
+    cdef go_on(self, long long slot, long long new, long long more)
     cdef long long room(self) except? -1
     @cython.locals(slot=cython.longlong, num_tokens=cython.longlong, new=cython.longlong,
-                   has_seat=cython.bint, need=cython.longlong)
+                   has_seat=cython.bint, need=cython.longlong, more=cython.longlong)
     cdef long long admit_loaded(self, long long budget) except -1
     @cython.locals(num_here=cython.longlong, num_tokens=cython.longlong)
     cdef long long need_behind(self, long long slot, long long budget) except -1
-    cdef bint may_go_on(self, long long slot, long long new) except -1
+    cdef long long pad_loaded(self, long long slot, long long new, long long budget) except? -1
     cdef long long next_loaded(self) except? -1
     cdef begin_prompt(self, long long slot, long long num_computed, long long new)
     @cython.locals(num_gaps=cython.longlong, start=cython.double, is_ahead=cython.bint, on_the_spot=cython.bint,

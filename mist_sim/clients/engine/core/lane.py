@@ -71,6 +71,7 @@ _NOTHING, _AN_ANSWER, _A_PREFIX, _FROM_TIERS = BRINGS
 _NONE, _ENTRIES, _ENTRIES_SILENTLY = LEAVES
 
 _NO_STEP = -1
+_NO_ROOM = -2  # for what is written behind a prompt's first piece
 _NEVER = 1 << 62
 
 
@@ -1663,7 +1664,7 @@ class Lane:
         num_left, end = num_tokens - num_computed, num_computed + new
         more = self.pad(slot, num_left, end, found, budget) if self.num_queries > 1 else 0
         if more < 0:
-            return -1
+            return budget if more == _NO_ROOM and self.loses_load(slot) else -1
         self.leave_queue(slot)
         num_first = num_tokens if self.swaps else min(num_first + more, self.most_slots)
         self.num_blocks[slot] = blocks.begin(chain, found, num_first)
@@ -1689,6 +1690,10 @@ class Lane:
         num_first = num_here
         if blocks.loads_in_step:
             num_first += self.cut(num_tokens - num_here, budget)
+        if self.num_first:
+            end = found.num_found * blocks.size
+            end += self.cut(num_tokens - end, budget) + self.num_first
+            num_first = max(num_first, min(end, self.most_slots))
         if blocks.need(found, num_tokens, num_first, whole) > self.room():
             if self.loses_load(slot):
                 return True
@@ -1771,7 +1776,7 @@ class Lane:
         return self.flow is not None and self.num_preempted[slot] > 0
 
     def pad(self, slot: int, num_left: int, end: int, found: Found | None, budget: int) -> int:
-        """Return the drafts with which a prompt is admitted; -1: it waits for tokens or blocks.
+        """Return the drafts with which a prompt is admitted; < 0: it waits for tokens, or blocks.
 
         num_left: tokens that are to be computed. end: of its first piece.
         """
@@ -1828,11 +1833,16 @@ class Lane:
             new = self.cut(num_tokens, budget)
             if self.in_order:
                 new = self.aligned(slot, None, self.num_brought[slot], new)
-            if not new or self.holds_back(num_tokens, new, True) or not self.may_go_on(slot, new):
+            if not new or self.holds_back(num_tokens, new, True):
+                break
+            more = self.pad_loaded(slot, new, budget) if self.num_queries > 1 else 0
+            if more == _NO_ROOM and self.loses_load(slot):
+                continue
+            if more < 0:
                 break
             self.loaded.remove(slot)
-            self.go_on(slot, new)
-            budget -= new
+            self.go_on(slot, new, more)
+            budget -= new + more
         return budget
 
     def need_behind(self, slot: int, budget: int) -> int:
@@ -1841,11 +1851,13 @@ class Lane:
         self.blocks.enter(self.chains[slot], num_here)
         if not self.whole_must_fit and not self.comes_back_whole(slot):
             num_tokens = num_here + self.cut(num_tokens - num_here, budget)
+            if self.num_first:
+                num_tokens = min(num_tokens + self.num_first, self.most_slots)
         return self.blocks.count(num_tokens) - self.num_blocks[slot]
 
-    def may_go_on(self, slot: int, new: int) -> bool:
-        """Tell whether a prompt with entries has room behind its first piece, of so many tokens."""
-        return True
+    def pad_loaded(self, slot: int, new: int, budget: int) -> int:
+        """Return the same of a prompt with entries (`pad`)."""
+        return 0
 
     def next_loaded(self) -> int:
         """Return the prompt with entries that goes before the queue; -1: none."""
@@ -1856,8 +1868,8 @@ class Lane:
             return -1
         return first if self.ranked is None else self.ranked.loaded(self.loaded, self.known_until)
 
-    def go_on(self, slot: int, new: int) -> None:
-        """Admit a prompt behind entries that have come, with so many tokens."""
+    def go_on(self, slot: int, new: int, more: int) -> None:
+        """Admit a prompt behind entries that have come, with so many tokens, and drafts."""
         num_here, blocks, chain = self.num_brought[slot], self.blocks, self.chains[slot]
         is_loaded = self.brings[slot] == _FROM_TIERS
         self.num_promised -= self.need_to_join(slot)
@@ -1865,6 +1877,8 @@ class Lane:
         if chain is not None:
             blocks.enter(chain, num_here)
         num_first = self.num_tokens[slot] if self.swaps else num_here + new
+        if is_loaded and self.num_queries > 1:
+            num_first = min(num_first + self.num_first + more, self.most_slots)
         number = blocks.count(num_first)
         if self.in_turns:
             self.paged.take(chain, num_here, num_first)
