@@ -34,6 +34,7 @@ from mist_sim.clients.layouts import EngineLayout, LaidOutClient
 from mist_sim.clients.loop_choice import (
     may_use_lines,
     option_for_general,
+    own_methods_of,
 )
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
@@ -139,6 +140,14 @@ class LlmClient(LaidOutClient):
         if config.step_loop == "step" and (option := self.needs_general_loop):
             raise ScenarioError(
                 f"{name}: step_loop must not be step with {option}; auto takes another loop"
+            )
+        own = own_methods_of(scheduler)
+        if own and not self._takes_steps:
+            kind, names = type(scheduler).__name__, ", ".join(sorted(own))
+            option = self.needs_general_loop or f"step_loop {config.step_loop}"
+            raise ScenarioError(
+                f"{name}: scheduler {kind}, which has {names} of its own, must not go with "
+                f"{option}: only the engine core asks it; leave that out, or write `schedule`"
             )
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
-from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 
 
 def option_for_general(config: EngineConfig, memory: LaneMemory, *, is_virtual: bool) -> str:
@@ -14,7 +14,7 @@ def option_for_general(config: EngineConfig, memory: LaneMemory, *, is_virtual: 
     the client's present layout.
     """
     scheduler = config.scheduler
-    is_chunked = type(scheduler) is ChunkedScheduler
+    is_chunked = isinstance(scheduler, ChunkedScheduler) and not scheduler.plans_itself
     groups = memory.groups
     keeps_states = groups is not None and groups.num_kept_states > 0
     swaps, drafts = memory.swap_space is not None, config.speculative_config is not None
@@ -30,6 +30,13 @@ def option_for_general(config: EngineConfig, memory: LaneMemory, *, is_virtual: 
     if scheduler is not None and scheduler.preemption not in preemptions:
         return f"scheduler.preemption {scheduler.preemption}"
     return ""
+
+
+def own_methods_of(scheduler: Scheduler | None) -> frozenset[str]:
+    """Return the methods of a scheduler's own that the core asks."""
+    if isinstance(scheduler, ChunkedScheduler) and not scheduler.plans_itself:
+        return scheduler.own_methods
+    return frozenset()
 
 
 def may_use_lines(config: EngineConfig, memory: LaneMemory) -> bool:

@@ -425,6 +425,16 @@ class _SingleLane(Lane):
         self.run_length.be_single()
 
 
+class _Seated(LlmClient):
+    """Gives its lanes in the core few seats, by `num_seats`; None: as its scheduler says."""
+
+    num_seats: ClassVar[int | None] = None
+
+    def start(self, *arguments: Any) -> None:
+        self._shares = [min(share, self.num_seats or share) for share in self._shares]
+        super().start(*arguments)
+
+
 class _Watched(LlmClient):
     """Gives its lanes few seats, and checks the memory of each plan.
 
@@ -504,6 +514,18 @@ def served(
     singly: whether each plan is for one step, whatever the scheduler says.
     Raises AssertionError where a law of the simulation breaks, with the scheduler's name.
     """
+    kind = _Single if singly else _Watched
+    kind_of_setting = type("", (kind,), {"num_seats": setting.num_seats})
+    return _served(kind_of_setting, scheduler, load, setting)
+
+
+def served_in_core(scheduler: Scheduler, load: Load, setting: Setting) -> list[Row]:
+    """Serve a load with a scheduler whose rules the engine core asks for (see `served`)."""
+    kind_of_setting = type("", (_Seated,), {"num_seats": setting.num_seats})
+    return _served(kind_of_setting, scheduler, load, setting)
+
+
+def _served(kind: type[LlmClient], scheduler: Scheduler, load: Load, setting: Setting) -> list[Row]:
     steps = PipelinePredictor((Steps(),) * setting.num_ranks, lambda num_tokens: 2.0**-6)
     num_blocks = load.num_blocks * setting.num_ranks
     config = EngineConfig(
@@ -516,7 +538,7 @@ def served(
         ),
     )
     swap_space = SwapSpace(num_blocks, 2.0**-8) if scheduler.swaps else None
-    client = (_Single if singly else _Watched)(
+    client = kind(
         "engine",
         config,
         predictor=steps,
@@ -525,7 +547,6 @@ def served(
         ),
         rules=_RULES,
     )
-    client.num_seats = setting.num_seats
     plain = Workload.from_lists(
         [each.num_prompt for each in load.arrivals],
         [each.num_output for each in load.arrivals],
@@ -535,7 +556,7 @@ def served(
     try:
         table = Simulation(clients=[client], workload=workload).run().requests
     except InvariantError as error:
-        raise AssertionError(f"{name_of(scheduler)}.schedule: {error} ({setting})") from error
+        raise AssertionError(f"{name_of(scheduler)}: {error} ({setting})") from error
     columns = (table[name].tolist() for name in Row._fields)
     return [Row(*map(_comparable, row)) for row in zip(*columns, strict=True)]
 

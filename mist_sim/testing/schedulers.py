@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import zip_longest
+from math import inf
+from unittest.mock import patch
 
 import numpy as np
 
+from mist_sim.clients.engine import stepped
+from mist_sim.clients.loop_choice import own_methods_of
 from mist_sim.clients.scheduling import Scheduler
-from mist_sim.testing.doubles import Arrival, Load, Setting, SteppingEngine, Trace, served
+from mist_sim.testing.doubles import (
+    Arrival,
+    Load,
+    Setting,
+    SteppingEngine,
+    Trace,
+    served,
+    served_in_core,
+)
 from mist_sim.testing.rules import name_of, require, stream_of
 
 
@@ -26,9 +38,15 @@ def check_scheduler(factory: Callable[[], Scheduler]) -> None:
 
     Engines then serve crowds with it: with full seats, full memory, long prompts and prefixes,
     planned as steps begin and a step ahead, and in a pipeline of two. All requests end, blocks add
-    up, and plans of many steps give the times of single steps.
+    up, and plans of many steps give the times of single steps. One whose rules the engine core asks
+    for, such as `piece`, is checked there alone.
     """
-    require(isinstance(factory(), Scheduler), f"{name_of(factory())} must extend Scheduler")
+    scheduler = factory()
+    require(isinstance(scheduler, Scheduler), f"{name_of(scheduler)} must extend Scheduler")
+    if own_methods_of(scheduler):
+        for load, setting in _in_engines(scheduler):
+            _check_own(factory, load, setting)
+        return
     for load in (*_loads(), *_loads_with_prefixes()):
         singly = SteppingEngine(factory(), load).serve(1)
         together = SteppingEngine(factory(), load).serve(64)
@@ -117,6 +135,28 @@ def _check_ends(factory: Callable[[], Scheduler], load: Load, setting: Setting) 
             f"{number} is {one} and then {other} ({setting}). Nothing asks would_admit where seats "
             "are full or steps are planned ahead, so plan one step at a time",
         )
+
+
+def _check_own(factory: Callable[[], Scheduler], load: Load, setting: Setting) -> None:
+    """Check that all requests of a load end in the core, whatever it served before, and when."""
+    scheduler, name = factory(), name_of(factory())
+    rows = served_in_core(scheduler, load, setting)
+    for number, row in enumerate(rows):
+        is_over = row.status in ("finished", "rejected")
+        require(is_over, f"{name}: request {number} is {row.status} ({setting})")
+    with patch.object(stepped, "FAST_FORWARD", False):
+        singly = served_in_core(factory(), load, setting)
+    rule = "quiet steps differ from single steps; have a `begin`, so that every step asks"
+    require(rows == singly, f"{name}: {rule} ({setting})")
+    rule = "runs that share it disturb one another; keep what it remembers in lane.notes"
+    require(rows == served_in_core(scheduler, load, setting), f"{name}: {rule} ({setting})")
+    others = [replace(one, num_output=61 - one.num_output) for one in load.arrivals]
+    blind = served_in_core(factory(), load._replace(arrivals=others), setting)
+    first = min(each.finished_at or inf for each in (*rows, *blind))
+    for one, other in zip(rows, blind, strict=True):
+        times = one.first_token_at or inf, other.first_token_at or inf
+        rule = "decisions depend on output lengths before any request finishes"
+        require(min(times) >= first or times[0] == times[1], f"{name}: {rule} ({setting})")
 
 
 def _side_by_side(scheduler: Scheduler, load: Load) -> list[Trace]:

@@ -237,6 +237,29 @@ class RemembersInItself(ContinuousScheduler):
         return decode_steps(lane, plan, 1)
 
 
+class TakesTurns(Sound):
+    """Asked by the core; every third budget is smaller, whichever engine asks."""
+
+    turn = 0
+
+    def budget(self, lane):
+        self.turn += 1
+        return 32 if self.turn % 3 else 8
+
+
+class LongestAnswerFirst(Sound):
+    def new_queue(self):
+        return Ranked(lambda sequence: -sequence.num_final_tokens)
+
+    def admits(self, lane, prompt, num_new):
+        return True
+
+
+class AdmitsNobody(Sound):
+    def admits(self, lane, prompt, num_new):
+        return False
+
+
 def test_a_sound_scheduler_passes():
     check_scheduler(Sound)
 
@@ -256,6 +279,9 @@ def test_a_sound_scheduler_passes():
         (IgnoresTiers, "is computed whose .* blocks lie in a tier"),
         (LeavesLoadedOnes, "must be waiting, running, finished or dropped"),
         (RemembersInItself, "lanes that share it disturb one another"),
+        (TakesTurns, "runs that share it disturb one another"),
+        (LongestAnswerFirst, "decisions depend on output lengths"),
+        (AdmitsNobody, "AdmitsNobody: .* waiting"),
     ],
 )
 def test_a_broken_scheduler_is_caught(scheduler, rule):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from unittest.mock import patch
 
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from mist_sim.clients.scheduling import ChunkedScheduler, LaneState, StepPlan
-from mist_sim.simulation import Simulation
+from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.clients.scheduling.lane_view import LaneView
 from mist_sim.testing import check_scheduler
 from tests.effort import examples
-from tests.property.strategies import ahead, ahead_together, cases
-from tests.reference.comparison import POLICIES, Case, assert_exact, workload
+from tests.property.loop_cases import engines
+from tests.reference.comparison import POLICIES, assert_exact
 from tests.reference.predictors import AWKWARD
 from tests.reference.stepwise import Plan, StepwiseChunked
 
@@ -27,14 +28,11 @@ def tokens_at(time: float, period: float, most: int, least: int) -> int:
 class ByTheClock(ChunkedScheduler):
     """Half the budget in every second period."""
 
-    sees_time = True
     period: float = 0.5
 
-    def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
-        least = lane.max_num_seqs * lane.clock.num_queries_each
-        tokens = tokens_at(lane.time, self.period, self.max_num_batched_tokens, least)
-        options = {"max_num_seqs": min(self.max_num_seqs, tokens), "max_num_batched_tokens": tokens}
-        return ChunkedScheduler.schedule(replace(self, **options), lane, limit)
+    def budget(self, lane: LaneView) -> int:
+        least = lane.max_num_seqs * lane.num_queries
+        return tokens_at(lane.time, self.period, self.max_num_batched_tokens, least)
 
 
 def classes(seconds: float) -> tuple[type[ChunkedScheduler], type[StepwiseChunked]]:
@@ -62,32 +60,12 @@ def classes(seconds: float) -> tuple[type[ChunkedScheduler], type[StepwiseChunke
 periods = st.sampled_from([0.004, 0.02, 0.1, 0.5])
 
 
-def is_chunked(case: Case) -> bool:
-    return case.options.policy == "chunked"
-
-
-@given(case=cases(policy="chunked"), period=periods)
-@examples(60)
+@pytest.mark.exact
+@given(case=engines(longest=60) | engines(longest=60, drafts=None), period=periods)
+@examples(120)
 def test_a_budget_that_follows_the_clock_is_exact(case, period):
     with patch.dict(POLICIES, chunked=classes(period)):
         assert_exact(case, AWKWARD)
-
-
-@given(case=(ahead() | ahead_together()).filter(is_chunked), period=periods)
-@examples(60)
-def test_it_is_exact_where_steps_are_planned_ahead(case, period):
-    with patch.dict(POLICIES, chunked=classes(period)):
-        assert_exact(case, AWKWARD)
-
-
-@given(case=cases(policy="chunked"))
-@examples(30)
-def test_a_clock_that_is_never_heeded_changes_nothing_on_any_engine(case):
-    """Also in pipelines; runs are cut into single steps, and times stay the same."""
-    plain = Simulation(clients=[case.client(AWKWARD)], workload=workload(case.jobs)).run()
-    with patch.dict(POLICIES, chunked=classes(1e9)):
-        seen = Simulation(clients=[case.client(AWKWARD)], workload=workload(case.jobs)).run()
-    assert seen.requests.equals(plain.requests)
 
 
 def test_the_scheduler_keeps_the_rules_of_schedulers():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 import pytest
 from hypothesis import assume, event, given
+from hypothesis import strategies as st
 
+from mist_sim import llm_client
 from mist_sim.clients.scheduling import (
     ChunkedScheduler,
     ContinuousScheduler,
@@ -27,15 +30,18 @@ from mist_sim.clients.scheduling import (
     tokens_to_compute,
 )
 from mist_sim.clients.scheduling.admission import add_piece
+from mist_sim.clients.scheduling.lane_view import Inside, LaneView
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.errors import InvariantError
+from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.metrics import Result
 from mist_sim.simulation import Simulation
 from mist_sim.testing import check_scheduler
 from tests.effort import examples
+from tests.property.loop_cases import crowd, engines, pipeline, run_case
 from tests.property.strategies import ahead, cases, copies, queued
+from tests.property.test_step_core import assert_same_steps
 from tests.reference.comparison import POLICIES, Case, EngineOptions, assert_exact, workload
-from tests.reference.predictors import AWKWARD
+from tests.reference.predictors import AWKWARD, DYADIC, LINES
 from tests.reference.stepwise import Job, Plan, StepwiseChunked
 
 
@@ -141,30 +147,68 @@ def test_guided_pieces_equal_the_built_in_in_ample_memory(case):
     assert_same(case, chunked=GuidedChunked)
 
 
+class Written(ChunkedScheduler):
+    """The same, where the core asks for each of them."""
+
+    def begin(self, lane: LaneView) -> None:
+        assert lane.num_decodes <= lane.max_num_seqs
+
+    def budget(self, lane: LaneView) -> int:
+        return self.max_num_batched_tokens
+
+    def piece(self, lane: LaneView, prompt: Inside, num_tokens: int, most: int) -> int:
+        return min(num_tokens, most)
+
+    def admits(self, lane: LaneView, prompt: Inside, num_new: int) -> bool:
+        return lane.has_seat
+
+
+class Asked(Written):
+    """With whom gives way."""
+
+    def victim(self, lane: LaneView, running: Sequence[Inside]) -> Inside:
+        return running[-1]
+
+
+class Pieces(ChunkedScheduler):
+    """One that leaves quiet steps alone."""
+
+    def piece(self, lane: LaneView, prompt: Inside, num_tokens: int, most: int) -> int:
+        return min(num_tokens, most)
+
+
+@pytest.mark.exact
+@given(
+    case=engines()
+    | engines(drafts=None)
+    | st.integers(0, 2**32).map(crowd)
+    | st.integers(0, 2**32).map(pipeline),
+    predictor=st.sampled_from([AWKWARD, DYADIC, LINES]),
+    kind=st.sampled_from([Written, Asked, Pieces]),
+)
+@examples(200)
+def test_rules_that_the_core_asks_for_have_equal_bits(case, predictor, kind):
+    """Planned as steps begin or ahead, and in pipelines."""
+    if kind is Asked:
+        case = replace(case, options=replace(case.options, order="fcfs"))
+    expected = run_case(case, predictor, "general")
+    with patch.dict(POLICIES, chunked=(kind, POLICIES["chunked"][1])):
+        found = run_case(case, predictor, "step")
+    assert_same_steps(found, expected)
+
+
 # --- one that preempts ------------------------------------------------------------------------
 
 
 class Urgent(ChunkedScheduler):
     """Who is more urgent takes the seat of the last admitted of those who are less so."""
 
-    def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
-        first = StepPlan()
-        head = lane.head()
-        if head is not None and not lane.has_seat():
-            less = [
-                each
-                for each in lane.running
-                if each.visit.request.priority > head.visit.request.priority
-                and not lane.is_busy(each)
-            ]
+    def begin(self, lane: LaneView) -> None:
+        head = lane.head
+        if head is not None and not lane.has_seat:
+            less = [each for each in lane.running if each.request.priority > head.request.priority]
             if less:
-                preempt(lane, first, less[-1])
-        plan = ChunkedScheduler.schedule(self, lane, limit)
-        if plan is None:
-            return first if first.preempted else None
-        plan.preempted = first.preempted + plan.preempted
-        plan.dropped = first.dropped + plan.dropped
-        return plan
+                lane.preempt(less[-1])
 
 
 class StepwiseUrgent(StepwiseChunked):
@@ -183,22 +227,26 @@ class StepwiseUrgent(StepwiseChunked):
         return super().plan()
 
 
-@given(case=cases(policy="chunked", drafts=False) | ahead())
+@given(case=engines(longest=60))
 @examples(150)
 def test_one_that_preempts_for_a_seat_is_exact(case):
     options = replace(
         case.options,
         order="priority",
         max_num_seqs=min(3, case.options.max_num_seqs),
-        pipeline_parallel_size=1,
-        lockstep=False,
         windows=None,
         swap=None,
-        tiers=(),
     )
-    assume(options.policy == "chunked")
     with patch.dict(POLICIES, chunked=(Urgent, StepwiseUrgent)):
         assert_exact(without_options(replace(case, options=options)), AWKWARD)
+
+
+@pytest.mark.parametrize(
+    "option", [{"step_loop": "general"}, {"virtual_engines": True, "pipeline_parallel_size": 2}]
+)
+def test_rules_that_only_the_core_asks_for_go_with_nothing_else(option):
+    with pytest.raises(ScenarioError, match=r"scheduler Urgent, which has begin of its own, must"):
+        llm_client("llm", model="llama-3.1-8b", gpu="h100-sxm", scheduler=Urgent(), **option)
 
 
 # --- what the check sees ----------------------------------------------------------------------

@@ -45,6 +45,7 @@ from mist_sim.clients.engine.core.times import Times
 from mist_sim.clients.engine.flowing_lane import num_asked
 from mist_sim.clients.engine.held_entries import HeldEntries
 from mist_sim.clients.engine.kv_state import EngineKvState
+from mist_sim.clients.engine.own_rules import own_rules
 from mist_sim.clients.engine.prefill_estimate import PrefillEstimate, Prompts
 from mist_sim.clients.engine.ranked_queue import RankedQueue
 from mist_sim.clients.kv_cache.moves import GPU, HOST, Kind, KvMove
@@ -54,6 +55,7 @@ from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.scheduling.adapter_slots import AdapterQueue, adapter_of
 from mist_sim.clients.scheduling.flowing_answers import flowing_of, pace_of
+from mist_sim.clients.scheduling.lane_view import LaneView
 from mist_sim.clients.scheduling.order import FirstComeFirstServed
 from mist_sim.clients.scheduling.standstill import Standstill
 from mist_sim.clients.sequence_state import SequenceState
@@ -372,12 +374,16 @@ class SteppedLane:
         self._ranked: RankedQueue | None = None
         if flow is not None:
             self._lane.flow = flow_in_core(flow)
-        elif not isinstance(queue, FirstComeFirstServed):
+        elif type(queue) is not FirstComeFirstServed:
             self._ranked = self._lane.ranked = RankedQueue(
                 queue, loaded_first=rules.loaded_first, pass_goes_on=rules.pass_goes_on
             )
         if isinstance(queue, AdapterQueue):
             queue.watch(self._adapters_in_use)
+        self.view = LaneView(self._lane)
+        self._own = own_rules(scheduler, self.view, queue)
+        if self._own is not None:
+            self._lane.obey(self._own)
         self._standstill = Standstill()
         self._lane.limit_pieces(
             scheduler.long_prefill_token_threshold,
@@ -441,6 +447,8 @@ class SteppedLane:
         )
         sequence.lane, sequence.slot = self, slot
         self._inside[slot] = sequence
+        if self._own is not None:
+            self.view.come(sequence)
         if not comes:
             return
         if self._ranked is not None:
@@ -565,6 +573,8 @@ class SteppedLane:
     def turn(self, scheduler: ChunkedScheduler, flow: FlowRule | None) -> None:
         """Plan with other chunks from now on, and let answers leave by another rule if given."""
         self.scheduler, self._flow = scheduler, flow or self._flow
+        if self._own is not None:
+            self._own.scheduler = scheduler
         rule = None if flow is None else flow_in_core(flow)
         self.core.turn(scheduler.max_num_batched_tokens, rule)
         self._go_on()

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from mist_sim.clients.scheduling.admission import may_join
 from mist_sim.clients.scheduling.lane_state import LaneState
-from mist_sim.clients.scheduling.order import ORDERS, Order, WaitingQueue, waiting_queue
+from mist_sim.clients.scheduling.order import ORDERS, Order, WaitingQueue, is_ours, waiting_queue
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.scheduling.preemption import PREEMPTIONS, Preemption
 from mist_sim.clients.sequence_state import SequenceState
@@ -70,14 +70,14 @@ class Scheduler(ABC):
         names = {
             name
             for owner in type(self).__mro__
-            if not _is_ours(owner)
+            if not is_ours(owner)
             for name, member in vars(owner).items()
             if (callable(member) or isinstance(member, property | classmethod))
             and not name.startswith("__")
         }
         if self.sees_time or names - {"new_queue"}:
             return True
-        return "new_queue" in names and not _is_ours(type(self.new_queue()))
+        return "new_queue" in names and not is_ours(type(self.new_queue()))
 
     @property
     def swaps(self) -> bool:
@@ -123,8 +123,3 @@ class Scheduler(ABC):
     def new_queue(self) -> WaitingQueue:
         """Return an empty queue for a lane, in the `order` of the options."""
         return waiting_queue(self.order)
-
-
-def _is_ours(owner: type) -> bool:
-    """Tell whether a class is of this package, or of Python."""
-    return owner.__module__.partition(".")[0] in ("mist_sim", "abc", "builtins")

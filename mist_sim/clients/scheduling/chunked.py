@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,6 +20,7 @@ from mist_sim.clients.scheduling.admission import (
 from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler
 from mist_sim.clients.scheduling.cadence import Cadence
 from mist_sim.clients.scheduling.lane_state import LaneState
+from mist_sim.clients.scheduling.lane_view import Inside, LaneView
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.scheduling.planned_steps import steps_of
 from mist_sim.clients.scheduling.preemption import Cut, make_room, nothing, take_in_turn
@@ -87,6 +89,47 @@ class ChunkedScheduler(Scheduler):
                 "not fit takes all that is left of a step (vLLM v0 then took a threshold of 4 % of "
                 "max_model_len)"
             )
+
+    # --- what a scheduler of one's own may say (the engine core asks; see `lane_view.py`) ------
+
+    def begin(self, lane: LaneView) -> None:
+        """Begin a plan; one's own may let some give way (`lane.preempt`)."""
+
+    def budget(self, lane: LaneView) -> int:
+        """Return the tokens of the step: what the decodes leave is for prompts.
+
+        At most `max_num_batched_tokens`.
+        """
+        return self.max_num_batched_tokens
+
+    def piece(self, lane: LaneView, prompt: Inside, num_tokens: int, most: int) -> int:
+        """Return how many of a prompt's `num_tokens` the step computes, at most `most`.
+
+        It may be asked several times while a plan is made.
+        """
+        return most
+
+    def admits(self, lane: LaneView, prompt: Inside, num_new: int) -> bool:
+        """Tell whether the next prompt may come in, with so many tokens; it has room."""
+        return True
+
+    def victim(self, lane: LaneView, running: Sequence[Inside]) -> Inside:
+        """Return which of those that run gives its blocks up, since these are short."""
+        return running[-1]
+
+    @property
+    def own_methods(self) -> frozenset[str]:
+        """Which of these a subclass has of its own."""
+        names = ("begin", "budget", "piece", "admits", "victim")
+        kind = type(self)
+        return frozenset(n for n in names if getattr(kind, n) is not getattr(ChunkedScheduler, n))
+
+    @property
+    def plans_itself(self) -> bool:
+        """Whether a subclass makes whole plans with the state of the general loop."""
+        kind = type(self)
+        is_plan = kind.schedule is ChunkedScheduler.schedule
+        return not (is_plan and kind.would_admit is ChunkedScheduler.would_admit and self.by_piece)
 
     def cannot_verify(self, num_drafts: int) -> str | None:
         """Return the token budget that the drafts of a full step need, where it is too small."""

@@ -238,6 +238,11 @@ def waiting_queue(order: Order) -> WaitingQueue:
     return Ranked(_KEYS[order])
 
 
+def is_ours(owner: type) -> bool:
+    """Tell whether a class is of this package, or of Python."""
+    return owner.__module__.partition(".")[0] in ("mist_sim", "abc", "builtins")
+
+
 def _priority(sequence: SequenceState) -> int:
     return sequence.visit.request.priority
 

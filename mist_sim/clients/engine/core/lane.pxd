@@ -57,6 +57,8 @@ cdef class Lane:
     cdef readonly object queue
     cdef public list given_up
     cdef public object ranked
+    cdef readonly object own
+    cdef readonly bint asks_always
     cdef readonly list paused
     cdef readonly bint some_missed, all_missed
     cdef readonly long long threshold, most_partial, max_piece
@@ -88,6 +90,7 @@ cdef class Lane:
     cpdef swap_to(self, long long num_blocks, double copy_time)
     cpdef lie_above(self, TieredBlocks tiered, bint defers, bint spares, bint reserves,
                     bint preempted_first)
+    cpdef obey(self, own)
     cpdef limit_pieces(self, threshold, most_partial, cadence, bint spares_one,
                        bint held_spares_hits)
     @cython.locals(slot=cython.longlong)
@@ -166,8 +169,15 @@ cdef class Lane:
     cdef learn(self)
     cdef rest(self)
     cdef bint has_work(self) except -1
-    @cython.locals(num_before=cython.longlong, has_preempted=cython.bint, is_short=cython.bint)
+    @cython.locals(num_before=cython.longlong, has_preempted=cython.bint, is_short=cython.bint,
+                   has_sent_back=cython.bint)
     cdef bint schedule(self) except -1
+    cdef bint ask_own(self) except -1
+    cpdef send_back(self, long long slot)
+    @cython.locals(slot=cython.longlong)
+    cpdef long long first_waiting(self) except? -1
+    @cython.locals(slot=cython.longlong)
+    cpdef list known_waiting(self)
     cdef take_for_decodes(self)
     cdef long long next_need(self) except? -1
     cdef let_in(self)
@@ -193,7 +203,7 @@ cdef class Lane:
     cdef tuple turn_for(self, long long slot, long long budget)
     @cython.locals(slot=cython.longlong)
     cdef forget_pieces(self)
-    cdef bint is_busy(self, long long slot) except -1
+    cpdef bint is_busy(self, long long slot) except -1
     cdef bint takes_block(self, long long slot) except -1
     cdef long long context_of(self, long long slot) except -1
     @cython.locals(slot=cython.longlong)
@@ -217,9 +227,10 @@ cdef class Lane:
                    new=cython.longlong, lacking=cython.longlong)
     cdef long long cut_in_order(self)  except? -1
     @cython.locals(new=cython.longlong)
-    cdef long long cut(self, long long num_tokens, long long budget) except -1
-    @cython.locals(slot=cython.longlong, piece=cython.longlong, number=cython.longlong)
-    cdef bint holds_back(self, long long num_tokens, long long new, bint is_loaded) except -1
+    cdef long long cut(self, long long slot, long long num_tokens, long long budget) except -1
+    @cython.locals(other=cython.longlong, piece=cython.longlong, number=cython.longlong)
+    cdef bint holds_back(self, long long slot, long long num_tokens, long long new,
+                         bint is_loaded) except -1
     @cython.locals(num_known=cython.longlong, is_outgrown=cython.bint, number=cython.longlong)
     cdef give_way(self, long long slot, list gone, list outgrown, bint was_served=*)
     @cython.locals(num_kept=cython.longlong, number=cython.longlong)

@@ -144,6 +144,29 @@ class Ranked(Protocol):
         """Return the slot that gives way."""
 
 
+class OwnRules(Protocol):
+    """The rules of a scheduler of one's own (see `lane_view.py`).
+
+    asks_always: whether it is asked before each plan, also of decodes alone. names_victims: whether
+    it says who gives way.
+    """
+
+    asks_always: bool
+    names_victims: bool
+
+    def begin(self) -> int:
+        """Return the token budget of the step that is planned next; some may give way now."""
+
+    def piece(self, slot: int, num_tokens: int, most: int, /) -> int:
+        """Return how many of a prompt's tokens the step computes, at most `most`."""
+
+    def admits(self, slot: int, num_new: int, /) -> bool:
+        """Tell whether a prompt may come in now that has a seat, tokens and blocks."""
+
+    def victim(self, running: list[int], /) -> int:
+        """Return the slot that gives way."""
+
+
 class Flow(Protocol):
     """Says which answers go on at other clients (see `flow.py`)."""
 
@@ -240,6 +263,8 @@ class Lane:
         self.queue: OrderedDict[int, None] = OrderedDict()
         self.given_up: list[tuple[float, int]] = []
         self.ranked: Ranked | None = None  # who is next, if that is not the first to arrive
+        self.own: OwnRules | None = None  # of a scheduler; whether each plan asks it
+        self.asks_always = False
         # decodes that miss the step in flight; whether some missed the latest plan, and all did
         self.paused: list[int] = []
         self.some_missed = self.all_missed = False
@@ -323,6 +348,10 @@ class Lane:
         self.reserves_rest, self.preempted_first = reserves, preempted_first
         self.defers = defers and self.plans_ahead
         self.spares = spares and self.defers
+
+    def obey(self, own: OwnRules) -> None:
+        """Plan by the rules of a scheduler of one's own."""
+        self.own, self.asks_always = own, own.asks_always
 
     def limit_pieces(
         self,
@@ -971,6 +1000,7 @@ class Lane:
         A step that preempts admits nobody, nor does one while others are on the host, but for
         prompts whose entries have come. Returns whether anybody came in or had to go.
         """
+        has_sent_back = self.own is not None and self.ask_own()
         num_before = len(self.running)
         self.is_blocked = self.some_missed = self.all_missed = False
         if self.cadence is not None or self.spares_one or self.in_turns:
@@ -997,7 +1027,36 @@ class Lane:
         if has_preempted:
             return True
         self.let_in()
-        return len(self.running) > num_before
+        return has_sent_back or len(self.running) > num_before
+
+    def ask_own(self) -> bool:
+        """Let a scheduler of one's own begin a plan; return whether some gave way."""
+        number = len(self.running)
+        if self.own is not None:
+            self.max_tokens = self.own.begin()
+        return len(self.running) < number
+
+    def send_back(self, slot: int) -> None:
+        """Let one who runs give way before a plan, as its scheduler says."""
+        outgrown: list[int] = []
+        self.give_way(slot, [], outgrown)
+        for each in outgrown:
+            self.end_stay(each)
+            self.note_left(each, _OUTGROWN)
+            self.release(each)
+
+    def first_waiting(self) -> int:
+        """Return who is admitted next as far as the plan knows; -1: nobody."""
+        slot = self.next_loaded()
+        if slot < 0 and self.queue:
+            slot = self.head()
+            if slot >= 0 and self.queued_at[slot] > self.known_until:
+                return -1
+        return slot
+
+    def known_waiting(self) -> list[int]:
+        """Return those in the queue that the plan knows."""
+        return [slot for slot in self.queue if self.queued_at[slot] <= self.known_until]
 
     def take_for_decodes(self) -> None:
         """Give the decodes the blocks of their next step."""
@@ -1058,6 +1117,8 @@ class Lane:
         goes_round = self.num_queries == 1 and not self.swaps
         from_anywhere = self.ranked is not None and self.ranked.takes_from_anywhere
         is_sparing = self.spares and self.known_until < inf
+        if self.own is not None and self.own.names_victims:
+            from_anywhere = True
         if goes_round and (from_anywhere or self.in_turns or is_sparing):
             if self.left_out:
                 self.join_anew(self.left_out)
@@ -1074,7 +1135,9 @@ class Lane:
             self.release(slot)
 
     def victim(self) -> int:
-        """Return the slot that gives way: the last admitted, or the one that the queue names."""
+        """Return the slot that gives way: the last admitted, or whom scheduler or queue name."""
+        if self.own is not None and self.own.names_victims:
+            return self.own.victim(self.running)
         return self.running[-1] if self.ranked is None else self.ranked.victim(self.running)
 
     def take_turns(self, gone: list[int], outgrown: list[int]) -> None:
@@ -1254,7 +1317,7 @@ class Lane:
         """Return the tokens that a prompt that runs gets out of a budget."""
         if self.is_held:
             return 0
-        new = self.cut(self.num_to_go(slot), budget)
+        new = self.cut(slot, self.num_to_go(slot), budget)
         return self.aligned(slot, None, self.num_computed[slot], new) if self.in_order else new
 
     def num_to_go(self, slot: int) -> int:
@@ -1295,24 +1358,30 @@ class Lane:
                     need += lacking
         return need * self.per_block
 
-    def cut(self, num_tokens: int, budget: int) -> int:
+    def cut(self, slot: int, num_tokens: int, budget: int) -> int:
         """Return how many of a prompt's tokens a step computes out of a budget."""
         new = min(num_tokens, budget)
-        return min(new, self.max_piece)
+        new = min(new, self.max_piece)
+        if self.own is not None:  # its budget may be less than the decodes take
+            new = self.own.piece(slot, num_tokens, new) if new > 0 else 0
+        return new
 
-    def holds_back(self, num_tokens: int, new: int, is_loaded: bool) -> bool:
+    def holds_back(self, slot: int, num_tokens: int, new: int, is_loaded: bool) -> bool:
         """Tell whether a prompt waits for another step, with so many tokens to compute.
 
-        Since this one is for decodes, or, if its piece is shorter, too many prompts are in pieces.
+        Since this one is for decodes, or, if its piece is shorter, too many prompts are in pieces;
+        or since a scheduler of one's own says so.
         """
+        if self.own is not None and not self.own.admits(slot, new):
+            return True
         if self.is_held and (num_tokens > 1 if self.held_spares_hits else not is_loaded):
             return True
         if new == num_tokens or self.most_partial == _NEVER:
             return False
         number = 0
-        for slot in self.prefilling:
-            piece = self.num_piece[slot]
-            if piece and piece < self.num_left(slot):
+        for other in self.prefilling:
+            piece = self.num_piece[other]
+            if piece and piece < self.num_left(other):
                 number += 1
         return number >= self.most_partial
 
@@ -1638,7 +1707,7 @@ class Lane:
         if chain is not None:
             found = blocks.find(chain, num_tokens)
             num_computed = found.num_found * blocks.size
-        new = self.cut(num_tokens - num_computed, budget)
+        new = self.cut(slot, num_tokens - num_computed, budget)
         if self.in_order:
             new = self.aligned(slot, found, num_computed, new)
         whole = self.whole_must_fit or self.comes_whole(slot)
@@ -1659,7 +1728,7 @@ class Lane:
         if self.brings[slot] and self.brings_in(slot, num_computed, found):
             return budget
         lacks = self.in_turns and blocks.need(found, 0, num_first, False) > room
-        if lacks or not new or self.holds_back(num_tokens - num_computed, new, False):
+        if lacks or not new or self.holds_back(slot, num_tokens - num_computed, new, False):
             return -1
         num_left, end = num_tokens - num_computed, num_computed + new
         more = self.pad(slot, num_left, end, found, budget) if self.num_queries > 1 else 0
@@ -1676,7 +1745,7 @@ class Lane:
         has_more = self.ranked is not None and self.ranked.has_arrived()  # may go before
         has_more |= self.has_tiers and not whole  # tiers may get some of it
         may_gain = found is not None and self.blocks.may_gain(found, whole)
-        self.is_blocked = not (has_more or may_gain)
+        self.is_blocked = not (has_more or may_gain or self.own is not None)
         return -1
 
     def load(self, slot: int, found: Found, numbers: list[int], budget: int, whole: bool) -> bool:
@@ -1689,10 +1758,10 @@ class Lane:
         num_here = blocks.held_with(found, number) * blocks.size
         num_first = num_here
         if blocks.loads_in_step:
-            num_first += self.cut(num_tokens - num_here, budget)
+            num_first += self.cut(slot, num_tokens - num_here, budget)
         if self.num_first:
             end = found.num_found * blocks.size
-            end += self.cut(num_tokens - end, budget) + self.num_first
+            end += self.cut(slot, num_tokens - end, budget) + self.num_first
             num_first = max(num_first, min(end, self.most_slots))
         if blocks.need(found, num_tokens, num_first, whole) > self.room():
             if self.loses_load(slot):
@@ -1830,10 +1899,10 @@ class Lane:
                 self.is_blocked = not (has_seat and self.in_turns)
                 break
             num_tokens = self.num_tokens[slot] - self.num_brought[slot]
-            new = self.cut(num_tokens, budget)
+            new = self.cut(slot, num_tokens, budget)
             if self.in_order:
                 new = self.aligned(slot, None, self.num_brought[slot], new)
-            if not new or self.holds_back(num_tokens, new, True):
+            if not new or self.holds_back(slot, num_tokens, new, True):
                 break
             more = self.pad_loaded(slot, new, budget) if self.num_queries > 1 else 0
             if more == _NO_ROOM and self.loses_load(slot):
@@ -1850,7 +1919,7 @@ class Lane:
         num_here, num_tokens = self.num_brought[slot], self.num_tokens[slot]
         self.blocks.enter(self.chains[slot], num_here)
         if not self.whole_must_fit and not self.comes_back_whole(slot):
-            num_tokens = num_here + self.cut(num_tokens - num_here, budget)
+            num_tokens = num_here + self.cut(slot, num_tokens - num_here, budget)
             if self.num_first:
                 num_tokens = min(num_tokens + self.num_first, self.most_slots)
         return self.blocks.count(num_tokens) - self.num_blocks[slot]
@@ -2236,7 +2305,7 @@ class Lane:
             return self.num_steps + 1 >= self.seen_at
         if self.given_up and self.given_up[0][0] <= self.known_until:
             return True
-        if self.cadence is not None or self.spares_one:
+        if self.cadence is not None or self.spares_one or self.own is not None:
             return True  # the plan says what it computes of prompts, and so who gives way
         if self.swapped and (self.in_turns or self.fits_back()):
             return True

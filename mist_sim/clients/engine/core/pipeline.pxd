@@ -94,12 +94,15 @@ cdef class Pipeline(Lane):
     @cython.locals(batch=Batch)
     cdef Batch last_to_give(self, long long slot)
     @cython.locals(num_before=cython.longlong, members=list, size=cython.longlong,
-                   need=cython.longlong, slot=cython.longlong, is_short=cython.bint)
+                   need=cython.longlong, slot=cython.longlong, is_short=cython.bint,
+                   has_sent_back=cython.bint)
     cdef bint schedule(self) except -1
+    @cython.locals(slot=cython.longlong)
+    cpdef long long first_waiting(self) except? -1
     @cython.locals(members=list, size=cython.longlong, slot=cython.longlong)
     cdef take_for_decodes(self)
     cdef enter_known(self, long long slot, long long num_tokens)
-    cdef bint is_busy(self, long long slot) except -1
+    cpdef bint is_busy(self, long long slot) except -1
     cdef long long context_of(self, long long slot) except -1
     cdef long long num_seen(self, long long slot, long long num_computed) except -1
     @cython.locals(paged=PagedBlocks, chain=PagedChain, begin=cython.longlong,

@@ -474,12 +474,14 @@ class Pipeline(Lane):
 
         A plan that preempts admits nobody.
         """
-        num_before, members, size = len(self.running), self.group.members, self.blocks.size
+        members, size = self.group.members, self.blocks.size
         need = 0
         for slot in members:
             if self.context[slot] % size == 0:
                 need += 1
         self.decode_need, self.num_decodes = need * self.per_block, len(members)
+        has_sent_back = self.own is not None and self.ask_own()
+        num_before = len(self.running)
         if self.spares_one or self.in_turns:
             self.find_limits()
         is_short = self.is_short()
@@ -496,7 +498,11 @@ class Pipeline(Lane):
             return True
         if self.queue:
             self.admit(self.max_tokens - len(members) - self.num_new)
-        return len(self.running) > num_before
+        return has_sent_back or len(self.running) > num_before
+
+    def first_waiting(self) -> int:
+        """Return who is admitted next; -1: nobody before a batch has returned."""
+        return self.fresh() if self.queue else -1
 
     def take_for_decodes(self) -> None:
         """Give the decodes the blocks of their next step, and let others find those filled."""
@@ -605,14 +611,14 @@ class Pipeline(Lane):
             if chain is not None:
                 found = blocks.find(chain, num_tokens)
                 num_computed = found.num_found * blocks.size
-            new = self.cut(num_tokens - num_computed, budget)
+            new = self.cut(slot, num_tokens - num_computed, budget)
             if self.in_order:
                 new = self.aligned(slot, found, num_computed, new)
             end, room = num_computed + new, self.room()
             if self.need_to_admit(slot, found, end, self.whole_must_fit) > room:
                 return
             lacks = self.in_turns and blocks.need(found, 0, end, False) > room
-            if lacks or not new or self.holds_back(num_tokens - num_computed, new, False):
+            if lacks or not new or self.holds_back(slot, num_tokens - num_computed, new, False):
                 return
             self.leave_queue(slot)
             self.num_blocks[slot] = blocks.begin(chain, found, end)
@@ -903,7 +909,7 @@ class Pipeline(Lane):
         """
         self.num_quiet = 0
         waits = bool(self.prefilling or self.paused or self.given_up)
-        waits = waits or self.needs_longest or self.stops or self.in_turns
+        waits = waits or self.needs_longest or self.stops or self.in_turns or self.asks_always
         if waits or len(self.batches) != self.size or self.time >= until or self.may_admit():
             return False
         for batch in self.batches:
@@ -931,6 +937,8 @@ class Pipeline(Lane):
         slot = self.fresh()
         if slot < 0:
             return False
+        if self.own is not None:
+            return True
         chain, blocks, found = self.chains[slot], self.blocks, None
         if not self.whole_must_fit:
             return chain is not None or blocks.count(1) <= self.room()

@@ -59,7 +59,9 @@ class FastForward:
 
     def find_quiet(self, lane: Lane) -> int:
         """Return how many steps end with the same members and memory, the one in flight first."""
-        if lane.prefilling or lane.given_up or lane.num_writers or lane.is_alone:
+        if lane.asks_always or lane.prefilling or lane.given_up or lane.num_writers:
+            return 0
+        if lane.is_alone:
             return 0
         waits = lane.queue or lane.swapped or lane.moved or lane.loaded
         if waits and not lane.is_blocked:

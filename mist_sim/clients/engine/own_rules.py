@@ -1,0 +1,58 @@
+"""The rules of a scheduler of one's own, as the engine core asks for them."""
+
+from __future__ import annotations
+
+from mist_sim.clients.scheduling import ChunkedScheduler, WaitingQueue
+from mist_sim.clients.scheduling.lane_view import LaneView
+from mist_sim.clients.scheduling.order import is_ours
+from mist_sim.errors import InvariantError
+
+
+class OwnRules:
+    """Asks a scheduler, see `Lane.obey`.
+
+    asks_always: whether each plan asks, also one of decodes alone. names_victims: whether the
+        scheduler says who gives way.
+    """
+
+    def __init__(self, scheduler: ChunkedScheduler, view: LaneView, *, own_queue: bool) -> None:
+        own = scheduler.own_methods
+        self.asks_always, self.names_victims = own_queue or "begin" in own, "victim" in own
+        self._admits, self._cuts = "admits" in own, "piece" in own
+        self.scheduler, self._view = scheduler, view
+
+    def begin(self) -> int:
+        """Let the scheduler begin a plan; return the token budget of the step."""
+        self.scheduler.begin(self._view)
+        return min(self.scheduler.budget(self._view), self.scheduler.max_num_batched_tokens)
+
+    def piece(self, slot: int, num_tokens: int, most: int) -> int:
+        """Return how many of a prompt's tokens the step computes."""
+        if not self._cuts:
+            return most
+        prompt = self._view.inside(slot)
+        return max(0, min(self.scheduler.piece(self._view, prompt, num_tokens, most), most))
+
+    def admits(self, slot: int, num_new: int) -> bool:
+        """Tell whether a prompt may come in now that has a seat, tokens and blocks."""
+        if not self._admits:
+            return True
+        return self.scheduler.admits(self._view, self._view.inside(slot), num_new)
+
+    def victim(self, running: list[int]) -> int:
+        """Return the slot that gives way."""
+        several = [self._view.inside(slot) for slot in running]
+        found = self.scheduler.victim(self._view, several)
+        if found not in several:
+            raise InvariantError(
+                f"{type(self.scheduler).__name__}.victim must return one of `running`, got {found}"
+            )
+        return found.slot
+
+
+def own_rules(scheduler: ChunkedScheduler, view: LaneView, queue: WaitingQueue) -> OwnRules | None:
+    """Return the rules of a scheduler with methods, or a kind of queue, of its own; else None."""
+    own_queue = not is_ours(type(queue))
+    if not (scheduler.own_methods or own_queue):
+        return None
+    return OwnRules(scheduler, view, own_queue=own_queue)
