@@ -144,12 +144,12 @@ def _check_own(factory: Callable[[], Scheduler], load: Load, setting: Setting) -
     for number, row in enumerate(rows):
         is_over = row.status in ("finished", "rejected")
         require(is_over, f"{name}: request {number} is {row.status} ({setting})")
+    rule = "runs that share it disturb one another; keep what it remembers in lane.notes"
+    require(rows == served_in_core(scheduler, load, setting), f"{name}: {rule} ({setting})")
     with patch.object(stepped, "FAST_FORWARD", False):
         singly = served_in_core(factory(), load, setting)
     rule = "quiet steps differ from single steps; have a `begin`, so that every step asks"
     require(rows == singly, f"{name}: {rule} ({setting})")
-    rule = "runs that share it disturb one another; keep what it remembers in lane.notes"
-    require(rows == served_in_core(scheduler, load, setting), f"{name}: {rule} ({setting})")
     others = [replace(one, num_output=61 - one.num_output) for one in load.arrivals]
     blind = served_in_core(factory(), load._replace(arrivals=others), setting)
     first = min(each.finished_at or inf for each in (*rows, *blind))

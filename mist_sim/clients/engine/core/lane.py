@@ -145,7 +145,7 @@ class Ranked(Protocol):
 
 
 class OwnRules(Protocol):
-    """The rules of a scheduler of one's own (see `lane_view.py`).
+    """The rules of a scheduler of one's own (see `own_rules.py`).
 
     asks_always: whether it is asked before each plan, also of decodes alone. names_victims: whether
     it says who gives way.
