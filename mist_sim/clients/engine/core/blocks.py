@@ -72,8 +72,8 @@ class Blocks:
     def may_gain(self, found: Found, whole: bool) -> bool:
         """Tell whether a request may need fewer free blocks once others are used up.
 
-        If others hold another copy of a block that it finds in one that nobody holds. Where only
-        its first piece must fit (`whole` is false), that is shorter, too.
+        It does if nobody holds a block that it finds, but others hold a copy of it. Where only its
+        first piece must fit (`whole` is false), any block that nobody holds is enough.
         """
         if not whole:
             return bool(found.unheld)

@@ -14,8 +14,9 @@ inf = float("inf")
 class Core:
     """All lanes of a run. Those that do not rest are a heap, by the time and phase of what is next.
 
-    A lane lags behind the others as long as it surely has quiet steps alone: its place in the heap
-    is by `due`, before which it has no other. Who looks at it has it catch up.
+    A lane lags behind the others as long as it surely has quiet steps alone. `due`, by which it
+    stands in the heap, is a time before which it has no other steps. Who looks at a lane calls
+    `catch_up` first.
 
     runs_ahead: whether a lane may take steps that others do not see before another lane takes
         earlier ones: only if the end of a request never makes anything begin.
@@ -72,7 +73,8 @@ class Core:
     def step(self, lane: Lane, until: float, phase: int) -> bool:
         """Let a lane step before a time and phase, up to a step that others see.
 
-        It is the first of all lanes, so that its first step may be one; returns whether it is.
+        No other lane is earlier, so others may see its first step; it stops before any later one
+        that they see. Returns whether they see the step that it took last.
         """
         is_first, quiet = True, self.quiet
         while lane.time < until or (lane.time == until and lane.phase < phase):

@@ -7,9 +7,9 @@ may be limited (`limit_pieces`).
 
 A lane that plans ahead makes the plan of a step when the step before it begins, as vLLM's
 `step_with_batch_queue` does with two batches. Here that plan is made when its step begins, from
-what was known then (`known_until`): it does not know who came since, nor that a request has ended
-with the step before, whose seat and blocks come back behind the plan. A plan that computes nothing
-leaves no step in flight: the next one is made on the spot, and knows everything.
+what was known then (`known_until`): it does not know who came since, and counts the seat and blocks
+of a request that ended with the step before, which come back after the plan. A plan that computes
+nothing leaves no step in flight: the next one is made on the spot, and knows everything.
 
 A lane that swaps (vLLM v0) copies the blocks of who gives way to the host, where they fit, and back
 before anybody is admitted. The next step waits for its copies. Prompts have all their blocks from
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 inf, nan = float("inf"), float("nan")
 
-# states of a slot: LEAVING has all its tokens, and the next plan does not know it; COMING has
+# states of a slot: LEAVING has all its tokens, which the next plan does not know; COMING has
 # blocks and no seat, and its entries are on their way; CAME: they are there; ABANDONED gave up
 # meanwhile; HELD has ended, and its blocks stay until others have copied them; COPIED: they have,
 # and the next plan does not know it; SWAPPED waits with its entries on the host; GONE has left,
@@ -190,8 +190,8 @@ class Lane:
         prompt is admitted only if all of it fits into memory.
 
     time, phase: of what it does next, ending a step or planning one; inf while it rests.
-    left: (slot, how) of those that leave with the latest plan or end of a step; their columns can
-        be read until another request comes. is_watched: whether others hear when one begins to run
+    left: (slot, how) of whom others have to hear, by the latest plan or end of a step (`WAYS`);
+        their columns can be read until another request comes. is_watched: whether others hear when one begins to run
         or gives way. tells_prompts: whether they hear of each prompt that is computed.
         waits_for_more: whether steps may wait for more than copies (`Notes.wait`).
     begins_at: time before which it plans nothing. stops: whether the step in flight is its last.
@@ -284,8 +284,9 @@ class Lane:
         self.joined: list[int] = []  # decodes that take their first step here
         # whose blocks come back at the end of the step in flight: they gave up, or were copied
         self.forgotten: list[tuple[Chain | None, int]] = []
-        # answers that others go on with: the rule, and (ticket, slot) of those that leave behind
-        # the step that is planned; who waits before others: such answers, and preempted ones
+        # answers that others go on with: the rule, and (ticket, slot) of those that leave after
+        # the step that is planned; who waits before the queue: such answers, and preempted ones;
+        # tickets drawn so far; blocks that those hold still who have ended
         self.flow: Flow | None = None
         self.due_slots: list[tuple[int, int]] = []
         self.first: OrderedDict[int, None] = OrderedDict()
@@ -306,14 +307,15 @@ class Lane:
         self.gave_back: dict[int, int] = {}  # who let loaded blocks go, after how many preemptions
         self.load_time = 0.0  # seconds that the step that is planned waits for loads
         # steps that `quiet` took at once: how many more it may take, -1 if it has not looked;
-        # how many have not taken their blocks yet; the seconds of some more
+        # how many have not taken their blocks yet
         self.num_quiet, self.lag = 0, 0
         self.is_pipeline = False  # which takes its own
-        # tokens that each decode brings into a step; those that a piece of a prompt has memory for
-        # behind it, and the first one; the most tokens with memory; of the step in flight, decodes
-        # that have ended
+        # tokens that each decode brings into a step, and that a piece of a prompt and the first one
+        # have memory for beyond their own
         self.num_queries, self.num_behind, self.num_first = 1, 0, 0
+        # the most tokens with memory; of the step in flight, decodes that have ended
         self.most_slots, self.num_gone = _NEVER, 0
+        # seconds of steps that were asked for and not taken yet
         self.ahead, self.num_ahead, self.next_ahead = array("d"), 0, 0
         # columns by slot; of a decode, `num_tokens` and `num_blocks` are those when it joined in
         # `first_step`, and `last_step` is the number of the step that ends its answer
@@ -635,7 +637,7 @@ class Lane:
             )
 
     def turn_of(self, slot: int) -> int:
-        """Return when a decode takes a block: in plans behind so many steps, and every `size`."""
+        """Return the number of steps, modulo the size of a block, after which it takes one."""
         size = self.blocks.size
         return (self.first_step[slot] + 1 + size - self.num_tokens[slot] % size) % size
 
@@ -1285,7 +1287,7 @@ class Lane:
         self.decode_need = self.next_need()
 
     def is_short(self) -> bool:
-        """Tell whether the next plan will preempt."""
+        """Cut the pieces of the next plan, and tell whether it will preempt."""
         return self.decode_need + self.cut_pieces() > self.blocks.num_free
 
     def cut_pieces(self) -> int:
@@ -1652,9 +1654,9 @@ class Lane:
             first += wait
 
     def num_seen(self, slot: int, num_computed: int) -> int:
-        """Return the computed tokens behind which windows no longer see, as the plan knows.
+        """Return the computed tokens from whose end windows look back, as the plan knows.
 
-        Where pages come back only once no step in flight sees them, without the tokens of that.
+        If pages are freed late, tokens of the step in flight are left out.
         """
         if not (self.paged.lags and self.known_until < inf):
             return num_computed
@@ -1854,7 +1856,7 @@ class Lane:
     def need_to_admit(self, slot: int, found: Any, num_first: int, whole: bool) -> int:
         """Return the blocks that must be free for one that waits.
 
-        num_first: tokens that it has behind its first piece. whole: whether all of it must fit.
+        num_first: its tokens up to the end of its first piece. whole: whether all of it must fit.
         """
         if self.brings[slot]:
             in_pieces, number = self.brings[slot] == _A_PREFIX, self.num_needed(slot)
@@ -2280,7 +2282,7 @@ class Lane:
             self.let_go(slot)
 
     def note_left(self, slot: int, how: int) -> None:
-        """Note that a request leaves with what happens now."""
+        """Note what others have to hear of a request, mostly that it leaves (`WAYS`)."""
         self.left.append((slot, how))
 
     # --- what others read ---------------------------------------------------------------------

@@ -22,7 +22,7 @@ class FastForward:
     """Takes quiet steps of any lane."""
 
     def skip(self, lane: Lane, until: float) -> bool:
-        """Take the quiet steps that end before a time, but not the last; return whether any was."""
+        """Take quiet steps that end before a time, up to `num_quiet`; return whether any was."""
         if lane.is_pipeline:
             return lane.skip(until)
         if lane.num_quiet < 0:

@@ -23,9 +23,9 @@ class Times:
     ask: returns the seconds of a step, given its chunks, its decodes, their context, the keys that
         are read again, the longest context (-1: not needed), whether it was planned on the spot,
         and the keys that decodes see through windows (-1: there are none). ask_run: returns the
-        seconds of several such steps of decodes alone, as an array. Behind their number: keys in
-        windows, by how much these grow in each step, and perhaps the context and the longest one
-        before each.
+        seconds of several such steps of decodes alone, as an array, given as well their number, the
+        keys in windows, by how much these grow in each step, and perhaps the context and the
+        longest one before each.
     num_seqs: most decodes. needs_longest: whether the longest context counts.
     """
 
