@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mist_sim.clients import LlmClient
 from mist_sim.clients.scheduling.order import ORDERS
+from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import ColumnRecorder, Result
 from mist_sim.models.speculative import SpeculativeConfig
@@ -275,7 +276,10 @@ def above_tiers(number: int) -> Case:
     options = as_in_a_version(options)
     case = Case(options, tuple(jobs))
     for _ in range(draw(0, 3)):
-        found = run_case(case, DYADIC, "general")
+        try:
+            found = run_case(case, DYADIC, "step")
+        except ScenarioError:  # prompts take one another's blocks for ever
+            break
         times = sorted({*found.recorder.step_ends[0][:], *found.transfers["end"]})
         time = float(times[draw(0, len(times) - 1)]) if times else 0.0
         if chance(0.5):
