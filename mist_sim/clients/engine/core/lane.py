@@ -191,9 +191,9 @@ class Lane:
 
     time, phase: of what it does next, ending a step or planning one; inf while it rests.
     left: (slot, how) of whom others have to hear, by the latest plan or end of a step (`WAYS`);
-        their columns can be read until another request comes. is_watched: whether others hear when one begins to run
-        or gives way. tells_prompts: whether they hear of each prompt that is computed.
-        waits_for_more: whether steps may wait for more than copies (`Notes.wait`).
+        their columns can be read until another request comes. is_watched: whether others hear when
+        one begins to run or gives way. tells_prompts: whether they hear of each prompt that is
+        computed. waits_for_more: whether steps may wait for more than copies (`Notes.wait`).
     begins_at: time before which it plans nothing. stops: whether the step in flight is its last.
         is_halted: whether it rests until another request
         comes, whoever waits.
