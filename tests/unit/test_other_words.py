@@ -7,7 +7,7 @@ import pytest
 from mist_sim import Scenario
 from mist_sim.errors import ScenarioError
 from mist_sim.network import Fabric
-from mist_sim.scenario.format.other_words import KEYS, instead
+from mist_sim.scenario.format.other_words import instead, keys
 from mist_sim.scenario.options import engine_options
 from mist_sim.scenario.schema import Scenario as Schema
 from mist_sim.scenario.sections.workload import WorkloadSpec
@@ -54,9 +54,9 @@ def test_a_word_means_nothing_where_its_answer_could_not_stand():
     assert "synthetic" not in str(caught.value)
 
 
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", keys())
 def test_every_answer_names_keys_that_there_are(key):
-    path = KEYS[key].split(",")[0].split(":")[0].split(" ")[0]
+    path = keys()[key].split(",")[0].split(":")[0].split(" ")[0]
     head, _, rest = path.partition(".")
     assert head in Schema.model_fields
     if head == "clients":
