@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from typing import Any
 
 import typer
@@ -10,31 +11,6 @@ from typer.core import TyperGroup
 
 from mist_sim.cli.session import note
 from mist_sim.cli.signals import Saved, interruption_of, take_leave
-from mist_sim.cli.verbs.afd import afd
-from mist_sim.cli.verbs.bestserve import bestserve
-from mist_sim.cli.verbs.calibrate import calibrate
-from mist_sim.cli.verbs.compare import compare
-from mist_sim.cli.verbs.demo import demo
-from mist_sim.cli.verbs.explain import explain
-from mist_sim.cli.verbs.fit import fit
-from mist_sim.cli.verbs.from_vllm import from_vllm
-from mist_sim.cli.verbs.goodput import goodput
-from mist_sim.cli.verbs.help import help_
-from mist_sim.cli.verbs.listing import list_
-from mist_sim.cli.verbs.observe import observe
-from mist_sim.cli.verbs.plan import plan
-from mist_sim.cli.verbs.plot import plot
-from mist_sim.cli.verbs.profile import profile
-from mist_sim.cli.verbs.report import report
-from mist_sim.cli.verbs.reshard import reshard
-from mist_sim.cli.verbs.run import run
-from mist_sim.cli.verbs.schema import schema
-from mist_sim.cli.verbs.search import search
-from mist_sim.cli.verbs.sliders import sliders
-from mist_sim.cli.verbs.sweep import sweep
-from mist_sim.cli.verbs.timeline import timeline
-from mist_sim.cli.verbs.trace_app import trace
-from mist_sim.cli.verbs.validate import validate
 from mist_sim.errors import InvariantError, MistError
 
 BAD_INPUT = 2
@@ -114,33 +90,21 @@ _REPORT = (
     "scenario and this message."
 )
 
-_VERBS: dict[str, Callable[..., object] | typer.Typer] = {
-    "demo": demo,
-    "run": run,
-    "from-vllm": from_vllm,
-    "list": list_,
-    "schema": schema,
-    "help": help_,
-    "fit": fit,
-    "calibrate": calibrate,
-    "profile": profile,
-    "observe": observe,
-    "validate": validate,
-    "trace": trace,
-    "timeline": timeline,
-    "plot": plot,
-    "report": report,
-    "afd": afd,
-    "goodput": goodput,
-    "sliders": sliders,
-    "bestserve": bestserve,
-    "compare": compare,
-    "plan": plan,
-    "search": search,
-    "sweep": sweep,
-    "reshard": reshard,
-    "explain": explain,
-}
+_VERBS = (
+    *("demo", "run", "from-vllm", "list", "schema", "help", "fit", "calibrate", "profile"),
+    *("observe", "validate", "trace", "timeline", "plot", "report", "afd", "goodput", "sliders"),
+    *("bestserve", "compare", "plan", "search", "sweep", "reshard", "explain"),
+)
+_ELSEWHERE = {"list": "listing:list_", "help": "help:help_", "trace": "trace_app:trace"}
+
+
+def _verb(name: str) -> Callable[..., object] | typer.Typer:
+    """Return a verb: the function of its name in the module of its name, or elsewhere."""
+    own = name.replace("-", "_")
+    module, _, function = _ELSEWHERE.get(name, f"{own}:{own}").partition(":")
+    found: Callable[..., object] | typer.Typer
+    found = getattr(import_module(f"mist_sim.cli.verbs.{module}"), function)
+    return found
 
 
 def _print_version(wanted: bool) -> None:
@@ -179,7 +143,7 @@ def _app_of(names: Iterable[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name in names:
-        verb = _VERBS[name]
+        verb = _verb(name)
         if isinstance(verb, typer.Typer):
             made.add_typer(verb, name=name)
         else:
