@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from mist_sim.clients.engine_config import EngineConfig
+from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 
 
-def option_for_general(config: EngineConfig, memory: LaneMemory, *, is_virtual: bool) -> str:
+def option_for_general(
+    config: EngineConfig, memory: LaneMemory, rules: EngineRules, *, is_virtual: bool
+) -> str:
     """Return the option that the engine core does not serve; empty if there is none.
 
     memory: of its lanes. is_virtual: whether its engines are pipelines of virtual engines. Both in
@@ -18,10 +21,15 @@ def option_for_general(config: EngineConfig, memory: LaneMemory, *, is_virtual: 
     groups = memory.groups
     keeps_states = groups is not None and groups.num_kept_states > 0
     swaps, drafts = memory.swap_space is not None, config.speculative_config is not None
+    spares = rules.defers_frees and rules.spares_in_flight and not drafts
     for option, is_set in (
         ("pipeline_parallel_size with virtual engines", is_virtual),
         ("speculative_config and a model with sliding windows", bool(groups and drafts)),
         ("scheduler.preemption swap and a prefix cache that keeps states", keeps_states and swaps),
+        (
+            "async_scheduling with kv_cache.tiers and rules.spares_in_flight",
+            bool(memory.tiers and config.async_scheduling and spares),
+        ),
         (f"scheduler.type {type(scheduler).__name__}", not is_chunked),
     ):
         if is_set:

@@ -251,7 +251,7 @@ def above_tiers(number: int) -> Case:
         for _ in range(draw(1, 2))
     ]
     rules = ("reserves_prefills", "loaded_first", "preempted_first", "defers_frees")
-    rules += ("spares_in_flight", "uncached_first", "pass_goes_on", "held_spares_hits")
+    rules += ("uncached_first", "pass_goes_on", "held_spares_hits")
     threshold = draw(1, 12) if chance(0.4) else None
     options = EngineOptions(
         "chunked",
