@@ -264,7 +264,8 @@ def above_tiers(number: int) -> Case:
         threshold=threshold,
         threshold_spares_one=chance(0.5),
         max_partial=16 if in_step else draw(1, 3),
-        whole_must_fit=chance(0.5),
+        # without it, a load waits for what is drafted behind a first piece, not in the reference
+        whole_must_fit=chance(0.5) or drafting is not None,
         watermark=0.2 if chance(0.2) else 0.0,
         prefill_schedule_interval=1 if in_step else draw(1, 3),
         local_cadence=chance(0.3),
