@@ -556,6 +556,8 @@ class Lane:
     def free_deferred(self) -> None:
         """Take back the blocks that the step in flight might have written."""
         deferred, self.deferred = self.deferred, []
+        if deferred:
+            self.is_blocked = False
         for slot, chain, number, num_known in deferred:
             if slot < 0:
                 self.blocks.free(chain, number, num_known)
