@@ -232,8 +232,6 @@ class Simulation:
             return replace(self._result(recorder, sliders, never_came), **(told or {}))
 
         def check(came_to_its_end: bool) -> None:
-            if env.stepper is not None:
-                env.stepper.flush()
             broken = conservation.broken_law(load, recorder, self.clients)
             if not came_to_its_end:
                 check_not_stuck(self.clients, self.hand_over.policy, env.now)
@@ -555,11 +553,11 @@ class Run:
         try:
             self._env.step()
         except EmptySchedule:
-            self._check(False)
+            self._end(came_to_its_end=False)
         except StopSimulation:  # where `run` would stop, or once wanted to
             pass
         if self._is_over():
-            self._check(True)
+            self._end(came_to_its_end=True)
             return False
         return True
 
@@ -580,9 +578,13 @@ class Run:
                 raise ScenarioError(f"until must be finite and >= {self.now} s (now), got {until}")
             self._env.at(until, POLL).callbacks.append(StopSimulation.callback)
         with rare_collections():
-            came_to_its_end = _run_until(self._env, self._load.all_ended)
+            try:
+                came_to_its_end = _run_until(self._env, self._load.all_ended)
+            except BaseException:  # of a recorder that has seen enough, and then reads all of it
+                self._write()
+                raise
         if self._is_over() or not came_to_its_end:
-            self._check(came_to_its_end)
+            self._end(came_to_its_end)
         return self
 
     def result(self) -> Result:
@@ -594,6 +596,15 @@ class Run:
                 f"{self.num_sent - self.num_ended} requests under way: call run() before"
             )
         return self._result()
+
+    def _end(self, came_to_its_end: bool) -> None:
+        self._write()
+        self._check(came_to_its_end)
+
+    def _write(self) -> None:
+        """Write the steps that the core has not written yet: in one go, for rows as of one run."""
+        if self._env.stepper is not None:
+            self._env.stepper.flush()
 
     def _is_over(self) -> bool:
         return self._load.all_ended.processed
