@@ -518,6 +518,7 @@ def test_the_length_of_runs_changes_no_life(case, first, longest):
     assert_run_lengths_do_not_show(simulate, first, max(first, longest))
 
 
+@pytest.mark.deep
 def test_each_feature_of_lives_is_reached():
     wanted = (
         "request finished",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -161,6 +162,7 @@ def test_the_length_of_runs_changes_nothing(case, first, longest):
     assert_run_lengths_do_not_show(simulate, first, max(first, longest))
 
 
+@pytest.mark.deep
 def test_each_feature_is_reached():
     wanted = (
         *(f"finished, {policy}" for policy in ROLES),

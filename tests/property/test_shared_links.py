@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -114,6 +115,7 @@ def test_runs_repeat(case):
     assert records(simulation.run()) == first
 
 
+@pytest.mark.deep
 def test_each_feature_is_reached():
     wanted = (
         "cpu in a topology",

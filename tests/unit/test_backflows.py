@@ -71,6 +71,7 @@ def test_where_answers_keep_their_limit_the_limit_of_backflows_changes_nothing()
     assert 0 < with_limit.summary["max_moves_per_request"] <= 3
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_beyond_the_goodput_answers_do_not_travel_without_end():
     """At 17 a second answers move twenty times on average without a limit, and attain less."""

@@ -285,6 +285,7 @@ def test_mist_calibrate_says_what_the_points_do_not_tell(tmp_path):
     ]
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_mist_calibrate_fits_a_closed_loop(shared, tmp_path):
     lines = shared(CLOSED_LOOP).read_text().splitlines()

@@ -82,6 +82,7 @@ def test_gaps_decide_what_requests_leave_open():
     assert (found.first_limit, 11 < found.rate < 15) == ("p99_itl", True)  # 27 /s without
 
 
+@pytest.mark.deep
 def test_a_goodput_keeps_percentiles_of_requests():
     target = target_of(Slo(ttft=1.0, at={"p50_ttft": 0.06, "p95_queue": 2.0}), None)
     assert {name: share.asked for name, share in target.shares.items() if share.on_top} == {

@@ -489,6 +489,7 @@ def test_attained_and_missed_everywhere_are_said():
     assert "missed at the lowest rate tried, 1 /s" in str(nowhere.warnings[0])
 
 
+@pytest.mark.deep
 def test_a_search_without_an_answer_tells_whether_a_lone_request_keeps_the_limits():
     """A lone prompt takes some ten milliseconds, and a lone token some seven."""
     options = GoodputOptions(rates=(200, 400))

@@ -85,6 +85,7 @@ def test_a_purchase_is_as_sure_as_it_is_that_nothing_cheaper_does(less, is_cheap
     assert _need({"one_less": less, "is_cheapest": is_cheapest, "unknown": []}) == how
 
 
+@pytest.mark.deep
 def test_a_plan_that_left_cheaper_candidates_open_is_not_sure(monkeypatch):
     monkeypatch.setattr(Hunt, "_next_runs", lambda _: {})
     monkeypatch.setattr(Hunt, "_shrink", lambda _: None)

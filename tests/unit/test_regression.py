@@ -162,6 +162,7 @@ def test_the_file_is_the_same_at_every_learning(table):
     assert json.dumps(fit_file(table).content) == json.dumps(fit_file(table).content)
 
 
+@pytest.mark.deep
 def test_many_points_are_learned_by_trees(table, monkeypatch):
     pytest.importorskip("sklearn", reason="needs the extra fit (scikit-learn)")
     monkeypatch.setattr(ensemble, "_FEW", 50)

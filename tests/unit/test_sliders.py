@@ -210,6 +210,7 @@ def test_a_hybrid_between_them_keeps_all_else():
     assert data == others
 
 
+@pytest.mark.deep
 def test_a_race_finds_what_a_search_of_every_position_finds():
     options = GoodputOptions(tolerance=0.05, as_is=True)
     hybrid = Scenario.from_dict(said(60))

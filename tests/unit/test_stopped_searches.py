@@ -182,6 +182,7 @@ def test_a_comparison_names_the_best_first():
     assert re.search(r"runs: (one|two): 8 rates tried, .*; (one|two): 8 rates tried", so_far)
 
 
+@pytest.mark.deep
 def test_a_stopped_comparison_has_bounds_of_goodputs():
     cases = {"one": SCENARIO, "two": Scenario.from_dict(DATA, {"clients.0.count": 2})}
     with pytest.raises(KeyboardInterrupt) as stop:

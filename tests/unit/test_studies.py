@@ -660,7 +660,7 @@ STUDIES = {
 }
 
 
-LONG = ("compare", "designs", "sliders")
+LONG = ("compare", "designs", "goodput", "sliders")
 
 
 def counting(left: int, *words: str) -> tuple[int, int]:
