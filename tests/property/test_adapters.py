@@ -66,6 +66,7 @@ def engines(draw: st.DrawFn, longest: int = 100) -> Case:
         prefill_schedule_interval=1,
         async_scheduling=draw(st.booleans()),
         elsewhere=None,
+        tiers=(),  # the reference does not say how prompts that were loaded wait for adapters
         early_rejection=False,
         lora=LoraConfig(max_loras=max_loras, max_cpu_loras=most, storage_bandwidth=speed),
         adapter_moves=AdapterMoves(draw(seconds), 0.0 if speed is None else draw(seconds)),
