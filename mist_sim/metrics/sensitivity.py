@@ -13,11 +13,12 @@ docs/background/error_bars.md shows how well simulations follow it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mist_sim.core.step_limits import StepLimits
 from mist_sim.metrics.latency import Array
@@ -26,6 +27,7 @@ from mist_sim.metrics.records.together import together
 
 _CHANCE = 0.02  # of some thousand requests: 1 / sqrt(n) more or fewer come than in the mean
 _FULL = 0.5  # of mean TTFT in the queue: most requests find a full batch
+_LASTS = 0.5  # of a run: a queue that lasts as long is an overload, a shorter one a burst
 
 
 class Sensitivity(NamedTuple):
@@ -34,7 +36,7 @@ class Sensitivity(NamedTuple):
     growing: r, the share of a step's time that grows with its decodes. fullest: the largest batch
     over the mean one. used: the share of its capacity that is asked for. queue: the share of mean
     TTFT in a queue, beyond the step under way. behind: half the time in which requests arrive, over
-    mean TTFT.
+    mean TTFT; where most wait, half the time that a queue lasts.
     """
 
     growing: float = 0.0
@@ -106,10 +108,28 @@ def sensitivities(
             tracks = recorder.mean_tracks(client_id, float(arrival.min()), float(arrival.max()))
             used = of.busy / span / max(1.0, tracks)
         queue = min(max(0.0, wait - step) / ttft, 1.0)
+        late = behind
         if queue > _FULL:
-            fullest, used = 1.0, 1 + queue / behind
-        found.append(Sensitivity(growing, fullest, used, queue, behind))
+            here = begun & (visits["client_id"] == client_id)
+            late = min(behind, _together_in_queue(visits, here) / 2 / ttft)
+            if late > _LASTS * behind:
+                fullest, used = 1.0, 1 + queue / late
+        found.append(Sensitivity(growing, fullest, used, queue, late))
     return found
+
+
+def _together_in_queue(visits: Mapping[str, Array], here: NDArray[np.bool_]) -> float:
+    """Return how long a queue lasts in which a second of waiting falls, in the mean, seconds.
+
+    here: the visits of one client that began. In a lasting overload it is the whole run, in bursts
+    what one of them leaves.
+    """
+    order = np.argsort(visits["queued_at"][here], kind="stable")
+    came, began = visits["queued_at"][here][order], visits["started_at"][here][order]
+    empty_at = np.maximum.accumulate(began)
+    first = np.flatnonzero(np.r_[True, came[1:] > empty_at[:-1]])
+    lengths = np.maximum.reduceat(began, first) - came[first]
+    return float((lengths**2).sum() / lengths.sum())
 
 
 class _Steps(NamedTuple):

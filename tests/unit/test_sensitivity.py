@@ -84,3 +84,24 @@ def test_throughput_follows_the_law(rate, scale):
     longer = sensitivity_at(rate).longer(scale, ttft, decode) / summary["duration"] / 1e3
     simulated = summary_at(rate, scale)["output_throughput"] / summary["output_throughput"]
     assert 1 / (1 + longer) == pytest.approx(simulated, abs=0.06)
+
+
+def test_a_burst_is_no_lasting_overload():
+    """Its queue is gone in the pause; the range holds what slower and faster steps give."""
+    bursts = {"type": "bursty", "rate_on": "30 /s", "on": "10 s", "off": "30 s"}
+    lengths = {"type": "profile", "name": "azure-conv-2023", "num_requests": 1200}
+    said = {
+        "model": "llama-3.1-8b",
+        "workload": {"lengths": lengths, "arrivals": bursts},
+        "clients": [{"name": "llm", "gpu": "h100-sxm"}],
+    }
+    slow, plain, fast = (
+        simulate(Scenario.from_dict(said, {"clients.0.step_time_scale": scale})).summary
+        for scale in (1.14, 1.0, 0.88)
+    )
+    told = plain["expected_errors"]["llm"]["ttft"]["sensitivity"]
+    assert told["queue"] > 0.5
+    for metric in ("ttft", "tpot"):
+        low, high = (Sensitivity(**told).factor(metric, scale) for scale in (0.88, 1.14))
+        ratios = [run[f"mean_{metric}_ms"] / plain[f"mean_{metric}_ms"] for run in (fast, slow)]
+        assert low < ratios[0] < 1 < ratios[1] < high < 5
