@@ -38,15 +38,11 @@ def test_stops_on_the_way_change_nothing(name, stops):
     for stop in sorted(stops):
         run.run(stop)
         assert run.has_ended or run.now == stop
-        held = sum(view.num_outstanding for view in run.views.values())
-        assert held >= run.num_sent - run.num_ended - in_transfer(run)
+        if name == "demo":  # where no request is between two clients
+            held = sum(view.num_outstanding for view in run.views.values())
+            assert held == run.num_sent - run.num_ended
         run.step()
     assert_same(run.run().result(), simulate(scenario(name)))
-
-
-def in_transfer(run) -> int:
-    """Return the most requests that no client counts: those between two clients."""
-    return 0 if len({view.role for view in run.views.values()}) == 1 else run.num_sent
 
 
 def test_views_are_as_of_the_time_of_the_stop():

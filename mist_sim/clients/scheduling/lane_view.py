@@ -1,4 +1,4 @@
-"""What a scheduler of one's own sees of its lane when a step is planned, and may do there."""
+"""The view that a scheduler of one's own has of its lane as a step is planned."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class LaneView:
 
     @property
     def head(self) -> Inside | None:
-        """Who is admitted next, in the `order` of the queue; None: nobody can be."""
+        """The next request to admit, in the `order` of the queue; None: none can be."""
         slot = self._core.first_waiting()
         return None if slot < 0 else self.inside(slot)
 

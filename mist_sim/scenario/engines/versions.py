@@ -83,7 +83,7 @@ def _read() -> Releases:
 
 
 TABLE = _read()
-"""What all releases do."""
+"""The rules of all releases."""
 
 VERSIONS: Mapping[str, EngineVersion] = {
     version.name: version for version in (EngineVersion(minor, TABLE) for minor in RELEASES)

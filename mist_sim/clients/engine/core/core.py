@@ -15,7 +15,7 @@ class Core:
     """All lanes of a run. Those that do not rest are a heap, by the time and phase of what is next.
 
     A lane lags behind the others as long as it surely has quiet steps alone. `due`, by which it
-    stands in the heap, is a time before which it has no other steps. Who looks at a lane calls
+    stands in the heap, is a time before which it has no other steps. Readers of a lane call
     `catch_up` first.
 
     runs_ahead: whether a lane may take steps that others do not see before another lane takes

@@ -1050,7 +1050,7 @@ class Lane:
             self.release(each)
 
     def first_waiting(self) -> int:
-        """Return who is admitted next as far as the plan knows; -1: nobody."""
+        """Return the next request to admit, as far as the plan knows; -1: there is none."""
         slot = self.next_loaded()
         if slot < 0 and self.queue:
             slot = self.head()

@@ -446,7 +446,7 @@ class Pipeline(Lane):
         return self.flights[slot] > 0 if self.drains else self.num_due[slot] > 0
 
     def fresh(self) -> int:
-        """Return who is admitted next, -1: nobody before a batch has returned."""
+        """Return the next request to admit; -1: none before a batch has returned."""
         if self.ranked is not None:
             slot = self.ranked.head(inf)
             if slot >= 0 and self.is_stale(slot):
@@ -501,7 +501,7 @@ class Pipeline(Lane):
         return has_sent_back or len(self.running) > num_before
 
     def first_waiting(self) -> int:
-        """Return who is admitted next; -1: nobody before a batch has returned."""
+        """Return the next request to admit; -1: none before a batch has returned."""
         return self.fresh() if self.queue else -1
 
     def take_for_decodes(self) -> None:
