@@ -11,15 +11,16 @@ NEEDS := mist-sim needs Python >= 3.11
 HINT := ; name another: make $(MAKECMDGOALS) PYTHON=python3.12
 
 .DEFAULT_GOAL := help
-.PHONY: help demo compile test pages test-deep fuzz kills exact lint bench docs package clean
+.PHONY: help demo compile test test-slow pages test-deep fuzz kills exact lint bench docs package clean
 
 help:
 	@echo "make demo   install mist-sim and simulate the bundled workload"
 	@echo "make compile  compile the engine's core anew, after a change of it; needs a C compiler"
-	@echo "make test   install the developer's tools and run all tests"
+	@echo "make test   install the developer's tools and run the tests"
+	@echo "make test-slow  the tests that take more than a second and a half each"
 	@echo "make pages  run the pages of the documentation, their long tables, and long examples"
 	@echo "make exact  the exactness tests that catch most mistakes in an engine, in half a minute"
-	@echo "make test-deep  all that make test leaves out, and ten times as many random examples"
+	@echo "make test-deep  more of what other tests show, and ten times as many random examples"
 	@echo "make fuzz   20,000 damaged scenarios, traces, files and short runs, new ones every time"
 	@echo "make kills  500 commands that are stopped at random moments: nothing is lost"
 	@echo "make lint   ruff, mypy and import-linter"
@@ -35,10 +36,13 @@ demo: $(VENV)/.installed
 	$(BIN)/mist demo
 
 # Tests start many processes, each of which would compile mist-sim anew if bytecode were not kept.
-test pages test-deep fuzz kills exact: export PYTHONDONTWRITEBYTECODE :=
+test test-slow pages test-deep fuzz kills exact: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
+
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m "slow and not deep and not page" -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
 
 pages: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m page -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
@@ -47,7 +51,7 @@ pages: $(VENV)/.installed-dev
 test-deep: export HYPOTHESIS_PROFILE := explore
 test-deep: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m deep -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
-	$(BIN)/python -m pytest tests/property -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/property -m "not page" -n auto --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
 
 fuzz: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.damage --cases $(CASES)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.effort import HOW_TO_REPEAT, PROFILE, SEED, load_profile
+from tests.slow import is_slow, slow_tests
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -20,6 +21,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let Hypothesis draw from the seed, unless its own option names another."""
     if (SEED or PROFILE == "explore") and config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(SEED)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow, before the marks choose."""
+    known = slow_tests()
+    for item in items:
+        if is_slow(item.nodeid, known):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_report_header() -> str:

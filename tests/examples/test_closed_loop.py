@@ -6,7 +6,6 @@ from tests.conftest import ROOT
 
 
 @pytest.mark.page
-@pytest.mark.slow
 def test_closed_loops_on_h100s(shared):
     shared("measurements/vllm-0.12-h100-qwen3-32b-closed-loop.csv")
     pytest.importorskip("aiconfigurator_core")

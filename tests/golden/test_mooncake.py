@@ -138,7 +138,6 @@ def one_row(path):
     return rows(path, ROWS[3:4])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "table",
     [

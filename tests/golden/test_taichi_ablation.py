@@ -56,7 +56,6 @@ def attained(data):
     return 100 * np.mean(shares)
 
 
-@pytest.mark.slow
 def test_what_each_part_adds():
     together, architecture, flowing, length_aware = map(attained, STEPS.values())
     assert architecture - together == pytest.approx(0, abs=5)

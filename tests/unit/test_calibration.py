@@ -286,7 +286,6 @@ def test_mist_calibrate_says_what_the_points_do_not_tell(tmp_path):
 
 
 @pytest.mark.deep
-@pytest.mark.slow
 def test_mist_calibrate_fits_a_closed_loop(shared, tmp_path):
     lines = shared(CLOSED_LOOP).read_text().splitlines()
     chosen = [line for line in lines[1:] if int(line.split(",")[7]) <= 16]  # small and quick

@@ -95,8 +95,8 @@ def _wait_for(port, process, patience_s=120.0):
 
 
 CLUSTERS = [
-    pytest.param("dask", marks=[needs_dask, pytest.mark.slow]),
-    pytest.param("ray", marks=[needs_ray, pytest.mark.slow]),
+    pytest.param("dask", marks=needs_dask),
+    pytest.param("ray", marks=needs_ray),
 ]
 
 

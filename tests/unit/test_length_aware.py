@@ -273,7 +273,6 @@ def summaries(error: float, seed: int) -> float:
 
 
 @pytest.mark.statistical
-@pytest.mark.slow
 def test_a_gateway_that_is_off_by_a_half_attains_less():
     """Paired by seed, one-sided: were there no difference, one draw of seeds in 1,000 would show.
 

@@ -175,7 +175,6 @@ def test_it_is_started_where_that_is_allowed(mist, started, words):
     assert started.exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

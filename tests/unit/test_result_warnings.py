@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import unescape
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 import yaml
+from _pytest.mark import ParameterSet
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -456,9 +457,15 @@ def unsaid(summary: Mapping[str, Any], text: str) -> set[str]:
     return kinds_of(summary) - said
 
 
-@pytest.mark.parametrize(
-    ("verb", "name"), [(verb, name) for verb, each in VERBS.items() for name in each.scenarios]
-)
+def _cases() -> Iterator[ParameterSet]:
+    """Yield verbs and scenarios: `run` has all, others the richest and the last, or it is deep."""
+    for verb, each in VERBS.items():
+        for name in each.scenarios:
+            is_deep = verb != "run" and name not in (each.scenarios[0], each.scenarios[-1])
+            yield pytest.param(verb, name, marks=[pytest.mark.deep] if is_deep else [])
+
+
+@pytest.mark.parametrize(("verb", "name"), _cases())
 def test_every_verb_tells_what_a_scenario_raises(verb, name):
     asked, folder = VERBS[verb], Path(f"{verb} of {name}")
     printed = call(*asked.of(name), "-q", "--out", str(folder))

@@ -660,7 +660,7 @@ STUDIES = {
 }
 
 
-LONG = ("compare", "designs", "goodput", "sliders")
+LONG = ("compare", "designs", "goodput", "replications", "sliders")
 
 
 def counting(left: int, *words: str) -> tuple[int, int]:
@@ -676,10 +676,7 @@ def counting(left: int, *words: str) -> tuple[int, int]:
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 @pytest.mark.parametrize(
     "verb",
-    [
-        pytest.param(verb, marks=pytest.mark.deep if verb in LONG else pytest.mark.slow)
-        for verb in STUDIES
-    ],
+    [pytest.param(verb, marks=[pytest.mark.deep] if verb in LONG else []) for verb in STUDIES],
 )
 def test_a_killed_study_goes_on_and_repeats_nothing(mist, verb):
     words = STUDIES[verb]
@@ -705,7 +702,6 @@ def test_a_killed_study_goes_on_and_repeats_nothing(mist, verb):
     assert not room.parent.exists()
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 def test_an_interrupted_study_says_that_its_runs_are_kept():
     words = ["run", "a.yaml", "--vary=seed=1,2,3,4,5,6", "--jobs=2", "--out=cut"]

@@ -70,7 +70,7 @@ def here(tmp_path, monkeypatch):
 
 
 CASES = [
-    pytest.param("run", "mist", marks=pytest.mark.slow),
+    ("run", "mist"),
     pytest.param("run", "module", marks=pytest.mark.deep),
     *(pytest.param(verb, "mist", marks=pytest.mark.deep) for verb in VERBS if verb != "run"),
 ]
