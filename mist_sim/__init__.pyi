@@ -49,6 +49,9 @@ from mist_sim.errors import MistError as MistError
 from mist_sim.errors import ScenarioError as ScenarioError
 from mist_sim.errors import TraceError as TraceError
 from mist_sim.errors import UnknownPluginError as UnknownPluginError
+from mist_sim.eviction import EVICTIONS as EVICTIONS
+from mist_sim.eviction import CachedBlocks as CachedBlocks
+from mist_sim.eviction import Eviction as Eviction
 from mist_sim.hardware import Cluster as Cluster
 from mist_sim.hardware import GpuSpec as GpuSpec
 from mist_sim.hardware import load_gpu as load_gpu

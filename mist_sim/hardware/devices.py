@@ -49,6 +49,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.eviction import LRU, Eviction, check_eviction
 from mist_sim.hardware.power import TYPICAL_DRAW, PowerDraw
 from mist_sim.spec_files import Table, all_names, load_toml, name_of, read_table, tables_in
 from mist_sim.units import SIZE, Bytes, BytesPerSecond, FlopPerSecond, Seconds, Watts
@@ -940,6 +941,7 @@ class MemoryTier:
     loads_in_step: whether the step that admits a request waits for its blocks, as with LMCache's
         defaults, and not the request, while steps go on, as with vLLM's `OffloadingConnector`. All
         tiers of an engine must have the same. null: the step, where that is simulated.
+    eviction: which blocks go first where there is no room.
     write_policy: "write_through" writes a block when it is computed, "write_back" when the memory
         above gives it up (the names are SGLang's `--hicache-write-policy`).
     """
@@ -952,8 +954,10 @@ class MemoryTier:
     shared: bool = False
     write_policy: WritePolicy = "write_through"
     loads_in_step: bool | None = False
+    eviction: Eviction = LRU
 
     def __post_init__(self) -> None:
+        check_eviction(self.eviction)
         if not self.name:
             raise ValueError("name must not be empty")
         if not 0 < self.capacity < math.inf:

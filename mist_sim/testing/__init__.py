@@ -18,6 +18,7 @@ from mist_sim.core.candidates import Candidates
 from mist_sim.testing.autoscalers import check_autoscaler
 from mist_sim.testing.clients import check_client
 from mist_sim.testing.doubles import FakeView
+from mist_sim.testing.evictions import check_eviction
 from mist_sim.testing.laws import check_duration_law
 from mist_sim.testing.predictors import check_predictor
 from mist_sim.testing.routers import check_router
@@ -31,6 +32,7 @@ __all__ = [
     "check_autoscaler",
     "check_client",
     "check_duration_law",
+    "check_eviction",
     "check_predictor",
     "check_router",
     "check_scheduler",

@@ -19,11 +19,13 @@ from mist_sim.clients.scheduling import (
 )
 from mist_sim.clients.scheduling.order import Ranked
 from mist_sim.core.request import Stage
+from mist_sim.eviction import CachedBlocks, Eviction
 from mist_sim.hardware.predictors import PipelinePredictor, Predictor, PredictorTraits
 from mist_sim.hardware.predictors.drafting import _WithDrafting
 from mist_sim.hardware.predictors.overhead import _WithOverhead
 from mist_sim.testing import (
     check_duration_law,
+    check_eviction,
     check_predictor,
     check_router,
     check_scheduler,
@@ -679,3 +681,43 @@ def test_a_sound_law_passes():
 def test_a_broken_law_is_caught(law, rule):
     with pytest.raises(AssertionError, match=rule):
         check_duration_law(law)
+
+
+class LargestFirst(Eviction):
+    def rank(self, blocks: CachedBlocks) -> tuple[int, int]:
+        return -blocks.num_blocks, blocks.used
+
+
+class NumberOrText(Eviction):
+    def rank(self, blocks: CachedBlocks) -> object:
+        return blocks.used if blocks.key else "none"
+
+
+class DrawsByItself(Eviction):
+    draws = iter(range(10**6))
+
+    def rank(self, blocks: CachedBlocks) -> int:
+        return next(self.draws) * 7919 % 1000
+
+
+class Undefined(Eviction):
+    def rank(self, blocks: CachedBlocks) -> float:
+        return float("nan")
+
+
+def test_a_sound_order_of_eviction_passes():
+    check_eviction(LargestFirst)
+
+
+@pytest.mark.parametrize(
+    ("eviction", "rule"),
+    [
+        (object, "must be a child of mist_sim.Eviction"),
+        (NumberOrText, "'<' not supported"),
+        (DrawsByItself, "ranks differently"),
+        (Undefined, "one must be smaller, or both equal"),
+    ],
+)
+def test_a_broken_order_of_eviction_is_caught(eviction, rule):
+    with pytest.raises(AssertionError, match=rule):
+        check_eviction(eviction)

@@ -20,6 +20,7 @@ from mist_sim import testing
 from mist_sim.clients import CLIENTS, SequentialClient
 from mist_sim.clients.scheduling import SCHEDULERS
 from mist_sim.durations import DURATIONS
+from mist_sim.eviction import EVICTIONS
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import PREDICTORS
 from mist_sim.lifecycle import AUTOSCALERS
@@ -459,6 +460,8 @@ LAWS_TO_CHECK: Configurations = {
     "uniform": [{"low": 0.0, "high": 1.0}],
 }
 
+EVICTIONS_TO_CHECK: Configurations = {"fifo": [{}], "lfu": [{}], "lru": [{}]}
+
 AUTOSCALERS_TO_CHECK: Configurations = {
     "queue_length": [{"target": 4.0}, {"target": 0.5, "counts": "waiting"}],
     "utilisation": [{}, {"target": 0.3, "of": "kv_cache"}],
@@ -478,6 +481,7 @@ FAMILIES: list[tuple[Registry, Configurations]] = [
     (TRACE_READERS, READERS_TO_CHECK),
     (DURATIONS, LAWS_TO_CHECK),
     (AUTOSCALERS, AUTOSCALERS_TO_CHECK),
+    (EVICTIONS, EVICTIONS_TO_CHECK),
 ]
 
 
@@ -558,6 +562,11 @@ def test_readers_of_parquet(name, tmp_path):
 @pytest.mark.parametrize("factory", each(DURATIONS, LAWS_TO_CHECK))
 def test_duration_laws(factory):
     testing.check_duration_law(factory)
+
+
+@pytest.mark.parametrize("factory", each(EVICTIONS, EVICTIONS_TO_CHECK))
+def test_evictions(factory):
+    testing.check_eviction(factory)
 
 
 @pytest.mark.parametrize("factory", each(AUTOSCALERS, AUTOSCALERS_TO_CHECK))

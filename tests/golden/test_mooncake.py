@@ -17,10 +17,12 @@ from mist_sim import (
     llm_client,
 )
 from mist_sim.clients.kv_cache import CacheTier
+from mist_sim.eviction import EVICTIONS
 from mist_sim.models import load_model
 from mist_sim.models.kv_groups import KvGroups
 from tests.conftest import ROOT
 from tests.reference.engines import llm_engine
+from tests.reference.eviction import RANKS, PlainCache
 from tests.reference.predictors import ConstantPredictor
 
 TRACE = "traces/mooncake_synthetic_trace.jsonl"
@@ -90,6 +92,32 @@ def test_windows_find_the_same_when_the_cache_holds_all(arrivals, beginning):
     groups = load_model("gpt-oss-120b").kv_groups
     result = replay(beginning, arrivals, 2 * ALL, groups=groups)
     assert result.requests["num_cached_tokens"].tolist() == reuse(beginning)
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_an_order_of_eviction_finds_what_a_list_of_blocks_does(name, beginning):
+    """One request at a time, 300 of them, in 600 blocks of 512 tokens, as the file names them."""
+    rows = [json.loads(line) for line in beginning.read_text().splitlines()[:300]]
+    beginning.write_text("\n".join(map(json.dumps, rows)))
+    client = llm_engine(
+        "llm",
+        scheduler=ChunkedScheduler(max_num_batched_tokens=8192),
+        predictor=ConstantPredictor(0.01),
+        num_gpu_blocks=600,
+        block_size=512,
+        eviction=EVICTIONS[name](),
+    )
+    workload = Workload(MooncakeReader(path=str(beginning)), ClosedLoop(concurrency=1))
+    found = Simulation(clients=[client], workload=workload).run().requests["num_cached_tokens"]
+    plain, expected = PlainCache(600, RANKS[name]), []
+    for row in rows:
+        computed = row["input_length"] + row["output_length"] - 1
+        wanted = row["hash_ids"][: row["input_length"] // 512]
+        num_full, number = computed // 512 - len(wanted), -(-computed // 512) - len(wanted)
+        most = (row["input_length"] - 1) // 512
+        expected.append(512 * min(most, plain.serve(wanted, num_full, number - num_full)))
+    assert found.tolist() == expected
+    assert 0 < sum(expected) < sum(reuse(beginning))
 
 
 def test_a_larger_cache_hits_more(beginning):

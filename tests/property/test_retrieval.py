@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mist_sim import ChunkedScheduler
-from mist_sim.clients.kv_cache.tiers import EVICTIONS
 from mist_sim.clients.retrieval.client import KINDS, KvRetrievalClient
 from mist_sim.clients.retrieval.levels import StorageLevel
+from mist_sim.eviction import EVICTIONS
 from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, KvRetrieval, Prefill
@@ -72,7 +72,7 @@ def requests(draw):
 @examples(120)
 @given(
     rows=requests(),
-    eviction=st.sampled_from(EVICTIONS),
+    eviction=st.sampled_from(sorted(EVICTIONS)),
     capacity=st.none() | st.integers(4, 60),
     sharing=st.booleans(),
     fails=st.booleans(),
@@ -94,7 +94,7 @@ def test_all_tokens_come_from_somewhere_and_twice_the_same(
         capacity_tokens=capacity if stored else None,
         shared=sharing and stored,
     )
-    more = {"eviction": eviction, "block_size": 4} if stored else {}
+    more = {"eviction": EVICTIONS[eviction](), "block_size": 4} if stored else {}
     downs = (Failures(clients=("kv-0",), at=(1.0,), repair=0.5),) if fails else ()
 
     def run():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mist_sim.clients.kv_cache import CacheTier
-from mist_sim.clients.kv_cache.tiers import EVICTIONS, WriteThroughStore
+from mist_sim.clients.kv_cache.tiers import WriteThroughStore
 from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.retrieval.levels import (
     Contents,
@@ -16,6 +16,7 @@ from mist_sim.clients.retrieval.levels import (
     expected_time,
     shares,
 )
+from mist_sim.eviction import EVICTIONS
 from tests.effort import examples
 from tests.reference.levels import PlainLevels, expected_seconds
 
@@ -55,7 +56,7 @@ def test_levels_are_as_single_blocks(eviction, capacities, operations):
     Nothing is found that was not written before.
     """
     stores = [
-        EvictingStore(CacheTier(f"level {n}", capacity, 0.0, 0.0), eviction)
+        EvictingStore(CacheTier(f"level {n}", capacity, 0.0, 0.0, eviction=EVICTIONS[eviction]()))
         for n, capacity in enumerate(capacities)
     ]
     contents, plain = Contents(stores, SIZE), PlainLevels(capacities, eviction)

@@ -135,6 +135,7 @@ CASES = [
     Case("kv_cache.watermark", 0.3),
     Case("kv_cache.swap_space", "64 MiB", SWAPS),
     Case("kv_cache.enable_prefix_caching", False),
+    Case("kv_cache.tiers.eviction", "fifo", TIER, "kv_cache.tiers.0.eviction"),
     Case("kv_cache.tiers.capacity", "64 MiB", TIER, "kv_cache.tiers.0.capacity"),
     Case("kv_cache.tiers.read_bandwidth", "1 GB/s", TIER, "kv_cache.tiers.0.read_bandwidth"),
     Case("kv_cache.tiers.latency", "5 ms", TIER, "kv_cache.tiers.0.latency"),
@@ -252,6 +253,8 @@ ELSEWHERE = {
     "language_model_only": "test_images.py::test_the_tower_takes_memory_unless_left_out",
     "kv_cache.mamba_cache_mode": "test_state_caching.py::"
     "test_a_prompt_finds_the_last_state_that_was_kept",
+    "kv_cache.eviction": "../golden/test_mooncake.py::"
+    "test_an_order_of_eviction_finds_what_a_list_of_blocks_does",
     "kv_cache.tiers.at": "test_shared_links.py::test_a_place_changes_how_long_a_load_takes",
     "kv_cache.tiers.loads_in_step": "test_memory_tiers.py::"
     "test_a_step_waits_for_its_loads_where_the_tier_says_so",

@@ -14,6 +14,7 @@ from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.retrieval.client import KvRetrievalClient
 from mist_sim.clients.retrieval.levels import Contents, StorageLevel, contents_of
 from mist_sim.clients.retrieval.measured import MeasuredTimes
+from mist_sim.eviction import EVICTIONS
 from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.metrics import Result
 from mist_sim.network import Fabric
@@ -214,7 +215,7 @@ def test_answers_are_kept_as_far_as_they_have_entries():
 def test_a_level_without_room_gives_one_up(eviction, asked, found):
     """There is room for two contexts."""
     rows = [asking(10.0 * k, content) for k, content in enumerate(asked)]
-    client = stored(storing(capacity_tokens=16), eviction=eviction)
+    client = stored(storing(capacity_tokens=16), eviction=EVICTIONS[eviction]())
     hits = served(rows, client, without_cache()).retrievals
     assert hits["request_id"][hits["level"] == "dram"].tolist() == found
 
@@ -351,7 +352,7 @@ def test_no_more_is_fetched_than_the_prompt_has():
 def test_what_is_read_is_written_to_the_levels_in_front_alone():
     """The far level lost the beginning of a context, and reading its end does not bring it back."""
     levels = [storing(name="near"), storing(name="far", capacity_tokens=8)]
-    contents = contents_of(levels, 1, TOKEN, "fifo", None)
+    contents = contents_of(levels, 1, TOKEN, EVICTIONS["fifo"](), None)
     context, other = ((8, 8),), ((16, 4),)
     near, far = contents.stores
     for num_blocks in (4, 8):

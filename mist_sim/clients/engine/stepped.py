@@ -897,7 +897,7 @@ def blocks_of(memory: LaneMemory) -> Blocks:
     if isinstance(pool, PagePool):
         return PagedBlocks(pool, memory.page_rules, caches, uncached_first)
     kind = TieredBlocks if memory.tiers else Blocks
-    return kind(
+    blocks: Blocks = kind(
         pool.num_blocks,
         pool.block_size,
         pool.num_reserved,
@@ -906,6 +906,8 @@ def blocks_of(memory: LaneMemory) -> Blocks:
         memory.num_recomputed,
         memory.hashes_ahead,
     )
+    blocks.cache.eviction = memory.eviction
+    return blocks
 
 
 class Replicas:

@@ -9,6 +9,7 @@ from mist_sim.clients.kv_cache.moves import SwapSpace
 from mist_sim.clients.kv_cache.profile_run import NEWEST, Needs
 from mist_sim.clients.kv_cache.tiers import CacheTier
 from mist_sim.errors import ScenarioError
+from mist_sim.eviction import LRU, Eviction, check_eviction
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.devices import MemoryTier
 from mist_sim.hardware.drafter import Drafter, shared_groups
@@ -55,6 +56,7 @@ class KvCacheConfig:
     mamba_cache_mode: which states are kept for these requests, of layers that have a state in place
         of entries (vLLM's name): none, align (those at the ends of prompts' pieces) or all (those
         of every block, Mamba-2 up to vLLM 0.24). None: align from vLLM 0.33 on, none before.
+    eviction: which of these blocks go first where there is no room.
     tiers: memory below the GPU's that also keeps these blocks, the nearest first.
     swap_space: bytes of host memory a GPU for the blocks of preempted requests, with
         `preemption: swap` only (vLLM v0's name). None: 4 GiB, its default.
@@ -68,6 +70,7 @@ class KvCacheConfig:
     watermark: float = 0.0
     enable_prefix_caching: bool = True
     mamba_cache_mode: StateCache | None = None
+    eviction: Eviction = LRU
     tiers: tuple[MemoryTier, ...] = ()
     swap_space: Bytes | None = None
 
@@ -81,6 +84,7 @@ class KvCacheConfig:
             raise ValueError(
                 f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}"
             )
+        check_eviction(self.eviction)
         _check_mode(self.mamba_cache_mode, is_on=self.enable_prefix_caching)
         check_name("kv_cache_dtype", self.kv_cache_dtype, ("auto", *KV_CACHE_BYTES))
         if self.num_gpu_blocks_override is not None and self.num_gpu_blocks_override < 2:
@@ -162,7 +166,8 @@ def cache_tiers(config: KvCacheConfig, model: ModelSpec, cluster: Cluster) -> li
         blocks = int(tier.capacity // block_bytes)
         writes_back = tier.write_policy == "write_back"
         more = tier.at or "host", tier.read_bandwidth, tier.shared, bool(tier.loads_in_step)
-        tiers.append(CacheTier(tier.name, blocks, tier.latency, seconds, writes_back, *more))
+        sizes = tier.name, blocks, tier.latency, seconds
+        tiers.append(CacheTier(*sizes, writes_back, *more, tier.eviction))
     return tiers
 
 

@@ -14,6 +14,7 @@ from mist_sim.clients.kv_cache.prefix_history import PrefixHistory
 from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 from mist_sim.clients.kv_cache.tiers import CacheTier, SharedTiers, TieredManager
 from mist_sim.errors import ScenarioError
+from mist_sim.eviction import LRU, Eviction
 from mist_sim.models.adapters import AT_ONCE, AdapterMoves
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.speculative import SpeculativeConfig
@@ -32,8 +33,8 @@ class LaneMemory:
         a block is found by the token behind it, too, instead.
     caches_prefixes: whether full blocks are kept for later requests with equal tokens.
     uncached_first: whether free blocks that are not are used before all others.
-    tiers: memory below the GPU, the nearest first. swap_space: where the blocks of preempted
-        sequences are kept; None where they are computed again.
+    eviction: which free blocks go first. tiers: memory below the GPU, the nearest first.
+    swap_space: of preempted sequences; None where they are computed again.
     """
 
     num_blocks: int
@@ -47,6 +48,7 @@ class LaneMemory:
     hashes_ahead: bool
     caches_prefixes: bool
     uncached_first: bool
+    eviction: Eviction
     tiers: tuple[CacheTier, ...]
     swap_space: SwapSpace | None
 
@@ -69,6 +71,12 @@ class LaneMemory:
 
         shared: contents of tiers that several clients share.
         """
+        manager = self._manager(shared)
+        if isinstance(manager, PrefixCachingManager):
+            manager.cache.eviction = self.eviction
+        return manager
+
+    def _manager(self, shared: SharedTiers | None) -> KvCacheManager:
         pool, again, first = self.pool(), self.num_recomputed, self.uncached_first
         if self.tiers:
             content = (shared or SharedTiers()).content
@@ -150,6 +158,13 @@ def lane_memory(
             "tiers must be empty for a model with sliding windows or states; that combination is "
             "not simulated"
         )
+    if config.eviction != LRU and (memory.kv_groups or not config.enable_prefix_caching):
+        where = (
+            "for a model with sliding windows or states; that combination is not simulated"
+            if memory.kv_groups
+            else "without enable_prefix_caching, which keeps no blocks"
+        )
+        raise ScenarioError(f"kv_cache.eviction must be lru {where}, got {config.eviction}")
     if memory.cache_tiers and not config.enable_prefix_caching:
         raise ScenarioError("tiers must be empty without a prefix cache")
     _check_swap_space(memory.swap_space, swaps, memory.cache_tiers)
@@ -174,6 +189,7 @@ def lane_memory(
         hashes_ahead=hashes_ahead,
         caches_prefixes=config.enable_prefix_caching,
         uncached_first=uncached_first,
+        eviction=config.eviction,
         tiers=tuple(tier.divided_by(num_lanes) for tier in memory.cache_tiers),
         swap_space=memory.swap_space.divided_by(num_lanes) if memory.swap_space else None,
     )

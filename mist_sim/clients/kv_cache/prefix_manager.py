@@ -274,7 +274,7 @@ class PrefixCachingManager(KvCacheManager):
         """Return a chain of blocks; with the first one, keep the order of the free blocks."""
         if not self.shares_blocks:
             self.shares_blocks = True
-            self.cache.queue = FreeQueue(self.pool.num_free)
+            self.cache.queue_anew(self.pool.num_free)
         known = one_token_up(content) if self.answers.covers_next else content
         return Chain(known, self.pool.block_size)
 

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from bisect import insort
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
-from typing import ClassVar, Literal, NamedTuple, get_args
+from heapq import heappop
+from typing import Any, ClassVar, NamedTuple
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.manager import Ahead
@@ -16,33 +16,33 @@ from mist_sim.clients.prefixes.prefix_cache import Chain, PrefixCache
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.views import ContentWatcher
 from mist_sim.errors import ScenarioError
-
-Eviction = Literal["lru", "lfu", "fifo"]
-"""Which block goes first: the least recently used, the least often used, the first to come."""
-
-EVICTIONS: tuple[str, ...] = get_args(Eviction)
+from mist_sim.eviction import LRU, CachedBlocks, Eviction, push
 
 
-class Rank(NamedTuple):
-    """Rank of a block in the order of eviction; the smallest is evicted first.
-
-    num_uses: uses since it was written; 0 if the order ignores uses. used_at: a clock of uses.
-    """
+class Use(NamedTuple):
+    """When blocks were used. num_uses: since they were written. used, written: a clock of uses."""
 
     num_uses: int
-    used_at: int
+    used: int
+    written: int
 
 
 class Segment:
     """Blocks of an id at positions [start, end), used one after the other, the last one first."""
 
-    __slots__ = ("end", "key", "rank", "start")
+    __slots__ = ("end", "key", "rank", "start", "use")
 
-    def __init__(self, key: Hashable, start: int, end: int, rank: Rank) -> None:
+    def __init__(self, key: Hashable, start: int, end: int, use: Use) -> None:
         self.key = key
         self.start = start
         self.end = end
-        self.rank = rank
+        self.use = use
+        self.rank: Any = None
+
+    @property
+    def blocks(self) -> CachedBlocks:
+        """What its rank goes by."""
+        return CachedBlocks(self.key, self.start, self.end - self.start, *self.use)
 
 
 def _start(segment: Segment) -> int:
@@ -50,25 +50,20 @@ def _start(segment: Segment) -> int:
 
 
 class UseOrder:
-    """Blocks in order of eviction.
-
-    `lru`: the least recently used one first. `lfu`: the one with the fewest uses since it was
-    written, ties by least recent use. `fifo`: the one written first. Of blocks used together, the
-    last one.
+    """Blocks in order of eviction; of blocks with one rank, the last one of a prompt goes first.
 
     num_blocks: number of blocks.
     """
 
-    def __init__(self, eviction: Eviction = "lru") -> None:
+    def __init__(self, eviction: Eviction = LRU) -> None:
         self.num_blocks = 0
-        self._counts = eviction == "lfu"
-        self._keeps_rank = eviction == "fifo"
+        self._eviction = eviction.copy()
         self._of: dict[Hashable, list[Segment]] = {}  # by position
         # (rank, -end, number, segment); entries of changed segments are dropped lazily
-        self._heap: list[tuple[Rank, int, int, Segment]] = []
+        self._heap: list[tuple[Any, int, int, Segment]] = []
         self._num_pushed = 0
         self._latest: Segment | None = None
-        self._num_uses = 0
+        self._clock = 0
 
     def run_end(self, key: Hashable, start: int, end: int) -> int:
         """Return up to where, at most `end`, all blocks of an id are there from `start` on."""
@@ -91,52 +86,51 @@ class UseOrder:
 
     def use(self, key: Hashable, start: int, end: int) -> None:
         """Note that a part which is there is used now."""
-        if not self._keeps_rank:
-            rank = self.take_out(key, start, end)
-            self.add(key, start, end, rank.num_uses + self._counts)
+        use = self.take_out(key, start, end)
+        self.add(key, start, end, use._replace(num_uses=use.num_uses + 1))
 
-    def take_out(self, key: Hashable, start: int, end: int) -> Rank:
-        """Take out a part which is there; return its rank, with which it may come back."""
+    def take_out(self, key: Hashable, start: int, end: int) -> Use:
+        """Take out a part which is there; return its uses, with which it may come back."""
         segment = next(each for each in self._of[key] if each.start <= start < each.end)
         self._of[key].remove(segment)
         self.num_blocks -= segment.end - segment.start
         for first, last in ((segment.start, start), (end, segment.end)):
             if first < last:
-                self._keep(Segment(key, first, last, segment.rank))
+                self._keep(Segment(key, first, last, segment.use))
         if self._latest is segment:
             self._latest = None
         segment.start = segment.end = -1  # the heap's entry is outdated
-        return segment.rank
+        return segment.use
 
-    def put_back(self, key: Hashable, start: int, end: int, rank: Rank) -> None:
-        """Add a part that was taken out, as used now, though that counts as no use."""
-        if self._keeps_rank:
-            self._keep(Segment(key, start, end, rank))
-        else:
-            self.add(key, start, end, rank.num_uses)
-
-    def add(self, key: Hashable, start: int, end: int, num_uses: int | None = None) -> None:
-        """Add a part, which is not there, as used now. num_uses: as of `Rank`; None: it is new."""
-        uses = int(self._counts) if num_uses is None else num_uses
+    def add(self, key: Hashable, start: int, end: int, use: Use | None = None) -> None:
+        """Add a part, which is not there, as used now. use: before; None: it is new."""
         latest = self._latest
-        is_next = latest is not None and latest.key == key and latest.start == end
-        if is_next and latest is not None and latest.rank.num_uses == uses:
-            latest.start = start
-            self.num_blocks += end - start
-            return
-        self._num_uses += 1
-        self._latest = Segment(key, start, end, Rank(uses, self._num_uses))
+        if latest is not None and latest.key == key and latest.start == end:
+            had = use or Use(0, 0, latest.use.written)
+            if latest.use[::2] == had[::2]:
+                self.num_blocks += end - start
+                latest.start = start
+                if (rank := self._eviction.rank(latest.blocks)) != latest.rank:
+                    latest.rank = rank
+                    self._push(latest)
+                return
+        self._clock += 1
+        now = self._clock
+        use = Use(0, now, now) if use is None else use._replace(used=now)
+        self._latest = Segment(key, start, end, use)
         self._keep(self._latest)
 
     def pop(self, most: int) -> tuple[Hashable, int, int]:
         """Take out the blocks that go first, at most so many and all of one segment."""
         heap = self._heap
-        while heap[0][1] != -heap[0][3].end:
+        while heap[0][1] != -heap[0][3].end or heap[0][0] != heap[0][3].rank:
             heappop(heap)
         segment = heappop(heap)[3]
         end = segment.end
         segment.end = start = max(segment.start, end - most)
         self.num_blocks -= end - start
+        gone = segment.blocks._replace(start=start, num_blocks=end - start)
+        self._eviction.evicted(gone, segment.rank)
         if start > segment.start:
             self._push(segment)
         else:
@@ -149,12 +143,14 @@ class UseOrder:
 
     def _keep(self, segment: Segment) -> None:
         insort(self._of.setdefault(segment.key, []), segment, key=_start)
+        segment.rank = self._eviction.rank(segment.blocks)
         self._push(segment)
         self.num_blocks += segment.end - segment.start
 
     def _push(self, segment: Segment) -> None:
         self._num_pushed += 1
-        heappush(self._heap, (segment.rank, -segment.end, self._num_pushed, segment))
+        node = segment.rank, -segment.end, self._num_pushed, segment
+        push(self._heap, node, self._eviction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +164,7 @@ class CacheTier:
     shared: whether engines share its content.
     in_step: whether the step that admits a sequence waits for its blocks, and not the sequence.
         Such a load has the link to itself: lanes that load at one time do not slow each other down.
+    eviction: which blocks go first.
     """
 
     name: str
@@ -179,6 +176,7 @@ class CacheTier:
     read_bandwidth: float | None = None
     shared: bool = False
     in_step: bool = False
+    eviction: Eviction = LRU
 
     def load_time(self, num_blocks: int) -> float:
         """Return the seconds of a load of so many blocks that has the link to itself."""
@@ -207,7 +205,7 @@ Evicted = Callable[[Hashable, int, int], None]
 
 
 class TierStore(ABC):
-    """The blocks of a lane in a tier, least recently used first.
+    """The blocks of a lane in a tier, in the order of eviction.
 
     below: receives the blocks that the tier evicts; None: they are lost.
     """
@@ -243,7 +241,9 @@ class WriteThroughStore(TierStore):
         self, tier: CacheTier, below: Evicted | None, content: PrefixCache | None = None
     ) -> None:
         super().__init__(tier, below)
-        self.cache = PrefixCache(tier.num_blocks, below) if content is None else content
+        if content is None:
+            content = PrefixCache(tier.num_blocks, below, tier.eviction)
+        self.cache = content
 
     def reach(self, spans: Spans, start: int, end: int) -> int:
         """Return the end of the first blocks that it has without a gap; `start` at least."""
@@ -274,9 +274,9 @@ class WriteThroughStore(TierStore):
 class OrderedStore(TierStore):
     """Blocks of any positions, in the order in which they are given up."""
 
-    def __init__(self, tier: CacheTier, below: Evicted | None, eviction: Eviction = "lru") -> None:
+    def __init__(self, tier: CacheTier, below: Evicted | None) -> None:
         super().__init__(tier, below)
-        self._order = UseOrder(eviction)
+        self._order = UseOrder(tier.eviction)
 
     def reach(self, spans: Spans, start: int, end: int) -> int:
         """Return the position of the first missing block; the tier above may begin anywhere."""
@@ -401,7 +401,7 @@ class SharedTiers:
     def content(self, tier: CacheTier) -> PrefixCache:
         """Return the content of a shared tier, one object for all its users; empty at first."""
         if tier.name not in self._contents:
-            self._contents[tier.name] = PrefixCache(tier.num_blocks)
+            self._contents[tier.name] = PrefixCache(tier.num_blocks, eviction=tier.eviction)
         return self._contents[tier.name]
 
 

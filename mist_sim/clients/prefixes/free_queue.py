@@ -12,6 +12,8 @@ class Entry:
     first: position of this copy's first block.
     num_cached: number of its blocks, from there on.
     num_held: number of its blocks that a running request holds, always the first ones.
+    finds: how often requests found the blocks before a position; only counted for a `RankedQueue`.
+    written: the cache's `changes` at its first block.
     rest: the entry that took over its later blocks after a split; None without a split. Requests
         that held these blocks still hold them.
     whole: the entry that all parts of the copy were split from; None: itself, which a reference to
@@ -21,6 +23,7 @@ class Entry:
     __slots__ = (
         "_fewer",
         "_num_holders",
+        "finds",
         "first",
         "key",
         "num_cached",
@@ -29,6 +32,7 @@ class Entry:
         "pieces",
         "rest",
         "whole",
+        "written",
     )
 
     def __init__(self, key: Hashable, origin: int, first: int) -> None:
@@ -36,10 +40,11 @@ class Entry:
         self.origin = origin
         self.first = first
         self.num_cached = 0
-        self.num_held = 0
+        self.num_held = self.written = 0
         self.rest: Entry | None = None
         self.whole: Entry | None = None
         self.pieces: list[Piece] = []  # where its free blocks queue, the last ones of it first
+        self.finds: dict[int, int] = {}
         self._num_holders = 0  # requests that hold all of `num_held`
         self._fewer: dict[int, int] = {}  # and how many hold so many blocks, but fewer
 
@@ -89,6 +94,10 @@ class Entry:
         count = position - self.first
         rest = Entry(self.key, self.origin, position)
         rest.whole = self.whole or self
+        rest.written = self.written
+        for end in [end for end in self.finds if end > position]:
+            rest.finds[end] = number = self.finds.pop(end)
+            self.finds[position] = self.finds.get(position, 0) + number
         rest.num_cached, self.num_cached = self.num_cached - count, count
         holders = self._fewer | {self.num_held: self._num_holders}
         self._fewer, self.num_held, self._num_holders = {}, 0, 0

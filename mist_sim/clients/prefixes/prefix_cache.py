@@ -17,9 +17,11 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
 from mist_sim.clients.prefixes.free_queue import Entry, FreeQueue
+from mist_sim.clients.prefixes.ranked_queue import RankedQueue
 from mist_sim.core.request import Content
 from mist_sim.core.views import ContentWatcher
 from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.eviction import LRU, Eviction, LruEviction
 
 _NO_END = sys.maxsize
 
@@ -135,18 +137,29 @@ class PrefixCache:
     queue: all free blocks. changes: grows whenever an entry changes; earlier look-ups are valid
         until then. on_evict: receives the id and range [start, end) of evicted blocks without
         another copy, last block first; None: not notified. enter_copies: enters the copies of an id
-        that are filled by now, before `on_evict` is notified.
+        that are filled by now, before `on_evict` is notified. eviction: the order of free blocks.
     """
 
     def __init__(
-        self, num_blocks: int, on_evict: Callable[[Hashable, int, int], None] | None = None
+        self,
+        num_blocks: int,
+        on_evict: Callable[[Hashable, int, int], None] | None = None,
+        eviction: Eviction = LRU,
     ) -> None:
         self.on_evict = on_evict
         self.enter_copies: Callable[[Hashable], None] | None = None
-        self.queue = FreeQueue(num_blocks)
         self.changes = 0
+        self.eviction = eviction
+        self.queue_anew(num_blocks)
         self._entries: dict[Hashable, list[Entry]] = {}  # at each position the first goes first
         self._watcher: ContentWatcher | None = None
+
+    def queue_anew(self, num_blocks: int) -> None:
+        """Begin with so many free blocks, which hold nothing."""
+        self.queue = FreeQueue(num_blocks)
+        self._counts_finds = type(self.eviction) is not LruEviction
+        if self._counts_finds:
+            self.queue = RankedQueue(num_blocks, self.eviction.copy(), lambda: self.changes)
 
     @property
     def is_watched(self) -> bool:
@@ -259,6 +272,8 @@ class PrefixCache:
                 num_taken += count - entry.num_held
                 self.queue.take(entry, count - entry.num_held)
             entry.hold(count)
+            if self._counts_finds:
+                entry.finds[stop] = entry.finds.get(stop, 0) + 1
             chain.advance(stop)
             self.changes += 1
         return num_taken
@@ -294,6 +309,7 @@ class PrefixCache:
         """Begin a copy of the blocks of an id with the next one of a chain."""
         entries = self._entries_of(key, origin)
         entry = Entry(key, origin, chain.num_held)
+        entry.written = self.changes
         chain.entries.append(entry)
         if entries:
             entries.append(entry)

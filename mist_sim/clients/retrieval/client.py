@@ -13,7 +13,6 @@ from simpy.events import Event
 
 from mist_sim.clients.base import Client
 from mist_sim.clients.kv_cache.moves import KvMove
-from mist_sim.clients.kv_cache.tiers import EVICTIONS, Eviction
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.retrieval.levels import (
     Contents,
@@ -36,6 +35,7 @@ from mist_sim.core.request import Request
 from mist_sim.core.visit import HeldKv, Visit
 from mist_sim.environment import ARRIVE, PLAN, Environment
 from mist_sim.errors import brief, did_you_mean
+from mist_sim.eviction import LRU, Eviction, check_eviction
 from mist_sim.network import Network
 from mist_sim.stages import KvRetrieval, Prompted
 from mist_sim.units import Bytes
@@ -160,8 +160,7 @@ class KvRetrievalClient(Client):
     hits: `expected` takes the expected time, and finds the expected share of the tokens (MIST
         §IV-A3); `drawn` draws one level, or none, for each retrieval; `stored` finds the entries
         stored there.
-    eviction: which block a full level gives up, with `hits: stored`: `lru`, the least recently
-        used one (the default), `lfu`, the one with the fewest uses, or `fifo`, the first to come.
+    eviction: which blocks a full level gives up, with `hits: stored`; by default `lru`.
     block_size: tokens per block, with `hits: stored` (default: 256, as LMCache).
     max_batch_size: most retrievals per batch; by default all that wait.
     device: a card or processor shared with other clients; a batch takes one of its slots.
@@ -188,11 +187,11 @@ class KvRetrievalClient(Client):
             raise ValueError(
                 f"bytes_per_token must be finite and > 0 B, got {self.bytes_per_token}"
             )
-        for name, known in (("hits", KINDS), ("eviction", EVICTIONS)):
-            value = getattr(self, name)
-            if value is not None and value not in known:
-                hint = did_you_mean(value, known)
-                raise ValueError(f"{name} has no {brief(value)}{hint} Known: {', '.join(known)}")
+        if self.eviction is not None:
+            check_eviction(self.eviction)
+        if self.hits not in KINDS:
+            hint = did_you_mean(self.hits, KINDS)
+            raise ValueError(f"hits has no {brief(self.hits)}{hint} Known: {', '.join(KINDS)}")
         for name in ("block_size", "max_batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -211,7 +210,7 @@ class KvRetrievalClient(Client):
             contents = {
                 "bytes_per_token": self.bytes_per_token,
                 "block_size": self.block_size or BLOCK_SIZE,
-                "eviction": self.eviction or "lru",
+                "eviction": self.eviction or LRU,
             }
         shared: dict[str, dict[str, object]] = {} if self.device is None else self.device.shared
         for level in self.levels:
@@ -275,7 +274,7 @@ class KvRetrievalClient(Client):
                 self.levels,
                 self.block_size or BLOCK_SIZE,
                 self.bytes_per_token,
-                self.eviction or "lru",
+                self.eviction or LRU,
                 parts,
             )
         self._hits: Hits = self._hits_of_run(env)

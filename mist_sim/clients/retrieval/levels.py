@@ -25,10 +25,9 @@ from simpy.events import Event
 
 from mist_sim.clients.kv_cache.tiers import (
     CacheTier,
-    Eviction,
     OrderedStore,
-    Rank,
     Spans,
+    Use,
     found_in,
     parts_of,
 )
@@ -39,6 +38,7 @@ from mist_sim.core.request import Content, Request
 from mist_sim.core.visit import Failure, Lost, Visit
 from mist_sim.environment import ARRIVE, MOVE, Environment
 from mist_sim.errors import InvariantError
+from mist_sim.eviction import Eviction
 from mist_sim.network import Network
 from mist_sim.network.flows import Path
 from mist_sim.network.transfers import Transfers
@@ -57,8 +57,8 @@ class EvictingStore(OrderedStore):
         number held.
     """
 
-    def __init__(self, tier: CacheTier, eviction: Eviction = "lru") -> None:
-        super().__init__(tier, None, eviction)
+    def __init__(self, tier: CacheTier) -> None:
+        super().__init__(tier, None)
         self.num_written = 0
         self.num_given_up = 0
 
@@ -75,18 +75,15 @@ class EvictingStore(OrderedStore):
         """
         num_blocks = min(num_blocks, self.tier.num_blocks)
         order, num_missing = self._order, 0
-        parts: list[tuple[Hashable, int, int, Rank | None]] = []
+        parts: list[tuple[Hashable, int, int, Use | None]] = []
         for key, start, end, is_there in parts_of(order, spans, num_blocks):
-            rank = order.take_out(key, start, end) if is_there else None
-            parts.append((key, start, end, rank))
+            use = order.take_out(key, start, end) if is_there else None
+            parts.append((key, start, end, use))
             num_missing += 0 if is_there else end - start
         num_there = sum(end - start for _, start, end, _ in parts) - num_missing
         self._make_room(num_there + num_missing)
-        for key, start, end, rank in parts:
-            if rank is None:
-                order.add(key, start, end)
-            else:
-                order.put_back(key, start, end, rank)
+        for key, start, end, use in parts:
+            order.add(key, start, end, use)
         self.num_written += num_missing
 
     def _make_room(self, num_blocks: int) -> None:
@@ -326,8 +323,10 @@ def contents_of(
     stores = []
     for level in levels:
         num_blocks = num_blocks_of(level, block_size, bytes_per_token)
-        tier = CacheTier(level.name, num_blocks, level.latency, 0.0, shared=level.shared)
-        make = partial(EvictingStore, tier, eviction)
+        tier = CacheTier(
+            level.name, num_blocks, level.latency, 0.0, shared=level.shared, eviction=eviction
+        )
+        make = partial(EvictingStore, tier)
         known = parts or SharedParts()
         stores.append(known.part("level", level.name, make) if level.shared else make())
     return Contents(stores, block_size)

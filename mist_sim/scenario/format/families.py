@@ -24,6 +24,7 @@ from pydantic_core import CoreSchema, core_schema
 from mist_sim.clients.scheduling import SCHEDULERS
 from mist_sim.durations import DURATIONS, SecondsOrLaw
 from mist_sim.errors import ScenarioError
+from mist_sim.eviction import EVICTIONS
 from mist_sim.hardware.predictors import PREDICTORS
 from mist_sim.lifecycle import AUTOSCALERS
 from mist_sim.network import CONNECTORS
@@ -207,4 +208,5 @@ SAMPLER = Family(SAMPLERS, meanings={**_LENGTHS, Mapping[str, RequestClass]: dic
 TRACE_READER = Family(TRACE_READERS, meanings=_FILE)
 HAND_OVER_POLICY = Family(HAND_OVER_POLICIES)
 CONNECTOR = Family(CONNECTORS, default="plain")
+EVICTION = Family(EVICTIONS, default="lru")
 STAGE = Family(STAGES, words=("encode_images", "kv_retrieval", "prefill", "decode"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mist_sim.clients.prefixes.free_queue import FreeQueue
 from mist_sim.clients.prefixes.prefix_cache import Chain, PrefixCache, one_token_up
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class Blocks:
         """Return the chain of a request; with the first one, keep the order of free blocks."""
         if not self.shares:
             self.shares = True
-            self.cache.queue = FreeQueue(self.num_free)
+            self.cache.queue_anew(self.num_free)
         return Chain(one_token_up(content) if self.covers_next else content, self.size)
 
     def find(self, chain: Chain, num_tokens: int) -> Found:

@@ -26,6 +26,7 @@ from mist_sim.clients.resharding_options import Resharding
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.traits import ROLES, ClientTraits, Role
 from mist_sim.errors import ScenarioError
+from mist_sim.eviction import Eviction
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.devices import MemoryTier
 from mist_sim.hardware.predictors import EngineOverhead
@@ -48,7 +49,7 @@ from mist_sim.scenario.engines.version_defaults import (
 from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.version_origins import lacking
 from mist_sim.scenario.format.choices import Choice
-from mist_sim.scenario.format.families import PREDICTOR, SCHEDULER, Settings
+from mist_sim.scenario.format.families import EVICTION, PREDICTOR, SCHEDULER, Settings
 from mist_sim.scenario.format.fields import as_tuple
 from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.problems import Problem, said_by, shown
@@ -249,8 +250,12 @@ def _check_chunk(scheduler: object) -> None:
         )
 
 
-_TIER = Annotated[Part, Settings(part_type(MemoryTier))]
-_TIERS = {tuple[MemoryTier, ...]: Annotated[tuple[_TIER, ...], BeforeValidator(as_tuple)]}
+_EVICTION = {Eviction: Annotated[Part, EVICTION]}
+_TIER = Annotated[Part, Settings(part_type(MemoryTier, meanings=_EVICTION))]
+_TIERS: Mapping[Any, Any] = {
+    tuple[MemoryTier, ...]: Annotated[tuple[_TIER, ...], BeforeValidator(as_tuple)],
+    **_EVICTION,
+}
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from mist_sim.clients.retrieval.levels import StorageLevel
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.errors import ScenarioError
 from mist_sim.models import load_model
-from mist_sim.scenario.format.families import Settings
+from mist_sim.scenario.format.families import EVICTION, Settings
 from mist_sim.scenario.format.fields import as_tuple, file_type
 from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.paths import named_file
@@ -97,6 +97,7 @@ def retrieval_part(name: str) -> type[Part]:
     meanings = {
         "levels": Annotated[tuple[_LEVEL, ...], BeforeValidator(as_tuple)],
         "bytes_per_token": file_type(Bytes) | None,
+        "eviction": Annotated[Part, EVICTION] | None,
         **DEVICE,
     }
     return part_type(

@@ -1,0 +1,109 @@
+"""Which KV blocks go first when there is no room: plug-ins for the GPU, its tiers, and levels."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from copy import deepcopy
+from dataclasses import dataclass
+from heapq import heappush
+from typing import Any, NamedTuple
+
+from mist_sim.errors import ScenarioError, brief
+from mist_sim.registry import Registry
+
+EVICTIONS = Registry("evictions")
+
+
+class CachedBlocks(NamedTuple):
+    """Neighbouring blocks of one content that nobody uses now.
+
+    key: of their content; None: nobody can find it, and nothing is lost with it. start: position
+    of the first block in the requests that have it. num_blocks: how many they are.
+    num_uses: how often requests found them. used, written: when they were last used, and when
+    written; counted in uses of this memory, so that they order blocks and are no seconds.
+    """
+
+    key: Hashable | None
+    start: int
+    num_blocks: int
+    num_uses: int
+    used: int
+    written: int
+
+
+class Eviction(ABC):
+    """Ranks blocks that nobody uses; the smallest rank goes first.
+
+    Each memory has a copy of its own, which may keep what it likes. Of one content the later
+    blocks always go before the earlier ones, which they are of no use without (but in levels of a
+    `kv_retrieval` client, whose blocks go by rank alone). Of equal ranks the ones that came first
+    go first.
+    """
+
+    @abstractmethod
+    def rank(self, blocks: CachedBlocks) -> Any:
+        """Return the rank of blocks, from now on and until they are used again.
+
+        All ranks of one memory must compare with `<`: numbers, or tuples of them.
+        """
+
+    def evicted(self, blocks: CachedBlocks, rank: Any) -> None:  # noqa: B027 - optional
+        """Take note that blocks with this rank are gone; by default nothing is kept."""
+
+    def copy(self) -> Eviction:
+        """Return one for another memory, which has seen nothing."""
+        return deepcopy(self)
+
+
+@EVICTIONS.register("lru")
+@dataclass(frozen=True)
+class LruEviction(Eviction):
+    """The least recently used blocks go first, as in vLLM."""
+
+    def rank(self, blocks: CachedBlocks) -> int:
+        return blocks.used
+
+
+@EVICTIONS.register("lfu")
+@dataclass(frozen=True)
+class LfuEviction(Eviction):
+    """The blocks with the fewest uses go first, of these the least recently used."""
+
+    def rank(self, blocks: CachedBlocks) -> tuple[int, int]:
+        return blocks.num_uses, blocks.used
+
+
+@EVICTIONS.register("fifo")
+@dataclass(frozen=True)
+class FifoEviction(Eviction):
+    """The blocks that were written first go first."""
+
+    def rank(self, blocks: CachedBlocks) -> int:
+        return blocks.written
+
+
+LRU = LruEviction()
+
+
+def check_eviction(eviction: object) -> None:
+    """Raise ValueError for what is no order of eviction, such as a name in Python."""
+    if not isinstance(eviction, Eviction):
+        raise ValueError(
+            f"eviction must be a child of mist_sim.Eviction, such as EVICTIONS['lfu'](), "
+            f"got {brief(eviction)}"
+        )
+
+
+def push(heap: list[Any], node: tuple[Any, ...], eviction: Eviction) -> None:
+    """Put a node, which begins with a rank, on a heap.
+
+    Raises ScenarioError for a rank that does not compare with those before.
+    """
+    try:
+        heappush(heap, node)
+    except TypeError as error:
+        raise ScenarioError(
+            f"{type(eviction).__name__}.rank must return ranks that compare with <, got "
+            f"{brief(node[0])}: {error}"
+        ) from error
