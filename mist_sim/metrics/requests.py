@@ -383,7 +383,9 @@ class SteadyPart(NamedTuple):
         return self.end - self.begin
 
 
-def steady_part(c: Mapping[str, Any], of_users: Mask, warmup: float, duration: float) -> SteadyPart:
+def steady_part(
+    c: Mapping[str, Any], of_users: Mask, warmup: float, duration: float, lap: int = 1
+) -> SteadyPart:
     """Return the steady part of a run.
 
     It begins after a fifth of the time in which requests arrive, or when clients have filled up (3
@@ -391,8 +393,12 @@ def steady_part(c: Mapping[str, Any], of_users: Mask, warmup: float, duration: f
     with the last arrival. Where that is shorter than a request, or all arrive at once, there is no
     steady part.
 
+    It begins at an arrival, whole laps before its end, if one fits: users of a closed loop end and
+    send in waves, and a part of 6.2 waves would hold seven of them at one end.
+
     c: columns of requests. of_users: which of these users sent. duration: seconds of the measured
-    time, after the warm-up.
+    time, after the warm-up. lap: requests after which arrivals are in the same phase: the users of
+    a closed loop, each of whom then has sent one.
     """
     whole = SteadyPart(warmup, warmup + duration, is_whole=True)
     arrival = c["arrival_time"][of_users]
@@ -405,7 +411,10 @@ def steady_part(c: Mapping[str, Any], of_users: Mask, warmup: float, duration: f
         took = c["finished_at"][done] - c["sent_at"][done]
         time = float((took - c["queued"][done] - c["front_end"][done]).mean())
     ramp = min(max(_RAMP * (last - first), FILLING * time), _MOST * (last - first))
-    begin = max(warmup, first + ramp)
+    begin = min(max(warmup, first + ramp), last)
+    arrival = np.sort(arrival)
+    of_part = len(arrival) - 1 - int(np.searchsorted(arrival, begin))
+    begin = float(arrival[-1 - (of_part // lap * lap or of_part)])
     return whole if last - begin <= time else SteadyPart(begin, last, is_whole=False)
 
 

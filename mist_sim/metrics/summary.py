@@ -164,7 +164,8 @@ def summarise(
     ended = finished & (c["finished_at"] >= warmup)
     done = ended & counted
     duration = float(c["finished_at"][ended].max() - warmup) if ended.any() else 0.0
-    part = steady_part(c, of_users, warmup, duration)
+    peak = _peak_in_flight(c, of_users, warmup)
+    part = steady_part(c, of_users, warmup, duration, lap=1 if open_loop else max(peak, 1))
     summary: dict[str, Any] = {
         **volume(c, counted, done, duration),
         **throughput(recorder, c, finished, warmup, duration),
@@ -173,7 +174,7 @@ def summarise(
         "steady_end": part.end,
         **steady_rates(recorder, c, finished, part),
         **_peaks(recorder, c, done),
-        "peak_requests_in_flight": _peak_in_flight(c, of_users, warmup),
+        "peak_requests_in_flight": peak,
         **_failures(c, counted),
         **_memory(recorder, c, counted),
         **goodput(slo, c, ended, counted, duration, part),

@@ -154,7 +154,7 @@ def test_a_straggler_does_not_lower_rates_of_the_steady_part():
     assert summary["request_goodput"] == 100 / summary["duration"] < 4  # vLLM's formula
     assert summary["steady_request_goodput"] == pytest.approx(10, rel=0.02)
     assert summary["steady_request_throughput"] == pytest.approx(10, rel=0.02)
-    assert (summary["steady_begin"], summary["steady_end"]) == (pytest.approx(1.98), 9.9)
+    assert (summary["steady_begin"], summary["steady_end"]) == (2.0, 9.9)
 
 
 @pytest.mark.parametrize("options", [{}, {"speculative_config": DRAFTS}], ids=["plain", "drafts"])
@@ -168,6 +168,31 @@ def test_tokens_of_the_steady_part_by_hand(options):
     assert 0 < begin < end == times[-1]
     came = np.count_nonzero((came_at >= begin) & (came_at < end))
     assert summary["steady_output_throughput"] == pytest.approx(came / (end - begin))
+
+
+@pytest.mark.parametrize("number", [480, 487, 523])
+def test_steady_rates_of_waves_keep_littles_law(number):
+    """16 users whose answers end together: requests x time = users, tokens = 20 a request."""
+    quick = ConstantPredictor(0.01)
+    llm = llm_engine(
+        predictor=quick,
+        scheduler=ChunkedScheduler(max_num_batched_tokens=400, max_num_seqs=16),
+        num_gpu_blocks=1000,
+    )
+    workload = Workload.from_lists(
+        [100] * number, [20] * number, arrivals=ClosedLoop(concurrency=16)
+    )
+    summary = Simulation(clients=[llm], workload=workload).run().summary
+    assert summary["has_steady_part"]
+    rate = summary["steady_request_throughput"]
+    assert rate * summary["mean_e2el_ms"] / 1e3 == pytest.approx(16, rel=0.02)
+    assert summary["steady_output_throughput"] == pytest.approx(20 * rate, rel=0.02)
+
+
+def test_a_part_of_even_arrivals_is_whole_gaps():
+    workload = Workload.from_lists([20] * 40, [5] * 40, [3.3 * k for k in range(40)])
+    summary = Simulation(clients=[engine()], workload=workload).run().summary
+    assert summary["steady_request_throughput"] == pytest.approx(1 / 3.3)
 
 
 @pytest.mark.parametrize("times", [[0.0] * 8, [0.5 * k for k in range(8)]], ids=["at once", "few"])
