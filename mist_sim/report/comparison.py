@@ -70,8 +70,11 @@ _COLUMNS = {
 
 _BY_GOODPUT = ("goodput", "goodput_per_gpu", "headroom")
 _BY_GPU = ("num_gpus", "goodput_per_gpu")
-_STAR = "* the best that keep their limits; goodputs and means of seeds only if sure"
-_RATES = "rates of the steady part of the runs, without ramp and end"
+_STAR = "* the best{}; goodputs and means of seeds only if sure"
+_RATES = (
+    "tokens a second of the steady part of each run, without ramp and end; no star where requests "
+    "come at a rate, which all serve that keep up"
+)
 _FINISHED = "latencies of requests that finished, except beside limits"
 _JOULES = "joules, where they were measured, are 7 % (H100) to 17 % (B200) off in the mean"
 # docs/background/power_and_cost.md
@@ -84,13 +87,16 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
     """Return the tables of a comparison. summary: `Comparison.summary`."""
     names = list(summary["scenarios"])
     plane = summary.get("slo_plane")
+    cases = summary["scenarios"]
     is_long = len(names) > _SIDE_BY_SIDE
     title, table = _below_one_another(summary) if is_long else _side_by_side(summary)
     title += ", stopped before its end" if summary.get("is_stopped") else ""
-    below = [_STAR, _RATES, *([_COARSE] if _coarse(summary) else [])]
-    if any(not isnan(case.get("energy_j", nan)) for case in summary["scenarios"].values()):
+    has_limits = any(not isnan(each["good_request_fraction"]) for each in cases.values())
+    star = _STAR.format(" that keep their limits" if has_limits or summary["limits"] else "")
+    below = [star, _RATES, *([_COARSE] if _coarse(summary) else [])]
+    if any(not isnan(case.get("energy_j", nan)) for case in cases.values()):
         below.append(_JOULES)
-    if any(case["failed"] > 0 for case in summary["scenarios"].values()):
+    if any(case["failed"] > 0 for case in cases.values()):
         below.append(_FINISHED)
     return Group(
         *section(title, Group(table, *(Text(line, style="dim") for line in below))),

@@ -207,10 +207,17 @@ class Case:
             is_undecided=goodput is not None and goodput.status == "undecided",
             biases=biases_of(self.summaries[0]) if self.summaries else {},
             has_rate=not has_no_rate(self.summaries),
+            window=self._window,
             has_cap=any(each.kind is kinds.POWER_CAP for each in self.warnings),
             error_interval=goodput.error_interval if goodput is not None else None,
             has_step_ends=goodput is not None and goodput.step_ends is not None,
         )
+
+    @property
+    def _window(self) -> Literal["whole", "steady", "sent"]:
+        if not any(each.get("has_steady_part") for each in self.summaries):
+            return "whole"
+        return "steady" if has_no_rate(self.summaries) else "sent"
 
     @property
     def kept(self) -> Kept | None:

@@ -914,15 +914,24 @@ def _with_pairs(fleet: Fleet, pairs: Sequence[PairTimes | None]) -> Scenario:
     """Return the engines without sides, each with its pair; None: it stays in its layout."""
     chosen = dict(zip((group.position for group in fleet.groups), pairs, strict=True))
     data = as_data(without_sides(fleet, None))
+    longest = 1
+    if any(pair is not None and not pair.is_static for pair in pairs):
+        source = fleet.scenario.workload.source.make()
+        longest = max((int(row[0]) for row in rows_of(source, fleet.scenario.seed)), default=1)
     clients = [
-        client if (pair := chosen.get(position)) is None else _laid_out(client, pair)
+        client if (pair := chosen.get(position)) is None else _laid_out(client, pair, longest)
         for position, client in enumerate(data["clients"])
     ]
     return fleet.having(clients, hand_over=data["hand_over"], network=data["network"])
 
 
-def _laid_out(client: Client, pair: PairTimes) -> Client:
-    """Return an engine with a pair of layouts, without options not simulated with them."""
+def _laid_out(client: Client, pair: PairTimes, longest: int) -> Client:
+    """Return an engine with a pair of layouts, without options not simulated with them.
+
+    Its steps keep the engine's token budget: without one, a step takes all the prompts that memory
+    holds, and a pipeline stands empty but for a few batches. longest: tokens of the longest prompt,
+    which are the least, since prompts are not cut.
+    """
     before, after = pair.prefill_layout, pair.decode_layout
     client = client | {
         "tensor_parallel_size": after.tensor,
@@ -933,7 +942,10 @@ def _laid_out(client: Client, pair: PairTimes) -> Client:
         if client["async_scheduling"]:
             del client["async_scheduling"]  # the version's default, which depends on the layout
         return client | {"virtual_engines": client["virtual_engines"] and after.pipeline > 1}
-    seats = {"max_num_seqs": client["scheduler"]["max_num_seqs"]}
+    own = client["scheduler"]
+    seats = {"max_num_seqs": own["max_num_seqs"]}
+    if (budget := own.get(_CHUNK)) is not None:
+        seats[_CHUNK] = max(budget, longest)
     return client | {
         "async_scheduling": False,
         "virtual_engines": False,  # a pipeline of a layout that changes has them anyway
@@ -1073,8 +1085,9 @@ def _assumed(fleet: Fleet, found: Mapping[str, Scenario]) -> dict[str, str]:
         )
     if any(map(_re_shards, (each for each in found.values() if each is not fleet.scenario))):
         assumed[_RE_SHARDED] = (
-            "scheduler: continuous, without prefix caches and async_scheduling, which are not "
-            "simulated with it; 80 GiB of host memory a GPU"
+            "scheduler: continuous, with the engine's token budget, or the longest prompt if that "
+            "is more; without prefix caches and async_scheduling, which are not simulated with it; "
+            "80 GiB of host memory a GPU"
         )
     return assumed
 

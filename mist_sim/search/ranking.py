@@ -65,7 +65,8 @@ class Ranked(NamedTuple):
     is_undecided: whether its goodput is not known, since runs that matter tell nothing.
     error_interval: as `Goodput` has it. has_step_ends: whether it has run with other step times.
     has_cap: whether a power cap is assumed, under which no joules were measured. has_rate: whether
-    its requests are sent at a rate, which may change.
+    its requests are sent at a rate, which may change. window: the time of its tokens a second: the
+    whole run, its steady part, or one in which requests come at a rate ("sent").
     biases: ranges of measured / simulated - 1 on one side of 0, as `biases_of` has them.
     """
 
@@ -85,6 +86,7 @@ class Ranked(NamedTuple):
     has_step_ends: bool = False
     has_cap: bool = False
     has_rate: bool = True
+    window: Literal["whole", "steady", "sent"] = "whole"
 
     @property
     def keeps(self) -> bool | None:
@@ -111,6 +113,9 @@ def starred(figure: str, better: Better, cases: Sequence[Ranked]) -> list[str]:
         if best is None or rivals(best, figure, cases) or without_error(cases):
             return []
         return [best.name, *(case.name for case in _equals(best, figure, cases))]
+    windows = {case.window for case in cases if not isnan(case.figures.get(figure, nan))}
+    if figure.startswith("steady_") and (len(windows) > 1 or "sent" in windows):
+        return []  # all that keep up serve what is sent: they differ by when each is measured
     at_goodput = "_at_goodput" in figure
     fit = [case for case in cases if at_goodput or case.is_fit]
     values = {case.name: case.figures[figure] for case in fit if not isnan(case.figures[figure])}

@@ -76,6 +76,19 @@ def test_no_star_on_joules_under_an_assumed_cap():
     assert starred("energy_j", "less", [cases[0]._replace(has_cap=True), cases[1]]) == []
 
 
+@pytest.mark.parametrize(
+    ("windows", "stars"),
+    [(("steady", "steady"), ["apart"]), (("sent", "sent"), []), (("steady", "whole"), [])],
+)
+def test_tokens_are_starred_over_like_windows(windows, stars):
+    tokens = "steady_output_throughput"
+    cases = [
+        each._replace(figures={tokens: rate}, window=window)
+        for each, rate, window in zip((APART, TOGETHER), (185.0, 167.0), windows, strict=True)
+    ]
+    assert starred(tokens, "more", cases) == stars
+
+
 OPEN = case("open", interval=(80.0, inf), first=None)
 
 

@@ -69,6 +69,14 @@ def test_they_serve_everything_and_say_what_they_assume():
         assert len(result.summary["layouts"]) == 3
 
 
+@pytest.mark.parametrize(("own", "kept"), [(512, 3000), (8192, 8192)])
+def test_their_steps_keep_the_engines_token_budget(own, kept):
+    budget = "max_num_batched_tokens"
+    engine = asked(clients__0__scheduler={"type": "chunked", "max_num_seqs": 256, budget: own})
+    for each in re_sharding(designs_of(engine)).values():
+        assert as_data(each)["clients"][0]["scheduler"][budget] == kept
+
+
 def test_they_stand_beside_every_layout_that_stays_and_fits():
     found = designs_of(asked(clients__0__gpu="a10")).scenarios
     sizes = ("tensor_parallel_size", "pipeline_parallel_size")
