@@ -53,6 +53,11 @@ def percentile_of(name: str) -> tuple[float, str] | None:
     return None if found[1] == "100" and found[2] != "itl" else (float(found[1]), found[2])
 
 
+def is_of_gaps(limit: str) -> bool:
+    """Return whether gaps between tokens keep a limit, such as "p99_itl", not requests."""
+    return (percentile_of(limit) or (0.0, ""))[1] == "itl"
+
+
 def limit_title(name: str | None, unknown: str = "the limits") -> str:
     """Return the title of a limit: "TTFT", or "TTFT of chat" for the limit of a class.
 

@@ -124,11 +124,14 @@ def _what_binds(binding: Mapping[str, Any] | None) -> Iterator[RenderableType]:
         [
             one["name"],
             f"{100 * (exp(-one['gain']) - 1):+.1f} %".replace("-", "−"),
-            one["worth"] or "-",
+            one["worth"]
+            or (f"none, {limit_title(limit)}" if (limit := one["then_fails"]) else "-"),
         ]
         for one in binding["resources"]
     ]
-    titles = [f"relaxed by {100 * binding['by']:g} %", "time over limit", "more goodput"]
+    limit = binding["limit"]
+    falls = limit_title(limit) if percentile_of(limit) else "time over limit"
+    titles = [f"relaxed by {100 * binding['by']:g} %", falls, "more goodput"]
     table = columns(titles, rows, right=[1, 2])
     yield from section("What binds", Group(Text(binding["sentence"]), Text(), table))
 

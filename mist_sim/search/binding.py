@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from math import ceil, exp, log, nan, sqrt
+from math import ceil, exp, inf, log, log1p, nan, sqrt
 from typing import Any, Unpack
 
 import numpy as np
@@ -34,7 +34,7 @@ from mist_sim.hardware import GpuSpec, HostSpec, load_gpu
 from mist_sim.hardware.devices import default_host
 from mist_sim.hardware.predictors.overhead import own_time_in
 from mist_sim.metrics import ColumnRecorder
-from mist_sim.metrics.latency import percentile_of
+from mist_sim.metrics.latency import is_of_gaps
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.engines.engine_hosts import host_of
 from mist_sim.scenario.format.parts import Part
@@ -233,9 +233,10 @@ def relaxed_run(
         none. num_requests: for a workload that can be longer or shorter; others, and all with None,
         keep their length.
 
-    Of each row of `Target.ratios`, after the ramp: `quantile` of the logarithms of time over limit,
-    and `batches`, those of 20 equal parts of the requests. By limit: `missed`, the share of the
-    requests that do not keep it, and `alone`, the quantile of that limit alone.
+    Of each row of `Target.shares`, after the ramp: `names`, `quantile` of the logarithms of time
+    over limit, and `batches`, those of 20 equal parts of the requests. By limit of the slo:
+    `missed`, the share of the requests that do not keep it, and `alone`, the quantile of that limit
+    alone.
     Raises ScenarioError where the resource cannot be relaxed, and where no request counts.
     """
     scenario = one_run(data, seed, changes)
@@ -257,6 +258,7 @@ def relaxed_run(
     rows = _rows(target, times)
     by_limit = _rows(replace(target, each=True, percentiles=()), times)
     return {
+        "names": list(rows),
         "quantile": [quantile(row, share) for row, share in rows.values()],
         "batches": [
             [quantile(part, share) for part in np.array_split(row, min(BATCHES, len(row)))]
@@ -333,7 +335,7 @@ def search_binding(
     first, slo = goodput.first_limit or "", goodput.target.slo
     if not first and not slo.judges_requests:
         first = next(iter(slo.figures))
-    if percentile_of(first) is not None:  # of gaps, which no resource's run is compared by
+    if is_of_gaps(first):  # no resource's run is compared by them
         return Binding(goodput.rate * _ABOVE, first, None, gains={}, by=by)
     scenario, rates = built.scenario, Rates(built.scenario, built)
     data, seed = as_data(scenario), goodput.searches[0].seed
@@ -368,22 +370,57 @@ def _ranked(
     found = {name: _fall(base, run, decides, len(runs)) for name, run in runs.items()}
     gains = {name: gain for name, (gain, _) in found.items()}
     lower = [_fall(base, run, decides, 1)[0] for run in slower]
-    more = {
-        name: _worth(gain, lower)
-        for name, (gain, error) in found.items()
-        if gain > max(error, _LEAST)
-    }
-    best = max(more, key=lambda name: gains[name], default=None)
-    missed, alone = base["missed"], base["alone"]
+    more, stopped = dict[str, float](), dict[str, str]()
+    for name, (gain, error) in found.items():
+        if gain > max(error, _LEAST):
+            most, limit = _allowed(base, slower, runs[name], decides)
+            if most > 0:
+                more[name] = min(_worth(gain, lower), most)
+            if most < _worth(gain, lower):
+                stopped[name] = limit
+    best = max(more, key=lambda name: (more[name], gains[name]), default=None)
     return Binding(
         rate,
-        limit=max(missed, key=lambda name: (missed[name], alone[name])),
+        limit=_limit_of(base, decides),
         resource=best,
         gains=gains,
         errors={name: error for name, (_, error) in found.items()},
         more=more,
+        stopped=stopped,
         rivals=_rivals(best, gains, runs, decides) if best else (),
     )
+
+
+def _limit_of(run: Mapping[str, Any], place: int) -> str:
+    """Return the limit of a row; of several, the one that most requests miss."""
+    row: str = run["names"][place]
+    missed, alone = run["missed"], run["alone"]
+    among = [name for name in missed if name.rpartition(".")[0] == row]
+    return max(among, key=lambda name: (missed[name], alone[name]), default=row)
+
+
+def _allowed(
+    base: Mapping[str, Any],
+    slower: Sequence[Mapping[str, Any]],
+    relaxed_: Mapping[str, Any],
+    decides: int,
+) -> tuple[float, str]:
+    """Return the gain in goodput that the other rows allow once a resource is relaxed.
+
+    More seats serve a queue sooner, and make every step longer. The name is that of the limit that
+    allows the least. Each row's rate is where its quantile meets the limit, on a line along the
+    rates tried.
+    """
+
+    def end(run: Mapping[str, Any], row: int) -> float:
+        """Return log(rate tried / rate at which the row meets its limit)."""
+        falls = [base["quantile"][row] - each["quantile"][row] for each in slower]
+        return log1p(_worth(run["quantile"][row], falls))
+
+    before = end(base, decides)
+    others = [row for row in range(len(base["names"])) if row != decides]
+    found = [(exp(before - end(relaxed_, row)) - 1, _limit_of(relaxed_, row)) for row in others]
+    return min(found, default=(inf, ""))
 
 
 def _rivals(
@@ -425,10 +462,14 @@ def _fall(
 def _worth(gain: float, lower: Sequence[float]) -> float:
     """Return the gain in goodput, interpolated between the rates that were tried.
 
-    lower: gains of the rates of `_LOWER`. The last line is extrapolated, up to a limit.
+    lower: gains of the rates of `_LOWER`. The last line is extrapolated, up to a limit, and the
+    first one for a loss.
     """
     before = (0.0, 0.0)
     points = [(log(factor), fall) for factor, fall in zip(_LOWER, lower, strict=True)]
+    if gain < 0:
+        distance, fall = points[0]
+        return max(exp(distance * gain / fall) - 1, -MOST_TOLD) if fall > 0 else -MOST_TOLD
     for distance, fall in points:
         if fall >= gain and fall > before[1]:
             share = (gain - before[1]) / (fall - before[1])

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mist_sim.metrics.latency import limit_title, percentile_of
+from mist_sim.errors import listed
+from mist_sim.metrics.latency import is_of_gaps, limit_title
 
 _TOLD = {  # name of the resource, its relaxation in a sentence, and in a table
     "compute": ("compute binds", "a tenth more of it", "compute"),
@@ -29,12 +30,13 @@ class Binding:
     rate: requests per second, a little above the goodput, at which all runs were made. by: share by
         which a resource was relaxed. num_requests: of each run.
     limit: the limit that fails first: most requests miss it ("ttft", "tpot", "e2el"), or a
-        percentile of all gaps ("p99_itl"), of which no resource is known.
+        percentile ("p99_ttft"); of gaps ("p99_itl") no resource is known.
     resource: the resource that helps most (one of `relaxing.RESOURCES`); None if none helps more
         than noise.
-    gains: by how much the quantile that decides falls, as a logarithm of time over limit, by
+    gains: by how much the quantile of that limit falls, as a logarithm of time over limit, by
         resource. errors: half of the 95 % intervals of all of them together.
     more: about the gain in goodput, as a share of it, by resource.
+    stopped: the limit that then fails, of resources whose gain it ends, or leaves none of.
     rivals: other resources that may help as much, within noise.
     failed: reasons why a resource could not be judged.
     """
@@ -45,6 +47,7 @@ class Binding:
     gains: Mapping[str, float]
     errors: Mapping[str, float] = field(default_factory=dict)
     more: Mapping[str, float] = field(default_factory=dict)
+    stopped: Mapping[str, str] = field(default_factory=dict)
     rivals: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     by: float = 0.1
@@ -58,17 +61,28 @@ class Binding:
 
     @property
     def _binds(self) -> str:
-        if percentile_of(self.limit) is not None:
+        if is_of_gaps(self.limit):
             return (
                 "which resource binds gaps between tokens is not tried. Steps with prompts in them "
                 "are the long ones: fewer max_num_batched_tokens make them shorter."
             )
+        if self.resource is None and self.stopped:
+            return f"nothing that was relaxed by a tenth helps all limits.{self._then}"
         if self.resource is None:
             return "nothing that was relaxed by a tenth helps by more than noise."
         binds, relaxing, _ = _TOLD[self.resource]
         told = f"{binds}: {relaxing} would serve {worth(self.more[self.resource])} more requests."
+        told += self._then
         others = " and ".join(_TOLD[name][2] for name in self.rivals)
         return f"{told} As far as the runs tell, {others} may matter as much." if others else told
+
+    @property
+    def _then(self) -> str:
+        """The resources that help this limit, but no other."""
+        useless = [name for name in self.stopped if name not in self.more]
+        names = listed([_TOLD[name][2] for name in useless])
+        limit = limit_title(self.stopped[useless[0]]) if useless else ""
+        return f" More of {names} helps it too, but then {limit} fails." if useless else ""
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -88,6 +102,7 @@ class Binding:
                     "error": self.errors.get(name),
                     "more_goodput": self.more.get(name),
                     "worth": worth(self.more[name]) if name in self.more else "",
+                    "then_fails": self.stopped.get(name),
                 }
                 for name, gain in sorted(self.gains.items(), key=lambda item: -item[1])
             ],

@@ -27,7 +27,7 @@ from mist_sim.search.binding_result import Binding, worth
 from mist_sim.search.bracketing import Bracket
 from mist_sim.search.goodput import GoodputOptions, find_goodput
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
-from mist_sim.search.verdicts.request_times import Target
+from mist_sim.search.verdicts.request_times import Target, target_of
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import studying
@@ -123,11 +123,22 @@ def test_measured_times_do_not_follow_a_faster_gpu():
 def shown(batches, missed=None):
     missed = missed or {"ttft": 0.1}
     return {
+        "names": [""],
         "quantile": [float(np.mean(batches))],
         "batches": [list(batches)],
         "missed": missed,
         "alone": dict.fromkeys(missed, 0.0),
     }
+
+
+@pytest.mark.parametrize("own", [{}, {"ttft": 0.02, "tpot": 0.05}])
+def test_a_percentile_that_decides_fails_first(own):
+    """With other limits beside it, and without."""
+    base = shown(np.zeros(BATCHES), own or {"": 0.0})
+    base |= {"names": ["", "p99_ttft"], "quantile": [-0.1, 0.4], "batches": base["batches"] * 2}
+    assert _ranked(base, [base] * 3, {"host": base}, 1.0).sentence.startswith("p99 TTFT fails")
+    base["quantile"] = [0.5, 0.4]
+    assert _ranked(base, [base] * 3, {"host": base}, 1.0).limit == ("tpot" if own else "")
 
 
 def noise(seed, scale=0.05):
@@ -168,6 +179,25 @@ def test_the_best_is_named_and_who_may_be_as_good():
     assert found.limit == "tpot"
     assert "TPOT fails first" in found.sentence
     assert "may matter as much" in found.sentence
+
+
+def test_what_another_limit_stops_is_no_gain():
+    """Seats that shorten the queue and lengthen steps, as of a run at 1.05 times a goodput."""
+
+    def rows(ttft, tpot):
+        found = shown(np.full(BATCHES, ttft))
+        both = {"quantile": [ttft, tpot], "batches": found["batches"] + [[tpot] * BATCHES]}
+        return found | both | {"names": ["p99_ttft", "p95_tpot"], "missed": {}, "alone": {}}
+
+    base, slower = rows(0.43, 0.01), [rows(-0.24, -0.02), rows(-0.7, -0.08), rows(-0.8, -0.24)]
+    runs = {"compute": rows(-0.16, -0.05), "seats": rows(0.06, 0.05)}
+    found = _ranked(base, slower, runs, 4.28)
+    assert (found.limit, found.resource) == ("p99_ttft", "compute")
+    assert found.stopped == {"seats": "p95_tpot"}
+    assert "max_num_seqs helps it too, but then p95 TPOT fails" in found.sentence
+    alone = _ranked(base, slower, {"seats": runs["seats"]}, 4.28)
+    assert alone.resource is None
+    assert "helps all limits" in alone.sentence
 
 
 def test_what_seems_better_but_may_be_noise_is_told():
@@ -241,6 +271,14 @@ def test_what_binds_is_what_has_no_room_left(data, rate, num_requests, limit, re
     assert abs(found.gains["seats"]) == 0
     assert found.rate == pytest.approx(1.05 * rate)
     assert 0.03 < found.more[resource] < 0.3
+
+
+def test_percentiles_alone_have_rows_of_their_own():
+    scenario = Scenario.from_dict({**TOGETHER, "slo": {"at": {"p99_ttft": "150 ms"}}})
+    target = target_of(scenario.slo.make(), None)
+    found = relaxed_run(as_data(scenario), {}, 0, 20.0, target, None, 0.0, None)
+    assert found["names"] == ["", "p99_ttft"]
+    assert _ranked(found, [found] * 3, {"host": found}, 20.0).limit == "p99_ttft"
 
 
 def test_where_nothing_helps_nothing_is_named():
