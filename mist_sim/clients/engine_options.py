@@ -194,6 +194,7 @@ class EngineOptions:
             uses_links=bool(self.kv_cache.tiers),
             deadline_option=self.uses_deadlines,
             uses_priorities=self.uses_priorities,
+            uses_predictions=self.uses_predictions,
             turns_away=self.turns_away,
         )
 
@@ -277,6 +278,11 @@ class EngineOptions:
     def uses_priorities(self) -> bool:
         """Whether the engine looks at the requests' priorities."""
         return getattr(self.scheduler, "order", "") == "priority"
+
+    @property
+    def uses_predictions(self) -> bool:
+        """Whether the engine looks at the predicted lengths of answers."""
+        return getattr(self.scheduler, "order", "") == "shortest_predicted_first"
 
     @property
     def uses_deadlines(self) -> str:

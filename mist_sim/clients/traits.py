@@ -183,8 +183,8 @@ class ClientTraits:
 
     Request fields that it uses, so that workload options without effect are reported:
     deadline_option: its option that uses deadlines of first tokens; empty: none.
-    uses_priorities: whether priorities change its order. turns_away: whether it rejects requests
-        when busy.
+    uses_priorities: whether priorities change its order. uses_predictions: whether predicted
+        lengths do. turns_away: whether it rejects requests when busy.
 
     Raises ValueError for traits that contradict one another.
     """
@@ -213,6 +213,7 @@ class ClientTraits:
     can_drain: bool = True
     deadline_option: str = ""
     uses_priorities: bool = False
+    uses_predictions: bool = False
     turns_away: bool = False
 
     def __post_init__(self) -> None:

@@ -160,6 +160,8 @@ class Request:
     num_prompt_tokens, num_output_tokens: totals over these stages at their present length, for the
         records; recomputation after a loss does not count again. No router or scheduler may read
         `num_output_tokens`, which a real system does not know in advance.
+    num_predicted_tokens: tokens that a predictor says its answer will have, for routers and orders
+        of the queue; None: nobody predicts them.
     session_id: groups the turns of one conversation; None for a request without a conversation.
     priority: smaller is more urgent (as in vLLM), for schedulers that use it.
     content: ids of the tokens of its prompts, from the first prompt's first token on, each prompt
@@ -215,6 +217,7 @@ class Request:
     front_end: float = 0.0
     adapter: str | None = None
     images: Images | None = None
+    num_predicted_tokens: int | None = None
 
     def send(self, now: float) -> None:
         """Begin an attempt to have it served, with the stages that were declared."""

@@ -191,6 +191,7 @@ def _workload(spec: WorkloadSpec, model: str | None) -> Workload:
         spec.make_pipeline(),
         spec.priorities,
         time_limits=spec.make_time_limits(),
+        predictions=spec.predictions.make() if spec.predictions else None,
         retries=spec.retries.make() if spec.retries else None,
         models=spec.models,
         adapters=spec.adapters,

@@ -275,12 +275,23 @@ def useless_options(
     are_ours = all(comes_with_package(router.plugin) for router in routers)
     if are_ours and all(client.is_ours for client in clients):
         yield from _useless_deadlines(workload, engines)
+        if workload.predictions and not any(each.uses_predictions for each in engines):
+            yield Problem(
+                ("workload", "predictions"),
+                "has no effect: no client has scheduler.order: shortest_predicted_first",
+            )
         if not limits_by_priority:
             yield from _useless_priorities(workload, engines)
         may_fail = any(failure.link is None for failure in getattr(lives, "failures", ()))
         yield from _useless_retries(workload, engines, may_fail=may_fail)
     yield from _useless_numbers(workload, clients)
     yield from _useless_times(workload, clients, engines)
+    if not workload.has_predictions and any(each.uses_predictions for each in engines):
+        yield Problem(
+            ("workload", "predictions"),
+            "is required for scheduler.order: shortest_predicted_first, such as {sigma: 0.5}, or "
+            "a trace of type csv with predicted_column",
+        )
     yield from _missing_deadlines(workload, engines)
     yield from _deadlines_of_nobody(workload)
 

@@ -63,6 +63,7 @@ class TraceRow(NamedTuple):
     label: name of the request's class; None: no class. priority: smaller is more urgent.
     num_images: images that its prompt has, without their tokens. images: with their sizes; their
         tokens are in num_prompt_tokens.
+    num_predicted_tokens: as of the request (`Request.num_predicted_tokens`).
     """
 
     num_prompt_tokens: int
@@ -76,6 +77,7 @@ class TraceRow(NamedTuple):
     priority: int = 0
     num_images: int = 0
     images: Images | None = None
+    num_predicted_tokens: int | None = None
 
 
 def rows_of(

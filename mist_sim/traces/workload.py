@@ -36,6 +36,7 @@ from mist_sim.traces.base import (
     require_count,
 )
 from mist_sim.traces.pipeline_templates import PipelineTemplate, StageTemplate, completion_pipeline
+from mist_sim.traces.predictions import Predictions
 from mist_sim.traces.prompt_images import ImageLaw
 from mist_sim.traces.retries import Retries
 from mist_sim.traces.time_limits import TimeLimits
@@ -188,6 +189,7 @@ class Workload:
     max_concurrency: most requests of an open loop in flight; others wait with their sender, and
     their latencies count from when they are sent. max_tokens: longest answer; longer ones end
     there. None: no limit. images: that stand before the prompts; None: none.
+    predictions: how well lengths of answers are predicted; None: as their rows say, or not at all.
     """
 
     source: Source
@@ -201,6 +203,7 @@ class Workload:
     max_concurrency: int | None = None
     max_tokens: int | None = None
     images: ImageLaw | None = None
+    predictions: Predictions | None = None
 
     def __post_init__(self) -> None:
         for limit in ("max_concurrency", "max_tokens"):
@@ -300,6 +303,8 @@ class Workload:
         requests = self._requests(streams, in_runs)
         if self.models:
             requests = _naming(requests, _drawn(self.models, streams.generator("models")))
+        if self.predictions:
+            requests = self.predictions.applied(requests, streams.generator("predictions"))
         if self.adapters:
             drawn = _drawn(self.adapters, streams.generator("adapters"))
             requests = with_adapters(requests, drawn, list(self.adapters))
@@ -340,6 +345,7 @@ class Workload:
                 think_time=row.think_time,
                 label=row.label,
                 images=None if row.images and _encodes(stages) else row.images,
+                num_predicted_tokens=row.num_predicted_tokens,
             )
 
     def _priorities(self, streams: Streams) -> Iterator[int]:

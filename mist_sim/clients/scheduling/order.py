@@ -10,12 +10,18 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import ClassVar, Literal, get_args
 
 from mist_sim.clients.sequence_state import SequenceState
 
 Order = Literal[
-    "fcfs", "least_work_left", "shortest_prompt_first", "priority", "earliest_deadline_first"
+    "fcfs",
+    "least_work_left",
+    "shortest_prompt_first",
+    "shortest_predicted_first",
+    "priority",
+    "earliest_deadline_first",
 ]
 ORDERS: tuple[str, ...] = get_args(Order)
 
@@ -228,6 +234,7 @@ def waiting_queue(order: Order) -> WaitingQueue:
     fcfs: by arrival. shortest_prompt_first: by prompt length. least_work_left: by the tokens left
         to prefill, those of a preempted answer included (MIST §III-E1; the length of the answer is
         unknown). priority: by `Request.priority`.
+    shortest_predicted_first: by `Request.num_predicted_tokens`; requests without come last.
     earliest_deadline_first: by `Request.deadline`, when the first token is due; requests without
         one come last.
     """
@@ -259,7 +266,13 @@ def _deadline(sequence: SequenceState) -> float:
     return sequence.visit.request.deadline
 
 
+def _predicted(sequence: SequenceState) -> float:
+    number = sequence.visit.request.num_predicted_tokens
+    return inf if number is None else number
+
+
 _KEYS: dict[str, Key] = {
+    "shortest_predicted_first": _predicted,
     "least_work_left": _work_left,
     "shortest_prompt_first": _prompt_length,
     "earliest_deadline_first": _deadline,

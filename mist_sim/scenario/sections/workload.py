@@ -37,6 +37,7 @@ from mist_sim.traces import (
     completion_pipeline,
     template,
 )
+from mist_sim.traces.predictions import Predictions
 from mist_sim.traces.prompt_images import ImageLaw, PromptImages
 
 Entry = Annotated[Part | str, STAGE]
@@ -149,6 +150,11 @@ class WorkloadSpec(Strict):
         description="most tokens of an answer; longer ones end there (OpenAI's name; vLLM's "
         "servers cap them with --override-generation-config, max_new_tokens)",
     )
+    predictions: Annotated[Part, Settings(part_type(Predictions))] | None = Field(
+        None,
+        description="lengths of answers are predicted, with errors; for scheduler.order: "
+        "shortest_predicted_first, and for routers and schedulers of your own",
+    )
     timeout: Duration | None = Field(
         None, description="an attempt without its whole answer so long after sending is given up"
     )
@@ -231,6 +237,12 @@ class WorkloadSpec(Strict):
         """The classes of requests that the lengths name."""
         source = self.lengths.make() if self.lengths else None
         return source.classes if isinstance(source, Mix) else {}
+
+    @property
+    def has_predictions(self) -> bool:
+        """Whether somebody predicts the lengths of answers."""
+        column = getattr(self.trace, "predicted_column", None) if self.trace else None
+        return self.predictions is not None or column is not None
 
     @property
     def known_priorities(self) -> set[int]:

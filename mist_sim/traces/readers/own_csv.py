@@ -50,6 +50,7 @@ class CsvReader(FileReader):
         2026-03-01T12:00:00.250Z.
     prompt_column, output_column: names of the columns with numbers of tokens.
     session_column: name of the column with the conversation; None: the file has none.
+    predicted_column: of that with the predicted tokens of answers; None: the file has none.
 
     A column `status` is read to count calls whose client left (499, as nginx logs them).
     """
@@ -59,6 +60,7 @@ class CsvReader(FileReader):
     prompt_column: str = "prompt_tokens"
     output_column: str = "output_tokens"
     session_column: str | None = None
+    predicted_column: str | None = None
 
     def __post_init__(self) -> None:
         FileReader.__post_init__(self)
@@ -68,8 +70,9 @@ class CsvReader(FileReader):
 
     @property
     def _columns(self) -> list[str]:
+        more = self.session_column, self.predicted_column
         needed = [self.time_column, self.prompt_column, self.output_column]
-        return needed if self.session_column is None else [*needed, self.session_column]
+        return [*needed, *(column for column in more if column is not None)]
 
     def _read(self, faults: Faults) -> Iterator[TraceRow]:
         path, sessions = self.path, dict[str, int]()
@@ -79,11 +82,15 @@ class CsvReader(FileReader):
         def row(fields: tuple[str, ...], line: int) -> TraceRow:
             stamp, prompt, output, *rest = fields
             name = rest[0].strip() if rest and self.session_column is not None else ""
+            guess, place = None, int(self.session_column is not None)
+            if self.predicted_column is not None:
+                guess = tokens_from_text(rest[place], path, line, self.predicted_column)
             found = TraceRow(
                 tokens_from_text(prompt, path, line, self.prompt_column),
                 tokens_from_text(output, path, line, self.output_column, answer=True),
                 clock.seconds(self._time(stamp.strip(), line), line),
                 sessions.setdefault(name, len(sessions)) if name else None,
+                num_predicted_tokens=guess,
             )
             faults.num_cut += len(fields) > len(columns) and rest[-1].strip() == CLIENT_LEFT
             return found
@@ -97,7 +104,7 @@ class CsvReader(FileReader):
             yield from faults.parsed(records, row)
 
     def _plain(self) -> Iterator[list[TraceRow]] | None:
-        if self.time_unit == "date" or self.session_column is not None:
+        if self.time_unit == "date" or self.session_column or self.predicted_column:
             return None
         looks = dict(zip(self._columns, (SECONDS, TOKENS, TOKENS), strict=True))
         clock = Clock(self.path, self.time_column, self.time_unit)
