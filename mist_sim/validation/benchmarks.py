@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mist_sim.bounds import TABLE_BYTES
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning
@@ -22,18 +24,23 @@ from mist_sim.hardware.setting import Setting
 from mist_sim.inputs import object_in, read_csv
 from mist_sim.metrics import evidence
 from mist_sim.metrics.expected_errors import Range, expected_errors, expected_ranges
-from mist_sim.metrics.load import Load
+from mist_sim.metrics.load import OPEN, Load
 from mist_sim.metrics.other_names import as_ours
 from mist_sim.metrics.sensitivity import Sensitivity
 from mist_sim.scenario import Scenario, simulate
 from mist_sim.scenario.from_vllm.commands import from_vllm
+from mist_sim.traces.arrivals import TraceArrivals
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mist_sim.metrics import Result
+
 FIGURES: Mapping[str, str] = {  # as `vllm bench serve` and summaries call them, and whose bar holds
     "mean_ttft_ms": "ttft",
+    "p99_ttft_ms": "ttft",
     "mean_tpot_ms": "tpot",
+    "p99_tpot_ms": "tpot",
     "mean_itl_ms": "tpot",
     "mean_e2el_ms": "e2el",
     "request_throughput": "throughput",
@@ -267,6 +274,8 @@ def scores(run: Benchmark) -> Iterator[dict[str, Any]]:
     ranges = expected_ranges({**summary, "expected_errors": expected})
     other = {m: bar["other"] for of in expected.values() for m, bar in of.items() if bar}
     settings = next(iter(result.settings.values()), {})
+    is_drawn = scenario.workload.arrivals.plugin is not TraceArrivals
+    draws = _draws(result, load if is_drawn else None, has_own_lengths=bool(run.bench))
     told = [*result.warnings, *_several(scenario)]
     for name, value in run.figures.items():
         ours, kind = float(summary[name]), FIGURES[name]
@@ -280,9 +289,58 @@ def scores(run: Benchmark) -> Iterator[dict[str, Any]]:
             "measured": value,
             "simulated": ours,
             "error": ours / value - 1,
-            **_bar(ranges[kind], value / ours - 1, len(other.get(kind, other.get("tpot", ())))),
+            **_bar(
+                _with_draws(ranges[kind], draws.get(name, 0.0)),
+                value / ours - 1,
+                len(other.get(kind, other.get("tpot", ()))),
+            ),
             "warnings": [each.about(run.label).data for each in told],
         }
+
+
+_BLOCKS, _RESAMPLES = 20, 200  # of a run's requests in order, whose times depend on each other
+_NINE_IN_TEN = 1.645  # standard deviations
+
+
+def _draws(result: Result, load: Load | None, *, has_own_lengths: bool) -> dict[str, float]:
+    """Return how far figures of a run go by the draw of its requests: relative deviations.
+
+    Requests a second by the gaps between arrivals; tokens by the lengths as well where the measured
+    run drew its own; latencies by resampled blocks of requests. load: None where a trace says when
+    requests come.
+    """
+    rows = result.requests.sort_values("arrival_time")
+    found = {}
+    if load and load.arrivals == OPEN and len(rows) > 1:
+        gaps = np.diff(rows["arrival_time"])
+        rate = _variation(gaps) / math.sqrt(len(gaps))
+        lengths = _variation(rows["num_output_tokens"]) if has_own_lengths else 0.0
+        found["request_throughput"] = rate
+        found["output_throughput"] = math.hypot(rate, lengths / math.sqrt(len(rows)))
+    rng = np.random.Generator(np.random.PCG64(0))
+    picks = rng.integers(_BLOCKS, size=(_RESAMPLES, _BLOCKS))
+    for kind in ("ttft", "tpot", "e2el"):
+        blocks = np.array_split(rows[kind].dropna().to_numpy(float), _BLOCKS)
+        if min(map(len, blocks)) > 1:
+            again = [np.concatenate([blocks[k] for k in pick]) for pick in picks]
+            found[f"mean_{kind}_ms"] = _variation([each.mean() for each in again])
+            found[f"p99_{kind}_ms"] = _variation([np.percentile(each, 99) for each in again])
+    return found
+
+
+def _variation(values: Any) -> float:
+    """Return the coefficient of variation; 0 for values that are all 0."""
+    mean = float(np.mean(values))
+    return float(np.std(values)) / mean if mean else 0.0
+
+
+def _with_draws(bar: Range | None, draw: float) -> Range | None:
+    """Return a bar with the draws of both runs, measured and simulated, in it."""
+    if bar is None:
+        return None
+    middle, half = (bar.low + bar.high) / 2, (bar.high - bar.low) / 2
+    wide = math.hypot(half, _NINE_IN_TEN * math.sqrt(2) * draw)
+    return Range(middle - wide, middle + wide)
 
 
 def _several(scenario: Scenario) -> Iterator[ResultWarning]:

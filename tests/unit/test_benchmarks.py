@@ -179,3 +179,18 @@ def test_the_command_prints_figures_and_groups(tmp_path):
     assert {"source", "release", "gpu", "kernel", "load"} <= heads
     told = CliRunner().invoke(app, ["validate", str(path), "--json"])
     assert len(json.loads(told.stdout)["figures"]) == 4
+
+
+def test_bars_hold_the_draw_of_both_runs(tmp_path):
+    """400 Poisson gaps: 1 / sqrt(400) each, so ±11.6 % nine times in ten."""
+    path = tmp_path / "ours.json"
+    served = {"completed": 400, "total_input_tokens": 40_000, "total_output_tokens": 8_000}
+    figures = {"request_throughput": 4.4, "p99_ttft_ms": 30.0}
+    found = RESULT | served | figures | {"request_rate": 4.0, "max_concurrency": None}
+    path.write_text(json.dumps(found))
+    (run,) = read_benchmarks(path, SERVE, "h100-sxm", "vllm-0.11")
+    rows = {row["metric"]: row for row in scores(run)}
+    rate = rows["request_throughput"]
+    assert rate["high"] - rate["low"] == pytest.approx(2 * 1.645 * (2 / 400) ** 0.5, rel=0.15)
+    assert rate["inside"]
+    assert rows["p99_ttft_ms"]["high"] >= rows["mean_ttft_ms"]["high"]

@@ -131,8 +131,11 @@ _SHORT = {"request_throughput": "requests/s", "output_throughput": "tokens/s"}
 
 
 def _short(figure: str) -> str:
-    """Return the name of a figure for a table: "TTFT" for mean_ttft_ms."""
-    return _SHORT.get(figure) or figure.split("_")[1].upper()
+    """Return the name of a figure for a table: "TTFT" for mean_ttft_ms, "p99 TTFT"."""
+    if figure in _SHORT:
+        return _SHORT[figure]
+    statistic, metric, _ = figure.split("_")
+    return metric.upper() if statistic == "mean" else f"{statistic} {metric.upper()}"
 
 
 def _share(value: float) -> str:
