@@ -511,6 +511,7 @@ class OfJobs(Workload):
     def requests(self, streams: Streams) -> Iterator[Request]:
         for request, job in zip(Workload.requests(self, streams), self.jobs, strict=True):
             request.priority = job.priority
+            request.num_predicted_tokens = job.num_output_tokens
             request.content = job.content
             request.adapter = job.adapter
             request.limits = limits(job) or request.limits

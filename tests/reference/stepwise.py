@@ -1131,6 +1131,7 @@ class StepwiseEngine(ABC):
     def rank(self, live: Live) -> float:
         return {
             "shortest_prompt_first": live.job.num_prompt_tokens,
+            "shortest_predicted_first": live.job.num_output_tokens,
             "least_work_left": live.num_known,
             "priority": live.job.priority,
             "earliest_deadline_first": live.job.arrival_time + live.job.ttft_deadline,
