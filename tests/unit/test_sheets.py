@@ -15,7 +15,7 @@ from mist_sim.metrics.tables import RunFolder
 from mist_sim.report.folder_page import folder_page
 from mist_sim.report.pages.page import Card
 from mist_sim.report.pages.run_page import run_page
-from mist_sim.report.pages.sheets import decision
+from mist_sim.report.pages.sheets import decision, limits_kept
 from mist_sim.report.pictures.run_data import OfResult
 from mist_sim.scenario import build
 from tests.browser import needs_browser, pages_of
@@ -41,12 +41,18 @@ def test_the_sheet_says_question_answer_and_three_tiles(saved, tmp_path):
     assert re.search(r"<h1>Can 2 x llm .* with p99 TTFT &lt;= 200 ms and p99 TPOT", html)
     assert "How sure: " in html
     assert re.findall(r"<dt>(\w+)</dt>", html) == ["limits", "cost", "room"]
-    kept = sum(each["verdict"] == "pass" for each in summary["slo"].values())
+    kept = sum(each["kept"] for each in summary["slo"].values())
     assert f"<dd>{kept} of 2 <small>kept" in html
     assert f"{HOURS_A_MONTH * 2 * price_of('h100-sxm', 'on_demand').dollars:,.0f}" in html
     assert html.count("<svg") == 1
     assert "Not given, so assumed: front_end." in html
     assert "44.5 us of a server" in html
+
+
+def test_a_limit_within_error_is_kept_and_not_sure():
+    slo = {"a": {"kept": True, "verdict": "within error"}, "b": {"kept": True, "verdict": "pass"}}
+    tile = limits_kept(slo)
+    assert (tile.value, "1 may turn out otherwise" in tile.note) == ("2 of 2", True)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _SHEET_PICTURE = 2.2  # inches of all panels of the picture on a sheet of A4
 _SHEET_PANELS = 3
-_SHEET_WARNINGS, _SHEET_ASSUMED = 650, 300  # letters of these parts there
+_SHEET_WARNINGS, _SHEET_ASSUMED, _SHEET_BESIDE = 650, 300, 750  # letters of these parts there
 _LINE = 100  # letters of a line there
 MISSING = "a report needs Jinja2 and Matplotlib: pip install 'mist-sim[report]'"
 
@@ -109,6 +109,7 @@ class Brief:
     question: that the verdict answers. sure: how sure that is. tiles: limits, dollars, room.
     assumed: what the answer rests on and the scenario does not say. answer: of several candidates
         the one whose warnings count; empty: those of all do. figure: in place of the page's first.
+    beside: the other answers, a sentence each.
     """
 
     question: str
@@ -117,6 +118,7 @@ class Brief:
     assumed: Sequence[str] = ()
     answer: str = ""
     figure: Drawing | None = None
+    beside: Sequence[str] = ()
 
     def concerns(self, warning: ResultWarning) -> bool:
         """Whether a warning is of all that was simulated, or of the answer or its engine."""
@@ -169,11 +171,16 @@ class Page:
         warnings, left = _that_fit(lines, _SHEET_WARNINGS)
         left += len(others)
         assumed, more = _that_fit(self.brief.assumed, _SHEET_ASSUMED)
+        beside, rest = _that_fit(self.brief.beside, _SHEET_BESIDE)
         figures = [self.brief.figure] if self.brief.figure else self.figures[:1]
         shown = replace(
             self,
             warnings=[*warnings, *_more(left)],
-            brief=replace(self.brief, assumed=[*assumed, *_more(more)]),
+            brief=replace(
+                self.brief,
+                assumed=[*assumed, *_more(more)],
+                beside=[*beside, *_more(rest)],
+            ),
             figures=[each.on_a_sheet for each in figures],
         )
         return _rendered(shown, "brief.html.j2")

@@ -9,7 +9,7 @@ from typing import Any
 from mist_sim.metrics.spending import HOURS_A_MONTH
 from mist_sim.report.pages.page import Brief, Card, Detail, Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
-from mist_sim.report.pages.sheets import how_sure, monthly
+from mist_sim.report.pages.sheets import how_sure, limits_kept, monthly
 from mist_sim.report.pictures.marks import Bars
 from mist_sim.report.pictures.picture import Panel, Picture
 from mist_sim.report.pictures.style import COLOURS, LIMIT_COLOUR, WAIT_COLOUR
@@ -17,6 +17,12 @@ from mist_sim.report.plan import plan_table
 
 _LEVELS = {"sure": "good", "likely": "unsure", "unsure": "bad"}
 _COLOURS = {"attained": COLOURS[2], "missed": LIMIT_COLOUR, "undecided": WAIT_COLOUR}
+_WORDS = {
+    "together": "each engine computes prompts and answers",
+    "prefill": "some engines compute prompts, the others answers",
+    "hybrid": "two kinds of engines, one better at prompts, one at answers (TaiChi)",
+    "re-sharding": "engines change their layout between prompts and answers (Seesaw)",
+}
 _ROW = 0.27  # inches
 _ON_A_SHEET = 8  # candidates
 
@@ -35,11 +41,9 @@ def plan_page(summary: Mapping[str, Any], title: str) -> Page:
 
 
 def _brief(summary: Mapping[str, Any], title: str) -> Brief:
-    level, headroom = _level(summary), summary["headroom"]
-    limits = summary["limits"]
-    kept = sum(each["verdict"] == "pass" for each in limits.values())
+    headroom = summary["headroom"]
     tiles = [
-        Card("limits", f"{kept} of {len(limits)}", "kept", note=f"at {summary['rate']:.4g} /s"),
+        limits_kept(summary["limits"], f"at {summary['rate']:.4g} requests a second"),
         monthly(summary),
         Card(
             "room",
@@ -48,17 +52,28 @@ def _brief(summary: Mapping[str, Any], title: str) -> Brief:
             note="until a limit is missed" if headroom is not None else "goodput not known",
         ),
     ]
-    told = "; ".join(
-        filter(None, (f"{level} that the limits are kept" * bool(level), _margin(summary)))
-    )
     question = f"What serves {title.partition(';')[0]} within its limits for the least money?"
     return Brief(
         question,
-        how_sure(told, summary),
+        how_sure("", summary),  # the verdict has the rest
         tiles,
         answer=_answer(summary),
         figure=next(_drawings(summary, _ON_A_SHEET), None),
+        beside=[*_glossary(summary), *filter(None, summary["runner_up"].split("\n"))],
     )
+
+
+def _glossary(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the words of the candidates' names on a sheet, explained."""
+    rows = [row for row in summary["tried"] if row["verdict"] != "impossible"]
+    designs = {row["design"].split(" ")[0] for row in rows}
+    known = [
+        f"{word}: {text}" for word, text in _WORDS.items() if any(word in each for each in designs)
+    ]
+    if any(row["tensor_parallel_size"] > 1 for row in rows):
+        known.append("TP 2: an engine is split over 2 GPUs (tensor parallelism)")
+    known.append("a number at the end: at most that many tokens in a step")
+    yield f"Names: {'; '.join(known)}."
 
 
 def _level(summary: Mapping[str, Any]) -> str:
@@ -95,15 +110,28 @@ def _drawings(summary: Mapping[str, Any], most: int | None = None) -> Iterator[D
     """Yield the picture of the candidates, by price. most: those nearest to the answer's."""
     rows = [row for row in summary["tried"] if not isnan(row["attainment"])]
     name, price = summary["name"], summary["usd_per_hour"]
-    nearest = sorted(rows, key=lambda row: (row["name"] != name, abs(row["usd_per_hour"] - price)))[
-        :most
-    ]
+    best = {  # of each GPU
+        row["gpu"]: row["name"]
+        for row in sorted(rows, key=lambda row: -row["usd_per_hour"])
+        if row["verdict"] == "attained"
+    }
+
+    def rank(row: Mapping[str, Any]) -> tuple[bool, bool, float]:
+        is_answer, is_best = row["name"] == name, row["name"] in best.values()
+        return not is_answer, not is_best, abs(row["usd_per_hour"] - price)
+
+    nearest = sorted(rows, key=rank)[:most]
     shown = sorted(nearest, key=lambda row: row["usd_per_hour"])
     if shown:
         few = (
-            "" if len(shown) == len(rows) else f"; the {len(shown)} of {len(rows)} nearest in price"
+            ""
+            if len(shown) == len(rows)
+            else f"; {len(shown)} of {len(rows)}: of each GPU the cheapest that keeps them, and "
+            "the nearest in price"
         )
-        yield Drawing("tried", f"Good requests of each candidate{few}", _tried(shown, name))
+        yield Drawing(
+            "tried", f"Requests within the limits, by candidate{few}", _tried(shown, name)
+        )
 
 
 def _tried(rows: list[Mapping[str, Any]], answer: str) -> Picture:

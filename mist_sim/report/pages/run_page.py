@@ -11,7 +11,7 @@ from mist_sim.metrics.latency import NAMES
 from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT, nothing_finished
 from mist_sim.report.elements import count, in_ms, latency, number, percent
 from mist_sim.report.pages.page import Brief, Card, Cell, Detail, Drawing, Page, PageTable, Verdict
-from mist_sim.report.pages.sheets import how_sure, monthly
+from mist_sim.report.pages.sheets import how_sure, limits_kept, monthly
 from mist_sim.report.pictures.catalog import PICTURES, drawn
 from mist_sim.report.pictures.run_data import OfResult
 from mist_sim.report.run import (
@@ -215,15 +215,9 @@ def _kept(summary: Mapping[str, Any]) -> Card:
     slo = summary.get("slo", {})
     if not slo:
         return Card("limits", "none", note="give an slo to have them judged")
-    kept, near = (
-        sum(each["verdict"] == verdict for each in slo.values())
-        for verdict in ("pass", "within error")
-    )
     good = summary.get("good_request_fraction")
-    notes = [f"{near} more within the expected error"] if near else []
-    notes += [] if good is None else [f"{percent(good, digits=1)} of the requests are good"]
-    note = "; ".join(notes)
-    return Card("limits", f"{kept} of {len(slo)}", "kept", note=note)
+    notes = [] if good is None else [f"{percent(good, digits=1)} of the requests are good"]
+    return limits_kept(slo, *notes)
 
 
 def _room(run: RunData) -> Card:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mist_sim.metrics.expected_errors import WITHIN
 from mist_sim.metrics.latency import limit_of, limit_title
 from mist_sim.metrics.spending import HOURS_A_MONTH
 from mist_sim.report.elements import in_ms, number
@@ -24,6 +25,18 @@ def how_sure(how: str, summary: Mapping[str, Any]) -> str:
     told = f"nine of ten measurements would lie within {'; '.join(bars)}" if bars else ""
     words = "; ".join(filter(None, (how, told)))
     return f"How sure: {words}." if words else ""
+
+
+def limits_kept(slo: Mapping[str, Mapping[str, Any]], *notes: str) -> Card:
+    """Return the tile of the limits that the simulation keeps, and of those that are not sure.
+
+    slo: of a run's summary, one limit at least.
+    """
+    kept = sum(bool(each["kept"]) for each in slo.values())
+    near = sum(each["verdict"] == WITHIN for each in slo.values())
+    unsure = [f"by the expected error {near} may turn out otherwise"] if near else []
+    note = "; ".join(["in the simulation", *unsure, *notes])
+    return Card("limits", f"{kept} of {len(slo)}", "kept", note=note)
 
 
 def monthly(summary: Mapping[str, Any]) -> Card:
