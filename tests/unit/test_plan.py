@@ -21,6 +21,7 @@ from mist_sim.metrics.tables import UnansweredError
 from mist_sim.report.elements import good_share
 from mist_sim.report.folder_page import folder_page
 from mist_sim.rng import Streams
+from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
 from mist_sim.search import PlanOptions, plan
 from mist_sim.search.planning.demand import Demand, demand_of
@@ -380,6 +381,10 @@ def test_the_answer_runs_again_as_it_was(found, tmp_path):
     found.save(tmp_path / "out")
     again = Scenario.load(tmp_path / "out" / "scenario.yaml")
     assert again == found.scenario
+    limits = build(again).run().summary["slo"]
+    assert {name: each["value"] for name, each in limits.items()} == {
+        name: each["value"] for name, each in found.at_rate["slo"].items()
+    }
     saved = json.loads((tmp_path / "out" / "plan.json").read_text())
     assert saved["name"] == found.name
     assert (tmp_path / "out" / "tried.csv").read_text().count("\n") == len(found.tried) + 1

@@ -699,20 +699,8 @@ class Refining:
         time is up, only those that finished by then.
         """
         tasks = []
-        target = self.question.target
-        shares = {share.group or 0: 100 * share.asked for share in target.shares.values()}
-        percentiles: dict[str, Any] = {"slo.percentiles": [100 * target.attainment]}
-        if target.slo.itl is not None:  # of gaps, no share of requests: it keeps its percentiles
-            at = {name: DURATION.format(limit) for name, limit in target.slo.figures.items()}
-            percentiles |= {"slo.itl": None, "slo.at": at}
-        for place, name in enumerate(target.slo.classes, start=1):
-            percentiles[f"slo.classes.{name}.percentiles"] = [shares[place]]
         for name, scenario in cases.items():
-            changes: dict[str, Any] = dict(percentiles)
-            if self.is_steady:
-                number = max(self.question.num_requests, _LONG_RUN)
-                changes["workload.lengths.num_requests"] = number
-            data = as_data(Scenario.from_dict(as_data(scenario), changes))
+            data = as_data(self.as_run(scenario))
             tasks.append(
                 Task((name, "figures"), summary_at, (data, scenario.seed, self.question.rate))
             )
@@ -721,6 +709,21 @@ class Refining:
             self.driver.run(tasks, keep_errors=True, rows=rows)
         done = [rows[task.key] for task in tasks if task.key in rows]
         return {str(row.key[0]): _asked(row.result) for row in done if row.failure is None}
+
+    def as_run(self, scenario: Scenario) -> Scenario:
+        """Return a scenario as `figures` runs it: long enough, with the percentiles asked for."""
+        target = self.question.target
+        shares = {share.group or 0: 100 * share.asked for share in target.shares.values()}
+        changes: dict[str, Any] = {"slo.percentiles": [100 * target.attainment]}
+        if target.slo.itl is not None:  # of gaps, no share of requests: it keeps its percentiles
+            at = {name: DURATION.format(limit) for name, limit in target.slo.figures.items()}
+            changes |= {"slo.itl": None, "slo.at": at}
+        for place, name in enumerate(target.slo.classes, start=1):
+            changes[f"slo.classes.{name}.percentiles"] = [shares[place]]
+        if self.is_steady:
+            number = max(self.question.num_requests, _LONG_RUN)
+            changes["workload.lengths.num_requests"] = number
+        return Scenario.from_dict(as_data(scenario), changes)
 
     def goodput(self, scenario: Scenario, known: Trial) -> Goodput:
         """Return the goodput of a scenario, near enough for its headroom.

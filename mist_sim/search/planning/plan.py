@@ -126,7 +126,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
     }
     tried = sorted(hunt.tried.values(), key=lambda each: each.candidate.rank)
     return Plan(
-        scenario=chosen,
+        scenario=refining.as_run(chosen),
         title=_title(question, shop),
         name=best.candidate.name,
         rate=question.rate,

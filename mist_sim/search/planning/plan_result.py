@@ -40,13 +40,13 @@ class Line:
 class Plan(Findings):
     """A plan: GPUs to buy for a load, and their settings.
 
-    scenario: the answer, ready to run. title: the question. name, usd_per_hour, num_gpus: of the
-        answer. lines: the answer in words. runner_up: the second-best candidate, and why it lost;
-        empty if nothing else was tried. goodput: of the answer, with what binds it if time was
-        left. at_rate: summary of a run; its dollars and joules a token
-        leave out ramp and end. at_goodput: the spending of a run there (`spending_at`). one_less:
-        by name, the figures with one engine failed. deployment: how to start it. tried: all
-        simulated candidates, the cheapest first (`table`).
+    scenario: the answer, ready to run: that run has the figures of `at_rate`. title: the question.
+        name, usd_per_hour, num_gpus: of the answer. lines: the answer in words. runner_up: the
+        second-best candidate, and why it lost; empty if nothing else was tried. goodput: of the
+        answer, with what binds it if time was left. at_rate: summary of a run; its dollars and
+        joules a token leave out ramp and end. at_goodput: the spending of a run there
+        (`spending_at`). one_less: by name, the figures with one engine failed. deployment: how to
+        start it. tried: all simulated candidates, the cheapest first (`table`).
     of_engines: what runs with each engine that could be chosen warn of, by its name.
     excluded: number of candidates excluded by each bound. not_tried: cheaper candidates that are
         not known to miss, the most promising first. left_out: impossible engines, with the reason.
