@@ -45,7 +45,7 @@ KINDS = (
     *("bf16", "fp8", "fp8_block", "int4"),
     *("experts_bf16", "experts_fp8", "experts_fp8_block", "experts_int4", "experts_mxfp4"),
     *("prefill_attention", "decode_attention", "prefill_attention_fp8", "decode_attention_fp8"),
-    *("latent_prefill_attention", "latent_decode_attention"),
+    *("latent_prefill_attention", "latent_decode_attention", "vector"),
 )
 _CHUNK = 2048  # tokens of prompts together
 _UNIFORM = 0.5  # of the printed length, in the mean, of SGLang's random lengths

@@ -778,9 +778,13 @@ def _flatten(table: object, prefix: str = "") -> dict[str, object]:
 
 @cache
 def fitted_gpus() -> tuple[GpuSpec, ...]:
-    """Return the catalog's accelerators whose kernels and shares of the peaks were timed."""
+    """Return the catalog's accelerators whose kernels and shares of the peaks were timed.
+
+    Those of CDNA were fitted to whole runs, as multiples of another architecture's.
+    """
     gpus = [load_gpu(name) for name in gpu_names()]
-    return tuple(gpu for gpu in gpus if gpu.kernels and gpu.confidence == "fitted")
+    fitted = [gpu for gpu in gpus if gpu.kernels and gpu.confidence == "fitted"]
+    return tuple(gpu for gpu in fitted if gpu.architecture != CDNA)
 
 
 @cache

@@ -128,7 +128,10 @@ def _sentences(
             "Seesaw's paper names no value, or one for its own machines. Give your own.",
         ),
         kinds.ARCHITECTURE: (beginning(_ARCHITECTURE), _architecture(assumed)),
-        kinds.KERNELS: (beginning(_KERNELS), _kernels(assumed)),
+        kinds.KERNELS: (
+            [*beginning(_KERNELS), *beginning(_WHOLE_RUNS)],
+            " ".join(filter(None, (_kernels(assumed), _whole_runs(assumed)))),
+        ),
         kinds.NOT_MEASURED: (beginning(_MEASURED), _not_measured(assumed)),
         kinds.ONE_NODE: (beginning(_ONE_NODE), _one_node(assumed)),
         kinds.ACCEPTANCE: (beginning(_ACCEPTANCE), _acceptance(assumed)),
@@ -151,6 +154,7 @@ def _sentences(
 
 
 _ARCHITECTURE, _KERNELS, _MEASURED = "architecture: ", "kernels: ", "measured kernels: "
+_WHOLE_RUNS = "whole runs: "
 _ONE_NODE, _MODEL, _ACCEPTANCE = "one node: ", "model: ", f"{ACCEPTANCE_RATE}: "
 _TOWERS = "towers: "
 HOST_COPIES = "kv_cache.tiers.read_bandwidth: "
@@ -214,6 +218,16 @@ def _kernels(assumed: Mapping[str, Sequence[str]]) -> str:
         "Kernels of a GPU that was not timed are taken to reach the shares of its peaks that were "
         "timed on others. If it reached what each fitted GPU of the catalog reaches, its steps "
         f"would take so many times as long: {factors}. Its figures are at least as uncertain."
+    )
+
+
+def _whole_runs(assumed: Mapping[str, Sequence[str]]) -> str:
+    """Return what is known of kernels that were fitted to whole runs (`tools.cdna`); or nothing."""
+    gpus = _told(assumed, _WHOLE_RUNS)
+    return gpus and (
+        f"No kernel of {gpus} was timed: they are Hopper's, slowed down to fit whole runs on the "
+        "card. In the median steps are 12 % too short for vLLM of 2024, and 18 % too long for "
+        "DeepSeek-V3.1 in SGLang."
     )
 
 

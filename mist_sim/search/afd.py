@@ -332,7 +332,7 @@ def check_tail(tail: Tail | None) -> None:
         )
 
 
-Rule = Literal["attention", "communication", "ffn", "crossing"]
+Rule = Literal["attention", "communication", "ffn", "crossing", "senders"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +341,8 @@ class Candidate:
 
     rule: "attention": where communication or FFN begin to take longer than attention;
         "communication", "ffn": where their own throughput is largest; "crossing": where FFN begins
-        to take longer than communication, or the reverse.
+        to take longer than communication, or the reverse; "senders": as many attention workers as
+        FFN cards, above which these receive more than each worker sends.
     ratio: attention workers for each FFN worker; None where there is no such ratio above 0.
     throughput: tokens a unit of time for each worker of either kind; None without a ratio.
     """
@@ -352,16 +353,17 @@ class Candidate:
 
 
 def mean_field_cycle(
-    coefficients: AfdCoefficients, mean_load: float, slots: int, ratio: float
+    coefficients: AfdCoefficients, mean_load: float, slots: int, ratio: float, senders: int = 1
 ) -> float:
     """Return tau_mf, the longest of attention, communication and FFN (8).
 
-    mean_load: tokens of a slot (theta). slots: of one attention worker in a batch (B).
+    mean_load: tokens of a slot (theta). slots: of one attention worker in a batch (B). senders: as
+    in `BundleSpec`.
     """
     return float(
         max(
             coefficients.attention_time(slots * mean_load),
-            coefficients.communication_time(slots * ratio),
+            coefficients.communication_time(slots * max(ratio, senders)),
             coefficients.ffn_time(slots * ratio),
         )
     )
@@ -376,9 +378,15 @@ def per_instance(slots: int, ratio: float, cycle: float, ffn_weight: float = 1.0
 
 
 def candidates(
-    coefficients: AfdCoefficients, mean_load: float, slots: int, ffn_weight: float = 1.0
-) -> tuple[Candidate, Candidate, Candidate, Candidate]:
-    """Return the four candidates of (10), in order; None for those that are no valid ratio.
+    coefficients: AfdCoefficients,
+    mean_load: float,
+    slots: int,
+    ffn_weight: float = 1.0,
+    senders: int = 1,
+) -> tuple[Candidate, ...]:
+    """Return the four candidates of (10), in order, and that of several senders.
+
+    Those that are no valid ratio are None.
 
     Where an FFN worker counts as w attention workers, the stationary points are sqrt(w beta /
     (alpha B)), and nothing else changes.
@@ -398,7 +406,7 @@ def candidates(
     def candidate(rule: Rule, ratio: float | None) -> Candidate:
         if ratio is None or ratio <= 0:
             return Candidate(rule, None, None)
-        cycle = mean_field_cycle(c, mean_load, slots, ratio)
+        cycle = mean_field_cycle(c, mean_load, slots, ratio, senders)
         return Candidate(rule, ratio, per_instance(slots, ratio, cycle, weight))
 
     return (
@@ -406,6 +414,7 @@ def candidates(
         candidate("communication", peak_c),
         candidate("ffn", math.sqrt(weight * c.beta_f / (c.alpha_f * slots))),
         candidate("crossing", crossing),
+        *([candidate("senders", float(senders))] if senders > 1 else []),
     )
 
 
@@ -575,7 +584,9 @@ class BundleSpec:
 
     slots: of one attention worker in one batch (B). batches: in flight (m, >= 2, since attention
         and FFN work at the same time). ffn_weight: as how many attention workers an FFN worker
-        counts, such as the GPUs of the one over those of the other (> 0).
+        counts, such as the GPUs of the one over those of the other (> 0). senders: the attention
+        workers that fill the links of an FFN worker, such as its GPUs: fewer take as long as these,
+        since each sends its whole batch over a link of its own.
     Raises ValueError for numbers below these and beyond the bounds (`mist_sim.bounds.BUNDLE`).
     """
 
@@ -584,6 +595,7 @@ class BundleSpec:
     slots: int
     batches: int = 2
     ffn_weight: float = 1.0
+    senders: int = 1
 
     def __post_init__(self) -> None:
         if not 0 < self.ffn_weight < math.inf:
@@ -620,9 +632,14 @@ class Prediction:
 
     @property
     def binds(self) -> str:
-        """The part that takes longest, which the mean-field cycle is."""
+        """The part that takes longest, which the mean-field cycle is.
+
+        "sum": none alone, since a batch passes all of them in the time of all batches in flight.
+        """
         parts = {name: getattr(self, name) for name in ("attention", "communication", "ffn")}
-        return max(parts, key=lambda name: parts[name])
+        longest = max(parts, key=lambda name: parts[name])
+        is_sum = sum(parts.values()) * self.cycle > self.tpot * parts[longest]
+        return "sum" if is_sum else longest
 
     @property
     def ratio(self) -> float:
@@ -648,7 +665,8 @@ def predict(spec: BundleSpec, attention_workers: int, ffn_workers: int = 1) -> P
     c, slots, ratio = spec.coefficients, spec.slots, attention_workers / ffn_workers
     attention = c.attention_time(slots * spec.load.mean)
     spread = c.alpha_a * slots**0.5 * spec.load.std
-    ffn, communication = c.ffn_time(slots * ratio), c.communication_time(slots * ratio)
+    ffn = c.ffn_time(slots * ratio)
+    communication = c.communication_time(slots * max(ratio, spec.senders))
     others = max(ffn, communication)
     cycle = expected_cycle(
         attention,
@@ -662,7 +680,7 @@ def predict(spec: BundleSpec, attention_workers: int, ffn_workers: int = 1) -> P
         attention_workers=attention_workers,
         ffn_workers=ffn_workers,
         slots=slots,
-        cycle_mean_field=mean_field_cycle(c, spec.load.mean, slots, ratio),
+        cycle_mean_field=mean_field_cycle(c, spec.load.mean, slots, ratio, spec.senders),
         cycle_gaussian=expected_cycle(attention, spread, others, attention_workers),
         cycle=cycle,
         tpot=spec.batches * cycle,
@@ -693,7 +711,7 @@ class Provisioning:
 
 def provision(spec: BundleSpec) -> Provisioning:
     """Return the best ratios. Raises ScenarioError where they are out of bounds."""
-    found = candidates(spec.coefficients, spec.load.mean, spec.slots, spec.ffn_weight)
+    found = candidates(spec.coefficients, spec.load.mean, spec.slots, spec.ffn_weight, spec.senders)
     mean_field = best_candidate(found)
     ratio = mean_field.ratio or 0.0
     if not 0 < ratio <= MOST_WORKERS:
@@ -714,7 +732,7 @@ def provision_interval(spec: BundleSpec, estimate: SlotLoadEstimate) -> tuple[fl
     """Return the best mean-field ratios at the ends of theta's interval; it grows with theta."""
 
     def ratio(theta: float) -> float:
-        found = candidates(spec.coefficients, theta, spec.slots, spec.ffn_weight)
+        found = candidates(spec.coefficients, theta, spec.slots, spec.ffn_weight, spec.senders)
         return best_candidate(found).ratio or 0.0
 
     return ratio(estimate.theta.low), ratio(estimate.theta.high)
@@ -765,12 +783,13 @@ def best_bundles(
     max_tpot: float | None = None,
     max_kv_tokens: float | None = None,
     ffn_weight: float = 1.0,
+    senders: int = 1,
 ) -> list[BundleChoice]:
     """Return the bundles with one FFN worker that keep the limits, by falling throughput.
 
     slots, batches, attention_workers: the values to choose from. max_tpot: longest mean time
     between two tokens, in the unit of the coefficients. max_kv_tokens: that an attention worker has
-    memory for. ffn_weight: as in `BundleSpec`.
+    memory for. ffn_weight, senders: as in `BundleSpec`.
     Raises ScenarioError with the nearest figure where no bundle keeps the limits.
     """
     workers, flights = list(attention_workers), list(batches)
@@ -778,11 +797,11 @@ def best_bundles(
     least_tokens = least_tpot = math.inf
     for each in slots:
         for num_batches in flights:
-            tokens = _kv_tokens(load, each * num_batches)
+            tokens = kv_tokens_needed(load, each * num_batches)
             least_tokens = min(least_tokens, tokens)
             if max_kv_tokens is not None and tokens > max_kv_tokens:
                 continue
-            spec = BundleSpec(coefficients, load, each, num_batches, ffn_weight)
+            spec = BundleSpec(coefficients, load, each, num_batches, ffn_weight, senders)
             predicted = [predict(spec, number) for number in workers]
             least_tpot = min([least_tpot, *(p.tpot for p in predicted)])
             found += [
@@ -794,8 +813,8 @@ def best_bundles(
         return sorted(found, key=lambda choice: -choice.prediction.throughput)
     if max_kv_tokens is not None and least_tokens > max_kv_tokens:
         raise ScenarioError(
-            f"max_kv_tokens must be >= {least_tokens:.0f} for the fewest slots and batches, "
-            f"got {max_kv_tokens:g}"
+            f"max_kv_tokens must be >= {least_tokens:,.0f} for the fewest slots and batches, "
+            f"got {max_kv_tokens:,.0f}"
         )
     if max_tpot is not None and math.isfinite(least_tpot):
         raise ScenarioError(
@@ -804,6 +823,13 @@ def best_bundles(
     raise ScenarioError("slots, batches and attention_workers must have a value each, got none")
 
 
-def _kv_tokens(load: SlotLoad, num_slots: int) -> float:
+def kv_tokens_needed(load: SlotLoad, num_slots: int) -> float:
     """Return a number of tokens that a worker with so many slots rarely exceeds."""
     return num_slots * load.mean + SPREAD * math.sqrt(num_slots) * load.std
+
+
+def most_slots(load: SlotLoad, num_tokens: float) -> int:
+    """Return the slots of a worker that rarely exceed so many tokens."""
+    spread = SPREAD * load.std
+    root = (math.sqrt(spread**2 + 4 * load.mean * num_tokens) - spread) / (2 * load.mean)
+    return math.floor(root**2)

@@ -316,7 +316,7 @@ def test_memory_bounds_slots_times_batches():
     ("limits", "words"),
     [
         ({"max_tpot": 100}, "max_tpot must be >= 2.* the shortest of all bundles, got 100"),
-        ({"max_kv_tokens": 1000}, "max_kv_tokens must be >= .* got 1000"),
+        ({"max_kv_tokens": 1000}, "max_kv_tokens must be >= .* got 1,000"),
         ({"slots": []}, "must have a value each"),
     ],
 )

@@ -171,12 +171,13 @@ def test_the_best_bundles_under_limits(mist):
 
 def test_limits_as_a_time_and_a_memory(mist):
     """A token of deepseek-v3 has 61 x 1,152 bytes."""
-    args = ("t.csv", "--slots", "64,128", *DERIVED, "--max-tpot", "40 ms", "--json")
+    args = ("t.csv", "--slots", "64,128", *DERIVED, "--max-tpot", "60 ms", "--json")
     _, plain, _ = mist(*args)
     _, memory, _ = mist(*args, "--kv-memory", "10 GB")
     _, tokens, _ = mist(*args, "--max-kv-tokens", str(10_000_000_000 // (61 * 1152)))
+    memory, tokens, plain = (json.loads(out)["best_bundles"] for out in (memory, tokens, plain))
     assert memory == tokens != plain
-    assert all(bundle["tpot"] <= 0.04 for bundle in json.loads(memory)["best_bundles"])
+    assert all(bundle["tpot"] <= 0.06 for bundle in memory)
 
 
 def test_one_value_and_no_limit_are_no_choice(mist):
@@ -206,7 +207,11 @@ def test_one_value_and_no_limit_are_no_choice(mist):
         (("t.csv", *SLOTS, *PRESET, "--max-tpot", "5"), "max_tpot must be >= 5"),
         (("t.csv", *SLOTS, *DERIVED, "--max-tpot", "5"), "--max-tpot: a duration needs"),
         (("t.csv", *SLOTS, *PRESET, "--kv-memory", "9 GB"), "--kv-memory needs --model"),
-        (("t.csv", *SLOTS, *PRESET, "--max-kv-tokens", "9"), "max_kv_tokens must be >="),
+        (
+            ("t.csv", *SLOTS, *PRESET, "--max-kv-tokens", "9"),
+            "(--max-kv-tokens), which are enough for 0 slots",
+        ),
+        (("t.csv", "--slots", "65536", *DERIVED), "of the 150.1 GB of h200, less"),
         (("t.csv", "--slots", "64,x", *PRESET), "--slots must be whole numbers from 1 to 65536"),
         (("t.csv", "--slots", "", *PRESET), "--slots must be whole numbers"),
         (("t.csv", *SLOTS, *PRESET, "--batches", "2,65"), "--batches must be whole numbers from 2"),
@@ -250,12 +255,13 @@ def test_each_bundle_shows_its_communication_and_what_binds(mist):
     for name in ("in_flight", "gaussian", "mean_field_integer"):
         found = json.loads(out)[name]
         parts = {part: found[part] for part in ("attention", "ffn", "communication")}
-        assert found["binds"] == max(parts, key=parts.get)
+        is_sum = sum(parts.values()) > 2 * max(parts.values())  # two batches
+        assert found["binds"] == ("sum" if is_sum else max(parts, key=parts.get))
         assert found["cycle_mean_field"] == pytest.approx(max(parts.values()))
     _, out, _ = mist("t.csv", *SLOTS, *PRESET)
     table = out[out.index("Bundles with") :].splitlines()
     assert table[1].split()[1:4] == ["cycle", "comm.", "cycle"]
-    assert {row.split()[-1] for row in table[3:] if ":1" in row} <= {"A", "F", "comm."}
+    assert {row.split()[-1] for row in table[3:] if ":1" in row} <= {"A", "F", "comm.", "sum"}
 
 
 SHEET = """
@@ -307,3 +313,22 @@ def test_a_gpu_without_architecture_tells_the_range_of_the_known_ones(mist, tmp_
     assert "alpha_f is 1.48 times what 55 % of the peak rate" in "".join(
         warnings_of(mist, "--gpu", "new.toml")
     )
+
+
+def test_bundles_that_do_not_fit_the_gpu_are_left_out(mist):
+    _, out, _ = mist("t.csv", "--slots", "64,65536", *DERIVED, "--json")
+    data = json.loads(out)
+    assert {bundle["slots"] for bundle in data["best_bundles"]} == {64}
+    (told,) = [line for line in texts(data) if "do not fit" in line]
+    assert "65536 slots in 2 batches" in told
+
+
+def test_few_attention_gpus_send_as_long_as_all_ffn_cards(mist):
+    """Each of fewer than 16 sends its whole batch over its own link."""
+    _, out, _ = mist("t.csv", *SLOTS, *DERIVED, "--json")
+    data = json.loads(out)
+    alpha, beta = (data["coefficients"][name] for name in ("alpha_c", "beta_c"))
+    for name in ("in_flight", "gaussian", "mean_field_integer"):
+        found = data[name]
+        sent = max(found["attention_workers"], 16) * found["slots"]
+        assert found["communication"] == pytest.approx(alpha * sent + beta)

@@ -37,12 +37,13 @@ from mist_sim.search import (
 SHOWN = 5
 """Of the best bundles."""
 
-_PARTS = {"attention": "A", "ffn": "F", "communication": "comm."}
+_PARTS = {"attention": "A", "ffn": "F", "communication": "comm.", "sum": "sum"}
 _RULES = {
     "attention": "attention = the slower of FFN and communication",
     "communication": "best for communication alone",
     "ffn": "best for FFN alone",
     "crossing": "communication = FFN",
+    "senders": "as many attention GPUs as FFN cards",
 }
 
 

@@ -23,6 +23,9 @@ from mist_sim.models import load_generating
 from mist_sim.search.afd import Prediction
 from mist_sim.units import BANDWIDTH, DURATION, SIZE, Kind
 
+GPU_MEMORY_UTILIZATION = 0.9
+"""Share of a worker's memory for weights and KV entries, as of vLLM's engines."""
+
 _LEAST = 0.1  # change of a coefficient that is worth a line: half the expected error of TPOT
 
 
@@ -120,25 +123,6 @@ class HardwareOptions:
                 f"the busiest card: --ffn-base {1e6 * base / layers:.3g}us says so.",
             )
 
-    def of_networks(self, best: Prediction, times: AfdCoefficients) -> Iterator[ResultWarning]:
-        """Yield a warning where attention workers cannot send as fast as appendix B has it.
-
-        It counts what reaches each FFN card. Fewer attention workers than cards each send more
-        than a card gets, at the same bandwidth. best: the first bundle. times: of a step.
-        """
-        cards = self.ffn_cards or 1
-        alone = times.communication_time(best.slots * cards)
-        if self.model is not None and best.ratio < cards and alone > best.cycle:
-            yield ResultWarning(
-                kinds.BUNDLE_NETWORKS,
-                f"Communication counts what reaches each of the {cards} FFN cards, as the paper's "
-                f"appendix B does. At the same bandwidth, each of the best bundle's "
-                f"{best.ratio:.3g} attention GPUs a worker needs {1e3 * alone:.3g} ms to send its "
-                f"batch, {alone / best.cycle:.2g} times the cycle that is printed: throughput is "
-                f"at most {100 * best.cycle / alone:.0f} % of it. With {cards} attention GPUs or "
-                "more a worker it holds; a scenario's `communication: topology` counts both sides.",
-            )
-
     def _shares(self, given: Collection[str]) -> Iterator[tuple[str, KernelShares]]:
         """Yield what kernels would make of each coefficient that is derived from a share."""
         if self.model is None or self.gpu is None:
@@ -153,6 +137,22 @@ class HardwareOptions:
         if text is None:
             return None
         return quantity(text, DURATION, option_of(name))
+
+    def room(self) -> tuple[float, str] | None:
+        """Return the KV entries that fit beside an attention worker's weights, tokens, and why.
+
+        None without a model and its GPU.
+        """
+        if self.model is None or self.gpu is None:
+            return None
+        model, gpu = load_generating(self.model), load_gpu(self.gpu)
+        weights = model.attention_weight_bytes_per_rank(1)
+        left = GPU_MEMORY_UTILIZATION * gpu.memory - weights
+        title = (
+            f"{GPU_MEMORY_UTILIZATION:g} of the {gpu.memory / 1e9:.1f} GB of {gpu.name}, less "
+            f"{weights / 1e9:.1f} GB of weights; --kv-memory says otherwise"
+        )
+        return max(left, 0.0) / model.kv_bytes_per_token, title
 
     def kv_tokens(self, memory: str) -> int:
         """Return the KV entries that fit in a memory, in tokens. Raises ScenarioError for none."""

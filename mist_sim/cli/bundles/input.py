@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -13,10 +14,13 @@ from numpy.typing import NDArray
 from mist_sim.bounds import NUMBER
 from mist_sim.cli.bundles.hardware import HardwareOptions, quantity
 from mist_sim.cli.lists import option_of
+from mist_sim.core import result_warnings as kinds
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.hardware.afd import PRESETS, AfdCoefficients, chosen_coefficients, named_coefficients
 from mist_sim.inputs import is_there
 from mist_sim.search import BundleChoice, BundleSpec, SlotLoad, best_bundles
+from mist_sim.search.afd import kv_tokens_needed, most_slots
 from mist_sim.traces import TraceReader, TraceRow
 from mist_sim.units import DURATION
 
@@ -108,28 +112,63 @@ def chosen(
     slots: list[int],
     batches: list[int],
     ffn_weight: float,
+    senders: int = 1,
     **limits: Any,
 ) -> tuple[BundleSpec, list[BundleChoice]]:
     """Return the input of provisioning, and the best bundles if there is a choice.
 
-    ffn_weight: number of attention workers that an FFN worker counts as. limits: those of
-    `best_bundles`.
+    ffn_weight: number of attention workers that an FFN worker counts as. senders: as in
+    `BundleSpec`. limits: those of `best_bundles`.
     Raises ScenarioError if no bundle keeps the limits.
     """
     has_limits = any(limit is not None for limit in limits.values())
     if not has_limits and len(slots) == len(batches) == 1:
-        return BundleSpec(coefficients, load, slots[0], batches[0], ffn_weight), []
+        return BundleSpec(coefficients, load, slots[0], batches[0], ffn_weight, senders), []
     choices = best_bundles(
         coefficients,
         load,
         slots=slots,
         batches=batches,
         ffn_weight=ffn_weight,
+        senders=senders,
         **limits,
     )
     best = choices[0]
-    spec = BundleSpec(coefficients, load, best.prediction.slots, best.batches, ffn_weight)
+    spec = BundleSpec(coefficients, load, best.prediction.slots, best.batches, ffn_weight, senders)
     return spec, choices
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Memory of an attention worker for KV entries. tokens: that fit. title: whose, in words."""
+
+    tokens: float
+    title: str
+
+    def check(
+        self, load: SlotLoad, slots: list[int], batches: list[int]
+    ) -> Iterator[ResultWarning]:
+        """Yield which slots in how many batches do not fit.
+
+        Raises ScenarioError where none do.
+        """
+        pairs = [(each, number) for each in slots for number in batches]
+        out = [
+            f"{each} slots in {number} batches ({need:,.0f} tokens)"
+            for each, number in pairs
+            if (need := kv_tokens_needed(load, each * number)) > self.tokens
+        ]
+        if not out:
+            return
+        fewest = min(batches)
+        most = most_slots(load, self.tokens) // fewest
+        text = (
+            f"{', '.join(out)}: an attention worker holds KV entries of {self.tokens:,.0f} tokens "
+            f"({self.title}), which are enough for {most} slots in {fewest} batches"
+        )
+        if len(out) == len(pairs):
+            raise ScenarioError(f"no bundle fits: {text}; lower --slots")
+        yield ResultWarning(kinds.BUNDLE_MEMORY, f"Left out, since they do not fit: {text}.")
 
 
 def read_lengths(source: TraceReader, first_token: str) -> tuple[Tokens, Tokens]:

@@ -51,7 +51,13 @@ def afd(
     """
     from mist_sim.cli.bundles.bundle_tables import as_data, show
     from mist_sim.cli.bundles.hardware import HardwareOptions
-    from mist_sim.cli.bundles.input import chosen, longest_tpot, read_coefficients, read_lengths
+    from mist_sim.cli.bundles.input import (
+        Room,
+        chosen,
+        longest_tpot,
+        read_coefficients,
+        read_lengths,
+    )
     from mist_sim.cli.lists import whole_numbers
     from mist_sim.core.result_warnings import LEFT_OUT, ResultWarning
     from mist_sim.search import check_tail, estimate_slot_load, provision, tail_of
@@ -79,8 +85,12 @@ def afd(
         expert_load_imbalance=expert_load_imbalance,
     )
     times, unit = read_coefficients(coefficients, hardware, given, cycle)
+    room = hardware.room()
     if kv_memory is not None:
         max_kv_tokens = hardware.kv_tokens(kv_memory)
+        room = max_kv_tokens, f"--kv-memory {kv_memory}"
+    elif max_kv_tokens is not None:
+        room = max_kv_tokens, "--max-kv-tokens"
     limits = {"max_tpot": longest_tpot(max_tpot, unit), "max_kv_tokens": max_kv_tokens}
     sizes = list(whole_numbers(slots, "--slots", 1, BUNDLE["slots"]))
     flights = list(whole_numbers(batches, "--batches", 2, BUNDLE["batches"]))
@@ -91,14 +101,18 @@ def afd(
     estimate, tail = estimate_slot_load(prefill, decode), tail_of(decode[decode > 0])
     check_tail(tail)
     weight = float(ffn_cards or 1)  # an attention worker is one GPU
-    spec, choices = chosen(times, estimate.load, sizes, flights, weight, **limits)
-    found = provision(spec)
     told = list(hardware.warnings([name for name in given if given[name] is not None]))
+    if room is not None:
+        told += Room(*room).check(estimate.load, sizes, flights)
+        if len(sizes) * len(flights) > 1:
+            limits["max_kv_tokens"] = room[0]
+    # each attention GPU sends its batch over one link, so that fewer than FFN cards take as long
+    senders = ffn_cards or 1 if model is not None and alpha_c is None else 1
+    spec, choices = chosen(times, estimate.load, sizes, flights, weight, senders, **limits)
+    found = provision(spec)
     best = choices[0].prediction if choices else found.in_flight
     if beta_f is None:
         told += hardware.of_batches(best, times)
-    if alpha_c is None:
-        told += hardware.of_networks(best, times)
     if isinstance(source, LeavesOut) and (text := source.left_out.sentence(source.path)):
         told.append(ResultWarning(LEFT_OUT, text))
     if as_json:

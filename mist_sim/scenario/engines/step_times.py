@@ -78,6 +78,8 @@ def assumed_kernels(predictor: PipelinePredictor, gpu: GpuSpec) -> tuple[str, ..
     A GPU whose efficiencies were fitted or measured has the time to start kernels in them.
     """
     timed = predictor.ranks[0]
+    if gpu.architecture == CDNA and gpu.confidence == "fitted":
+        return (f"whole runs: {gpu.name}",)
     if gpu.confidence != "spec-only" or not isinstance(timed, RooflinePredictor):
         return ()
     is_own = gpu.architecture and figures_of_its_own(gpu)
