@@ -74,6 +74,8 @@ def _nearest(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     best = [row for row in tried if row["name"] == summary["name"]]
     others = [row for row in tried if row["name"] != summary["name"]]
     others.sort(key=lambda row: (row["verdict"] != "attained", -row["attainment"]))
+    first = {row["gpu"]: row for row in reversed([*best, *others])}  # of each GPU
+    others.sort(key=lambda row: first[row["gpu"]] is not row)
     shown = [*best, *others][:_MOST_ROWS]
     return sorted(shown, key=lambda row: (row["usd_per_hour"], row["name"]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import exp, isnan, nan
 from typing import Any
 
 from mist_sim.errors import listed
@@ -69,12 +70,21 @@ class Binding:
         if self.resource is None and self.stopped:
             return f"nothing that was relaxed by a tenth helps all limits.{self._then}"
         if self.resource is None:
-            return "nothing that was relaxed by a tenth helps by more than noise."
+            return f"nothing that was relaxed by a tenth helps by more than noise{self._most}."
         binds, relaxing, _ = _TOLD[self.resource]
         told = f"{binds}: {relaxing} would serve {worth(self.more[self.resource])} more requests."
         told += self._then
         others = " and ".join(_TOLD[name][2] for name in self.rivals)
         return f"{told} As far as the runs tell, {others} may matter as much." if others else told
+
+    @property
+    def _most(self) -> str:
+        """The largest gain of those that noise hides, with its error."""
+        name = max(self.gains, key=lambda each: self.gains[each], default="")
+        if not name or self.gains[name] <= 0 or isnan(error := self.errors.get(name, nan)):
+            return ""
+        fall, half = (100 * (1 - exp(-each)) for each in (self.gains[name], error))
+        return f": the most is {name_of(name)}, {fall:.1f} ± {half:.1f} % less time over limit"
 
     @property
     def _then(self) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from mist_sim.bounds import QUANTITIES
 from mist_sim.errors import ScenarioError
+from mist_sim.metrics.keeping import NO_RATE
 from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
@@ -25,6 +26,10 @@ from mist_sim.traces import (
 )
 
 _BY_TIMES = TraceArrivals | ScheduledArrivals | DailyArrivals  # rates over the workload's requests
+
+_ENGINES_FOR_USERS = (
+    "mist run --vary clients.0.count=1,2,4 tells how many engines keep the limits of so many users;"
+)
 
 
 @dataclass(frozen=True)
@@ -46,10 +51,11 @@ class Rates:
         has_none = isinstance(self._arrivals, ClosedLoop | AllAtOnce)
         has_own = isinstance(self._arrivals, _BY_TIMES | BurstyArrivals)
         if has_none or not (has_own or isinstance(getattr(self._arrivals, "rate", None), float)):
+            of_users = isinstance(self._arrivals, ClosedLoop)
             raise ScenarioError(
                 f"workload.arrivals must have a rate that can be changed, got {self._written}; "
                 "choose poisson, gamma, constant, uniform, normal, bursty, schedule, day or a "
-                "trace's own times"
+                "trace's own times" + of_users * f"; {_ENGINES_FOR_USERS} {NO_RATE}"
             )
         if not 0 < self.own < np.inf:
             raise ScenarioError(

@@ -284,6 +284,9 @@ def test_percentiles_alone_have_rows_of_their_own():
 def test_where_nothing_helps_nothing_is_named():
     binding = Binding(1.0, "ttft", None, {"seats": 0.0}, {"seats": 0.0})
     assert "nothing that was relaxed by a tenth helps" in binding.sentence
+    assert "the most is" not in binding.sentence
+    hidden = replace(binding, gains={"seats": 0.02, "host": 0.01}, errors={"seats": 0.05})
+    assert "the most is max_num_seqs, 2.0 ± 4.9 % less" in hidden.sentence
     assert "relaxed by 20 % helps" in replace(binding, by=0.2).sentence
     assert json.loads(json.dumps(binding.summary))["resource"] is None
 

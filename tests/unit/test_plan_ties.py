@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mist_sim.report.plan import _nearest
 from mist_sim.search.planning.hunt import Tried
 from mist_sim.search.planning.plan_words import _left, runner_up
 from mist_sim.search.planning.space import Candidate
@@ -50,3 +51,11 @@ def test_a_cheaper_design_wins_however_it_is_set():
 def test_without_the_only_engine_nothing_is_served(name, what):
     said = _left(name, {"nobody": True})
     assert said.startswith(f"it is the only one: without it no {what} is ")
+
+
+def test_each_gpu_has_a_row_of_those_shown():
+    """Twelve rows are shown, of which others fill all but one."""
+    row = {"verdict": "missed", "attainment": 0.9, "usd_per_hour": 1.0, "gpu": "h100"}
+    rows = [row | {"name": f"h{number}"} for number in range(20)]
+    far = row | {"name": "far", "gpu": "l40s", "attainment": 0.0}
+    assert far in _nearest({"tried": [*rows, far], "name": "h0"})

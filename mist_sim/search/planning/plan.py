@@ -25,7 +25,7 @@ from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.engines import Shop, engines_of
 from mist_sim.search.planning.hunt import Budget, Hunt, Refining, Tried, doubt_of
 from mist_sim.search.planning.plan_result import Plan
-from mist_sim.search.planning.plan_words import kept_by, lines_of, runner_up
+from mist_sim.search.planning.plan_words import kept_by, lines_of, nearest_miss, runner_up
 from mist_sim.search.planning.question import PlanOptions, Question
 from mist_sim.search.planning.space import Candidate, candidates, scenario_of
 from mist_sim.studies.built import Built
@@ -241,8 +241,13 @@ def _runners_up(hunt: Hunt, best: Tried, tried: Sequence[Tried], shop: Shop) -> 
         if cheapest is not None:
             yield kept_by(best, cheapest, [e for e in hunt.dearer if e.engine.gpu == gpu])
         elif possible:
+            mine = [each for each in tried if each.candidate.engine.gpu == gpu and each.trial]
+            nearest = f" {nearest_miss(mine)}" if mine else ""
             number = sum(each.engine.gpu == gpu for each in hunt.tried)
-            yield f"{name}: {number} of {possible} candidates tried, and none keeps the limits."
+            yield (
+                f"{name}: {number} of {possible} candidates tried, and none keeps the limits."
+                f"{nearest}"
+            )
         else:
             alone = {each for engine, each in hunt.impossible.items() if engine.gpu == gpu}
             why = f"cannot keep {listed(sorted(alone))} even for a request alone"

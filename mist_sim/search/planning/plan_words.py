@@ -94,6 +94,11 @@ def runner_up(best: Tried, tried: Sequence[Tried], untried: Sequence[Candidate] 
     missed = [each for each in others if not each.attained]
     if not missed:
         return ""
+    return nearest_miss(missed)
+
+
+def nearest_miss(missed: Sequence[Tried]) -> str:
+    """Return which of several that miss comes nearest, and the limit that it misses first."""
     near = max(missed, key=lambda each: each.trial.attainment if each.trial else 0.0)
     trial = near.trial
     share = f"{100 * trial.attainment:.1f} %" if trial else "0 %"
