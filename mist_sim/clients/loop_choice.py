@@ -24,7 +24,6 @@ def option_for_general(
     spares = rules.defers_frees and rules.spares_in_flight and not drafts
     for option, is_set in (
         ("pipeline_parallel_size with virtual engines", is_virtual),
-        ("speculative_config and a model with sliding windows", bool(groups and drafts)),
         ("scheduler.preemption swap and a prefix cache that keeps states", keeps_states and swaps),
         (
             "async_scheduling with kv_cache.tiers and rules.spares_in_flight",

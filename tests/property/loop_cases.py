@@ -26,6 +26,7 @@ from tests.property.strategies import (
     alike_in_states,
     alike_in_windows,
     cases,
+    drafts_in_states,
     finished,
     loaded,
     loaded_in_step,
@@ -49,13 +50,11 @@ NAMES = ("round_robin", "least_outstanding", "power_of_two", "load", "prefix_aff
 
 def served(case: Case) -> Case:
     """Return a case without what the core does not have."""
-    drafting, windows = case.options.drafting, case.options.windows
     options = replace(
         case.options,
-        windows=windows if drafting is None else None,
         pipeline_parallel_size=1,
         lockstep=False,
-        tiers=case.options.tiers if windows is None else (),
+        tiers=case.options.tiers if case.options.windows is None else (),
         swap=None,
     )
     return Case(options, case.jobs)
@@ -67,10 +66,12 @@ def engines(draw: st.DrawFn, longest: int = 120, drafts: bool | None = True) -> 
 
     drafts: as of `cases`.
     """
-    paged = alike_in_windows(policy="chunked", drafts=False) | pieces_in_windows()
     drawn = cases(longest=longest, policy="chunked", drafts=drafts) | alike(drafts=drafts)
-    if drafts is not None:
-        drawn |= paged | alike_in_states() | loaded() | loaded_in_step()
+    drawn |= alike_in_windows(policy="chunked", drafts=drafts)
+    if drafts is None:
+        drawn |= drafts_in_states()
+    else:
+        drawn |= pieces_in_windows() | alike_in_states() | loaded() | loaded_in_step()
     case = served(draw(drawn.filter(lambda each: each.options.policy == "chunked")))
     swap, windows, tiers = st.none(), case.options.windows, case.options.tiers
     keeps_states = windows is not None and windows.kept is not None

@@ -36,6 +36,7 @@ from math import inf
 from mist_sim.core.batch import StepBatch
 from tests.reference.page_memory import PageMemory
 from tests.reference.parallel import StepwiseGroup, num_tokens
+from tests.reference.state_memory import StateMemory
 from tests.reference.stepwise import Live, Step, StepwiseChunked, StepwiseEngine, TimesSteps, prompt
 
 
@@ -210,9 +211,11 @@ class QueuedLane(StepwiseChunked):
     def outgrows_pool(self, live: Live) -> bool:
         return self.blocks_alone(live.num_known + self.num_due(live)) > self.num_blocks
 
+    def num_on_their_way(self, live: Live) -> int:
+        return self.num_to_come(live) if live in self.running else 0
+
     def to_compute(self, live: Live) -> int:
-        on_their_way = self.num_to_come(live) if live in self.running else 0
-        return super().to_compute(live) + on_their_way
+        return super().to_compute(live) + self.num_on_their_way(live)
 
     def running_piece(self, live: Live, budget: int) -> int:
         if (number := self.num_to_come(live)) and not live.decoding:
@@ -244,6 +247,8 @@ class QueuedLane(StepwiseChunked):
         memory.give_behind(live, self.num_processed(live))
         num_slots = self.next_slots(live) if live.decoding else live.num_cached + num_new
         memory.extend(live, num_slots)
+        if isinstance(memory, StateMemory):
+            memory.extend_states(live, live.num_cached, num_slots)
         self.enter_known(live, live.num_cached + num_new)
 
     def enter_known(self, live: Live, num_tokens: int) -> None:

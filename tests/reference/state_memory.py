@@ -141,8 +141,8 @@ class StateMemory(PageMemory):
         after_begin = place * self.block_size >= begin + self.block_size
         return place - 1 if after_begin and place - 1 > (begin - 1) // self.block_size else None
 
-    def prefill_end(self, live: Any) -> int:
-        return max(live.job.num_prompt_tokens, live.num_known - 1)
+    def prefill_end(self, live: Any, num_known: int) -> int:
+        return max(live.job.num_prompt_tokens, num_known - 1)
 
     def extend(self, live: Any, num_tokens: int) -> None:
         for pages in live.pages[: self.first_state]:
@@ -238,10 +238,13 @@ class StateMemory(PageMemory):
 
     # --- pieces -------------------------------------------------------------------------------
 
-    def end_of_piece(self, live: Any, begin: int, num_new: int, is_first: bool) -> int:
+    def end_of_piece(
+        self, live: Any, num_known: int, begin: int, num_new: int, is_first: bool
+    ) -> int:
         """Return where a piece of a prompt ends; its begin where it cannot be computed."""
         size, end = self.block_size, begin + num_new
-        if self.kept.dense or begin >= self.prefill_end(live):
+        prefill_end = self.prefill_end(live, num_known)
+        if self.kept.dense or begin >= prefill_end:
             return end
         shared = 0
         if self.kept.shared == "always" or (self.kept.shared == "at_first" and is_first):
@@ -250,19 +253,19 @@ class StateMemory(PageMemory):
             elif self.longest(live) > self.end_of_hit(live):
                 shared = self.longest(live) * size
         if not self.kept.goes_on:
-            return self.end_before_0_33(live.num_known, begin, end, shared)
-        inside = self.kept.inside and end >= self.prefill_end(live) and begin % size == 0
+            return self.end_before_0_33(num_known, begin, end, shared)
+        inside = self.kept.inside and end >= prefill_end and begin % size == 0
         if inside:
-            place = (self.prefill_end(live) - 1) // size * size
+            place = (prefill_end - 1) // size * size
             first_new = self.number(end) - 2 > (begin - 1) // size
             inside = first_new and begin + size <= place < end
-        if end < self.prefill_end(live):
+        if end < prefill_end:
             whole = end // size * size
             if whole > begin or size <= self.most:
                 end = whole
         stops = []
         if not inside:
-            stops.append((live.num_known - 1) // size * size)
+            stops.append((num_known - 1) // size * size)
             if begin % size:
                 stops.append((begin // size + 1) * size)
         if begin < shared < end:

@@ -2055,10 +2055,15 @@ class StepwiseChunked(StepwiseEngine):
         if self.threshold is not None and not (self.threshold_spares_one and self.is_alone):
             num_new = min(num_new, self.threshold)
         if isinstance(self.memory, StateMemory) and num_new:
-            begin = live.num_known - self.to_compute(live)
+            num_known = live.num_known + self.num_on_their_way(live)
+            begin = num_known - self.to_compute(live)
             is_first = live not in self.running
-            num_new = self.memory.end_of_piece(live, begin, num_new, is_first) - begin
+            num_new = self.memory.end_of_piece(live, num_known, begin, num_new, is_first) - begin
         return num_new
+
+    def num_on_their_way(self, live: Live) -> int:
+        """Tokens of who runs that later pieces compute though they have not come."""
+        return 0
 
 
 @dataclass(kw_only=True)

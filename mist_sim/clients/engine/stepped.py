@@ -189,7 +189,7 @@ def times_of(
         num_steps: int,
         num_in_windows: int,
         num_growing: int,
-        ahead: tuple[Any, Any] | None = None,
+        ahead: tuple[Any, Any, Any] | None = None,
     ) -> NDArray[np.float64]:
         batch = StepBatch((), num_decodes, context_sum)
         batch.num_read_again = num_read_again
@@ -201,10 +201,12 @@ def times_of(
             batch.window_sum = num_in_windows
         growth = StepGrowth(num_decodes, num_growing, 1)
         if ahead is not None:
-            contexts, several = (np.asarray(each)[:num_steps] for each in ahead)
+            contexts, several, seen = (np.asarray(each)[:num_steps] for each in ahead)
             growth = StepGrowth(contexts - contexts[0])
             if longest >= 0:
                 growth.longest_context = several - several[0]
+            if num_in_windows >= 0:
+                growth.window_sum = seen - seen[0]
         return predictor.run(batch, growth, num_steps)
 
     has_lines = has_lines and more is None
@@ -895,7 +897,7 @@ def blocks_of(memory: LaneMemory) -> Blocks:
     caches, uncached_first = memory.caches_prefixes, memory.uncached_first
     pool = memory.pool()
     if isinstance(pool, PagePool):
-        return PagedBlocks(pool, memory.page_rules, caches, uncached_first)
+        return PagedBlocks(pool, memory.page_rules, caches, uncached_first, memory.hashes_ahead)
     kind = TieredBlocks if memory.tiers else Blocks
     blocks: Blocks = kind(
         pool.num_blocks,

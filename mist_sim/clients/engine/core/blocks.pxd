@@ -23,7 +23,7 @@ cdef class Blocks:
     cdef long long alone(self, long long num_tokens) except -1
     cpdef long long prefix_tokens(self, content, long long num_tokens) except -1
     @cython.locals(number=cython.longlong, num_new=cython.longlong)
-    cdef long long begin(self, chain, found, long long num_tokens) except -1
+    cdef long long begin(self, chain, found, long long num_tokens, long long end) except -1
     @cython.locals(number=cython.longlong, num_found=cython.longlong)
     cdef bring(self, chain, found, long long num_tokens)
     cdef hold(self, chain, long long num_found)

@@ -119,10 +119,10 @@ class Blocks:
             return 0
         return int(self.find(self.chain(content), num_tokens).num_found) * self.size
 
-    def begin(self, chain: Chain | None, found: Found | None, num_tokens: int) -> int:
+    def begin(self, chain: Chain | None, found: Found | None, num_tokens: int, end: int) -> int:
         """Let a request begin with blocks that it finds, and new ones up to so many tokens.
 
-        Returns how many these are.
+        end: of its first piece. Returns how many these are.
         """
         number = num_new = (num_tokens + self.size - 1) // self.size
         if chain is not None and found is not None and found.num_found:

@@ -2,9 +2,10 @@ cimport cython
 
 from mist_sim.clients.engine.core.lane cimport Lane
 from mist_sim.clients.engine.core.lockstep cimport Replica
+from mist_sim.clients.engine.core.paged cimport PagedBlocks, PagedChain
 
 cdef double inf
-cdef long long _DECODE, _LEAVING, _FROM_TIERS, _NO_ROOM, _LEAST_LATE, _FEW_ASKED, _MOST_ASKED
+cdef long long _PREFILL, _DECODE, _LEAVING, _FROM_TIERS, _NO_ROOM, _LEAST_LATE, _FEW_ASKED, _MOST_ASKED
 
 
 cdef class Drafting(Replica):
@@ -14,7 +15,7 @@ cdef class Drafting(Replica):
     cdef bint pads_prompts, may_pad, covers_next, verifies_late
     cdef double[::1] told
     cdef long long num_told, next_told, num_to_ask
-    cdef long long[::1] num_taken, num_last, num_beyond, num_took, from_tokens, padded
+    cdef long long[::1] num_taken, num_last, num_beyond, num_took, from_tokens, padded, turn_end
 
     @cython.locals(late=cython.bint)
     cpdef draft(self, long long num_drafts, long long num_lookahead, long long longest,
@@ -32,17 +33,39 @@ cdef class Drafting(Replica):
     cdef free_leaving(self)
     @cython.locals(num_known=cython.longlong)
     cdef long long stop(self, long long slot) except -1
+    cdef begin_anew(self, long long slot)
+    @cython.locals(slot=cython.longlong)
+    cdef join_anew(self, list slots)
+    cdef bint has_no_turn(self, long long slot) except -1
+    @cython.locals(slot=cython.longlong)
+    cdef list sit_out(self, list slots)
+    @cython.locals(number=cython.longlong)
+    cdef long long num_served(self, long long slot) except -1
     cdef long long num_cacheable(self, long long slot) except -1
     cdef long long num_unknown(self, long long slot) except -1
     cdef release(self, long long slot)
     @cython.locals(number=cython.longlong)
+    cdef long long next_slots(self, long long slot) except -1
+    cdef long long takes_blocks(self, long long slot) except? -1
     cdef long long need_of(self, long long slot) except? -1
+    @cython.locals(need=cython.longlong, number=cython.longlong, slot=cython.longlong)
+    cdef bint is_short(self) except -1
     @cython.locals(number=cython.longlong, slot=cython.longlong)
     cdef long long next_need(self) except? -1
     @cython.locals(number=cython.longlong, slot=cython.longlong)
     cdef take_for_decodes(self)
     @cython.locals(number=cython.longlong, slot=cython.longlong)
     cdef lose_blocks(self)
+    @cython.locals(slot=cython.longlong)
+    cdef lose_turns(self)
+    cdef long long slots_in_turn(self, long long slot, long long end) except -1
+    @cython.locals(paged=PagedBlocks, chain=PagedChain, end=cython.longlong,
+                   num_slots=cython.longlong, num_unknown=cython.longlong)
+    cdef decode_turn(self, long long slot, long long context, bint is_ahead)
+    cdef note_piece(self, long long slot)
+    cdef long long num_seen(self, long long slot, long long num_computed) except -1
+    @cython.locals(number=cython.longlong, slot=cython.longlong, context=cython.longlong)
+    cdef tuple in_windows(self, long long num_ahead)
     @cython.locals(number=cython.longlong)
     cdef long long num_needed(self, long long slot) except -1
     cdef bint has_answer(self, long long slot) except -1
@@ -69,6 +92,7 @@ cdef class Drafting(Replica):
     @cython.locals(is_other=cython.bint)
     cdef double seconds(self, tuple chunks, bint on_the_spot) except? -1
     @cython.locals(number=cython.longlong, contexts="long long[::1]", longest="long long[::1]",
+                   seen="long long[::1]", reach=cython.longlong,
                    slot=cython.longlong, path=bytes, place=cython.Py_ssize_t,
                    step=cython.longlong, context=cython.longlong, last=cython.longlong)
     cdef ask_ahead(self)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mist_sim.clients.prefixes.prefix_cache import Found
 
 inf = float("inf")
-_DECODE, _LEAVING, _FROM_TIERS, _NO_ROOM = 3, 4, 3, -2
+_PREFILL, _DECODE, _LEAVING, _FROM_TIERS, _NO_ROOM = 2, 3, 4, 3, -2
 _FEW_ASKED, _MOST_ASKED = 4, 64  # steps whose seconds a predictor is asked for at once
 _LEAST_LATE = 2  # tokens of a step whose plan did not know that it might end an answer
 
@@ -38,14 +38,14 @@ class Drafting(Replica):
     paths: drafts that each step of an answer accepts, two bytes each; num_taken: its steps so far.
     num_last, num_beyond: tokens that its latest step gave it, and those behind its last. num_took:
         blocks for the step in flight. from_tokens: that it had when it joined. padded: whether it
-        was admitted with drafts.
+        was admitted with drafts. turn_end: where its latest step with pages was to end.
     told: seconds of `num_told` steps, the next of them at `next_told`.
     """
 
     def __init__(self, *arguments: Any) -> None:
         self.paths: list[bytes | None] = []
         self.num_taken = self.num_last = self.num_beyond = self.num_took = array("q")
-        self.from_tokens = self.padded = array("q")
+        self.from_tokens = self.padded = self.turn_end = array("q")
         super().__init__(*arguments)
         self.decodes: list[int] = []
         self.num_over = 0
@@ -152,8 +152,43 @@ class Drafting(Replica):
         if self.state[slot] == _LEAVING and slot in self.decodes:
             self.end_over(slot)
         num_known = Lane.stop(self, slot)
-        self.num_last[slot] = self.padded[slot] = 0
+        self.begin_anew(slot)
         return num_known
+
+    def begin_anew(self, slot: int) -> None:
+        """Forget the steps that a decode has taken, and what drafts had memory behind it."""
+        self.num_last[slot] = self.padded[slot] = self.num_took[slot] = 0
+        if self.in_turns and self.state[slot] == _DECODE:
+            self.num_blocks[slot] = self.blocks.count(self.num_tokens[slot] - 1)
+
+    def join_anew(self, slots: list[int]) -> None:
+        """Let decodes join again behind a plan that computes nothing, which they missed."""
+        Lane.join_anew(self, slots)
+        for slot in slots:
+            self.decodes.remove(slot)
+            self.decodes.append(slot)
+            self.begin_anew(slot)
+        self.decode_need = self.next_need()
+
+    def has_no_turn(self, slot: int) -> bool:
+        """Tell whether one who runs takes no part in the step that is planned."""
+        return self.state[slot] == _LEAVING and slot not in self.decodes
+
+    def sit_out(self, slots: list[int]) -> list[int]:
+        """Return the decodes among those that miss the step; who has ended has no part in it."""
+        for slot in slots:
+            if self.state[slot] == _LEAVING and slot in self.decodes:
+                self.end_over(slot)
+        return Lane.sit_out(self, slots)
+
+    def num_served(self, slot: int) -> int:
+        """Return the computed tokens of a decode that are known behind its turn."""
+        number = self.num_tokens[slot] - 1
+        if self.known_until == inf:
+            return number
+        if self.covers_next:
+            return number - max(self.num_last[slot], 1)
+        return number - max(self.num_last[slot] - 1, 0)
 
     def num_cacheable(self, slot: int) -> int:
         """Return the computed tokens of an answer that others may find as it leaves.
@@ -185,15 +220,23 @@ class Drafting(Replica):
 
     # --- memory -------------------------------------------------------------------------------
 
-    def need_of(self, slot: int) -> int:
-        """Return the blocks that a decode takes for its next step."""
+    def next_slots(self, slot: int) -> int:
+        """Return the tokens that a decode has memory for in its next step."""
         number = self.num_tokens[slot] + self.num_more
         if self.plans_ahead:
             if self.num_last[slot]:
                 number += 1 + self.num_drafts - self.num_last[slot]
             elif self.padded[slot]:
                 number += self.num_drafts
-        return self.blocks.count(min(number, self.most_slots)) - self.num_blocks[slot]
+        return min(number, self.most_slots)
+
+    def takes_blocks(self, slot: int) -> int:
+        """Return the blocks of tokens that a decode takes for its next step."""
+        return self.blocks.count(self.next_slots(slot)) - self.num_blocks[slot]
+
+    def need_of(self, slot: int) -> int:
+        """Return the blocks of memory that a decode takes for its next step."""
+        return self.takes_blocks(slot) * self.per_block
 
     def next_need(self) -> int:
         """Return the blocks that the decodes need in their next step, before they take them."""
@@ -210,8 +253,24 @@ class Drafting(Replica):
             self.num_blocks[slot] += number
         Lane.take_for_decodes(self)
 
+    def is_short(self) -> bool:
+        """Cut the pieces of the next plan, and tell whether it may preempt.
+
+        States take no pages yet for what a drafting model writes ahead, and more in a later step.
+        """
+        need = self.decode_need + self.cut_pieces()
+        if self.in_order and self.paged.num_ahead:
+            number = self.num_decodes - len(self.left_out)
+            for slot in self.prefilling:
+                number += self.num_piece[slot] > 0
+            need += self.paged.pool.groups.num_kept_states * number
+        return need > self.blocks.num_free
+
     def lose_blocks(self) -> None:
         """Give back the blocks that decodes took for a step that is lost."""
+        if self.in_turns:
+            Lane.lose_blocks(self)
+            return
         number = 0
         for slot in self.decodes:
             number += self.num_took[slot]
@@ -219,6 +278,69 @@ class Drafting(Replica):
             self.num_took[slot] = 0
         self.blocks.free(None, number, 0)
         self.decode_need = self.next_need()
+
+    def lose_turns(self) -> None:
+        """Take back the pages of a lost step."""
+        for slot in self.running:
+            if self.state[slot] == _PREFILL:
+                self.num_blocks[slot] = self.count_behind(self.num_computed[slot])
+                if self.swaps:
+                    self.num_blocks[slot] = self.blocks.count(self.num_tokens[slot])
+            else:
+                self.num_blocks[slot] -= self.num_took[slot]
+                self.num_took[slot] = 0
+            self.paged.cut(self.chains[slot], self.num_blocks[slot] * self.blocks.size)
+        self.decode_need = self.next_need()
+
+    # --- turns --------------------------------------------------------------------------------
+
+    def slots_in_turn(self, slot: int, end: int) -> int:
+        """Return the tokens that one has memory for in a step that ends behind so many."""
+        if self.state[slot] != _PREFILL:
+            return self.next_slots(slot)
+        return min(end + self.num_behind, self.most_slots)
+
+    def decode_turn(self, slot: int, context: int, is_ahead: bool) -> None:
+        """Give a decode its turn, which has so many tokens computed.
+
+        Others find the tokens that its plan knows.
+        """
+        paged, chain, end = self.paged, self.chains[slot], context + self.num_queries
+        num_slots = self.next_slots(slot)
+        paged.give_behind(chain, self.num_seen(slot, context))
+        paged.take(chain, context, end, num_slots)
+        num_unknown = max(self.num_last[slot], 1) if is_ahead else 0
+        paged.name(chain, context + 1 - num_unknown - self.covers_next)
+        self.num_took[slot] = max(0, paged.count(num_slots) - self.num_blocks[slot])
+        self.num_blocks[slot] += self.num_took[slot]
+        self.piece_step[slot], self.before_piece[slot] = self.num_steps, context
+        self.turn_end[slot] = end
+
+    def note_piece(self, slot: int) -> None:
+        """Note that the step that is planned computes a piece of a prompt."""
+        Lane.note_piece(self, slot)
+        self.turn_end[slot] = self.num_computed[slot] + self.num_piece[slot]
+
+    def num_seen(self, slot: int, num_computed: int) -> int:
+        """Return the computed tokens from whose end windows look back, as the plan knows.
+
+        All drafts of a step in flight count; or, if pages are freed late, nothing of it.
+        """
+        if self.known_until == inf or self.piece_step[slot] != self.num_steps - 1:
+            return num_computed
+        return self.before_piece[slot] if self.paged.lags else self.turn_end[slot]
+
+    def in_windows(self, num_ahead: int) -> tuple[int, int, int]:
+        """Return the keys that decodes see through their windows in the next step."""
+        number = 0
+        for slot in self.decodes:
+            context = self.num_tokens[slot] - 1
+            if self.state[slot] == _LEAVING:
+                context += self.num_beyond[slot]
+            number += min(context, self.paged.reach)
+        return number, 0, 1
+
+    # --- requests that wait -------------------------------------------------------------------
 
     def num_needed(self, slot: int) -> int:
         """Return the tokens that one who waits needs memory for in its next step as a decode."""
@@ -276,6 +398,8 @@ class Drafting(Replica):
     def pad_loaded(self, slot: int, new: int, budget: int) -> int:
         """Return the same of a prompt with entries; without drafts unless tiers had these."""
         num_here = self.num_brought[slot]
+        if self.in_turns:
+            return 0
         if self.brings[slot] == _FROM_TIERS:
             return self.pad(slot, self.num_tokens[slot] - num_here, num_here + new, None, budget)
         return 0 if self.may_go_on(slot, new) else _NO_ROOM
@@ -335,7 +459,8 @@ class Drafting(Replica):
         number = self.num_to_ask
         self.num_to_ask = min(_MOST_ASKED, 4 * number)
         contexts = array("q", bytes(8 * number))  # tokens that are there before each step
-        longest = array("q", bytes(8 * number))
+        longest, seen = array("q", bytes(8 * number)), array("q", bytes(8 * number))
+        reach = self.paged.reach if self.in_turns else 0
         for slot in self.decodes:
             path, place, step = self.paths[slot], 2 * self.num_taken[slot], 0
             context, last = self.num_tokens[slot] - 1, self.num_final[slot] - 1
@@ -344,6 +469,7 @@ class Drafting(Replica):
             while step < number:
                 contexts[step] += context
                 longest[step] = max(longest[step], context)
+                seen[step] += min(context, reach)
                 step += 1
                 context += 1 + path[place] + 256 * path[place + 1]
                 place += 2
@@ -355,9 +481,9 @@ class Drafting(Replica):
             self.num_read_again,
             longest[0] if self.times.needs_longest else -1,
             number,
-            -1,
+            seen[0] if self.in_turns else -1,
             0,
-            (contexts, longest),
+            (contexts, longest, seen),
         )
         self.told = array("d", seconds.tobytes())
         self.num_told, self.next_told = number, 0
@@ -458,3 +584,4 @@ class Drafting(Replica):
         self.num_took = longer(self.num_took, "q", self.num_slots)
         self.from_tokens = longer(self.from_tokens, "q", self.num_slots)
         self.padded = longer(self.padded, "q", self.num_slots)
+        self.turn_end = longer(self.turn_end, "q", self.num_slots)

@@ -204,7 +204,9 @@ cdef class Lane:
     @cython.locals(slot=cython.longlong)
     cdef forget_pieces(self)
     cpdef bint is_busy(self, long long slot) except -1
-    cdef bint takes_block(self, long long slot) except -1
+    cdef bint has_no_turn(self, long long slot) except -1
+    cdef list sit_out(self, list slots)
+    cdef long long takes_blocks(self, long long slot) except? -1
     cdef long long context_of(self, long long slot) except -1
     @cython.locals(slot=cython.longlong)
     cdef pause(self, list slots)
@@ -231,8 +233,10 @@ cdef class Lane:
     @cython.locals(other=cython.longlong, piece=cython.longlong, number=cython.longlong)
     cdef bint holds_back(self, long long slot, long long num_tokens, long long new,
                          bint is_loaded) except -1
-    @cython.locals(num_known=cython.longlong, is_outgrown=cython.bint, number=cython.longlong)
+    @cython.locals(num_known=cython.longlong, is_outgrown=cython.bint, number=cython.longlong,
+                   num_served=cython.longlong)
     cdef give_way(self, long long slot, list gone, list outgrown, bint was_served=*)
+    cdef long long num_served(self, long long slot) except -1
     @cython.locals(num_kept=cython.longlong, number=cython.longlong)
     cdef bint swap_out(self, long long slot) except -1
     @cython.locals(slot=cython.longlong, num_kept=cython.longlong, number=cython.longlong,
@@ -258,9 +262,11 @@ cdef class Lane:
     cdef begin_turns(self)
     @cython.locals(slot=cython.longlong)
     cdef serve(self, bint had_turns)
-    @cython.locals(paged=PagedBlocks, chain=PagedChain, num_computed=cython.longlong)
+    @cython.locals(paged=PagedBlocks, chain=PagedChain, num_computed=cython.longlong,
+                   end=cython.longlong, num_slots=cython.longlong)
     cdef have_turn(self, long long slot, long long new)
     cdef note_piece(self, long long slot)
+    cdef long long slots_in_turn(self, long long slot, long long end) except -1
     @cython.locals(paged=PagedBlocks, chain=PagedChain, num_seen=cython.longlong)
     cdef decode_turn(self, long long slot, long long context, bint is_ahead)
     @cython.locals(paged=PagedBlocks, chain=PagedChain, is_ahead=cython.bint, slot=cython.longlong,
@@ -269,7 +275,7 @@ cdef class Lane:
     cdef serve_decodes(self, long long first, long long last)
     @cython.locals(is_latest=cython.bint)
     cdef long long num_seen(self, long long slot, long long num_computed) except -1
-    @cython.locals(chain=PagedChain)
+    @cython.locals(chain=PagedChain, end=cython.longlong)
     cdef long long need_in_turn(self, long long slot, long long num_computed,
                                 long long new) except -1
     @cython.locals(slot=cython.longlong, num_tokens=cython.longlong)

@@ -1009,7 +1009,7 @@ class Lane:
         self.is_blocked = self.some_missed = self.all_missed = False
         if self.cadence is not None or self.spares_one or self.in_turns:
             self.find_limits()
-        is_short = self.decode_need + self.cut_pieces() > self.blocks.num_free
+        is_short = self.is_short()
         if is_short:
             self.preempt()
             if self.all_missed:
@@ -1118,14 +1118,14 @@ class Lane:
         outgrown: list[int] = []
         gone: list[int] = []
         num_before = len(self.running)
-        goes_round = self.num_queries == 1 and not self.swaps
+        goes_round = (self.num_queries == 1 or self.in_turns) and not self.swaps
         from_anywhere = self.ranked is not None and self.ranked.takes_from_anywhere
         is_sparing = self.spares and self.known_until < inf
         if self.own is not None and self.own.names_victims:
             from_anywhere = True
         if goes_round and (from_anywhere or self.in_turns or is_sparing):
             if self.left_out:
-                self.join_anew(self.left_out)
+                self.join_anew(self.sit_out(self.left_out))
             self.take_turns(gone, outgrown)
         else:
             while self.is_short():
@@ -1162,9 +1162,10 @@ class Lane:
         num_taken = 0
         while turns:
             slot = turns.pop(0)
-            if self.is_busy(slot):
+            if self.has_no_turn(slot):
                 continue
-            left = self.max_tokens - self.num_new - self.num_decodes_before(lacking)
+            left = self.max_tokens - self.num_new
+            left -= self.num_decodes_before(lacking) * self.num_queries
             if left <= 0 and self.in_order:
                 missed += [slot, *turns]
                 break
@@ -1188,9 +1189,9 @@ class Lane:
                 if victim in turns:
                     turns.remove(victim)
             else:
+                self.num_piece[slot] = new
                 lacking[slot] = number = self.lacks_after_turn(slot, new, number)
                 num_taken += number
-                self.num_piece[slot] = new
                 self.num_new += new
                 if new and self.cadence is not None:
                     self.cadence.carry()  # even if it gives way later
@@ -1201,8 +1202,12 @@ class Lane:
                 missed += turns
                 break
         self.some_missed = bool(missed)
-        missed = [slot for slot in missed if self.state[slot] == _DECODE]
-        self.pause([slot for slot in missed if not self.is_busy(slot)])
+        self.pause(self.sit_out(missed))
+
+    def sit_out(self, slots: list[int]) -> list[int]:
+        """Return the decodes among those that miss the step that is planned."""
+        slots = [slot for slot in slots if self.state[slot] == _DECODE]
+        return [slot for slot in slots if not self.is_busy(slot)]
 
     def forget_pieces(self) -> None:
         """Let the step that is planned compute nothing of prompts."""
@@ -1214,9 +1219,13 @@ class Lane:
         """Tell whether one who runs has nothing left to compute that a plan could give it."""
         return self.state[slot] == _LEAVING
 
-    def takes_block(self, slot: int) -> bool:
-        """Tell whether a decode takes a block for its next token."""
-        return self.context_of(slot) % self.blocks.size == 0
+    def has_no_turn(self, slot: int) -> bool:
+        """Tell whether one who runs takes no part in the step that is planned."""
+        return self.is_busy(slot)
+
+    def takes_blocks(self, slot: int) -> int:
+        """Return the blocks of tokens that a decode takes for its next step."""
+        return int(self.context_of(slot) % self.blocks.size == 0)
 
     def context_of(self, slot: int) -> int:
         """Return the computed tokens of a decode."""
@@ -1226,22 +1235,22 @@ class Lane:
         """Return the decodes that take their tokens before the next turn: all, or those served."""
         if not self.in_order:
             return self.num_decodes
-        return sum([self.state[slot] == _DECODE for slot in served])
+        return sum([self.state[slot] != _PREFILL for slot in served])
 
     def lacks_after_turn(self, slot: int, new: int, number: int) -> int:
         """Return the blocks that one takes behind all turns: none where they are for that."""
         if not self.in_turns:
             return number
-        if new or self.state[slot] == _DECODE:
+        if new or self.state[slot] != _PREFILL:
             self.have_turn(slot, new)
         return 0
 
     def turn_for(self, slot: int, budget: int) -> tuple[int, int]:
         """Return the tokens of a prompt that one gets who runs, and the blocks that it lacks."""
-        if self.state[slot] == _DECODE:
+        if self.state[slot] != _PREFILL:
             if self.in_turns:
-                return 0, self.need_in_turn(slot, self.context_of(slot), 1)
-            return 0, int(self.takes_block(slot))
+                return 0, self.need_in_turn(slot, self.context_of(slot), self.num_queries)
+            return 0, self.takes_blocks(slot)
         num_computed = self.num_computed[slot]
         new = self.piece(slot, budget)
         if self.in_turns:
@@ -1277,6 +1286,8 @@ class Lane:
     def come_back(self, slot: int) -> None:
         """Let a request decode from the next step on that had a token before."""
         self.resumed[slot] = 1
+        if self.in_turns:
+            self.piece_step[slot] = _NO_STEP
         self.joined.append(slot)
         self.first_step[slot] = self.num_steps
         self.join_decodes(slot)
@@ -1344,22 +1355,20 @@ class Lane:
         """
         need, budget = 0, self.max_tokens
         for slot in self.running:
-            if self.state[slot] == _DECODE:
-                if self.is_busy(slot):
-                    continue
-                if budget > 0:
-                    budget -= 1
-                else:
-                    self.left_out.append(slot)
-                    need -= self.takes_block(slot)
-            elif self.state[slot] == _PREFILL:
+            if self.state[slot] == _PREFILL:
                 new = self.piece(slot, budget)
                 self.num_piece[slot] = new
                 budget -= new
                 self.num_new += new
-                lacking = self.blocks.count(self.num_computed[slot] + new) - self.num_blocks[slot]
+                lacking = self.count_behind(self.num_computed[slot] + new) - self.num_blocks[slot]
                 if new and lacking > 0:
                     need += lacking
+            elif self.state[slot] in (_DECODE, _LEAVING) and not self.has_no_turn(slot):
+                if budget > 0:
+                    budget -= self.num_queries
+                else:
+                    self.left_out.append(slot)
+                    need -= self.takes_blocks(slot)
         return need * self.per_block
 
     def cut(self, slot: int, num_tokens: int, budget: int) -> int:
@@ -1399,6 +1408,7 @@ class Lane:
         added to `gone`, or if it has outgrown the memory, and can never come back, to `outgrown`.
         was_served: whether it had its turn in the plan, which caches all its tokens.
         """
+        num_served = self.num_served(slot) if was_served else 0
         num_known = self.stop(slot)
         self.running.remove(slot)
         if self.state[slot] == _LEAVING:
@@ -1406,7 +1416,7 @@ class Lane:
             self.let_seat_go(slot, num_known, self.may_be_written(slot))
             return
         if was_served and self.state[slot] == _DECODE:
-            num_known = self.num_tokens[slot] - 1
+            num_known = num_served
         is_outgrown = self.outgrows(slot)
         if self.swaps and not is_outgrown and self.swap_out(slot):
             return
@@ -1426,6 +1436,10 @@ class Lane:
         self.num_queued[slot] = self.num_tokens[slot]
         self.wait_first(slot)
         self.counts.go_back(self.num_tokens[slot])
+
+    def num_served(self, slot: int) -> int:
+        """Return the computed tokens of a decode that are known behind its turn."""
+        return self.tokens(slot) - 1
 
     def wait_first(self, slot: int) -> None:
         """Queue a request before all others, or in its place."""
@@ -1566,7 +1580,9 @@ class Lane:
     def enter_piece(self, slot: int, end: int) -> None:
         """Let others find the blocks of a prompt up to the end of its next piece."""
         chain = self.chains[slot]
-        if chain is not None:
+        if self.in_turns:
+            self.paged.name(chain, end)
+        elif chain is not None:
             self.blocks.enter(chain, end)
 
     # --- turns, in which requests give pages back and take others (`PagedBlocks`) ---------------
@@ -1582,18 +1598,18 @@ class Lane:
 
     def serve(self, had_turns: bool) -> None:
         """Give all who run their turn, in order of admission, unless they had it."""
+        if self.left_out and not had_turns:
+            self.some_missed = True
+            self.pause(self.sit_out(self.left_out))
         self.decode_need = 0
         if had_turns:
             return
-        if self.left_out:
-            self.some_missed = True
-            self.pause(self.left_out)
         for slot in self.running:
-            if self.state[slot] == _DECODE:
-                if not self.is_busy(slot):
-                    self.have_turn(slot, 0)
-            elif not self.swaps and self.state[slot] == _PREFILL and self.num_piece[slot]:
-                self.have_turn(slot, self.num_piece[slot])
+            if self.state[slot] == _PREFILL:
+                if not self.swaps and self.num_piece[slot]:
+                    self.have_turn(slot, self.num_piece[slot])
+            elif self.state[slot] in (_DECODE, _LEAVING) and not self.has_no_turn(slot):
+                self.have_turn(slot, 0)
         if self.swaps:
             for slot in self.prefilling:
                 if self.num_piece[slot]:
@@ -1604,13 +1620,18 @@ class Lane:
         if not new:
             self.decode_turn(slot, self.tokens(slot) - 1, self.known_until < inf)
             return
-        paged, chain = self.paged, self.chains[slot]
-        num_computed = self.num_computed[slot]
+        paged, chain, num_computed = self.paged, self.chains[slot], self.num_computed[slot]
+        end = num_computed + new
+        num_slots = self.slots_in_turn(slot, end)
         paged.give_behind(chain, self.num_seen(slot, num_computed))
-        paged.take(chain, num_computed, num_computed + new)
-        paged.name(chain, num_computed + new)
-        self.num_blocks[slot] = max(self.num_blocks[slot], paged.count(num_computed + new))
+        paged.take(chain, num_computed, end, num_slots)
+        self.enter_piece(slot, end)
+        self.num_blocks[slot] = max(self.num_blocks[slot], paged.count(num_slots))
         self.note_piece(slot)
+
+    def slots_in_turn(self, slot: int, end: int) -> int:
+        """Return the tokens that one has memory for in a step that ends behind so many."""
+        return end
 
     def note_piece(self, slot: int) -> None:
         """Note that the step that is planned computes a piece of a prompt."""
@@ -1627,7 +1648,7 @@ class Lane:
         if num_seen >= chain.gives_at:
             paged.give_behind(chain, num_seen)
         if context >= chain.num_slots:
-            paged.take(chain, context, context + 1)
+            paged.take(chain, context, context + 1, context + 1)
         if context + (not is_ahead) >= chain.names_at:
             paged.name(chain, context + (not is_ahead))
 
@@ -1648,7 +1669,7 @@ class Lane:
                     if num_seen >= chain.gives_at:
                         paged.give_behind(chain, num_seen)
                     if context >= chain.num_slots:
-                        paged.take(chain, context, context + 1)
+                        paged.take(chain, context, context + 1, context + 1)
                     if num_known >= chain.names_at:
                         paged.name(chain, num_known)
                     wait = min(wait, chain.gives_at - num_seen, chain.num_slots - context)
@@ -1671,9 +1692,9 @@ class Lane:
         """Return the pages that one lacks for a step, once its windows have given theirs back."""
         if not new:
             return 0
-        chain = self.chains[slot]
+        chain, end = self.chains[slot], num_computed + new
         self.paged.give_behind(chain, self.num_seen(slot, num_computed))
-        return self.paged.lacking(chain, num_computed, num_computed + new)
+        return self.paged.lacking(chain, num_computed, end, self.slots_in_turn(slot, end))
 
     def lose_turns(self) -> None:
         """Take back the pages of a lost step."""
@@ -1740,7 +1761,7 @@ class Lane:
             return budget if more == _NO_ROOM and self.loses_load(slot) else -1
         self.leave_queue(slot)
         num_first = num_tokens if self.swaps else min(num_first + more, self.most_slots)
-        self.num_blocks[slot] = blocks.begin(chain, found, num_first)
+        self.num_blocks[slot] = blocks.begin(chain, found, num_first, end)
         self.begin_prompt(slot, num_computed, new)
         return budget - new - more
 
@@ -1954,7 +1975,7 @@ class Lane:
             num_first = min(num_first + self.num_first + more, self.most_slots)
         number = blocks.count(num_first)
         if self.in_turns:
-            self.paged.take(chain, num_here, num_first)
+            self.paged.take(chain, num_here, num_first, num_first)
         else:
             blocks.grow(number - self.num_blocks[slot])
             if is_loaded:
@@ -1964,10 +1985,7 @@ class Lane:
 
     def begin_prompt(self, slot: int, num_computed: int, new: int) -> None:
         """Let a prompt run that has blocks for its first piece, of so many tokens."""
-        if self.in_turns:
-            self.paged.name(self.chains[slot], num_computed + new)
-        else:
-            self.enter_piece(slot, num_computed + new)
+        self.enter_piece(slot, num_computed + new)
         self.running.append(slot)
         self.prefilling.append(slot)
         self.state[slot] = _PREFILL

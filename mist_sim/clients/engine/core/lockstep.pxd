@@ -11,7 +11,7 @@ cdef class Replica(Lane):
     cdef Lockstep together
     cdef bint has_part, was_on_the_spot
     cdef tuple next_chunks
-    cdef long long next_decodes, next_context, next_longest
+    cdef long long next_decodes, next_context, next_longest, next_in_windows
 
     @cython.locals(together=Lockstep, may=cython.bint)
     cdef wake(self, double now)

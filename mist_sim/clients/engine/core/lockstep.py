@@ -35,7 +35,7 @@ class Replica(Lane):
         self.together: Lockstep | None = None
         self.has_part = self.was_on_the_spot = False
         self.next_chunks: Chunks = ()
-        self.next_decodes = self.next_context = self.next_longest = 0
+        self.next_decodes = self.next_context = self.next_longest = self.next_in_windows = 0
         super().__init__(*arguments)
 
     def wake(self, now: float) -> None:
@@ -69,6 +69,7 @@ class Replica(Lane):
         self.next_chunks, self.was_on_the_spot = chunks, on_the_spot
         self.next_decodes, self.next_context = self.num_decodes, self.context_sum
         self.next_longest = self.longest_context() if self.times.needs_longest else -1
+        self.next_in_windows = self.in_windows(0)[0] if self.in_turns else -1
         return 0.0
 
     def num_in_step(self) -> int:
@@ -87,7 +88,7 @@ class Replica(Lane):
             self.num_read_again,
             self.next_longest,
             self.was_on_the_spot,
-            self.in_windows(0)[0] if self.in_turns else -1,
+            self.next_in_windows,
         )
 
     def halt(self) -> None:

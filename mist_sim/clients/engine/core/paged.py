@@ -21,6 +21,7 @@ from mist_sim.clients.kv_cache.pages import (
     name_more,
     saved_block,
 )
+from mist_sim.clients.prefixes.prefix_cache import one_token_up
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -57,20 +58,29 @@ class PagedBlocks(Blocks):
 
     rules: how the version counts them. lags: whether a page comes back only when no step in flight
     sees it (`PageRules`). keeps_states: whether states are kept for others; then pieces of prompts
-    end where one is saved, if `aligns`.
+    end where one is saved, if `aligns`. The numbers ahead, and `names_verified`: of `DraftRules`.
     """
 
     def __init__(
-        self, pool: PagePool, rules: PageRules, caches: bool, uncached_first: bool
+        self, pool: PagePool, rules: PageRules, caches: bool, uncached_first: bool, covers: bool
     ) -> None:
         Blocks.__init__(
-            self, pool.num_blocks, pool.block_size, pool.num_reserved, caches, uncached_first
+            self,
+            pool.num_blocks,
+            pool.block_size,
+            pool.num_reserved,
+            caches,
+            uncached_first,
+            0,
+            covers,
         )
         groups = pool.groups
         self.pool, self.lags = pool, rules.lags
         self.in_turns, self.per_block = True, groups.num_groups
         self.has_windows = groups.num_window_groups > 0
         self.keeps_states = groups.num_kept_states > 0
+        self.num_ahead, self.num_ahead_first = rules.drafts.num_ahead, rules.drafts.num_ahead_first
+        self.names_verified = self.keeps_states and rules.drafts.names_verified
         self.aligns = groups.state_cache == "align"
         self.reach = (groups.sliding_window or 1) - 1
         self.table = PageTable(
@@ -81,7 +91,11 @@ class PagedBlocks(Blocks):
 
     def chain(self, content: Content) -> Any:
         """Return the chain of a request, which holds nothing yet."""
-        return PagedChain(first_names(content, self.size) if self.caches else [])
+        return PagedChain(self.shared_names(content) if self.caches else [])
+
+    def shared_names(self, content: Content) -> list[Hashable]:
+        """Return the names of the first blocks of a content."""
+        return first_names(one_token_up(content) if self.covers_next else content, self.size)
 
     # --- what is found, and needed --------------------------------------------------------------
 
@@ -111,7 +125,7 @@ class PagedBlocks(Blocks):
         """Return the tokens of a prompt that it would find now."""
         if not (self.caches and content):
             return 0
-        names = first_names(content, self.size)[: (num_tokens - 1) // self.size]
+        names = self.shared_names(content)[: (num_tokens - 1) // self.size]
         return self.hits.find(names).num_blocks * self.size
 
     def may_gain(self, found: Any, whole: bool) -> bool:
@@ -136,12 +150,11 @@ class PagedBlocks(Blocks):
         num_pages += groups.num_window_groups * max(0, num_counted - found.num_blocks)
         num_pages += found.num_free + pool.num_state_pages
         if self.keeps_states:
-            number -= found.num_blocks
+            end = num_tokens if whole else num_tokens - self.num_ahead_first
+            number = self.count(end) + pool.num_drafts - found.num_blocks
             if not pool.is_dense:
-                saved = saved_block(
-                    found.num_blocks * self.size, num_tokens, self.size, pool.states
-                )
-                number = min(number, 1 + (saved is not None))
+                saved = saved_block(found.num_blocks * self.size, end, self.size, pool.states)
+                number = min(number, 1 + pool.num_drafts + (saved is not None))
             num_pages += groups.num_kept_states * number
         return num_pages
 
@@ -191,10 +204,10 @@ class PagedBlocks(Blocks):
 
     # --- who comes and goes -----------------------------------------------------------------------
 
-    def begin(self, chain: Any, found: Any, num_tokens: int) -> int:
+    def begin(self, chain: Any, found: Any, num_tokens: int, end: int) -> int:
         """Let a request begin with pages that it finds, and new ones up to so many tokens.
 
-        Returns how many blocks of tokens these are.
+        end: of its first piece. Returns how many blocks of tokens these are.
         """
         if self.caches:
             holding = HeldPages(self.pool, self.table, chain, list(chain.shared))
@@ -204,7 +217,8 @@ class PagedBlocks(Blocks):
                 holding.num_shared_tokens = found.most * self.size
         else:
             chain.holding = Holding(self.pool)
-        self.take(chain, found.num_blocks * self.size, num_tokens)
+        end = max(end, num_tokens - self.num_ahead_first)
+        self.take(chain, found.num_blocks * self.size, end, num_tokens)
         return self.count(num_tokens)
 
     def bring(self, chain: Any, found: Any, num_tokens: int) -> None:
@@ -247,22 +261,34 @@ class PagedBlocks(Blocks):
 
     # --- turns ------------------------------------------------------------------------------------
 
-    def lacking(self, chain: PagedChain, begin: int, end: int) -> int:
-        """Return the pages that a request lacks for a step that computes these tokens."""
-        number = max(0, self.count(end) - chain.num_slots // self.size)
+    def end_of_states(self, end: int, num_slots: int) -> int:
+        """Return the tokens up to which a step needs states: none that a drafting model writes.
+
+        A step planned ahead counts all drafts of the one before it as accepted.
+        """
+        return max(min(end, num_slots), num_slots - self.num_ahead)
+
+    def lacking(self, chain: PagedChain, begin: int, end: int, num_slots: int) -> int:
+        """Return the pages that a request lacks for a step that computes these tokens.
+
+        num_slots: tokens that it has memory for then.
+        """
+        number = max(0, self.count(num_slots) - chain.num_slots // self.size)
         if not self.keeps_states:
             return self.per_block * number
         num_states = self.pool.groups.num_kept_states
+        end = self.end_of_states(end, num_slots)
         saved = saved_block(begin, end, self.size, self.pool.states)
         in_states: int = chain.holding.states.num_lacking(end, saved)  # type: ignore[union-attr]
         return (self.per_block - num_states) * number + in_states
 
-    def take(self, chain: PagedChain, begin: int, end: int) -> None:
-        """Give a request the pages of a step that computes these tokens."""
+    def take(self, chain: PagedChain, begin: int, end: int, num_slots: int) -> None:
+        """Give a request the pages of a step that computes these tokens (`lacking`)."""
         holding = chain.holding
         if holding is not None:
-            holding.extend(end)
+            holding.extend(num_slots)
             if self.keeps_states and isinstance(holding, HeldPages) and holding.states is not None:
+                end = self.end_of_states(end, num_slots)
                 holding.states.take(end, saved_block(begin, end, self.size, self.pool.states))
             self.note(chain)
 
@@ -279,6 +305,8 @@ class PagedBlocks(Blocks):
     def give_behind(self, chain: PagedChain, num_tokens: int) -> None:
         """Take back what windows have left after so many computed tokens."""
         if chain.holding is not None:
+            if self.names_verified:
+                chain.holding.name_until(num_tokens)  # so that others find what comes back
             chain.holding.leave_behind(num_tokens)
             self.note(chain)
 

@@ -543,7 +543,7 @@ class Pipeline(Lane):
         begin = self.num_computed[slot] if new else self.context[slot]
         end = begin + max(new, 1)
         paged.give_behind(chain, self.num_seen(slot, begin))
-        paged.take(chain, begin, end)
+        paged.take(chain, begin, end, end)
         self.num_blocks[slot] = max(self.num_blocks[slot], paged.count(end))
         self.enter_known(slot, min(end, self.num_tokens[slot]))
 
@@ -621,7 +621,7 @@ class Pipeline(Lane):
             if lacks or not new or self.holds_back(slot, num_tokens - num_computed, new, False):
                 return
             self.leave_queue(slot)
-            self.num_blocks[slot] = blocks.begin(chain, found, end)
+            self.num_blocks[slot] = blocks.begin(chain, found, end, end)
             self.num_tickets += 1
             self.ticket[slot] = self.num_tickets
             self.begin_prompt(slot, num_computed, new)
@@ -682,7 +682,7 @@ class Pipeline(Lane):
             self.leave_group(slot, group)
             if group is self.group:
                 self.num_decodes = len(group.members)
-                self.decode_need -= self.takes_block(slot) * self.per_block
+                self.decode_need -= self.takes_blocks(slot) * self.per_block
         elif slot in self.paused:
             self.paused.remove(slot)
 

@@ -55,9 +55,9 @@ class TieredBlocks(Blocks):
         number = sum(self.missing(chain, found, num_tokens))
         return int(found.num_cached + number if number else found.num_found) * self.size
 
-    def begin(self, chain: Chain | None, found: Found | None, num_tokens: int) -> int:
+    def begin(self, chain: Chain | None, found: Found | None, num_tokens: int, end: int) -> int:
         """Let a request begin with blocks that it finds, and new ones up to so many tokens."""
-        number = Blocks.begin(self, chain, found, num_tokens)
+        number = Blocks.begin(self, chain, found, num_tokens, end)
         if chain is not None:
             self.tiers.touch(chain)
         return number
