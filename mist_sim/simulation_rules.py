@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from numpy import bincount, isin, ptp
+from numpy import bincount, isin, isnan, ptp, quantile
 
 from mist_sim.clients import Client
 from mist_sim.clients.kv_cache.capacity import gib
@@ -16,7 +16,14 @@ from mist_sim.clients.rules import check_shared_parts, check_shared_tiers
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Stage
-from mist_sim.core.result_warnings import IDLE_REPLICAS, NO_PRICE, TOO_SMALL, WAVES, ResultWarning
+from mist_sim.core.result_warnings import (
+    COMMON_START,
+    IDLE_REPLICAS,
+    NO_PRICE,
+    TOO_SMALL,
+    WAVES,
+    ResultWarning,
+)
 from mist_sim.durations import DurationDistribution
 from mist_sim.errors import ScenarioError, brief, did_you_mean, in_words, listed
 from mist_sim.hand_over_rules import check_hand_overs
@@ -34,6 +41,7 @@ from mist_sim.traces import ClosedLoop
 _ENOUGH = 100  # visits of a group from which on a router that leaves clients idle is named
 _ALL_BUT, _NONE = 0.9, 0.01  # shares of the visits: of the busiest client, and of the idlest
 _THINKING = 0.1  # seconds: load generators take less between two requests of a user
+_ROSE = 1.5  # times: a p99 that the first requests of users who start at once set
 _EXCEED = re.compile("exceed .*KV cache|in max_model_len")  # reasons against requests
 
 
@@ -242,6 +250,31 @@ def waves_warnings(recorder: ColumnRecorder, loop: ClosedLoop | None) -> Iterato
             f"every pause {pause:g} s, so users who once met stay together and queue for one "
             "another. People do not: let lengths vary (type: normal), or pauses (think_time: "
             f"{{type: exponential, mean: {pause:g} s}}).",
+        )
+
+
+def common_start_warnings(
+    recorder: ColumnRecorder, loop: ClosedLoop | None, warmup: float
+) -> Iterator[ResultWarning]:
+    """Yield a warning where users who think start all at once, and those requests set the p99."""
+    if loop is None or loop.concurrency == 1 or loop.ramp_up or warmup:
+        return
+    if not isinstance(loop.think_time, DurationDistribution) and loop.think_time < _THINKING:
+        return
+    c = recorder.requests.columns()
+    done = (c["status"] == 0) & (c["parent_id"] == c["request_id"])
+    times, at_start = c["first_token_at"] - c["arrival_time"], c["arrival_time"] == 0
+    known = done & ~isnan(times)
+    later = times[known & ~at_start]
+    if not len(later) or not (known & at_start).any():
+        return
+    p99, without = (1e3 * float(quantile(each, 0.99)) for each in (times[known], later))
+    if p99 > _ROSE * without:
+        yield ResultWarning(
+            COMMON_START,
+            f"All {loop.concurrency:,} users start at once: with their first requests p99 TTFT is "
+            f"{p99:,.0f} ms, without them {without:,.0f} ms. People do not: give "
+            "workload.arrivals.ramp_up, or a warmup that leaves the first ones out.",
         )
 
 

@@ -116,6 +116,7 @@ NEVER_CAME = _kind("never came", "the run ended before an event that was asked f
 FAILURES = _kind("failures", "clients failed, and latencies were others meanwhile")
 IDLE_REPLICAS = _kind("idle replicas", "a router sends almost all to one of several clients alike")
 WAVES = _kind("waves", "users of equal requests and pauses stay together")
+COMMON_START = _kind("common start", "all users start at once, and that sets the p99")
 TOO_SHORT = _kind("too short", "the run does not tell whether the clients keep up")
 LIMIT_IN_SECONDS = _kind("limit in seconds", "a limit is so long that it may be milliseconds")
 TRUNCATED = _kind("truncated", "answers were cut at the model's longest context")

@@ -269,7 +269,10 @@ def error_range(low: float, high: float) -> str:
 
 THROUGH_FAILURES = "Latency through failures, p99, ms"
 TITLES = ("", "finished", "failed", *RECOVERING.values())
-NOTE = "during: while a client was away, requests that began before or ended after included"
+NOTE = (
+    "during: while a client was away, requests that began before or ended after included; queue: "
+    "waits of all visits, of those that the failure ended too, which may be after the first token"
+)
 
 Phases = Mapping[str, Mapping[str, float | None]]
 """`through_failures` of the summary."""
@@ -279,7 +282,11 @@ def failures_section(phases: Phases) -> Iterator[RenderableType]:
     """Yield a row a phase of the failures; empty without failures."""
     if phases:
         yield from section(
-            THROUGH_FAILURES, listed(TITLES, rows_of(phases), right=range(1, len(TITLES)))
+            THROUGH_FAILURES,
+            Group(
+                listed(TITLES, rows_of(phases), right=range(1, len(TITLES))),
+                Text(f"{NOTE}.", style="dim"),
+            ),
         )
 
 

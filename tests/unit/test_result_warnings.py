@@ -312,6 +312,10 @@ OWN = {
     "run one.yaml --set 'workload.arrivals={type: closed_loop, concurrency: 2, think_time: 1 s}'": {
         "waves"
     },
+    "run one.yaml --set workload.lengths.num_requests=400 --set 'workload.arrivals={type: "
+    "closed_loop, concurrency: 100, think_time: {type: exponential, mean: 20 s}}'": {
+        "common start"
+    },
     "compare tight.yaml --designs --jobs 1": {"no room", "uneven"},
     "compare pair.yaml --designs --jobs 1": {"design"},
     "goodput one.yaml --as-is --rates 4:16 --jobs 1": {"all attained"},
