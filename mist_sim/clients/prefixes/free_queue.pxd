@@ -3,9 +3,10 @@ cimport cython
 
 cdef class Entry:
     cdef public object key
-    cdef public long long origin, first, num_cached, num_held
+    cdef public long long origin, first, num_cached, num_held, written
     cdef public Entry rest, whole
     cdef public list pieces
+    cdef public dict finds
     cdef long long _num_holders
     cdef dict _fewer
 
@@ -37,6 +38,6 @@ cdef class FreeQueue:
     @cython.locals(rest=Entry, piece=Piece, part=Piece, num_blocks=cython.longlong)
     cpdef Entry split(self, Entry entry, long long position)
     @cython.locals(before=Piece)
-    cdef _insert(self, Piece piece, Piece behind)
+    cpdef _insert(self, Piece piece, Piece behind)
     @cython.locals(before=Piece, behind=Piece)
-    cdef _remove(self, Piece piece)
+    cpdef _remove(self, Piece piece)

@@ -23,7 +23,8 @@ cdef class Chain:
 
 
 cdef class PrefixCache:
-    cdef public object on_evict, enter_copies, _watcher
+    cdef public object on_evict, enter_copies, eviction, _watcher
+    cdef bint _counts_finds
     cdef public FreeQueue queue
     cdef public long long changes
     cdef public dict _entries
