@@ -775,28 +775,10 @@ MUTANTS = [
         "here",
     ),
     Mutant(
-        "tokens on their way in a pipeline name pages",
-        "clients/scheduling/page_turns.py",
-        "num_known += 1 - lane.num_due(sequence)",
-        "num_known += 1",
-    ),
-    Mutant(
         "a preempted sequence finds what it found before it ran",
         "clients/kv_cache/pages.py",
         " or len(latest[1]) != num_blocks:",
         ":",
-    ),
-    Mutant(
-        "a pipeline plans no step behind the end of an answer",
-        "clients/engine/queued/state.py",
-        "len(self.giving(sequence)) < 2:",
-        "True:",
-    ),
-    Mutant(
-        "an answer in a pipeline hides its blocks once its last token is on its way",
-        "clients/engine/queued/in_flight.py",
-        "if last.group is group and sequence in leaving:",
-        "if False:",
     ),
     Mutant(
         "with windows, answers go on as if every block had one page",

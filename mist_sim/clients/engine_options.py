@@ -233,7 +233,7 @@ class EngineOptions:
         """The option that makes a pipeline use virtual engines; empty if there is none.
 
         With one scheduler are not simulated roles, lockstep, drafts, tiers, swapping, whole
-        prompts and layouts of resharding.
+        prompts, schedulers that plan themselves and layouts of resharding.
         """
         scheduler = self.scheduler
         for option, is_set in (
@@ -243,7 +243,7 @@ class EngineOptions:
             ("speculative_config", self.speculative_config is not None),
             ("resharding", self.resharding is not None),
             ("kv_cache.tiers", bool(self.kv_cache.tiers)),
-            (f"scheduler.type {type(scheduler).__name__}", scheduler and not scheduler.by_piece),
+            (f"scheduler.type {type(scheduler).__name__}", not _is_chunked(scheduler)),
             ("scheduler.preemption", scheduler and scheduler.swaps),
         ):
             if is_set:
@@ -293,3 +293,10 @@ class EngineOptions:
             return "admission.early_rejection"
         by_deadline = getattr(self.scheduler, "order", "") == "earliest_deadline_first"
         return "scheduler.order: earliest_deadline_first" if by_deadline else ""
+
+
+def _is_chunked(scheduler: Scheduler | None) -> bool:
+    """Tell whether a scheduler, the default if None, cuts prompts and leaves plans to the core."""
+    if scheduler is None:
+        return True
+    return isinstance(scheduler, ChunkedScheduler) and not scheduler.plans_itself

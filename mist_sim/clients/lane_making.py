@@ -1,4 +1,4 @@
-"""Makes the lanes of a client; pipelines with one scheduler have a state of their own."""
+"""Makes the lanes of a client in the general loop, and parts that those of the core have, too."""
 
 from __future__ import annotations
 
@@ -11,15 +11,9 @@ from mist_sim.clients.decode.speculative_clock import Speculation
 from mist_sim.clients.draft_paths import DraftPaths
 from mist_sim.clients.engine.flowing_lane import FlowingLane
 from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.queued.eager_cache import EagerAnswers
-from mist_sim.clients.engine.queued.form import QueueForm
-from mist_sim.clients.engine.queued.fresh import FreshQueue
-from mist_sim.clients.engine.queued.queued_lane import QueuedLane
-from mist_sim.clients.engine.queued.state import QueuedState
 from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
-from mist_sim.clients.kv_cache import PrefixCachingManager
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.scheduling import LaneState, Scheduler
 from mist_sim.clients.scheduling.adapter_slots import AdapterQueue, AdapterSlots, in_use_by
@@ -44,7 +38,7 @@ class LaneMaker:
 
     config: options of its engines; the fields after it may differ from them in this layout.
     track: the recorder, the client, and the number of the layout, for the tracks of steps.
-    lane_type: of lanes without a queue of batches and without flowing answers.
+    lane_type: of lanes without flowing answers.
     flow: rule by which answers leave the client; None: they stay. has_taker: as in `Client`.
     shared: parts that it shares with other clients. tower: encodes images; None: it serves none.
     """
@@ -54,7 +48,6 @@ class LaneMaker:
     scheduler: Scheduler
     predictor: PipelinePredictor
     memory: LaneMemory
-    form: QueueForm | None
     rules: EngineRules
     lockstep: bool
     async_scheduling: bool
@@ -73,16 +66,9 @@ class LaneMaker:
         """Return a new, empty lane. options: those of `Lane` that differ from lane to lane."""
         state = self.state(max_num_seqs)
         recorder, client_id, layout = self.track
-        inside, form = self.predictor.traits.steps_inside, self.form
-        num_tracks = len(self.predictor.ranks) if form else 1
-        tracks = [
-            StepRecords(recorder, client_id, inside, layout, self.streamed)
-            for _ in range(num_tracks)
-        ]
+        inside = self.predictor.traits.steps_inside
         parts = self.env, self.scheduler, state
-        if form is not None:
-            return QueuedLane(*parts, form=form, tracks=tracks, **options)
-        options["records"] = tracks[0]
+        options["records"] = StepRecords(recorder, client_id, inside, layout, self.streamed)
         if self.flow is not None:
             flow = flowing_of(self.flow)
             return FlowingLane(*parts, flow=flow, has_taker=self.has_taker, **options)
@@ -91,27 +77,21 @@ class LaneMaker:
     def state(self, max_num_seqs: int) -> LaneState:
         """Return the state of a new lane."""
         memory, scheduler, queue = self.memory, self.scheduler, self.queue()
-        options: dict[str, Any] = {
-            "max_num_seqs": max_num_seqs,
-            "needs_longest_context": self.predictor.traits.needs_longest_context,
-            "reads_again": self.predictor.traits.reads_again,
-            "by_piece": scheduler.by_piece,
-            "rules": self.rules,
-        }
-        if self.form is not None:
-            state: LaneState = _queued_state(memory, queue, options, self.config.max_model_len)
-        else:
-            state = LaneState(
-                memory.manager(self.shared.tiers if self.shared else None),
-                queue,
-                **options,
-                speculation=self.speculation(),
-                swap_space=memory.swap_space,
-                swaps_overlap=scheduler.swaps_overlap,
-                plans_ahead=self.async_scheduling,
-                cadence=self.cadence(),
-                tells_joins=self.flow is not None,
-            )
+        state = LaneState(
+            memory.manager(self.shared.tiers if self.shared else None),
+            queue,
+            max_num_seqs=max_num_seqs,
+            needs_longest_context=self.predictor.traits.needs_longest_context,
+            reads_again=self.predictor.traits.reads_again,
+            by_piece=scheduler.by_piece,
+            rules=self.rules,
+            speculation=self.speculation(),
+            swap_space=memory.swap_space,
+            swaps_overlap=scheduler.swaps_overlap,
+            plans_ahead=self.async_scheduling,
+            cadence=self.cadence(),
+            tells_joins=self.flow is not None,
+        )
         if isinstance(queue, AdapterQueue):
             state.adapters = self.adapters()
             queue.watch(partial(in_use_by, state))
@@ -151,22 +131,3 @@ class LaneMaker:
             DraftPaths(self.streams, drafting.survival).draw,
             plans_ahead=self.async_scheduling,
         )
-
-
-def _queued_state(
-    memory: LaneMemory, queue: WaitingQueue, options: dict[str, Any], longest: int | None
-) -> QueuedState:
-    """Return the state of a pipeline with one scheduler, empty.
-
-    options: of `LaneState`. longest: `max_model_len`.
-    """
-    manager = memory.manager()
-    waiting = FreshQueue(queue, passes_over=options["rules"].drains_preempted)
-    if isinstance(manager, PrefixCachingManager):
-        manager.answers = answers = EagerAnswers(memory.block_size)
-        answers.cache = manager.cache
-        answers.state = state = QueuedState(manager, waiting, **options)
-    else:
-        state = QueuedState(manager, waiting, **options)
-    state.longest = longest
-    return state

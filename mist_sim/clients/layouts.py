@@ -29,7 +29,7 @@ from mist_sim.clients.base import Client
 from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.prefill_estimate import PrefillEstimate
-from mist_sim.clients.engine.queued.form import QueueForm
+from mist_sim.clients.engine.queue_form import QueueForm
 from mist_sim.clients.engine.replicas import Engines
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
@@ -561,6 +561,8 @@ class LaidOutClient(Client):
             return "layout must not change with early_rejection; that combination is not simulated"
         if layout.num_ranks > 1 and interval_of(self.scheduler) > 1:
             return "layout must have no pipeline with a prefill_schedule_interval above 1"
+        if layout.form is not None and self.config.step_loop == "general":
+            return "layout must have no queue of batches with step_loop general"
         if layout.num_ranks > 1 and layout.form is None and own_methods_of(self.scheduler):
             return "layout must have no virtual engines with a scheduler that only the core asks"
         if max(layout.shares) > most:

@@ -12,7 +12,7 @@ from typing import ClassVar
 from simpy.events import Event
 
 from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.queued.form import queue_form
+from mist_sim.clients.engine.queue_form import queue_form
 from mist_sim.clients.engine.replicas import Engines, lane_shares
 from mist_sim.clients.engine.stepped import (
     Replicas,
@@ -141,6 +141,13 @@ class LlmClient(LaidOutClient):
             raise ScenarioError(
                 f"{name}: step_loop must not be step with {option}; auto takes another loop"
             )
+        if self.form is not None and not self._takes_steps:
+            option = self.needs_general_loop or f"step_loop {config.step_loop}"
+            raise ScenarioError(
+                f"{name}: pipeline_parallel_size {config.pipeline_parallel_size} must not go with "
+                f"{option}: only the engine core queues batches; leave that out, or set "
+                "virtual_engines"
+            )
         own = own_methods_of(scheduler)
         if own and not self._takes_steps:
             kind, names = type(scheduler).__name__, ", ".join(sorted(own))
@@ -204,7 +211,6 @@ class LlmClient(LaidOutClient):
             scheduler=self.scheduler,
             predictor=self.predictor,
             memory=self.memory,
-            form=self.form,
             rules=self.rules,
             lockstep=self.lockstep,
             async_scheduling=self.async_scheduling,

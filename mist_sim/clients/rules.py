@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 from mist_sim.clients.base import Client
-from mist_sim.clients.engine.queued.form import QueueForm
+from mist_sim.clients.engine.queue_form import QueueForm
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache.pages import DraftRules, PageRules, StateRules

@@ -115,7 +115,8 @@ def _in_engines(scheduler: Scheduler) -> Iterator[tuple[Load, Setting]]:
             yield load, setting
         if scheduler.max_num_seqs > 1:
             yield load, Setting(num_ranks=2, num_seats=num_seats)
-            if scheduler.by_piece and not scheduler.swaps:
+            plans_itself = getattr(scheduler, "plans_itself", True)  # in virtual engines
+            if not (plans_itself or scheduler.swaps):
                 yield load, Setting(ahead=True, num_ranks=2, num_seats=num_seats)
 
 

@@ -192,12 +192,12 @@ def pipeline(number: int) -> Case:
     if chance(0.4):  # conversations in common, answers included
         jobs = [replace(job, content=((draw(0, 1), draw(1, 60)),)) for job in jobs]
     if options.order == "priority" and ahead and not options.staggers_decodes and ranks > 2:
-        options = replace(options, order="fcfs")  # where the general loop differs from vLLM
+        options = replace(options, order="fcfs")  # where the reference differs from vLLM
     if options.order != "fcfs":
         jobs = [replace(job, priority=draw(0, 3)) for job in jobs]
     case = Case(options, tuple(jobs))
     for _ in range(draw(0, 4)):
-        steps = run_case(case, DYADIC, "general").recorder.step_ends
+        steps = run_case(case, DYADIC, "step").recorder.step_ends
         ends = sorted(each for track in steps for each in track[:])
         if not ends:
             break

@@ -38,7 +38,7 @@ from mist_sim.simulation import Simulation
 from mist_sim.testing import check_scheduler
 from tests.effort import examples
 from tests.property.loop_cases import crowd, engines, pipeline, run_case
-from tests.property.strategies import ahead, cases, copies, queued
+from tests.property.strategies import ahead, cases, copies
 from tests.property.test_step_core import assert_same_steps
 from tests.reference.comparison import POLICIES, Case, EngineOptions, assert_exact, workload
 from tests.reference.predictors import AWKWARD, DYADIC, LINES
@@ -128,7 +128,7 @@ def assert_same(case: Case, **own: type[Scheduler]) -> None:
     event(f"preempted: {built_in.requests['num_preemptions'].any()}")
 
 
-@given(case=cases(policy="chunked") | ahead(drafts=True) | queued() | copies())
+@given(case=cases(policy="chunked") | ahead(drafts=True) | copies())
 @examples(150)
 def test_pieces_written_anew_have_equal_bits(case):
     assume(case.options.policy == "chunked")
@@ -191,7 +191,7 @@ def test_rules_that_the_core_asks_for_have_equal_bits(case, predictor, kind):
     """Planned as steps begin or ahead, and in pipelines."""
     if kind is Asked:
         case = replace(case, options=replace(case.options, order="fcfs"))
-    expected = run_case(case, predictor, "general")
+    expected = run_case(case, predictor, "step")
     with patch.dict(POLICIES, chunked=(kind, POLICIES["chunked"][1])):
         found = run_case(case, predictor, "step")
     assert_same_steps(found, expected)

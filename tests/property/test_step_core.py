@@ -232,14 +232,15 @@ def test_the_core_loads_from_tiers_as_the_reference(number, predictor):
 
 @pytest.mark.exact
 @examples(400)
-@given(number=st.integers(0, 2**32), predictor=st.sampled_from(PREDICTORS))
-def test_the_core_takes_the_steps_of_a_queue_of_batches(number, predictor):
+@given(number=st.integers(0, 2**32), predictor=st.sampled_from([AWKWARD, DYADIC]))
+def test_a_queue_of_batches_equals_the_reference(number, predictor):
     case = pipeline(number)
-    expected = run_case(case, predictor, "general")
-    assert_same_steps(run_case(case, predictor, "step"), expected)
+    with patch.object(EngineOptions, "client", in_core):
+        assert_exact(case, predictor)
+    found = run_case(case, predictor, "step")
     with without_fast_forward():
-        assert_same_steps(run_case(case, predictor, "step"), expected)
-    for feature in features(expected):
+        assert_same_steps(run_case(case, predictor, "step"), found)
+    for feature in features(found):
         event(feature)
 
 
@@ -247,19 +248,15 @@ def test_the_core_takes_the_steps_of_a_queue_of_batches(number, predictor):
 @examples(200)
 @given(
     case=queued_in_windows() | queued_in_states(),
-    predictor=st.sampled_from(PREDICTORS),
+    predictor=st.sampled_from([AWKWARD, DYADIC]),
     data=st.data(),
 )
-def test_the_core_queues_batches_of_models_with_windows(case, predictor, data):
-    windows = case.options.windows
-    if windows is None or windows.kept is None:  # in pipelines, the reference keeps no states
-        case = with_arrivals_on_boundaries(data, case, predictor)
-        if data.draw(st.booleans()):
-            case = with_time_outs_on_boundaries(data, case, predictor)
-    expected = run_case(case, predictor, "general")
-    assert_same_steps(run_case(case, predictor, "step"), expected)
-    for feature in features(expected):
-        event(feature)
+def test_a_queue_of_batches_with_windows_equals_the_reference(case, predictor, data):
+    case = with_arrivals_on_boundaries(data, case, predictor)
+    if data.draw(st.booleans()):
+        case = with_time_outs_on_boundaries(data, case, predictor)
+    with patch.object(EngineOptions, "client", in_core):
+        assert_exact(case, predictor)
 
 
 @pytest.mark.exact

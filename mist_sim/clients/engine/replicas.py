@@ -13,8 +13,6 @@ from mist_sim.clients.engine.lockstep import LockstepEngine
 from mist_sim.clients.engine.loop import Engine
 from mist_sim.clients.engine.pipelined import PipelineEngine
 from mist_sim.clients.engine.plan_ahead import PlanAhead
-from mist_sim.clients.engine.queued.engine import QueueEngine
-from mist_sim.clients.engine.queued.queued_lane import QueuedLane
 from mist_sim.clients.engine.still import StillEngine
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.sequence_state import SequenceState
@@ -60,9 +58,7 @@ class Engines:
             phases = engine_phases(client_id, number)
             members = [lane for group in several for lane in group]
             self._members.append(members)
-            if isinstance(members[0], QueuedLane):
-                self.all.append(QueueEngine(env, members[0], predictor, phases))
-            elif size > 1:
+            if size > 1:
                 self.all.append(PipelineEngine(env, several, predictor, phases))
             else:
                 if async_scheduling:
@@ -113,7 +109,7 @@ class Engines:
         something comes to its lanes or leaves them afterwards.
         """
         for number, engine in enumerate(list(self.all)):
-            if isinstance(engine, Engine | PipelineEngine | QueueEngine):
+            if isinstance(engine, Engine | PipelineEngine):
                 engine.stop(partial(self._is_still, number, look))
 
     def _is_still(self, number: int, look: Callable[[], None]) -> None:
@@ -128,7 +124,7 @@ class Engines:
     def sleep_until(self, time: float) -> None:
         """Plan nothing before a time in seconds; call it when all initial work is queued."""
         for engine in self.all:
-            if isinstance(engine, Engine | PipelineEngine | QueueEngine):
+            if isinstance(engine, Engine | PipelineEngine):
                 engine.sleep_until(time)
 
 

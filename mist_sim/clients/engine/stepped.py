@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mist_sim.clients.decode.speculative_clock import Speculation
-    from mist_sim.clients.engine.queued.form import QueueForm
+    from mist_sim.clients.engine.queue_form import QueueForm
     from mist_sim.clients.engine_rules import EngineRules
     from mist_sim.clients.kv_cache.lane_memory import LaneMemory
     from mist_sim.clients.overload import Gate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import islice
 from typing import ClassVar, NamedTuple
 
@@ -821,8 +821,6 @@ class PageManager(KvCacheManager):
     nothing.
 
     keeps_states: whether states are kept for others.
-    num_in_flight: returns the tokens of a sequence that batches in flight compute, of which there
-        may be several; None: it is in one at most.
     """
 
     pool: PagePool
@@ -830,7 +828,6 @@ class PageManager(KvCacheManager):
     def __init__(self, pool: PagePool, *, lags: bool) -> None:
         """lags: of `PageRules`."""
         super().__init__(pool)
-        self.num_in_flight: Callable[[SequenceState], int] | None = None
         self._lags = lags
         self.keeps_states = pool.groups.num_kept_states > 0
         self._of: dict[SequenceState, Holding] = {}
@@ -844,9 +841,7 @@ class PageManager(KvCacheManager):
         for the step, none does.
         """
         holding = self._of[sequence]
-        if self.num_in_flight is not None:
-            num_computed -= self.num_in_flight(sequence) if self._lags else 0
-        elif self.answers.is_ahead and holding.plan == self.num_plans - 1:
+        if self.answers.is_ahead and holding.plan == self.num_plans - 1:
             num_computed = holding.num_before + (0 if self._lags else holding.num_new)
         self._return(holding, num_computed)
 

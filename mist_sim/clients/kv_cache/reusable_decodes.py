@@ -39,7 +39,6 @@ class Answers:
     is_late: whether what a step verified of drafts is entered when the next one is planned.
     covers_next: whether the hash of a block covers the token behind it, so that no block is entered
         before that token is known. Its step has ended then.
-    coming: tokens of prompts that are still on their way (see `queued/early.py`).
     cache: where blocks are entered; without a prefix cache there is none, and no decode `begin`s.
     """
 
@@ -53,7 +52,6 @@ class Answers:
         self.planned: int | None = None
         self.known: int | None = None
         self.is_ahead = False
-        self.coming: dict[SequenceState, int] = {}
         self._block_size = block_size
         self._writers: dict[Hashable, list[SequenceState]] = {}
         self._keys: dict[SequenceState, list[Hashable]] = {}
@@ -74,8 +72,7 @@ class Answers:
 
     def num_hashed(self, sequence: SequenceState) -> int:
         """Tokens of a sequence that is not on the clock whose blocks have a hash."""
-        num_coming = self.coming.get(sequence, 0) if self.coming else 0
-        return sequence.num_tokens - self.covers_next - num_coming
+        return sequence.num_tokens - self.covers_next
 
     def note_step(self) -> None:
         """Note that the next decode step is planned, and has its blocks."""

@@ -234,10 +234,6 @@ class LaneState:
         """
         return self.known.of(sequence, num_computed, was_served=was_served, in_prefill=in_prefill)
 
-    def num_due(self, sequence: SequenceState) -> int:
-        """Return the tokens of a decode that are on their way when its step is planned."""
-        return 0
-
     def decoding(self) -> list[SequenceState]:
         """Return the decodes of the next step, in order of admission."""
         away = {*self.prefilling, *self.paused, *self.leaving}

@@ -69,7 +69,7 @@ def _decode(lane: LaneState, sequence: SequenceState, num_steps: int = 0) -> Tur
     clock = lane.clock
     num_known = num_computed = clock.context(sequence, num_steps)
     if not lane.kv_cache.answers.is_ahead:
-        num_known += 1 - lane.num_due(sequence)
+        num_known += 1
     elif clock.steps + num_steps > sequence.join_step:
         num_known = clock.context(sequence, num_steps - 1) + 1
     num_known -= lane.kv_cache.answers.covers_next

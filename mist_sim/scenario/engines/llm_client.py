@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import Any, ParamSpec, Protocol, cast, overload
 
 from mist_sim.clients import EngineConfig, LlmClient
-from mist_sim.clients.engine.queued.form import queue_form
+from mist_sim.clients.engine.queue_form import queue_form
 from mist_sim.clients.engine_checks import AUTO_LENGTH, against_loads
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import (
