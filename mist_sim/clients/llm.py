@@ -39,7 +39,7 @@ from mist_sim.clients.loop_choice import (
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.rules import page_rules
-from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.clients.scheduling import ChunkedScheduler, WholePromptScheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.stores import EngineStores, EntryForm, Stores
 from mist_sim.clients.traits import KvForm, Role, TimesOrigin
@@ -241,7 +241,8 @@ class LlmClient(LaidOutClient):
     def _stepped(self) -> Engines:
         """Return engines whose steps the core takes."""
         stepper, view, scheduler = Stepper.of(self.env), self.view, self.scheduler
-        if not isinstance(view, SteppedView) or not isinstance(scheduler, ChunkedScheduler):
+        served = ChunkedScheduler | WholePromptScheduler
+        if not isinstance(view, SteppedView) or not isinstance(scheduler, served):
             raise InvariantError(f"{self.name} cannot be stepped by the core")
         replicas = Replicas() if self.lockstep else None
         lanes = [

@@ -5,7 +5,15 @@ from __future__ import annotations
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
-from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
+from mist_sim.clients.scheduling import (
+    ChunkedScheduler,
+    ContinuousScheduler,
+    MixedScheduler,
+    Scheduler,
+    StaticScheduler,
+)
+
+WHOLE = ContinuousScheduler, MixedScheduler, StaticScheduler
 
 
 def option_for_general(
@@ -17,7 +25,10 @@ def option_for_general(
     the client's present layout.
     """
     scheduler = config.scheduler
-    is_chunked = isinstance(scheduler, ChunkedScheduler) and not scheduler.plans_itself
+    if isinstance(scheduler, ChunkedScheduler):
+        plans_itself = scheduler.plans_itself
+    else:
+        plans_itself = type(scheduler) not in WHOLE
     groups = memory.groups
     keeps_states = groups is not None and groups.num_kept_states > 0
     swaps, drafts = memory.swap_space is not None, config.speculative_config is not None
@@ -29,7 +40,8 @@ def option_for_general(
             "async_scheduling with kv_cache.tiers and rules.spares_in_flight",
             bool(memory.tiers and config.async_scheduling and spares),
         ),
-        (f"scheduler.type {type(scheduler).__name__}", not is_chunked),
+        ("kv_cache.tiers with whole prompts", bool(memory.tiers and type(scheduler) in WHOLE)),
+        (f"scheduler.type {type(scheduler).__name__}", plans_itself),
     ):
         if is_set:
             return option

@@ -72,7 +72,11 @@ def engines(draw: st.DrawFn, longest: int = 120, drafts: bool | None = True) -> 
         drawn |= drafts_in_states()
     else:
         drawn |= pieces_in_windows() | alike_in_states() | loaded() | loaded_in_step()
-    case = served(draw(drawn.filter(lambda each: each.options.policy == "chunked")))
+    whole = st.sampled_from(["continuous", "mixed", "static"]).flatmap(
+        lambda policy: cases(longest=longest, policy=policy, drafts=drafts)
+    )
+    chunked = drawn.filter(lambda each: each.options.policy == "chunked")
+    case = served(draw(chunked | whole))
     swap, windows, tiers = st.none(), case.options.windows, case.options.tiers
     keeps_states = windows is not None and windows.kept is not None
     if not (keeps_states or tiers):

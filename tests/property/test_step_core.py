@@ -652,7 +652,7 @@ def test_auto_takes_the_core_for_what_it_serves():
     assert takes(clients__0__step_loop="step") == [SteppedEngines, SteppedLane]
     assert takes(clients__0__scheduler=swapping) == [SteppedEngines, SteppedLane]
     assert takes(clients__0__step_loop="general") == [Engines, Engine]
-    assert takes(clients__0__scheduler={"type": "mixed"}) == [Engines, Engine]
+    assert takes(clients__0__scheduler={"type": "static"}) == [SteppedEngines, SteppedLane]
 
 
 def _built(said: Scenario) -> Simulation:
@@ -664,7 +664,13 @@ def _built(said: Scenario) -> Simulation:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"scheduler": {"type": "mixed"}}, "scheduler.type"),
+        (
+            {
+                "scheduler": {"type": "mixed"},
+                "kv_cache": {"tiers": [{"medium": "dram", "capacity": "20 GiB"}]},
+            },
+            "kv_cache.tiers",
+        ),
         (
             {"pipeline_parallel_size": 2, "virtual_engines": True},
             "pipeline_parallel_size with virtual engines",

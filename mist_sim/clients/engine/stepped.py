@@ -21,6 +21,8 @@ from mist_sim.clients.engine.core.flow import Flow
 from mist_sim.clients.engine.core.lane import (
     A_PREFIX,
     AN_ANSWER,
+    APART,
+    BESIDE,
     COMES,
     ENTRIES,
     ENTRIES_SILENTLY,
@@ -33,6 +35,7 @@ from mist_sim.clients.engine.core.lane import (
     NOTHING,
     OUTGROWN,
     STOPPED,
+    WHEN_IDLE,
     Lane,
 )
 from mist_sim.clients.engine.core.lockstep import Lockstep, Replica
@@ -45,14 +48,20 @@ from mist_sim.clients.engine.core.times import Times
 from mist_sim.clients.engine.flowing_lane import num_asked
 from mist_sim.clients.engine.held_entries import HeldEntries
 from mist_sim.clients.engine.kv_state import EngineKvState
-from mist_sim.clients.engine.own_rules import own_rules
+from mist_sim.clients.engine.own_rules import OwnRules, own_rules
 from mist_sim.clients.engine.prefill_estimate import PrefillEstimate, Prompts
 from mist_sim.clients.engine.ranked_queue import RankedQueue
 from mist_sim.clients.kv_cache.moves import GPU, HOST, Kind, KvMove
 from mist_sim.clients.kv_cache.pages import PagePool
 from mist_sim.clients.kv_cache.tiers import SharedTiers, Tiers
 from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
-from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.clients.scheduling import (
+    ChunkedScheduler,
+    ContinuousScheduler,
+    MixedScheduler,
+    StaticScheduler,
+    WholePromptScheduler,
+)
 from mist_sim.clients.scheduling.adapter_slots import AdapterQueue, adapter_of
 from mist_sim.clients.scheduling.flowing_answers import flowing_of, pace_of
 from mist_sim.clients.scheduling.lane_view import LaneView
@@ -92,6 +101,9 @@ Leave = Callable[["Visit", str | None], None]
 """Takes a visit that is over, and why it was rejected (None: it was served)."""
 
 NEVER = 1 << 62  # more tokens than any request has
+
+PROMPTS_COME = {MixedScheduler: BESIDE, ContinuousScheduler: APART, StaticScheduler: WHEN_IDLE}
+"""When the whole prompts of these schedulers come in."""
 
 FAST_FORWARD = True
 """Whether quiet steps are taken many at a time; without it, the results are the same."""
@@ -247,7 +259,7 @@ class SteppedLane:
         stepper: Stepper,
         phases: tuple[int, int],
         *,
-        scheduler: ChunkedScheduler,
+        scheduler: ChunkedScheduler | WholePromptScheduler,
         max_num_seqs: int,
         plans_ahead: bool,
         predictor: PipelinePredictor,
@@ -321,8 +333,8 @@ class SteppedLane:
             len(stepper.lanes),
             *phases,
             max_num_seqs,
-            scheduler.max_num_batched_tokens,
-            scheduler.scheduler_reserve_full_isl,
+            scheduler.max_num_batched_tokens or NEVER,
+            isinstance(scheduler, WholePromptScheduler) or scheduler.scheduler_reserve_full_isl,
             plans_ahead and form is None,
             times[0],
             blocks,
@@ -343,6 +355,10 @@ class SteppedLane:
                 predictor.rank_delay,
                 groups,
             )
+        self.view = LaneView(self._lane)
+        self._own: OwnRules | None = None
+        self._plan_by(scheduler, queue, cadence, rules)
+        self._standstill = Standstill()
         self._lane.tells_prompts = gate is not None
         self._lane.waits_for_more = adapters is not None or images is not None
         self._stores = stores
@@ -382,11 +398,26 @@ class SteppedLane:
             )
         if isinstance(queue, AdapterQueue):
             queue.watch(self._adapters_in_use)
-        self.view = LaneView(self._lane)
+        self.in_heap = self._lane  # what stands for it in the core's heap
+        stepper.lanes.append(self)
+        view.lanes.append(self)
+        if view.phase_watchers:
+            self.be_watched()
+
+    def _plan_by(
+        self,
+        scheduler: ChunkedScheduler | WholePromptScheduler,
+        queue: WaitingQueue,
+        cadence: Cadence | None,
+        rules: EngineRules,
+    ) -> None:
+        """Let the core plan as a scheduler says."""
+        if isinstance(scheduler, WholePromptScheduler):
+            self._lane.compute_whole(PROMPTS_COME[type(scheduler)])
+            return
         self._own = own_rules(scheduler, self.view, queue)
         if self._own is not None:
             self._lane.obey(self._own)
-        self._standstill = Standstill()
         self._lane.limit_pieces(
             scheduler.long_prefill_token_threshold,
             scheduler.max_num_partial_prefills,
@@ -394,11 +425,6 @@ class SteppedLane:
             rules.threshold_spares_one,
             rules.held_spares_hits,
         )
-        self.in_heap = self._lane  # what stands for it in the core's heap
-        stepper.lanes.append(self)
-        view.lanes.append(self)
-        if view.phase_watchers:
-            self.be_watched()
 
     @cached_property
     def state(self) -> LaneState:
@@ -718,12 +744,13 @@ class SteppedLane:
     def stay(self, slot: int, first: int, last: int, resumed: bool, track: int = 0) -> None:
         """A request that ends or is preempted has decoded in these steps."""
         sequence, lane, tokens = self._inside[slot], self._lane, None
-        request_id, path, number = sequence.visit.request.request_id, sequence.path, last - first
-        if path is not None and number and isinstance(lane, Drafting):
+        request_id, path = sequence.visit.request.request_id, sequence.path
+        if path is not None and isinstance(lane, Drafting) and (number := lane.num_decoded(slot)):
             path.begin(sequence.num_final_tokens - lane.joined_with(slot))
             path.end(number)
             tokens, num_accepted = path.step_tokens, path.num_accepted
-            self._recorder.record_drafts(lane.ended, number, number * lane.num_drafts, num_accepted)
+            num_drafts, at = number * lane.num_drafts, lane.decoded_at()
+            self._recorder.record_drafts(at, number, num_drafts, num_accepted)
             path.forget_stay()
         self._recorder.record_tokens(
             self._tracks[track], request_id, first, last, tokens, resumed=resumed

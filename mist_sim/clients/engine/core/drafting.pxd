@@ -110,5 +110,6 @@ cdef class Drafting(Replica):
     cdef end_decodes(self)
     cpdef long long tokens(self, long long slot) except -1
     cpdef long long joined_with(self, long long slot) except -1
+    cpdef long long num_decoded(self, long long slot) except -1
     cpdef long long score(self) except -1
     cdef make_room(self)

@@ -570,6 +570,10 @@ class Drafting(Replica):
         """Return the tokens that an answer had when it began to decode, most recently."""
         return self.from_tokens[slot]
 
+    def num_decoded(self, slot: int) -> int:
+        """Return in how many steps it has decoded since."""
+        return self.num_steps - self.first_step[slot]
+
     def score(self) -> int:
         """Return how busy it is, see `least_loaded`."""
         return Lane.score(self) - self.num_over

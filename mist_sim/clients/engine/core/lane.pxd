@@ -14,7 +14,7 @@ cdef long long _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING
 cdef long long _COMING, _CAME, _ABANDONED, _HELD, _COPIED, _SWAPPED, _PAUSED
 cdef long long _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED, _NO_STEP, _NO_ROOM, _NEVER
 cdef long long _COMES, _HAS_ALL, _LOST, _MOVES, _NOTHING, _AN_ANSWER, _A_PREFIX, _FROM_TIERS
-cdef long long _NONE, _ENTRIES, _ENTRIES_SILENTLY
+cdef long long _NONE, _ENTRIES, _ENTRIES_SILENTLY, _BESIDE, _APART, _WHEN_IDLE
 
 cpdef object longer(object column, str code, Py_ssize_t size)
 
@@ -25,7 +25,9 @@ cdef class Lane:
     cdef readonly list due_slots
     cdef readonly object first
     cdef long long num_tickets, num_done_blocks
-    cdef readonly bint whole_must_fit, plans_ahead, swaps
+    cdef readonly bint whole_must_fit, plans_ahead, swaps, has_host, is_whole, is_apart
+    cdef readonly long long prompts_come, num_apart, num_late
+    cdef readonly double waits_since
     cdef public Times times
     cdef readonly Blocks blocks
     cdef readonly PagedBlocks paged
@@ -83,11 +85,12 @@ cdef class Lane:
     cdef double[::1] queued_at, started_at, first_token_at, last_token_at
     cdef long long[::1] num_prompt, num_tokens, num_final, num_computed, num_piece, num_blocks
     cdef long long[::1] num_cached, num_queued, num_preempted, num_ahead_of, first_step
-    cdef long long[::1] last_step, state, num_brought, brings, leaves, resumed
+    cdef long long[::1] first_apart, last_step, state, num_brought, brings, leaves, resumed
     cdef long long[::1] ticket, paced_from, num_backflows
     cdef double[::1] paced_at
 
     cpdef swap_to(self, long long num_blocks, double copy_time)
+    cpdef compute_whole(self, long long come)
     cpdef lie_above(self, TieredBlocks tiered, bint defers, bint spares, bint reserves,
                     bint preempted_first)
     cpdef obey(self, own)
@@ -118,6 +121,8 @@ cdef class Lane:
     cdef long long num_cacheable(self, long long slot) except -1
     @cython.locals(is_behind=cython.bint)
     cdef long long num_unknown(self, long long slot) except -1
+    cpdef double decoded_at(self) except? -1
+    @cython.locals(first=cython.longlong, last=cython.longlong)
     cdef end_stay(self, long long slot)
     @cython.locals(last=cython.longlong)
     cdef join_decodes(self, long long slot)
@@ -172,6 +177,9 @@ cdef class Lane:
     @cython.locals(num_before=cython.longlong, has_preempted=cython.bint, is_short=cython.bint,
                    has_sent_back=cython.bint)
     cdef bint schedule(self) except -1
+    @cython.locals(may_gain=cython.bint)
+    cdef bint come_alone(self) except -1
+    cdef give_blocks(self, bint is_short)
     cdef bint ask_own(self) except -1
     cpdef send_back(self, long long slot)
     @cython.locals(slot=cython.longlong)
@@ -325,6 +333,9 @@ cdef class Lane:
     @cython.locals(num_gaps=cython.longlong, start=cython.double, is_ahead=cython.bint, on_the_spot=cython.bint,
                    seconds=cython.double, wait=cython.double, chunks=tuple)
     cdef begin(self)
+    @cython.locals(slot=cython.longlong, is_new=cython.bint)
+    cdef note_missing(self)
+    cdef end_missing(self)
     @cython.locals(slot=cython.longlong)
     cdef tuple chunks(self)
     @cython.locals(times=Times, num_keys=cython.longlong)

@@ -15,6 +15,10 @@ A lane that swaps (vLLM v0) copies the blocks of who gives way to the host, wher
 before anybody is admitted. The next step waits for its copies. Prompts have all their blocks from
 their admission on, and decodes take theirs as a step ends.
 
+Where prompts are computed whole (`compute_whole`), they have all their blocks as well. They come
+beside the decodes, or in steps of their own, which the decodes miss: `num_steps` counts the steps
+of decodes, and stands still in the others, which `num_apart` counts.
+
 A lane above tiers (`tiered.py`) lets the blocks of a prompt come that it finds there, in its turn:
 the prompt waits for them with its blocks, and goes on before the queue; or else the step that
 admits it waits. vLLM's rules for these are in `EngineRules`.
@@ -58,6 +62,8 @@ COMES, HAS_ALL, LOST, MOVES = 5, 6, 7, 8
 # what a request brings: the entries of an answer so far, or of the first tokens of a prompt, from
 # others or from tiers
 BRINGS = NOTHING, AN_ANSWER, A_PREFIX, FROM_TIERS = 0, 1, 2, 3
+# when whole prompts come in: with the decodes, in a step of their own, or in one when nobody runs
+PROMPTS = BESIDE, APART, WHEN_IDLE = 0, 1, 2
 # what it leaves to others as it ends: its entries, and its token, too, which is not given here
 LEAVES = NONE, ENTRIES, ENTRIES_SILENTLY = 0, 1, 2
 
@@ -69,6 +75,7 @@ _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED = WAYS
 _COMES, _HAS_ALL, _LOST, _MOVES = COMES, HAS_ALL, LOST, MOVES
 _NOTHING, _AN_ANSWER, _A_PREFIX, _FROM_TIERS = BRINGS
 _NONE, _ENTRIES, _ENTRIES_SILENTLY = LEAVES
+_BESIDE, _APART, _WHEN_IDLE = PROMPTS
 
 _NO_STEP = -1
 _NO_ROOM = -2  # for what is written behind a prompt's first piece
@@ -232,6 +239,11 @@ class Lane:
         # the step in flight, or the latest one
         self.start = self.ended = 0.0  # when it began, and when the latest one ended
         self.num_steps = self.num_given = 0  # that have ended; tokens that they gave
+        # whether prompts are computed whole, and when (`PROMPTS`); whether the latest step is of
+        # prompts alone, and how many were before; when the latest step of decodes ended, if they
+        # have missed some since, else -1; decodes of the step in flight that have
+        self.is_whole, self.prompts_come = False, _BESIDE
+        self.is_apart, self.num_apart, self.waits_since, self.num_late = False, 0, -1.0, 0
         self.num_beside = 0  # of these, the tokens of the latest step
         self.known_until = inf  # what the next plan knows
         self.was_ahead = False  # whether its plan was made ahead
@@ -292,9 +304,10 @@ class Lane:
         self.first: OrderedDict[int, None] = OrderedDict()
         self.num_tickets = self.num_done_blocks = 0
         self.copied: list[int] = []
-        # whether those who give way are swapped, and who is on the host, in order of going; its
-        # free blocks, and the seconds of a copy of one; blocks copied before the next step
-        self.swaps = False
+        # whether prompts have all their blocks from their admission on; whether those who give way
+        # are swapped, and who is on the host, in order of going; its free blocks, and the seconds
+        # of a copy of one; blocks copied before the next step
+        self.swaps = self.has_host = False
         self.swapped: dict[int, None] = {}
         self.num_host_free, self.copy_time, self.num_copied = 0, 0.0, 0
         # blocks below; whether blocks that the step in flight may write come back behind the plan
@@ -318,14 +331,16 @@ class Lane:
         # seconds of steps that were asked for and not taken yet
         self.ahead, self.num_ahead, self.next_ahead = array("d"), 0, 0
         # columns by slot; of a decode, `num_tokens` and `num_blocks` are those when it joined in
-        # `first_step`, and `last_step` is the number of the step that ends its answer
+        # `first_step`, with `num_apart` as in `first_apart`, and `last_step` is the number of the
+        # step that ends its answer
         self.num_slots = 0
         self.unused: list[int] = []
         self.chains: list[Any] = []  # `Chain` or `PagedChain`, or None
         self.queued_at = self.started_at = self.first_token_at = self.last_token_at = array("d")
         self.num_prompt = self.num_tokens = self.num_final = self.num_computed = array("q")
         self.num_piece = self.num_blocks = self.num_cached = self.num_queued = array("q")
-        self.num_preempted = self.num_ahead_of = self.first_step = array("q")
+        self.num_preempted = self.num_ahead_of = array("q")
+        self.first_step = self.first_apart = array("q")
         self.last_step = self.state = array("q")
         self.num_brought = self.brings = self.leaves = self.resumed = array("q")
         self.ticket = self.paced_from = self.num_backflows = array("q")
@@ -334,8 +349,13 @@ class Lane:
 
     def swap_to(self, num_blocks: int, copy_time: float) -> None:
         """Swap to so many blocks of the host; `copy_time`: seconds of a block, either way."""
-        self.swaps = self.whole_must_fit = True
+        self.swaps = self.has_host = self.whole_must_fit = True
         self.num_host_free, self.copy_time = num_blocks, copy_time
+
+    def compute_whole(self, come: int) -> None:
+        """Compute prompts whole. come: when (`PROMPTS`)."""
+        self.swaps = self.whole_must_fit = self.is_whole = True
+        self.prompts_come = come
 
     def lie_above(
         self,
@@ -580,7 +600,7 @@ class Lane:
             if state == _DECODE:
                 self.leave_decodes(slot)
                 if self.first_step[slot] < self.num_steps:
-                    self.last_token_at[slot] = self.ended
+                    self.last_token_at[slot] = self.decoded_at()
                 elif slot in self.joined:
                     self.joined.remove(slot)
             num_known = self.num_cacheable(slot) - self.num_unknown(slot)
@@ -595,10 +615,16 @@ class Lane:
         is_behind = self.known_until < inf and self.was_ahead
         return 1 if is_behind and self.first_step[slot] < self.num_steps else 0
 
+    def decoded_at(self) -> float:
+        """Return when the latest step of decodes ended, in seconds."""
+        return self.ended if self.waits_since < 0 else self.waits_since
+
     def end_stay(self, slot: int) -> None:
         """Record the steps that gave a request its tokens since its prompt was computed."""
         if self.first_step[slot] != _NO_STEP:
-            self.notes.stay(slot, self.first_step[slot], self.num_steps, self.resumed[slot] > 0)
+            first = self.first_step[slot] + self.first_apart[slot]
+            last = self.num_steps + self.num_apart
+            self.notes.stay(slot, first, last, self.resumed[slot] > 0)
             self.resumed[slot] = 0
 
     def join_decodes(self, slot: int) -> None:
@@ -1007,6 +1033,8 @@ class Lane:
         has_sent_back = self.own is not None and self.ask_own()
         num_before = len(self.running)
         self.is_blocked = self.some_missed = self.all_missed = False
+        if self.prompts_come and self.come_alone():
+            return True
         if self.cadence is not None or self.spares_one or self.in_turns:
             self.find_limits()
         is_short = self.is_short()
@@ -1019,6 +1047,18 @@ class Lane:
             self.swap_in()
         if self.moved and not (has_preempted or is_short):
             self.join()
+        self.give_blocks(is_short)
+        if has_preempted:
+            return True
+        if not self.prompts_come:
+            self.let_in()
+        return has_sent_back or len(self.running) > num_before
+
+    def give_blocks(self, is_short: bool) -> None:
+        """Give those who run the blocks of the next step.
+
+        is_short: whether some had to give way first, so that whole prompts wait.
+        """
         if self.in_turns:
             self.serve(is_short and not self.swaps)
         elif not self.swaps:
@@ -1026,12 +1066,31 @@ class Lane:
                 self.take_for_decodes()
             if self.num_writers:
                 self.enter_answers()
+        if is_short and self.is_whole:
+            self.is_blocked = False
+            self.forget_pieces()
         if self.num_new:
             self.give_pieces_blocks()
-        if has_preempted:
-            return True
+
+    def come_alone(self) -> bool:
+        """Admit prompts, if they may come now; return whether the step is theirs alone.
+
+        Those of a step that was lost are computed again.
+        """
+        self.num_new = 0
+        self.is_apart = False
+        if self.prompts_come == _WHEN_IDLE and self.running and not self.prefilling:
+            may_gain = self.in_turns and (self.moved or self.swapped)
+            self.is_blocked = not may_gain
+            return False
+        if self.in_turns:
+            self.paged.table.fresh.clear()
+        if self.prefilling:
+            self.cut_pieces()
+            self.give_pieces_blocks()
         self.let_in()
-        return has_sent_back or len(self.running) > num_before
+        self.is_apart = self.num_new > 0
+        return self.is_apart
 
     def ask_own(self) -> bool:
         """Let a scheduler of one's own begin a plan; return whether some gave way."""
@@ -1084,7 +1143,12 @@ class Lane:
                 self.is_blocked = False  # the next plan may be bound
 
     def budget(self) -> int:
-        """Return the tokens that the decodes leave for prompts."""
+        """Return the tokens that the decodes leave for prompts.
+
+        Whole prompts are told apart when they come (`holds_back`).
+        """
+        if self.is_whole:
+            return _NEVER
         return self.max_tokens - self.num_decodes * self.num_queries
 
     def find_limits(self) -> None:
@@ -1289,7 +1353,7 @@ class Lane:
         if self.in_turns:
             self.piece_step[slot] = _NO_STEP
         self.joined.append(slot)
-        self.first_step[slot] = self.num_steps
+        self.first_step[slot], self.first_apart[slot] = self.num_steps, self.num_apart
         self.join_decodes(slot)
 
     def end_pause(self) -> None:
@@ -1383,8 +1447,11 @@ class Lane:
         """Tell whether a prompt waits for another step, with so many tokens to compute.
 
         Since this one is for decodes, or, if its piece is shorter, too many prompts are in pieces;
-        or since a scheduler of one's own says so.
+        or since a scheduler of one's own says so. A whole prompt waits that is not the first of
+        its step, and longer than what is left of that.
         """
+        if self.is_whole:
+            return self.num_new > 0 and num_tokens > self.max_tokens - self.num_new
         if self.own is not None and not self.own.admits(slot, new):
             return True
         if self.is_held and (num_tokens > 1 if self.held_spares_hits else not is_loaded):
@@ -1476,7 +1543,7 @@ class Lane:
         """Copy the blocks of a request that gives way to the host; return whether they fit."""
         num_kept = self.num_kept(slot)
         number = self.blocks.held(num_kept)
-        if number > self.num_host_free:
+        if number > self.num_host_free or not self.has_host:
             return False
         self.num_host_free -= number
         self.copy(slot, True, number, num_kept)
@@ -1635,7 +1702,8 @@ class Lane:
 
     def note_piece(self, slot: int) -> None:
         """Note that the step that is planned computes a piece of a prompt."""
-        self.piece_step[slot], self.before_piece[slot] = self.num_steps, self.num_computed[slot]
+        self.piece_step[slot] = self.num_steps + self.num_apart
+        self.before_piece[slot] = self.num_computed[slot]
 
     def decode_turn(self, slot: int, context: int, is_ahead: bool) -> None:
         """Give a decode its turn, which has so many tokens computed.
@@ -1684,8 +1752,8 @@ class Lane:
         if not (self.paged.lags and self.known_until < inf):
             return num_computed
         if self.state[slot] == _DECODE and self.first_step[slot] < self.num_steps:
-            return num_computed - 1
-        is_latest = self.piece_step[slot] == self.num_steps - 1
+            return num_computed - (self.waits_since < 0)
+        is_latest = self.piece_step[slot] == self.num_steps + self.num_apart - 1
         return self.before_piece[slot] if is_latest else num_computed
 
     def need_in_turn(self, slot: int, num_computed: int, new: int) -> int:
@@ -2015,8 +2083,12 @@ class Lane:
             wait = self.notes.wait(wait)
         self.wait = wait
         seconds = self.seconds(chunks, on_the_spot) + wait
-        if self.has_changed or on_the_spot or self.is_alone or not self.rows.go_on(chunks):
-            num_gaps = self.num_decodes - self.num_gone
+        if self.prompts_come:
+            self.note_missing()
+        if self.is_apart:
+            self.rows.begin(start, chunks, 0, 0, 0)
+        elif self.has_changed or on_the_spot or self.is_alone or not self.rows.go_on(chunks):
+            num_gaps = self.num_decodes - self.num_gone - self.num_late
             if self.joined:
                 num_gaps -= self.num_stalled()
             self.rows.begin(start, chunks, self.num_decodes, self.context_sum, num_gaps)
@@ -2028,10 +2100,31 @@ class Lane:
         self.has_changed = False
         self.is_alone = on_the_spot or wait > 0 or self.num_copied > 0 or self.some_missed
         self.start, self.time, self.phase = start, start + seconds, self.end_phase
-        self.was_ahead = is_ahead
+        self.was_ahead = is_ahead and not self.is_apart  # a step of prompts leaves nothing unknown
         self.known_until = start if self.plans_ahead else inf
         self.num_quiet = -1
         self.num_ahead = 0
+
+    def note_missing(self) -> None:
+        """Note which decodes miss the step that begins, or have missed those before it."""
+        self.num_late = 0
+        for slot in self.running:
+            if self.state[slot] != _DECODE:
+                continue
+            is_new = self.first_step[slot] == self.num_steps
+            if not self.is_apart:
+                self.num_late += self.waits_since >= 0 and not is_new
+            elif not is_new:
+                if self.waits_since < 0:
+                    self.waits_since = self.ended
+            elif slot not in self.joined:
+                self.joined.append(slot)
+
+    def end_missing(self) -> None:
+        """Give those their token who have missed steps before this one."""
+        if self.num_late:
+            self.notes.gap(self.ended, self.ended - self.waits_since, self.num_late)
+        self.num_late, self.waits_since = 0, -1.0
 
     def chunks(self) -> Chunks:
         """Return the (new, computed) tokens of each prompt in the step."""
@@ -2045,6 +2138,8 @@ class Lane:
     def seconds(self, chunks: Chunks, on_the_spot: bool) -> float:
         """Return how long a step of the decodes and of some chunks takes."""
         times = self.times
+        if self.is_apart:
+            return times.ask(chunks, 0, 0, 0, -1, on_the_spot, -1)
         if not (chunks or on_the_spot or times.needs_longest) and times.has_line(self.num_decodes):
             num_keys = self.context_sum + self.num_decodes - self.num_read_again
             return times.of_decodes(self.num_decodes, num_keys)
@@ -2122,17 +2217,23 @@ class Lane:
         if self.forgotten:
             self.free_forgotten()
         end = self.time
-        if self.decode_need:
+        if self.decode_need and not self.is_apart:
             self.take_for_decodes()
         self.rows.note_end(
             end, self.counts.num_waiting, self.blocks.num_blocks - self.blocks.num_free
         )
-        self.num_steps += 1
-        self.num_beside = self.num_decodes
         self.ended = end
         if self.cadence is not None:
             self.cadence.advance(1)
-        self.end_decodes()
+        if self.is_apart:
+            self.num_apart += 1
+            self.num_beside = 0
+        else:
+            self.num_steps += 1
+            self.num_beside = self.num_decodes
+            if self.waits_since >= 0:
+                self.end_missing()
+            self.end_decodes()
         if self.paused:
             self.end_pause()
         if self.num_new:
@@ -2272,7 +2373,7 @@ class Lane:
             self.num_given += 1
             self.num_beside += 1
             self.last_token_at[slot] = self.ended
-            self.first_step[slot] = self.num_steps
+            self.first_step[slot], self.first_apart[slot] = self.num_steps, self.num_apart
         if self.num_tokens[slot] == self.num_final[slot]:
             self.finish(slot)
             return
@@ -2356,7 +2457,8 @@ class Lane:
         found = []
         for slot in self.running:
             if self.state[slot] == _DECODE:
-                found.append((slot, 1, self.tokens(slot) - 1))
+                if not self.is_apart:
+                    found.append((slot, 1, self.tokens(slot) - 1))
             elif self.state[slot] == _PREFILL and self.num_piece[slot]:
                 found.append((slot, self.num_piece[slot], self.num_computed[slot]))
         return found
@@ -2446,6 +2548,7 @@ class Lane:
         self.num_preempted = longer(self.num_preempted, "q", self.num_slots)
         self.num_ahead_of = longer(self.num_ahead_of, "q", self.num_slots)
         self.first_step = longer(self.first_step, "q", self.num_slots)
+        self.first_apart = longer(self.first_apart, "q", self.num_slots)
         self.last_step = longer(self.last_step, "q", self.num_slots)
         self.state = longer(self.state, "q", self.num_slots)
         self.num_brought = longer(self.num_brought, "q", self.num_slots)

@@ -70,6 +70,8 @@ class Replica(Lane):
         self.next_decodes, self.next_context = self.num_decodes, self.context_sum
         self.next_longest = self.longest_context() if self.times.needs_longest else -1
         self.next_in_windows = self.in_windows(0)[0] if self.in_turns else -1
+        if self.is_apart:
+            self.next_decodes = self.next_context = 0
         return 0.0
 
     def num_in_step(self) -> int:
@@ -85,7 +87,7 @@ class Replica(Lane):
             self.next_chunks,
             self.next_decodes,
             self.next_context,
-            self.num_read_again,
+            0 if self.is_apart else self.num_read_again,
             self.next_longest,
             self.was_on_the_spot,
             self.next_in_windows,

@@ -66,7 +66,7 @@ class FastForward:
         waits = lane.queue or lane.swapped or lane.moved or lane.loaded
         if waits and not lane.is_blocked:
             return 0
-        if lane.joined or lane.came or lane.copied or lane.forgotten:
+        if lane.joined or lane.num_late or lane.came or lane.copied or lane.forgotten:
             return 0
         number, size = lane.seen_at - lane.num_steps - 1, lane.blocks.size
         if lane.flow is not None:
