@@ -40,7 +40,6 @@ def option_for_general(
             "async_scheduling with kv_cache.tiers and rules.spares_in_flight",
             bool(memory.tiers and config.async_scheduling and spares),
         ),
-        ("kv_cache.tiers with whole prompts", bool(memory.tiers and type(scheduler) in WHOLE)),
         (f"scheduler.type {type(scheduler).__name__}", plans_itself),
     ):
         if is_set:

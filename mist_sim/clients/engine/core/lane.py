@@ -367,8 +367,9 @@ class Lane:
     ) -> None:
         """Have tiers below its blocks; the others are rules of `EngineRules` about them."""
         self.has_tiers, self.tiered = True, tiered
-        self.reserves_rest, self.preempted_first = reserves, preempted_first
-        self.defers = defers and self.plans_ahead
+        in_pieces = not self.is_whole
+        self.reserves_rest, self.preempted_first = reserves and in_pieces, preempted_first
+        self.defers = defers and self.plans_ahead and in_pieces
         self.spares = spares and self.defers
 
     def obey(self, own: OwnRules) -> None:
@@ -1865,7 +1866,8 @@ class Lane:
         if reserves and blocks.need(found, 0, num_here, False) > self.room() - self.num_rest():
             return False
         self.leave_queue(slot)
-        self.num_blocks[slot] = blocks.load(chain, found, number)
+        all_of = num_tokens if self.is_whole else num_here
+        self.num_blocks[slot] = blocks.load(chain, found, number, all_of)
         self.brings[slot], self.num_brought[slot] = _FROM_TIERS, num_here
         self.load_time += self.notes.load(slot, numbers, self.time)
         if blocks.loads_in_step:

@@ -11,5 +11,5 @@ cdef class TieredBlocks(Blocks):
     cdef list missing(self, chain, found, long long num_tokens)
     cdef long long held_with(self, found, long long number) except -1
     @cython.locals(num_blocks=cython.longlong)
-    cdef long long load(self, chain, found, long long number) except -1
+    cdef long long load(self, chain, found, long long number, long long num_tokens) except -1
     cdef give_back(self, chain, long long number, long long num_tokens)

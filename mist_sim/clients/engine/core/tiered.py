@@ -37,13 +37,16 @@ class TieredBlocks(Blocks):
         """Return the blocks of a request that are here or loaded behind those, so many."""
         return found.num_cached + number
 
-    def load(self, chain: Chain, found: Found, number: int) -> int:
-        """Take blocks for those that are loaded behind the cached ones; return how many in all."""
-        num_blocks = self.held_with(found, number)
+    def load(self, chain: Chain, found: Found, number: int, num_tokens: int) -> int:
+        """Take blocks for so many tokens, of which `number` are loaded behind the cached ones.
+
+        Returns how many blocks these tokens have in all.
+        """
+        num_blocks = self.count(num_tokens)
         self.hold(chain, found.num_cached)
-        self.grow(number)
+        self.grow(num_blocks - found.num_cached)
         self.tiers.touch(chain)
-        self.tiers.load(chain, num_blocks)
+        self.tiers.load(chain, self.held_with(found, number))
         return num_blocks
 
     def prefix_tokens(self, content: Content, num_tokens: int) -> int:
