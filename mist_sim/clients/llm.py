@@ -175,7 +175,7 @@ class LlmClient(LaidOutClient):
         self._gate = self._make_gate()
         self._enters_later = bool(self.request_overhead or self.prompt_token_overhead)
         self._enters_at_once = self._is_stepped and not (self._enters_later or self._gate)
-        self._surely_served = self.memory.num_tokens  # tokens of a prompt
+        self._surely_served: float = self.memory.num_tokens  # tokens of a prompt
         if isinstance(self.scheduler, WholePromptScheduler):
             most = self.scheduler.max_num_batched_tokens or inf
             self._surely_served = min(self._surely_served, most)

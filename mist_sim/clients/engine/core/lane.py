@@ -1819,8 +1819,8 @@ class Lane:
         )
         if need > room:
             return budget if self.loses_load(slot) else self.be_blocked(found, whole)
-        if self.brings[slot] and self.brings_in(slot, num_computed, found):
-            return budget
+        if self.brings[slot] and (self.brings_in(slot, num_computed, found) or self.has_tiers):
+            return budget  # tiers may have more of it than the cache
         lacks = self.in_turns and blocks.need(found, 0, num_first, False) > room
         if lacks or not new or self.holds_back(slot, num_tokens - num_computed, new, False):
             return -1
