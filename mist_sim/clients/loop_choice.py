@@ -40,6 +40,10 @@ def option_for_general(
             "async_scheduling with kv_cache.tiers and rules.spares_in_flight",
             bool(memory.tiers and config.async_scheduling and spares),
         ),
+        (
+            f"scheduler.type {type(scheduler).__name__} and a prefix cache that keeps states",
+            keeps_states and type(scheduler) in WHOLE,
+        ),
         (f"scheduler.type {type(scheduler).__name__}", plans_itself),
     ):
         if is_set:

@@ -313,7 +313,7 @@ class Drafting(Replica):
         paged.name(chain, context + 1 - num_unknown - self.covers_next)
         self.num_took[slot] = max(0, paged.count(num_slots) - self.num_blocks[slot])
         self.num_blocks[slot] += self.num_took[slot]
-        self.piece_step[slot], self.before_piece[slot] = self.num_steps, context
+        self.piece_step[slot], self.before_piece[slot] = self.num_steps + self.num_apart, context
         self.turn_end[slot] = end
 
     def note_piece(self, slot: int) -> None:
@@ -326,7 +326,7 @@ class Drafting(Replica):
 
         All drafts of a step in flight count; or, if pages are freed late, nothing of it.
         """
-        if self.known_until == inf or self.piece_step[slot] != self.num_steps - 1:
+        if self.known_until == inf or self.piece_step[slot] != self.num_steps + self.num_apart - 1:
             return num_computed
         return self.before_piece[slot] if self.paged.lags else self.turn_end[slot]
 
