@@ -33,7 +33,6 @@ from mist_sim.clients.engine.queue_form import QueueForm
 from mist_sim.clients.engine.replicas import Engines
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
-from mist_sim.clients.loop_choice import own_methods_of
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling import LaneState, Scheduler
 from mist_sim.clients.scheduling.cadence import interval_of
@@ -563,8 +562,6 @@ class LaidOutClient(Client):
             return "layout must have no pipeline with a prefill_schedule_interval above 1"
         if layout.form is not None and self.config.step_loop == "general":
             return "layout must have no queue of batches with step_loop general"
-        if layout.num_ranks > 1 and layout.form is None and own_methods_of(self.scheduler):
-            return "layout must have no virtual engines with a scheduler that only the core asks"
         if max(layout.shares) > most:
             shares = max(layout.shares)
             return f"layout must have shares of at most max_num_seqs ({most}), got {shares}"

@@ -249,6 +249,7 @@ class LlmClient(LaidOutClient):
         if not isinstance(view, SteppedView) or not isinstance(scheduler, served):
             raise InvariantError(f"{self.name} cannot be stepped by the core")
         replicas = Replicas() if self.lockstep else None
+        size = len(self._shares) // self.data_parallel_size  # lanes of an engine
         lanes = [
             SteppedLane(
                 stepper,
@@ -267,8 +268,8 @@ class LlmClient(LaidOutClient):
                 view=view,
                 leave=self._leave,
                 gate=self._gate,
-                stores=self._stores(self._first_engine + number),
-                engine=self._first_engine + number,
+                stores=self._stores(self._first_engine + number // size),
+                engine=self._first_engine + number // size,
                 block_bytes=self.kv_block_bytes or nan,
                 flow=self.flow,
                 has_taker=self.has_taker,
@@ -283,9 +284,16 @@ class LlmClient(LaidOutClient):
             )
             for number, share in enumerate(self._shares)
         ]
-        if replicas is not None:
-            SteppedTogether(stepper, engine_phases(self.client_id, 0), lanes, replicas)
-        return SteppedEngines(lanes)  # type: ignore[return-value]
+        phases = partial(engine_phases, self.client_id)
+        if size > 1:
+            number = len(lanes) if self.lockstep else size
+            for start in range(0, len(lanes), number):
+                several = lanes[start : start + number]
+                place = phases(start // number)
+                SteppedTogether.in_turn(stepper, place, several, replicas, self.predictor)
+        elif replicas is not None:
+            SteppedTogether.in_lockstep(stepper, phases(0), lanes, replicas)
+        return SteppedEngines(lanes, size)  # type: ignore[return-value]
 
     @property
     def _takes_steps(self) -> bool:

@@ -25,32 +25,29 @@ def option_for_general(
     the client's present layout.
     """
     scheduler = config.scheduler
+    is_whole = type(scheduler) in WHOLE
+    plans_itself = not is_whole
     if isinstance(scheduler, ChunkedScheduler):
         plans_itself = scheduler.plans_itself
-    else:
-        plans_itself = type(scheduler) not in WHOLE
     groups = memory.groups
     keeps_states = groups is not None and groups.num_kept_states > 0
     swaps, drafts = memory.swap_space is not None, config.speculative_config is not None
     spares = rules.defers_frees and rules.spares_in_flight and not drafts
+    kind = f"scheduler.type {type(scheduler).__name__}"
     for option, is_set in (
-        ("pipeline_parallel_size with virtual engines", is_virtual),
         ("scheduler.preemption swap and a prefix cache that keeps states", keeps_states and swaps),
         (
             "async_scheduling with kv_cache.tiers and rules.spares_in_flight",
             bool(memory.tiers and config.async_scheduling and spares),
         ),
-        (
-            f"scheduler.type {type(scheduler).__name__} and a prefix cache that keeps states",
-            keeps_states and type(scheduler) in WHOLE,
-        ),
-        (f"scheduler.type {type(scheduler).__name__}", plans_itself),
+        (f"{kind} and a prefix cache that keeps states", keeps_states and is_whole),
+        (f"{kind} and virtual engines", is_virtual and is_whole),
+        (f"{kind}, role and scheduler.preemption", bool(is_whole and config.role and swaps)),
+        (kind, plans_itself),
+        ("scheduler.preemption async_swap", scheduler is not None and scheduler.swaps_overlap),
     ):
         if is_set:
             return option
-    preemptions = ("recompute",) if config.role else ("recompute", "swap")
-    if scheduler is not None and scheduler.preemption not in preemptions:
-        return f"scheduler.preemption {scheduler.preemption}"
     return ""
 
 

@@ -93,6 +93,29 @@ def engines(draw: st.DrawFn, longest: int = 120, drafts: bool | None = True) -> 
     )
 
 
+@st.composite
+def virtual_engines(draw: st.DrawFn) -> Case:
+    """A pipeline whose lanes take turns, alone or with others, perhaps above tiers or drafting."""
+    drawn = cases(longest=120, policy="chunked") | alike() | loaded() | loaded_in_step()
+    chunked = drawn.filter(lambda each: each.options.policy == "chunked")
+    case = draw(chunked)
+    options, ranks = case.options, draw(st.integers(2, 4))
+    if options.pipeline_parallel_size == 1:
+        num_drafts = options.drafting.num_speculative_tokens if options.drafting else 0
+        options = replace(
+            options,
+            pipeline_parallel_size=ranks,
+            num_blocks=options.num_blocks + ranks,
+            max_num_seqs=options.max_num_seqs + ranks,
+            max_num_batched_tokens=(options.max_num_batched_tokens or 64)
+            + ranks * (1 + num_drafts),
+            tiers=(),
+            swap=None,
+        )
+    options = replace(options, async_scheduling=False, batch_queue=False)
+    return Case(as_in_a_version(options), case.jobs)
+
+
 def as_in_a_version(options: EngineOptions) -> EngineOptions:
     """Return options in which the rules of a version that pads prompts go with those before it."""
     return replace(

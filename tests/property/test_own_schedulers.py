@@ -241,12 +241,10 @@ def test_one_that_preempts_for_a_seat_is_exact(case):
         assert_exact(without_options(replace(case, options=options)), AWKWARD)
 
 
-@pytest.mark.parametrize(
-    "option", [{"step_loop": "general"}, {"virtual_engines": True, "pipeline_parallel_size": 2}]
-)
-def test_rules_that_only_the_core_asks_for_go_with_nothing_else(option):
+def test_rules_that_only_the_core_asks_for_go_with_nothing_else():
+    urgent = {"scheduler": Urgent(), "step_loop": "general"}
     with pytest.raises(ScenarioError, match=r"scheduler Urgent, which has begin of its own, must"):
-        llm_client("llm", model="llama-3.1-8b", gpu="h100-sxm", scheduler=Urgent(), **option)
+        llm_client("llm", model="llama-3.1-8b", gpu="h100-sxm", **urgent)
 
 
 # --- what the check sees ----------------------------------------------------------------------

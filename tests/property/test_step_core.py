@@ -43,6 +43,7 @@ from tests.property.loop_cases import (
     plain_workload,
     roles,
     run_case,
+    virtual_engines,
 )
 from tests.property.strategies import (
     cases,
@@ -220,6 +221,23 @@ def test_crowds_take_the_same_steps_in_the_core(number):
 def test_the_core_loads_from_tiers_as_the_reference(number, predictor):
     """The general loop misses a load in one of some thousands of these cases."""
     case = above_tiers(number)
+    with patch.object(EngineOptions, "client", in_core):
+        if ends_alike(case, predictor) != "ends":
+            reject()
+    found = run_case(case, predictor, "step")
+    with without_fast_forward():
+        assert_same_steps(run_case(case, predictor, "step"), found)
+    for feature in features(found):
+        event(feature)
+
+
+@pytest.mark.exact
+@examples(200)
+@given(case=virtual_engines(), predictor=st.sampled_from([AWKWARD, DYADIC, SLOWER]), data=st.data())
+def test_virtual_engines_take_turns_as_in_the_reference(case, predictor, data):
+    case = with_arrivals_on_boundaries(data, case, predictor)
+    if data.draw(st.booleans()):
+        case = with_time_outs_on_boundaries(data, case, predictor)
     with patch.object(EngineOptions, "client", in_core):
         if ends_alike(case, predictor) != "ends":
             reject()
@@ -662,10 +680,9 @@ def _built(said: Scenario) -> Simulation:
 
 
 def test_step_names_the_option_that_prevents_it():
-    options = {"pipeline_parallel_size": 2, "virtual_engines": True}
-    changes = {f"clients__0__{key}": value for key, value in options.items()}
-    with pytest.raises(ScenarioError, match="pipeline_parallel_size with virtual engines"):
-        simulate(scenario(**changes, clients__0__step_loop="step"))
+    swaps = {"clients__0__scheduler": {"type": "chunked", "preemption": "async_swap"}}
+    with pytest.raises(ScenarioError, match="async_swap"):
+        simulate(scenario(**swaps, clients__0__step_loop="step"))
 
 
 def test_unknown_loops_are_refused():

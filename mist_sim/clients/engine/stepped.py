@@ -45,6 +45,7 @@ from mist_sim.clients.engine.core.quiet import FastForward
 from mist_sim.clients.engine.core.rows import Rows
 from mist_sim.clients.engine.core.tiered import TieredBlocks
 from mist_sim.clients.engine.core.times import Times
+from mist_sim.clients.engine.core.virtual import VirtualEngine, VirtualPipeline
 from mist_sim.clients.engine.flowing_lane import num_asked
 from mist_sim.clients.engine.held_entries import HeldEntries
 from mist_sim.clients.engine.kv_state import EngineKvState
@@ -324,7 +325,9 @@ class SteppedLane:
             stepper.times_of(rank, max_num_seqs, more, has_lines=has_lines)
             for rank in predictor.ranks
         ]
-        kind: type[Lane] = Lane if replicas is None else Replica
+        self.rank_times = times
+        is_coupled = len(times) > 1 or replicas is not None
+        kind: type[Lane] = Replica if is_coupled else Lane
         if speculation is not None:
             kind = Drafting
         if form is not None:
@@ -446,6 +449,11 @@ class SteppedLane:
     def score(self) -> int:
         """How busy it is, see `least_loaded`."""
         return int(self._lane.score())
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that wait or run."""
+        return int(self._lane.num_inside())
 
     # --- requests go in -----------------------------------------------------------------------
 
@@ -955,22 +963,45 @@ class Replicas:
 
 
 class SteppedTogether:
-    """Lanes in lockstep, as the stepper knows them."""
+    """Lanes in lockstep, or virtual engines, as the stepper knows them."""
 
-    def __init__(
-        self,
+    def __init__(self, stepper: Stepper, lanes: list[SteppedLane], core: Lane) -> None:
+        self._lanes, self._core = lanes, core
+        for lane in lanes:
+            core.is_watched |= lane.in_heap.is_watched
+            lane.in_heap = core
+        stepper.lanes.append(self)
+
+    @classmethod
+    def in_lockstep(
+        cls,
         stepper: Stepper,
         phases: tuple[int, int],
         lanes: list[SteppedLane],
         replicas: Replicas,
-    ) -> None:
-        self._lanes = lanes
+    ) -> SteppedTogether:
+        """Let lanes step together."""
         cores: list[Any] = [lane.in_heap for lane in lanes]
-        self._core = Lockstep(len(stepper.lanes), *phases, cores, replicas.share)
-        for lane in lanes:
-            self._core.is_watched |= lane.in_heap.is_watched
-            lane.in_heap = self._core
-        stepper.lanes.append(self)
+        together = Lockstep(len(stepper.lanes), *phases, cores, replicas.share)
+        return cls(stepper, lanes, together)
+
+    @classmethod
+    def in_turn(
+        cls,
+        stepper: Stepper,
+        phases: tuple[int, int],
+        lanes: list[SteppedLane],
+        replicas: Replicas | None,
+        predictor: PipelinePredictor,
+    ) -> SteppedTogether:
+        """Let lanes take turns at the ranks: those of one pipeline, or of several in lockstep."""
+        place, size = (len(stepper.lanes), *phases), len(predictor.ranks)
+        share = (lambda _: None) if replicas is None else replicas.share
+        cores: list[Any] = [lane.in_heap for lane in lanes]
+        for lane, core in zip(lanes, cores, strict=True):
+            core.ranks = lane.rank_times
+        engines = [VirtualEngine(*place, cores[number::size], share) for number in range(size)]
+        return cls(stepper, lanes, VirtualPipeline(*place, engines, predictor.rank_delay))
 
     def tell(self) -> None:
         """Let others see the latest step of all."""
@@ -1032,17 +1063,26 @@ def rows_of(recorder: Recorder, track: int, steps_inside: Any, num_drafts: int) 
 
 
 class SteppedEngines:
-    """The engines of a client in the core; replaces `Engines`."""
+    """The engines of a client in the core, each of so many lanes; replaces `Engines`."""
 
-    def __init__(self, lanes: list[SteppedLane]) -> None:
+    def __init__(self, lanes: list[SteppedLane], size: int = 1) -> None:
         self.stepped = self.lanes = self.all = lanes
+        self._engines = [lanes[start : start + size] for start in range(0, len(lanes), size)]
         self._only = lanes[0] if len(lanes) == 1 else None
         if self._only is not None:
             self.add_request = self._only.add_request  # type: ignore[method-assign]
 
     def next_lane(self) -> SteppedLane:
-        """Return the lane that the next request gets: the least loaded, the first of equals."""
-        return self._only or min(self.stepped, key=attrgetter("score"))
+        """Return the lane that the next request gets.
+
+        Of the least loaded engine, the one with the fewest requests, each time the first of equals.
+        """
+        if self._only is not None:
+            return self._only
+        if len(self._engines) == len(self.lanes):
+            return min(self.lanes, key=attrgetter("score"))
+        engine = min(self._engines, key=lambda lanes: sum([lane.score for lane in lanes]))
+        return min(engine, key=attrgetter("num_unfinished"))
 
     def num_unwritten(self) -> int:
         """Return the output tokens of all steps that have ended by now."""

@@ -2,7 +2,8 @@
 
 `core.py` lets lanes step in the order of time, `lane.py` plans, begins and ends a step,
 `pipeline.py` does so with several in flight, `drafting.py` where decodes verify drafts,
-`lockstep.py` for lanes that step together. The others are parts of a lane: blocks, also in groups
+`lockstep.py` for lanes that step together, `virtual.py` for those that take turns at the ranks of
+a pipeline. The others are parts of a lane: blocks, also in groups
 (`paged.py`), seconds of steps (`times.py`), records (`rows.py`), what routers see (`counts.py`) and
 which answers go on at another client (`flow.py`, TaiChi's). `quiet.py` takes many steps at once in
 which nothing can happen, with the same result. Nothing here knows SimPy:

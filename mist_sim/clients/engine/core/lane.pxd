@@ -48,7 +48,8 @@ cdef class Lane:
     cdef readonly bint stops, is_halted, is_pipeline
     cdef readonly bint is_planning
     cdef public double start, ended, known_until
-    cdef readonly double begins_at, wait
+    cdef public double begins_at
+    cdef readonly double wait
     cdef public bint was_ahead, has_changed, is_alone, is_blocked
     cdef readonly long long num_new, num_decodes
     cdef public long long num_given, num_beside
@@ -394,8 +395,11 @@ cdef class Lane:
     cpdef long long num_in_use(self) except -1
     @cython.locals(slot=cython.longlong, num_computed=cython.longlong)
     cpdef list prompts(self)
-    @cython.locals(num_waiting=cython.longlong)
     cpdef long long score(self) except -1
+    @cython.locals(number=cython.longlong)
+    cdef long long num_waiting(self) except -1
+    cdef long long num_running(self) except -1
+    cpdef long long num_inside(self) except -1
     @cython.locals(before=cython.longlong)
     cdef make_room(self)
     cdef bint skip(self, double until) except -1

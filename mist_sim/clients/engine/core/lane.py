@@ -2523,9 +2523,20 @@ class Lane:
 
     def score(self) -> int:
         """Return how busy it is, see `least_loaded`."""
-        num_waiting = len(self.queue) + len(self.moved) + len(self.loaded) + self.num_coming
-        num_waiting += len(self.swapped)
-        return 4 * num_waiting + self.num_decodes + len(self.prefilling) + len(self.paused)
+        return 4 * self.num_waiting() + self.num_running()
+
+    def num_waiting(self) -> int:
+        """Return how many wait, or have entries on their way."""
+        number = len(self.queue) + len(self.moved) + len(self.loaded) + self.num_coming
+        return number + len(self.swapped)
+
+    def num_running(self) -> int:
+        """Return how many run and go on."""
+        return self.num_decodes + len(self.prefilling) + len(self.paused)
+
+    def num_inside(self) -> int:
+        """Return how many wait, or run and go on."""
+        return self.num_waiting() + self.num_running()
 
     def skip(self, until: float) -> bool:
         """Take quiet batches that return before a time; return whether any did (`Pipeline`)."""

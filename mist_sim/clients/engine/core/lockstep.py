@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mist_sim.clients.engine.core.lane import Chunks
+    from mist_sim.clients.engine.core.times import Times
     from mist_sim.clients.scheduling.cadence import StepCount
 
 inf = float("inf")
@@ -29,6 +30,7 @@ class Replica(Lane):
 
     together: all of them; None: it steps alone. has_part: whether it has a part in the step in
         flight, with these chunks, decodes and contexts, and whether that was planned on the spot.
+    ranks: what times a step on each rank of its engine.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -37,16 +39,14 @@ class Replica(Lane):
         self.next_chunks: Chunks = ()
         self.next_decodes = self.next_context = self.next_longest = self.next_in_windows = 0
         super().__init__(*arguments)
+        self.ranks: list[Times] = [self.times]
 
     def wake(self, now: float) -> None:
         """Let all plan now, if they rest and requests wait here."""
-        together = self.together
-        if together is None:
+        if self.together is None:
             Lane.wake(self, now)
-            return
-        may = not (self.stops or self.is_halted)
-        if may and (self.queue or self.moved or self.loaded):
-            together.plan_at(max(now, self.begins_at))
+        else:
+            self.together.look(self, now)
 
     def begin_at(self, time: float) -> None:
         """Plan nothing before a time, and then, if anybody is in any of the lanes."""
@@ -59,6 +59,8 @@ class Replica(Lane):
 
     def begin(self) -> None:
         """Begin the step that was planned; it ends when those of the others do."""
+        if self.together is not None:
+            self.time = self.together.start
         Lane.begin(self)
         self.has_part = True
 
@@ -81,9 +83,10 @@ class Replica(Lane):
             number += new
         return number
 
-    def seconds_alone(self) -> float:
-        """Return how long the step would take without the others."""
-        return self.wait + self.times.ask(
+    def seconds_alone(self, rank: int) -> float:
+        """Return how long the step would take on a rank without the others."""
+        times: Times = self.ranks[rank]
+        return self.wait + times.ask(
             self.next_chunks,
             self.next_decodes,
             self.next_context,
@@ -145,11 +148,12 @@ class Lockstep(Lane):
         for lane in self.lanes:
             lane.together = self
 
-    def plan_at(self, time: float) -> None:
-        """Plan at a time, if no step is in flight."""
-        if self.time == inf:
+    def look(self, lane: Replica, now: float) -> None:
+        """Plan now if no step is in flight, and requests wait in a lane to which some came."""
+        may = not (lane.stops or lane.is_halted)
+        if may and self.time == inf and (lane.queue or lane.moved or lane.loaded):
             self.is_planning = True
-            self.time, self.phase = time, self.plan_phase
+            self.time, self.phase = max(now, lane.begins_at), self.plan_phase
 
     def begin_at(self, time: float) -> None:
         """Plan nothing before a time, and then, if anybody is in any of the lanes."""
@@ -160,33 +164,54 @@ class Lockstep(Lane):
 
     def plan(self) -> None:
         """Let all plan, and begin a step if there is anything to compute."""
-        self.is_planning = False
-        self.active = []
-        for lane in self.lanes:
-            lane.time = self.time
-            lane.plan()
-            if lane.has_part:
-                self.active.append(lane)
+        self.is_planning, self.start = False, self.time
+        self.plan_parts()
         if self.active:
             self.begin_together()
         else:
             self.rest_if_done()
         self.note_those_who_left()
 
+    def plan_parts(self) -> None:
+        """Let all plan now a step that starts at `start`."""
+        self.active = []
+        for lane in self.lanes:
+            lane.time = self.time
+            lane.plan()
+            if lane.has_part:
+                self.active.append(lane)
+
     def begin_together(self) -> None:
         """Begin a step that lasts as long as the slowest part, or an empty one."""
+        self.share_tokens()
+        self.end_at(self.time + self.seconds_on(0))
+        self.phase = self.end_phase
+
+    def share_tokens(self) -> None:
+        """Tell how many tokens each computes in the step that is planned."""
         sizes = [lane.num_in_step() for lane in self.active]
         num_idle = len(self.lanes) - len(sizes)
         self.share((*sizes, *(num_idle * [0])))
+
+    def seconds_on(self, rank: int) -> float:
+        """Return how long the slowest part of the step takes on a rank, or an empty one."""
         seconds = 0.0
         for lane in self.active:
-            seconds = max(seconds, lane.seconds_alone())
-        if num_idle:
-            seconds = max(seconds, self.times.ask((), 0, 0, 0, -1, False, -1))
-        end = self.time + seconds
+            seconds = max(seconds, lane.seconds_alone(rank))
+        if len(self.active) < len(self.lanes):
+            seconds = max(seconds, self.idle_times(rank).ask((), 0, 0, 0, -1, False, -1))
+        return seconds
+
+    def idle_times(self, rank: int) -> Times:
+        """Return what times an empty batch."""
+        lane: Replica = self.lanes[0]
+        return lane.ranks[rank]
+
+    def end_at(self, end: float) -> None:
+        """Note when the step ends that begins now."""
         for lane in self.active:
             lane.time = end
-        self.start, self.time, self.phase = self.time, end, self.end_phase
+        self.time = end
         self.num_quiet, self.num_ahead, self.num_asked_ahead = -1, 0, _LEAST_ASKED
 
     def end(self) -> None:
@@ -222,16 +247,8 @@ class Lockstep(Lane):
     def skip(self, until: float) -> bool:
         """Take the quiet steps that end before a time, but not the last; return whether any was."""
         self.num_quiet = 0
-        number = 1 << 62
-        for lane in self.lanes:
-            waits = lane.queue or lane.moved or lane.loaded or lane.came
-            if lane.num_queries > 1 or (waits and not lane.has_part):
-                return False
-            if not lane.has_part:
-                continue
-            if lane.num_quiet < 0:  # else steps that it lags behind are counted already
-                lane.num_quiet = self.quiet.find_quiet(lane)
-            number = min(number, lane.num_quiet)
+        number = self.num_quiet_passes()
+        for lane in self.active:
             if lane.flow is not None:
                 until = min(until, lane.flow.quiet_until(lane))
         if not number or self.time >= until:
@@ -255,8 +272,27 @@ class Lockstep(Lane):
         self.num_quiet = -1 if num_taken < number else 0
         return True
 
+    def num_quiet_passes(self) -> int:
+        """Return how many steps end with the same members and memory in all lanes."""
+        number = 1 << 62
+        for lane in self.lanes:
+            waits = lane.queue or lane.moved or lane.loaded or lane.came
+            if lane.num_queries > 1 or (waits and not lane.has_part):
+                return 0
+            if not lane.has_part:
+                continue
+            if lane.num_quiet < 0:  # else steps that it lags behind are counted already
+                lane.num_quiet = self.quiet.find_quiet(lane)
+            number = min(number, lane.num_quiet)
+        return number
+
     def ask_ahead(self, most: int, num_taken: int) -> None:
         """Ask for the seconds of the next steps, at most so many, behind those taken."""
+        self.num_to_ask(most, num_taken)
+        self.ahead = self.seconds_ahead(0, num_taken)
+
+    def num_to_ask(self, most: int, num_taken: int) -> None:
+        """Find out for how many steps to ask, at most so many, behind those taken."""
         number = min(most, self.num_asked_ahead)
         self.next_ahead = 0
         self.num_asked_ahead = min(_MOST_ASKED, 2 * self.num_asked_ahead)
@@ -264,17 +300,21 @@ class Lockstep(Lane):
             if lane.in_turns:
                 number = min(number, lane.in_windows(num_taken + 1)[2])
         self.num_ahead = number
-        parts = []
+
+    def seconds_ahead(self, rank: int, num_taken: int) -> array[float]:
+        """Return the seconds of these steps on a rank."""
+        parts, number = [], self.num_ahead
         for lane in self.active:
             longest = num_in_windows = -1
             num_growing = 0
-            if lane.times.needs_longest:
+            times: Times = lane.ranks[rank]
+            if times.needs_longest:
                 longest = lane.longest_context() + num_taken + 1
             if lane.in_turns:
                 num_in_windows, num_growing, _ = lane.in_windows(num_taken + 1)
             context_sum = lane.context_sum + (num_taken + 1) * lane.num_decodes
             parts.append(
-                lane.times.ask_run(
+                times.ask_run(
                     lane.num_decodes,
                     context_sum,
                     lane.num_read_again,
@@ -285,5 +325,5 @@ class Lockstep(Lane):
                 )
             )
         if len(self.active) < len(self.lanes):
-            parts.append(self.times.ask_run(0, 0, 0, -1, number, -1, 0))
-        self.ahead = array("d", maximum.reduce(parts).tobytes())
+            parts.append(self.idle_times(rank).ask_run(0, 0, 0, -1, number, -1, 0))
+        return array("d", maximum.reduce(parts).tobytes())
