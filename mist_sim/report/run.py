@@ -183,6 +183,7 @@ Bars = Mapping[str, Mapping[str, Mapping[str, Any] | None]]
 
 
 TITLE = "Expected error, nine in ten"
+_WITHOUT_BARS = "no error bar: ITL, throughput, energy and cost"
 
 
 def expected_section(expected: Bars, cell: Callable[[str], str]) -> Iterator[RenderableType]:
@@ -197,7 +198,7 @@ def expected_section(expected: Bars, cell: Callable[[str], str]) -> Iterator[Ren
         if (mean := cell(f"mean_{metric}_ms")) != "-"
     ]
     if rows:
-        yield from section(TITLE, pairs(rows))
+        yield from section(TITLE, Group(pairs(rows), Text(_WITHOUT_BARS, style="dim")))
 
 
 def expected_rows(expected: Bars) -> Iterator[tuple[str, str, str]]:
@@ -588,7 +589,7 @@ def _throughput(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[st
     yield "output tokens, peak", number(summary["max_output_tokens_per_s"]), "in one second"
     yield "requests in flight, peak", count(summary["peak_requests_in_flight"]), ""
     most = count(summary["max_concurrent_requests"])
-    yield "requests in a second, peak", most, "vLLM's max_concurrent_requests"
+    yield "requests in a second, peak", most, "ended ones too (max_concurrent_requests)"
     if "spec_decode_acceptance_rate" in summary:
         accepted = number(summary["spec_decode_acceptance_length"])
         share = percent(summary["spec_decode_acceptance_rate"] / 100, digits=1)
