@@ -79,7 +79,7 @@ def load_model(name_or_path: str) -> ModelSpec:
         path /= "config.json"
     if path.is_file() or path.name == "config.json":
         config = _read_config(path)
-        name = path.resolve().parent.name if path.name == "config.json" else path.stem
+        name = _name_of(path.resolve(), config) if path.name == "config.json" else path.stem
         try:
             return ModelSpec.from_config(config, name=name, source=str(path), is_nearest=is_nearest)
         except (OverflowError, TypeError) as error:
@@ -89,6 +89,46 @@ def load_model(name_or_path: str) -> ModelSpec:
         f"{nearest(name_or_path.lower(), _entries())} mist list models shows all; "
         "or give the path of a Hugging Face config.json"
     )
+
+
+_SAY_NOTHING = frozenset(
+    {
+        *(
+            "checkpoint",
+            "checkpoints",
+            "config",
+            "configs",
+            "data",
+            "download",
+            "downloads",
+            "file",
+        ),
+        *(
+            "files",
+            "hf",
+            "huggingface",
+            "model",
+            "models",
+            "output",
+            "outputs",
+            "snapshots",
+            "temp",
+        ),
+        *("tmp", "weights", "work"),
+    }
+)
+"""Names of folders that tell no model."""
+
+
+def _name_of(path: Path, config: Mapping[str, object]) -> str:
+    """Return a model's name: its folder's, or that in its config, or else its architecture."""
+    folder = path.parent.name
+    if folder and folder.lower() not in _SAY_NOTHING:
+        return folder
+    said = str(config.get("_name_or_path") or "").rstrip("/").rpartition("/")[-1]
+    if said and said.lower() not in _SAY_NOTHING:
+        return said
+    return str(config.get("model_type") or folder or "model")
 
 
 def load_generating(name_or_path: str) -> ModelSpec:

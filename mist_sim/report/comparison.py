@@ -43,6 +43,7 @@ _TITLES = {
     "energy_per_output_token_at_goodput_j": "the same J at goodput",
 }
 _COUNTS = ("num_gpus", "failed", "num_hand_overs", "handed_over_tokens")
+_LEAST_RATE = 0.005  # requests a second; less is written as 0.00
 _MARKED, _PLAIN = " *", "  "
 
 
@@ -231,7 +232,9 @@ def _bound(found: Mapping[str, Any]) -> str:
         return f"{number(low)} to {number(high)}"
     if low:
         return f"> {number(low)}"
-    return "-" if high is None or isinf(high) else f"< {number(high)}"
+    if high is None or isinf(high):
+        return "-"
+    return f"< {number(high)}" if high >= _LEAST_RATE else "none"
 
 
 def _coarse(summary: Mapping[str, Any]) -> list[str]:
@@ -246,7 +249,7 @@ def _cell(key: str, value: float) -> str:
         return percent(value, 1)
     if key in ("headroom", "room"):
         return percent(value)
-    if key == "cost_usd":
+    if key == "cost_usd" or key.startswith("energy_per"):
         return f"{value:.3g}"
     if key in _COUNTS and value == round(value):
         return f"{value:,.0f}"

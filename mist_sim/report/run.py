@@ -414,7 +414,7 @@ def _joules(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     remark = f"kJ, {percent(idle)} idle; GPU power {_origins(summary['power_estimates'])}"
     yield "energy", number(summary["energy_j"] / _KILO), remark
     yield "average power", number(summary["average_power_w"]), "W"
-    yield "energy per output token", number(summary["energy_per_output_token_j"]), "J"
+    yield "energy per output token", f"{summary['energy_per_output_token_j']:.3g}", "J"
     if "good_tokens_per_j" in summary:
         yield "good output tokens", number(summary["good_tokens_per_j"]), "per J"
 

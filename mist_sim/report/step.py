@@ -68,14 +68,18 @@ def _several(how_many: int, what: str) -> str:
 
 def _verdict(summary: Mapping[str, Any]) -> str:
     shares = [f"{percent(share)} {_BOUNDS[bound]}" for bound, share in summary["shares"].items()]
-    return f"{summary['step_ms']:.4g} ms ({summary['estimate']}): {', '.join(shares)}."
+    return (
+        f"{summary['step_ms']:.4g} ms ({summary['estimate']}). Of that time, by what binds each "
+        f"operator: {', '.join(shares)}."
+    )
 
 
 def _of_peak(summary: Mapping[str, Any]) -> Iterator[str]:
     if (shares := summary["of_peak"]) is not None:
         yield (
-            f"The whole step reaches {percent(shares['flops'])} of the data sheet's FLOP/s and "
-            f"{percent(shares['bandwidth'])} of its bandwidth."
+            f"All operators together: {percent(shares['flops'])} of the FLOPs, and "
+            f"{percent(shares['bandwidth'])} of the bytes, that the data sheet's peaks would do in "
+            "that time."
         )
 
 

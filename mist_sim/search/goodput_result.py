@@ -377,6 +377,14 @@ def _seed_data(search: SeedGoodput) -> Mapping[str, Any]:
     }
 
 
+_LONE = 1e-3  # requests a second
+
+
+def _rate(rate: float) -> str:
+    """Return a rate; one at which a request is long over before the next is of lone requests."""
+    return f"{rate:g} /s" if rate >= _LONE else f"less than {_LONE:g} /s, of lone requests"
+
+
 def _worst(trial: Trial) -> str:
     return f", and {limit_title(trial.worst_limit)} misses most" if trial.worst_limit else ""
 
@@ -476,7 +484,7 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:
         share, is_open = trials[0].attainment, trials[0].attained is None
         yield ResultWarning(
             kinds.ALL_MISSED,
-            f"{where}missed at the lowest rate tried, {trials[0].rate:g} /s, where "
+            f"{where}missed at the lowest rate tried, {_rate(trials[0].rate)}, where "
             f"{'' if trials[0].is_whole else 'at most '}{100 * share:.1f} % of the requests "
             f"are good{_worst(trials[0])}: there is no goodput from there on."
             + f" A longer run may tell otherwise: {trials[0].reason}."

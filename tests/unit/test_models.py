@@ -443,6 +443,21 @@ def test_a_file_or_its_folder(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    ("folder", "said", "name"),
+    [
+        ("files", {}, "llama"),
+        ("Downloads", {"_name_or_path": "org/Mine-7B"}, "Mine-7B"),
+        ("mine", {"_name_or_path": "org/other"}, "mine"),
+    ],
+)
+def test_a_folder_that_tells_nothing_names_no_model(tmp_path, folder, said, name):
+    (tmp_path / folder).mkdir()
+    path = tmp_path / folder / "config.json"
+    path.write_text(json.dumps(LLAMA | said), "utf-8")
+    assert load_model(str(path)).name == name
+
+
+@pytest.mark.parametrize(
     ("name", "hint"),
     [
         ("lama-3.1-70b", "did you mean 'llama-3.1-70b'"),

@@ -19,7 +19,7 @@ from mist_sim.clients.engine_options import PredictorFactory
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.front_end import FRONT_END
-from mist_sim.errors import ScenarioError, in_words, listed
+from mist_sim.errors import ScenarioError, in_words
 from mist_sim.hardware import Cluster, GpuSpec, device_of
 from mist_sim.hardware.devices import CDNA, architecture_names, fitted_gpus, kernels_of
 from mist_sim.hardware.drafter import Drafter, drafter
@@ -88,7 +88,7 @@ def assumed_kernels(predictor: PipelinePredictor, gpu: GpuSpec) -> tuple[str, ..
     if gpu.kernels:
         steps = (*(_decoding(number) for number in _DECODES), StepBatch(((_PROMPT, 0),)))
         told = [f"{_as_others(timed, step)} {_of(step)}" for step in steps]
-        return (f"kernels: {gpu.name} as {gpu.architecture}, {listed(told)}",)
+        return (f"kernels: {gpu.name} as {gpu.architecture}, {', '.join(told)}",)
     found = (f"{_ratios(timed, _decoding(number))} {_of(_decoding(number))}" for number in _DECODES)
     return (f"architecture: {' and '.join(found)}",)
 
