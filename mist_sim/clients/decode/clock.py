@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LEFT = 0  # the ticket of a sequence that is not on the clock
-FIRST_TICKET = _LEFT + 1
 
 
 class DecodeClock:
@@ -57,7 +56,7 @@ class DecodeClock:
         "steps",
     )
 
-    def __init__(self, block_size: int, first_ticket: int = FIRST_TICKET) -> None:
+    def __init__(self, block_size: int) -> None:
         self.steps = 0
         self.num_decodes = 0
         self.context_sum = 0
@@ -70,7 +69,7 @@ class DecodeClock:
         self._pages_per_cycle = 0  # the sum of phases
         # (step after which it is finished, ticket, sequence); left sequences go lazily
         self.heap: list[tuple[int, int, SequenceState]] = []
-        self._next_ticket = first_ticket
+        self._next_ticket = _LEFT + 1
         # (step at which its context was 0, ticket, sequence), once someone asks for the longest
         self._longest: list[tuple[int, int, SequenceState]] | None = None
         self.num_read_again = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mist_sim.clients.decode.clock import FIRST_TICKET, DecodeClock
+from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.decode.speculative_clock import Speculation, SpeculativeClock
 from mist_sim.clients.decode.speculative_window_clock import SpeculativeWindowClock
 from mist_sim.clients.decode.watched_clock import WatchedClock
@@ -15,20 +15,15 @@ def clock_of_lane(
     speculation: Speculation | None,
     *,
     tells_joins: bool = False,
-    first_ticket: int = FIRST_TICKET,
 ) -> DecodeClock:
-    """Return a new clock.
-
-    tells_joins: whether it lists sequences that joined. first_ticket: of its sequences, for one of
-        several clocks of a lane; those neither draft nor list any.
-    """
+    """Return a new clock; `tells_joins`: whether it lists sequences that joined."""
     block_size, groups = kv_cache.pool.block_size, kv_cache.pool.groups
     if groups:
         if speculation is not None:
             return SpeculativeWindowClock(block_size, speculation, groups)
-        return WindowClock(block_size, groups, first_ticket)
+        return WindowClock(block_size, groups)
     if speculation is not None:
         return SpeculativeClock(block_size, speculation)
     if tells_joins:
         return WatchedClock(block_size)
-    return DecodeClock(block_size, first_ticket)
+    return DecodeClock(block_size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from mist_sim.clients.decode.clock import FIRST_TICKET, DecodeClock
+from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.models.kv_groups import KvGroups
@@ -24,8 +24,8 @@ class WindowClock(DecodeClock):
 
     __slots__ = ("_crossings", "_reach", "num_growing", "window_sum")
 
-    def __init__(self, block_size: int, groups: KvGroups, first_ticket: int = FIRST_TICKET) -> None:
-        super().__init__(block_size, first_ticket)
+    def __init__(self, block_size: int, groups: KvGroups) -> None:
+        super().__init__(block_size)
         self.window_sum = 0
         self.num_growing = 0
         self._pages_per_block = groups.num_groups

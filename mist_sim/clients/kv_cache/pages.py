@@ -899,10 +899,6 @@ class PageManager(KvCacheManager):
         holding.plan, holding.num_before = self.num_plans, turn.num_computed
         holding.num_new = turn.num_new
 
-    def know(self, sequence: SequenceState, num_tokens: int) -> None:
-        """Let others find the blocks that so many tokens fill: all of these are known now."""
-        self._of[sequence].name_until(num_tokens)
-
     def lose_step(self, sequence: SequenceState, num_slots: int) -> None:
         """Take back the pages of a lost step; those of so many tokens stay."""
         holding = self._of[sequence]
