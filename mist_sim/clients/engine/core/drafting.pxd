@@ -63,7 +63,7 @@ cdef class Drafting(Replica):
                    num_slots=cython.longlong, num_unknown=cython.longlong)
     cdef decode_turn(self, long long slot, long long context, bint is_ahead)
     cdef note_piece(self, long long slot)
-    cdef long long num_seen(self, long long slot, long long num_computed) except -1
+    cdef long long num_seen(self, long long slot, long long num_computed) except? -1
     @cython.locals(number=cython.longlong, slot=cython.longlong, context=cython.longlong)
     cdef tuple in_windows(self, long long num_ahead)
     @cython.locals(number=cython.longlong)

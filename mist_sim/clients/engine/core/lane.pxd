@@ -283,7 +283,7 @@ cdef class Lane:
                    wait=cython.longlong)
     cdef serve_decodes(self, long long first, long long last)
     @cython.locals(is_latest=cython.bint)
-    cdef long long num_seen(self, long long slot, long long num_computed) except -1
+    cdef long long num_seen(self, long long slot, long long num_computed) except? -1
     @cython.locals(chain=PagedChain, end=cython.longlong)
     cdef long long need_in_turn(self, long long slot, long long num_computed,
                                 long long new) except -1

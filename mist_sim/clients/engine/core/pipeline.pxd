@@ -104,7 +104,7 @@ cdef class Pipeline(Lane):
     cdef enter_known(self, long long slot, long long num_tokens)
     cpdef bint is_busy(self, long long slot) except -1
     cdef long long context_of(self, long long slot) except -1
-    cdef long long num_seen(self, long long slot, long long num_computed) except -1
+    cdef long long num_seen(self, long long slot, long long num_computed) except? -1
     @cython.locals(paged=PagedBlocks, chain=PagedChain, begin=cython.longlong,
                    end=cython.longlong)
     cdef have_turn(self, long long slot, long long new)
