@@ -323,7 +323,7 @@ OWN = {
     "goodput queue.yaml --as-is --tolerance 0.1 --jobs 1": {"unstable at goodput", "overloaded"},
     "goodput few.yaml --as-is --tolerance 0.1 --jobs 1": {"too short at goodput"},
     "goodput few.yaml --most-requests 1000 --tolerance 0.02 --jobs 1": {"undecided"},
-    "goodput queue.yaml --seconds 0.1 --jobs 1": {"out of time"},
+    "goodput queue.yaml --seconds 2 --tolerance 0.001 --jobs 1": {"out of time"},
     "goodput uneventful.yaml --as-is --rates 4:16 --jobs 1": {"never came"},
     "goodput gap.yaml --as-is --attainment 1 --jobs 1": {"not monotone", "failures"},
     "bestserve lost.yaml --instances 1 --check 1 --jobs 1": {"full failed"},
