@@ -24,7 +24,7 @@ API: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "studies": ("Studies and searches", ("studies",), ("search", "explain")),
     "workloads": ("Workloads and laws of time", ("traces", "durations"), ()),
     "stages": ("Stages and requests", ("stages", "core"), ()),
-    "clients": ("Clients and schedulers", ("clients",), ()),
+    "clients": ("Clients, schedulers and evictions", ("clients", "eviction"), ()),
     "routers": ("Routers, starts and autoscaling", ("routers", "lifecycle"), ()),
     "hardware": ("Models, hardware, networks", ("models", "hardware", "network"), ()),
     "testing": ("Tests for your own parts", (), ("testing",)),

@@ -87,12 +87,6 @@ MUTANTS = [
         "if False:",
     ),
     Mutant(
-        "all pass a sequence that was preempted in flight",
-        f"{ENGINE}/queued/fresh.py",
-        "self._passes_over = passes_over",
-        "self._passes_over = True",
-    ),
-    Mutant(
         "a cut comes a step late",
         f"{ENGINE}/run.py",
         "bisect_left(self.ends, now) + 1",
@@ -751,12 +745,6 @@ MUTANTS = [
         "        self._rates_alone.clear()\n",
     ),
     Mutant(
-        "pages of pipelines come back although batches in flight see them",
-        "clients/kv_cache/pages.py",
-        "num_computed -= self.num_in_flight(sequence) if self._lags else 0",
-        "num_computed -= 0",
-    ),
-    Mutant(
         "a plan ahead knows that the drafts beside a prompt's last token are refused",
         "clients/decode/speculative_clock.py",
         "self.plans_ahead and num_ahead > self.num_lookahead_tokens",
@@ -827,12 +815,6 @@ MUTANTS = [
         f"{ENGINE}/core/lane.py",
         "        if not self.plans_ahead:\n            self.free_leaving()\n",
         "        self.free_leaving()\n        if not self.plans_ahead:\n",
-    ),
-    Mutant(
-        "a preempted decode of the core that had its turn caches a token less",
-        f"{ENGINE}/core/lane.py",
-        "            num_known = self.num_tokens[slot] - 1\n",
-        "            pass\n",
     ),
     Mutant(
         "a step of the core that preempted admits as well",

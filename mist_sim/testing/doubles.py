@@ -528,10 +528,12 @@ def served_in_core(scheduler: Scheduler, load: Load, setting: Setting) -> list[R
 def _served(kind: type[LlmClient], scheduler: Scheduler, load: Load, setting: Setting) -> list[Row]:
     steps = PipelinePredictor((Steps(),) * setting.num_ranks, lambda num_tokens: 2.0**-6)
     num_blocks = load.num_blocks * setting.num_ranks
+    is_virtual = setting.num_ranks > 1 and kind.lane_type is not Lane  # no queue of batches there
     config = EngineConfig(
         scheduler=scheduler,
         pipeline_parallel_size=setting.num_ranks,
-        async_scheduling=setting.ahead,
+        virtual_engines=is_virtual,
+        async_scheduling=setting.ahead and not is_virtual,
         kv_cache=KvCacheConfig(
             block_size=load.block_size,
             enable_prefix_caching=any(each.prefix for each in load.arrivals),
