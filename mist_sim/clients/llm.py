@@ -175,10 +175,9 @@ class LlmClient(LaidOutClient):
         self._gate = self._make_gate()
         self._enters_later = bool(self.request_overhead or self.prompt_token_overhead)
         self._enters_at_once = self._is_stepped and not (self._enters_later or self._gate)
-        self._surely_served: float = self.memory.num_tokens  # tokens of a prompt
+        self._longest_step = inf  # tokens of a prompt that is not cut
         if isinstance(self.scheduler, WholePromptScheduler):
-            most = self.scheduler.max_num_batched_tokens or inf
-            self._surely_served = min(self._surely_served, most)
+            self._longest_step = self.scheduler.max_num_batched_tokens or inf
         self._turned: tuple[Role, int, FlowRule | None] | None = None
         self._engines = self._make_engines()
         self._kv_state = self._engines.kv_state(env, self.memory.block_size, self.stays)
@@ -365,7 +364,8 @@ class LlmClient(LaidOutClient):
         sequence.enter(self.view)
         longest = self.max_model_len or inf
         num_needed = sequence.num_tokens + self._num_lookahead
-        is_long = num_needed > self._surely_served or self.memory.groups is not None
+        is_long = num_needed > min(self._longest_step, self.memory.num_tokens)
+        is_long = is_long or self.memory.groups is not None
         if is_long or sequence.num_final_tokens > longest:
             self.accept(visit)
             return

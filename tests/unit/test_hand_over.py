@@ -5,14 +5,11 @@ Times are sums of powers of two, so that equal times are equal.
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 
 from mist_sim import llm_client
 from mist_sim.clients import LlmClient
-from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.kv_cache import KvCacheConfig, SwapSpace
 from mist_sim.clients.scheduling import (
     ChunkedScheduler,
@@ -209,18 +206,6 @@ def test_an_idle_engine_that_plans_ahead_lends_released_blocks_at_once():
     assert prefills["started_at"].tolist() == [0.0, 0.1640625]
 
 
-def test_an_idle_engine_does_not_plan_when_blocks_are_released(monkeypatch):
-    plan, planned = Lane.plan, Counter[str]()
-
-    def counted(lane, *args):
-        planned[lane.load.name] += 1
-        return plan(lane, *args)
-
-    monkeypatch.setattr(Lane, "plan", counted)
-    served([row(0.0, 8, 4)])
-    assert planned["prefill"] == 2  # for the prompt, and after it
-
-
 def test_who_is_sent_again_begins_with_its_prompt():
     result = served(
         [row(0.0, 8, 40)],
@@ -291,18 +276,3 @@ def test_the_link_serves_who_comes_first():
         Link(bandwidth=0)
     with pytest.raises(ValueError, match="latency must be finite and >= 0 s, got -1"):
         Link(bandwidth=1.0, latency=-1)
-
-
-def test_while_entries_come_a_plan_is_one_step(monkeypatch):
-    """Those of the second request come while the first one decodes; most come during a step."""
-    planned, end = [], Lane.end
-
-    def ends(lane, run, plan, batch):
-        if plan.moves:
-            planned.append(plan.num_steps)
-        return end(lane, run, plan, batch)
-
-    monkeypatch.setattr(Lane, "end", ends)
-    result = served([row(0.0, 8, 40), row(0.25, 8, 4)])
-    assert planned == [1]
-    assert len(result.transfers) == 2

@@ -106,7 +106,7 @@ class UseOrder:
         """Add a part, which is not there, as used now. use: before; None: it is new."""
         latest = self._latest
         if latest is not None and latest.key == key and latest.start == end:
-            had = use or Use(0, 0, latest.use.written)
+            had = use or Use(0, 0, latest.use.used)  # which is new if it was written then
             if latest.use[::2] == had[::2]:
                 self.num_blocks += end - start
                 latest.start = start
