@@ -270,8 +270,9 @@ class VirtualPipeline(Lane):
 
     def end(self) -> None:
         """Let a pass return."""
+        now = self.time  # that of the next one, once an engine that stops rests
         for engine in self.engines:
-            if engine.time == self.time:
+            if engine.time == now:
                 engine.find_more()
                 engine.end_pass()
                 self.note_those_who_left(engine)
