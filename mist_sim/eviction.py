@@ -16,10 +16,10 @@ EVICTIONS = Registry("evictions")
 
 
 class CachedBlocks(NamedTuple):
-    """Neighbouring blocks of one content that nobody uses now.
+    """Neighbouring blocks of one content that no request holds.
 
-    key: of their content; None: nobody can find it, and nothing is lost with it. start: position
-    of the first block in the requests that have it. num_blocks: how many they are.
+    key: of their content; None: no request can find it, and nothing is lost with it. start:
+    position of the first block in the requests that have it. num_blocks: how many they are.
     num_uses: how often requests found them. used, written: when they were last used, and when
     written; counted in uses of this memory, so that they order blocks and are no seconds.
     """
@@ -33,7 +33,7 @@ class CachedBlocks(NamedTuple):
 
 
 class Eviction(ABC):
-    """Ranks blocks that nobody uses; the smallest rank goes first.
+    """Ranks the blocks that no request holds; the smallest rank goes first.
 
     Each memory has a copy of its own, which may keep what it likes. Of one content the later
     blocks always go before the earlier ones, which they are of no use without (but in levels of a
