@@ -10,7 +10,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import unescape
+from itertools import count
 from pathlib import Path
+from time import monotonic
 from typing import Any, ClassVar
 
 import pytest
@@ -22,7 +24,14 @@ from typer.testing import CliRunner
 from mist_sim import Scenario, Simulation, replicate, simulate, study
 from mist_sim.cli.app import _VERBS, app
 from mist_sim.core.batch import StepBatch, StepGrowth
-from mist_sim.core.result_warnings import KINDS, ResultWarning, of_data, of_points, over_runs
+from mist_sim.core.result_warnings import (
+    KINDS,
+    OUT_OF_TIME,
+    ResultWarning,
+    of_data,
+    of_points,
+    over_runs,
+)
 from mist_sim.errors import ScenarioError
 from mist_sim.explain import HandBatch, explain_batch
 from mist_sim.hardware.predictors import PREDICTORS, PredictorTraits
@@ -34,6 +43,7 @@ from mist_sim.scenario import build
 from mist_sim.search import GoodputOptions, find_goodput
 from mist_sim.search.comparison import compare
 from mist_sim.search.sweeps import sweep
+from mist_sim.studies import driver
 from tests.reference import measured
 from tests.reference.predictors import AffinePredictor
 from tests.unit.test_models_that_differ import UNKNOWN
@@ -323,7 +333,6 @@ OWN = {
     "goodput queue.yaml --as-is --tolerance 0.1 --jobs 1": {"unstable at goodput", "overloaded"},
     "goodput few.yaml --as-is --tolerance 0.1 --jobs 1": {"too short at goodput"},
     "goodput few.yaml --most-requests 1000 --tolerance 0.02 --jobs 1": {"undecided"},
-    "goodput queue.yaml --seconds 2 --tolerance 0.001 --jobs 1": {"out of time"},
     "goodput uneventful.yaml --as-is --rates 4:16 --jobs 1": {"never came"},
     "goodput gap.yaml --as-is --attainment 1 --jobs 1": {"not monotone", "failures"},
     "bestserve lost.yaml --instances 1 --check 1 --jobs 1": {"full failed"},
@@ -493,9 +502,21 @@ def test_every_verb_tells_kinds_of_its_own(words, kinds):
     assert unsaid(told, call(*shlex.split(words))) == set()
 
 
+def test_goodput_tells_that_its_time_ended(monkeypatch):
+    times = count()
+    monkeypatch.setattr(driver, "monotonic", lambda: monotonic() + (0 if next(times) < 2 else 100))
+    printed = call(*shlex.split("goodput queue.yaml --seconds 60 --jobs 1 --out g"))
+    (file,) = Path("g").glob("*.json")
+    written = json.loads(file.read_text())
+    assert OUT_OF_TIME.name in kinds_of(written)
+    assert unsaid(written, printed) == set()
+
+
 def test_every_kind_is_raised():
     of_verbs = [each.own for each in VERBS.values()]
-    raised = set().union(*RAISED.values(), *OWN.values(), *of_verbs, OF_FILES, OF_PYTHON)
+    raised = set().union(
+        *RAISED.values(), *OWN.values(), *of_verbs, OF_FILES, OF_PYTHON, {OUT_OF_TIME.name}
+    )
     assert raised == set(KINDS)
 
 
