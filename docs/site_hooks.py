@@ -25,7 +25,7 @@ API: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "workloads": ("Workloads and laws of time", ("traces", "durations"), ()),
     "stages": ("Stages and requests", ("stages", "core"), ()),
     "clients": ("Clients, schedulers and evictions", ("clients", "eviction"), ()),
-    "routers": ("Routers, starts and autoscaling", ("routers", "lifecycle"), ()),
+    "routers": ("Routers, admission, starts", ("routers", "admission", "lifecycle"), ()),
     "hardware": ("Models, hardware, networks", ("models", "hardware", "network"), ()),
     "testing": ("Tests for your own parts", (), ("testing",)),
 }

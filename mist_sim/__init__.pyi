@@ -1,5 +1,10 @@
 # The public names, each with the module that has it; `__init__.py` imports it on first use.
 
+from mist_sim.admission import ADMISSIONS as ADMISSIONS
+from mist_sim.admission import Admission as Admission
+from mist_sim.admission import GatewayView as GatewayView
+from mist_sim.admission import LimitAdmission as LimitAdmission
+from mist_sim.admission import SaturationAdmission as SaturationAdmission
 from mist_sim.clients import CLIENTS as CLIENTS
 from mist_sim.clients import AfdClient as AfdClient
 from mist_sim.clients import ApplicationClient as ApplicationClient
@@ -163,6 +168,7 @@ from mist_sim.traces import MooncakeReader as MooncakeReader
 from mist_sim.traces import NormalArrivals as NormalArrivals
 from mist_sim.traces import NormalLength as NormalLength
 from mist_sim.traces import PoissonArrivals as PoissonArrivals
+from mist_sim.traces import Predictions as Predictions
 from mist_sim.traces import PrefixRepetition as PrefixRepetition
 from mist_sim.traces import Profile as Profile
 from mist_sim.traces import RagPulseReader as RagPulseReader

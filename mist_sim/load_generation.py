@@ -16,12 +16,13 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import chain, groupby
 from math import inf
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from numpy.random import Generator as Rng
 from simpy.events import Event
 
 from mist_sim.coordination.coordinator import Coordinator
+from mist_sim.coordination.entrance import Entrance
 from mist_sim.core.front_end import ApiServers
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request
@@ -54,7 +55,8 @@ class LoadGenerator(ABC):
     on_end: called with (requests that have ended, seconds) whenever one of the workload's ends,
         children apart; None at first.
     watch: notified of requests sent and served; None: no watcher.
-    servers: the front end between users and clients; None: none.
+    servers: the front end between users and clients; None: none. entrance: where requests are
+        admitted; None: all go in. Children of requests are not asked for.
     all_ended: happens when the last request has ended and no other will be sent.
     ends_begin_nothing: whether the end of a request never makes anything begin, nor is looked at
         before the next one comes.
@@ -80,6 +82,7 @@ class LoadGenerator(ABC):
         self.on_end: Callable[[int, float], None] | None = None
         self.watch: Watch | None = None
         self.servers: ApiServers | None = None
+        self.entrance: Entrance | None = None
         self.all_ended = env.event()
         self.num_sent = 0
         self.num_ended = 0
@@ -116,7 +119,11 @@ class LoadGenerator(ABC):
         while True:
             num_attempts += 1
             visits: list[Visit] = []
-            failure = yield from self.coordinator.walk(request, visits)
+            request.send(self.env.now)
+            if self.entrance is None or request.parent_id is not None:
+                failure = yield from self.coordinator.walk(request, visits)
+            else:
+                failure = yield from self._walk_inside(self.entrance, request, visits)
             if failure is None:
                 break
             in_vain += visits
@@ -140,6 +147,16 @@ class LoadGenerator(ABC):
         if self.watch is not None and failure is None:
             self.watch.served(request, sum([visit.num_output_tokens for visit in visits]))
         self._count_end(request)
+        return failure
+
+    def _walk_inside(
+        self, entrance: Entrance, request: Request, visits: list[Visit]
+    ) -> Generator[Event, Any, Failure | None]:
+        """Walk a request once the gateway lets it in; return how it failed, or None."""
+        failure = yield from entrance.enter(request)
+        if failure is None:
+            failure = yield from self.coordinator.walk(request, visits)
+            entrance.leave(request)
         return failure
 
     def _leaves_after(self, visits: list[Visit]) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 from simpy.core import EmptySchedule, StopSimulation
 from simpy.events import Event
 
+from mist_sim.admission import Admission, check_admission
 from mist_sim.clients import Client
 from mist_sim.clients.roster import Roster
 from mist_sim.clients.rules import check_not_stuck, let_flow, let_stay_alone
@@ -18,6 +19,7 @@ from mist_sim.clients.shared_parts import SharedParts
 from mist_sim.clients.traits import TimesOrigin
 from mist_sim.conservation import Conservation
 from mist_sim.coordination.coordinator import Coordinator
+from mist_sim.coordination.entrance import Entrance
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.flowing import FlowPolicy
 from mist_sim.core.front_end import FRONT_END, MEASURED, NONE, ApiServers, FrontEnd, Servers
@@ -94,6 +96,7 @@ class Simulation:
     remarks: warnings of its results, in addition to those of its clients.
     front_end: times between users and engines; None: assumed ones where a client's step times need
         them (`TimesOrigin.assumed`), else none.
+    gateway: which requests wait there or are refused; None: all go in.
     Raises ScenarioError for clients without unique names, for a cost of GPUs without a price, for
     clients with a role where there is no network, or that do not know the size of the blocks that
     come to them, for places that the network does not have, and for a router of a stage that no
@@ -118,6 +121,7 @@ class Simulation:
         reconfigure: Reconfigure | None = None,
         search: Search | None = None,
         front_end: FrontEnd | None = None,
+        gateway: Admission | None = None,
         remarks: Sequence[ResultWarning] = (),
     ) -> None:
         clients = list(clients) if isinstance(clients, Iterable) else [clients]
@@ -155,6 +159,8 @@ class Simulation:
         self.cost = None if unpriced else cost
         self.reconfigure, self.search = reconfigure, search
         self.front_end = front_end or FrontEnd()
+        check_admission(gateway)
+        self.gateway = gateway
         self.remarks = (*remarks, *unpriced)
         self.lifecycle = lifecycle
         if lifecycle is not None:
@@ -202,13 +208,16 @@ class Simulation:
         router = StageRouters(self.router, self.routers) if self.routers else self.router
         roster = self._start_clients(env, recorder)
         coordinator = Coordinator(env, roster, router, hand_over=self.hand_over)
+        entrance = None
+        if self.gateway is not None:
+            entrance = Entrance(env, self.gateway, coordinator.dispatch)
         coordinator.servers = servers = self._servers(recorder)
         if servers is not None:
             recorder.response, recorder.output_token = servers.response, servers.output_token
             recorder.turn = servers.turn
-        lives = self._begin_lives(env, coordinator, recorder)
+        lives = self._begin_lives(env, coordinator, recorder, entrance)
         load = self._load_generator(env, coordinator, recorder)
-        load.servers = servers
+        load.servers, load.entrance = servers, entrance
         sliders = self._reconfigurer(env)
         if sliders is not None:
             load.watch = sliders.watch
@@ -429,7 +438,11 @@ class Simulation:
         return SloWatch(self.slo) if asks else ColumnRecorder()
 
     def _begin_lives(
-        self, env: Environment, coordinator: Coordinator, recorder: ColumnRecorder
+        self,
+        env: Environment,
+        coordinator: Coordinator,
+        recorder: ColumnRecorder,
+        entrance: Entrance | None,
     ) -> Manager | None:
         """Start the processes that let clients fail, start and leave, if the scenario has any."""
         if self.lifecycle is None:
@@ -437,7 +450,14 @@ class Simulation:
         never = lambda: math.nan  # noqa: E731
         attainment = recorder.reader if isinstance(recorder, SloWatch) else lambda: never
         return Manager(
-            self.lifecycle, env, coordinator, recorder, self.streams, self.network, attainment
+            self.lifecycle,
+            env,
+            coordinator,
+            recorder,
+            self.streams,
+            self.network,
+            attainment,
+            entrance,
         )
 
     def _never_came(self, end: float, lives: Manager | None) -> Iterator[ResultWarning]:
@@ -491,6 +511,7 @@ class Simulation:
             and workload.pipeline is completion_pipeline
             and workload.time_limits is None
             and workload.retries is None
+            and self.gateway is None
             and self.lifecycle is None
             and self.reconfigure is None
             and self.hand_over.policy is None

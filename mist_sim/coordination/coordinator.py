@@ -69,11 +69,10 @@ class Coordinator:
         self._places.absences = absences
 
     def walk(self, request: Request, visits: list[Visit]) -> Generator[Event, Any, Failure | None]:
-        """Take a request that is sent now through all its stages (STAGE-PUSH).
+        """Take a request that was sent through all its stages (STAGE-PUSH).
 
         Appends its visits to `visits` as they end. Returns the failure, or None on success.
         """
-        request.send(self.env.now)
         kv: HeldKv | None = None  # entries that the next stage continues from
         ahead: Reservation | None = None  # where the next stage waits for them
         failure: Failure | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mist_sim.clients.base import Client
 from mist_sim.clients.roster import Roster
+from mist_sim.core.candidates import Candidates
 from mist_sim.core.hand_over import HandOverPolicy
 from mist_sim.core.request import Request, Stage
 from mist_sim.errors import ScenarioError, brief, listed
@@ -38,13 +39,11 @@ class Dispatch:
                 client := self.roster.get(chosen)
             ) is not None and stage.kind in client.traits.serves:
                 return client
-        roster, kind, model = self.roster, stage.kind, request.model
+        kind = stage.kind
         if source is not None:
-            candidates = roster.near(kind, source, model)
-        elif model is None:
-            candidates = roster.candidates(kind)
+            candidates = self.roster.near(kind, source, request.model)
         else:
-            candidates = roster.candidates_of(kind, model)
+            candidates = self.candidates(request, stage)
         if not candidates:
             self._check_model(request)
             return None
@@ -59,6 +58,12 @@ class Dispatch:
                 f"{[v.client_id for v in candidates]}"
             )
         return client
+
+    def candidates(self, request: Request, stage: Stage) -> Candidates:
+        """Return the views of the clients that serve a stage now; there may be none."""
+        if request.model is None:
+            return self.roster.candidates(stage.kind)
+        return self.roster.candidates_of(stage.kind, request.model)
 
     def ask_ahead(self, request: Request, stage: Stage, source: str) -> None:
         """Let the router choose now for a stage that comes after the next visit, at `source`."""

@@ -186,7 +186,8 @@ class Request:
         added anything.
     keeper: notified at the end of each visit, if computed entries are kept for other requests.
     label: name of its class, if the workload has classes.
-    front_end: seconds that this attempt spent between its user and the engines.
+    front_end: seconds that this attempt spent between its user and the engines. at_gateway: that it
+        waited there to be let in.
     """
 
     request_id: int
@@ -215,6 +216,7 @@ class Request:
     keeper: Callable[[Any], None] | None = None  # of a `Visit`, which lies above
     label: str | None = None
     front_end: float = 0.0
+    at_gateway: float = 0.0
     adapter: str | None = None
     images: Images | None = None
     num_predicted_tokens: int | None = None
@@ -232,7 +234,7 @@ class Request:
         self.has_token = False
         self.num_losses = 0
         self.keeper = None
-        self.front_end = 0.0
+        self.front_end = self.at_gateway = 0.0
 
     def limits_left(self, now: float) -> Limits | None:
         """Return the limits of a child sent now: it ends when the sender of its parent gives up."""

@@ -12,6 +12,7 @@ from simpy.events import Event
 from mist_sim.clients import Client
 from mist_sim.clients.roster import Roster
 from mist_sim.coordination.coordinator import Coordinator
+from mist_sim.coordination.entrance import Entrance
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.visit import Failure, HeldKv, Lost, Visit
@@ -19,7 +20,7 @@ from mist_sim.environment import CHANGE, Environment
 from mist_sim.lifecycle.autoscaling import Autoscaling, Controller
 from mist_sim.lifecycle.endless import Endless
 from mist_sim.lifecycle.failures import Drain, Failures, OnFailure
-from mist_sim.lifecycle.fleet import Fleet
+from mist_sim.lifecycle.fleet import Fleet, Need
 from mist_sim.lifecycle.gateway import Gateway
 from mist_sim.lifecycle.lifecycle_options import Lifecycle
 from mist_sim.lifecycle.start_up import Starts, StartTimes
@@ -164,6 +165,7 @@ class Manager:
 
     attainment: returns, for each autoscaler, a function for the share of requests within the limits
         since its last call.
+    entrance: where requests wait to be let in; None: all go in.
     struck: positions of the failures that came.
     """
 
@@ -176,6 +178,7 @@ class Manager:
         streams: Streams,
         network: Network | None,
         attainment: Callable[[], Callable[[], float]],
+        entrance: Entrance | None = None,
     ) -> None:
         self.struck: set[int] = set()
         self._options = options
@@ -187,6 +190,7 @@ class Manager:
         self._gateway = gateway = Gateway(env, fleet.why_nobody, self._activate)
         numbers = {client.name: client.client_id for client in roster}
         coordinator.absences = Policy(env, recorder, gateway, options.on_failure, numbers)
+        self._entrance = entrance
         self._controllers: list[Controller] = []
         fleet.listener = self
         self._endless = Endless(env, lambda: gateway.anybody_waits)
@@ -207,7 +211,7 @@ class Manager:
 
     def _controller(self, group: Autoscaling, attainment: Callable[[], float]) -> Controller:
         members = [self._fleet.members[name] for name in group.clients]
-        at_gateway = partial(self._gateway.num_waiting, [member.client for member in members])
+        at_gateway = partial(self._num_at_gateway, [member.client for member in members])
         return Controller(
             self._env,
             self._fleet,
@@ -217,6 +221,14 @@ class Manager:
             attainment=attainment,
             endless=self._endless,
         )
+
+    def _num_at_gateway(self, clients: Sequence[Client]) -> int:
+        """Return how many requests wait, for a client or to be let in, that some could serve."""
+        number = self._gateway.num_waiting(clients)
+        if self._entrance is None:
+            return number
+        needs = (Need(each.to_serve[0].kind, each.model) for each in self._entrance.waiting())
+        return number + sum(any(map(need.is_met_by, clients)) for need in needs)
 
     def _fail(
         self, position: int, names: Sequence[str], number: int
@@ -264,8 +276,10 @@ class Manager:
     # --- notifications from the fleet and the gateway ------------------------------------------
 
     def came_up(self, client: Client) -> None:
-        """Let requests go on that wait for a client."""
+        """Let requests go on that wait for a client, or to be let in."""
         self._gateway.came_up(client)
+        if self._entrance is not None:
+            self._entrance.ask()
         for controller in self._controllers:
             controller.came_up(client.name)
 

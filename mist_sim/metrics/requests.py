@@ -147,7 +147,7 @@ Rows = dict[str, Any]
 """Rows of a table, by column; `row`: the position of each row's request."""
 
 QUEUE, PREFILL, DECODE, TRANSFER = "queue", Prefill.kind, Decode.kind, "transfer"
-_RETRIES, _OTHER = "retries", "other"
+_RETRIES, _GATEWAY = "retries", "gateway"
 _FRONT_END = "front_end"
 _IN_ORDER = (QUEUE, PREFILL, TRANSFER, DECODE)
 _FIGURES = ("mean", "p50", "p90", "p99")
@@ -202,9 +202,9 @@ class Breakdown:
         on a prompt, from first work to the first token, waits for memory after a preemption
         included. decode: from there to the last token. front_end: between users and engines
         (`FrontEnd`). transfer: KV entries moving between clients, tiers and swap space. retries:
-        from the arrival to the last sending. other: no client had the request, for example because
-        none was up. Other stages have their own names, with the time of the children that they
-        sent; stages that workers serve in one visit share one, such as "preprocess + rag".
+        from the arrival to the last sending. gateway: no client had the request, which was not let
+        in, or none was up. Other stages have their own names, with the time of the children that
+        they sent; stages that workers serve in one visit share one, such as "preprocess + rag".
     """
 
     def __init__(self, recorder: ColumnRecorder) -> None:
@@ -238,7 +238,7 @@ class Breakdown:
 
     def _all_names(self) -> list[str]:
         others = [name for name in self._names if name not in _IN_ORDER]
-        return [*_IN_ORDER, *others, _RETRIES, _FRONT_END, _OTHER]
+        return [*_IN_ORDER, *others, _RETRIES, _FRONT_END, _GATEWAY]
 
     def _of_some(
         self, requests: Rows, visits: Rows, children: Rows, moves: Rows
@@ -257,7 +257,7 @@ class Breakdown:
         shares[_RETRIES] = requests["sent_at"] - requests["arrival_time"]
         shares[_FRONT_END] = requests["front_end"]
         rest = requests["finished_at"] - requests["arrival_time"] - sum(shares.values())
-        return shares | {_OTHER: np.where(np.abs(rest) < _TINY, 0.0, rest)}
+        return shares | {_GATEWAY: np.where(np.abs(rest) < _TINY, 0.0, rest)}
 
     def _sum(self, intervals: _Intervals, name: str, number: int) -> Array:
         """Return the seconds of one thing by request. number: of the requests."""

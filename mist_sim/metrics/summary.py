@@ -252,7 +252,7 @@ def _stability(
     begun = np.where(np.isnan(visits["started_at"]), visits["finished_at"], visits["started_at"])
     finished = of_users & (c["status"] == 0)
     times = (c["finished_at"] - c["sent_at"] - c["queued"] - c["front_end"])[finished]
-    joined = _joined_at(visits, c)
+    joined = joined_at(visits, c)
     in_queue, times = Stays(joined[asked], begun[asked]), times[~np.isnan(times)]
     found = judged(Stays(arrival, c["finished_at"][of_users]), in_queue, times)
     return {
@@ -264,20 +264,21 @@ def _stability(
     }
 
 
-def _joined_at(visits: Mapping[str, Any], c: Mapping[str, Any]) -> Array:
-    """Return when each visit began to wait: at a client, or before that in the front end.
+def joined_at(visits: Mapping[str, Any], c: Mapping[str, Any]) -> Array:
+    """Return when each visit began to wait: at a client, or before that at the gateway.
 
-    A request's time there counts in front of its first visit.
+    A request's time there, and in the front end, counts in front of its first visit.
     """
     joined: Array = visits["queued_at"].copy()
-    if not c["front_end"].any():
+    before = c["front_end"] + c["at_gateway"]
+    if not before.any():
         return joined
     order = np.argsort(c["request_id"])
     ids, first = np.unique(visits["request_id"], return_index=True)
     mine = order[np.searchsorted(c["request_id"], ids, sorter=order).clip(max=len(order) - 1)]
     known = c["request_id"][mine] == ids
     mine, first = mine[known], first[known]
-    joined[first] = np.maximum(c["arrival_time"][mine], joined[first] - c["front_end"][mine])
+    joined[first] = np.maximum(c["arrival_time"][mine], joined[first] - before[mine])
     return joined
 
 

@@ -143,6 +143,7 @@ def _build(scenario: Scenario) -> Simulation:
         cost=scenario.cost.make() if scenario.cost else None,
         hand_over=hand_over,
         front_end=scenario.front_end.make(),
+        gateway=scenario.gateway.make() if scenario.gateway else None,
         lifecycle=lives,
         reconfigure=changes,
         search=_search(scenario) if changes is not None and changes.on_change else None,

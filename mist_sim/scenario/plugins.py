@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mist_sim.scenario.format.families import (
+    ADMISSION,
     ARRIVAL,
     AUTOSCALER,
     CONNECTOR,
     DURATION_LAW,
+    EVICTION,
     HAND_OVER_POLICY,
     LENGTH,
     PREDICTOR,
@@ -32,6 +34,8 @@ FAMILIES: Mapping[str, Family] = {
     "lengths": LENGTH,
     "durations": DURATION_LAW,
     "autoscalers": AUTOSCALER,
+    "admissions": ADMISSION,
+    "evictions": EVICTION,
     "stages": STAGE,
     "connectors": CONNECTOR,
     "hand_over_policies": HAND_OVER_POLICY,

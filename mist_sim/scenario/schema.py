@@ -32,7 +32,7 @@ from mist_sim.metrics.goodput import ClassLimits
 from mist_sim.reconfiguration import Change, OnChange, Reconfigure
 from mist_sim.registry import comes_with_package
 from mist_sim.scenario.engines.version_origins import engine_line
-from mist_sim.scenario.format.families import HAND_OVER_POLICY, ROUTER, Settings
+from mist_sim.scenario.format.families import ADMISSION, HAND_OVER_POLICY, ROUTER, Settings
 from mist_sim.scenario.format.fields import Duration, as_tuple
 from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.paths import Origin
@@ -218,6 +218,17 @@ def class_problems(slo: Slo, workload: WorkloadSpec) -> Iterable[Problem]:
             )
 
 
+def gateway_problems(gateway: Part | None, workload: WorkloadSpec) -> Iterable[Problem]:
+    """Yield shares of an admission for classes that no request is of."""
+    for name in getattr(gateway, "shares", None) or ():
+        if name not in workload.classes:
+            known = listed(workload.classes) if workload.classes else "none"
+            yield Problem(
+                ("gateway", "shares", name),
+                f"no request is of this class; workload.lengths has {known}",
+            )
+
+
 _CHANGE = part_type(Change)
 _ON_CHANGE = part_type(OnChange)
 RECONFIGURE = part_type(
@@ -262,28 +273,32 @@ def useless_options(
     routers: Iterable[Part],
     model: str | None,
     lives: Part | None = None,
+    gateway: Part | None = None,
     *,
     limits_by_priority: bool = False,
 ) -> Iterable[Problem]:
     """Yield options of a workload that no client reads, and those that clients lack.
 
-    model: the scenario's. limits_by_priority: whether limits of the slo go by priorities. Plugins
-    may read any option, so with them none counts as useless.
+    model: the scenario's. gateway: reads priorities and predictions. limits_by_priority: whether
+    limits of the slo go by priorities. Plugins may read any option, so with them none counts as
+    useless.
     """
     clients = list(clients)
     engines = [client.describe(model) for client in clients]
     are_ours = all(comes_with_package(router.plugin) for router in routers)
     if are_ours and all(client.is_ours for client in clients):
         yield from _useless_deadlines(workload, engines)
-        if workload.predictions and not any(each.uses_predictions for each in engines):
+        reads_them = gateway is not None or any(each.uses_predictions for each in engines)
+        if workload.predictions and not reads_them:
             yield Problem(
                 ("workload", "predictions"),
                 "has no effect: no client has scheduler.order: shortest_predicted_first",
             )
-        if not limits_by_priority:
+        if not limits_by_priority and gateway is None:
             yield from _useless_priorities(workload, engines)
         may_fail = any(failure.link is None for failure in getattr(lives, "failures", ()))
-        yield from _useless_retries(workload, engines, may_fail=may_fail)
+        if gateway is None:
+            yield from _useless_retries(workload, engines, may_fail=may_fail)
     yield from _useless_numbers(workload, clients)
     yield from _useless_times(workload, clients, engines)
     if not workload.has_predictions and any(each.uses_predictions for each in engines):
@@ -446,6 +461,9 @@ class Scenario(Strict):
     counts_sent: bool = Field(
         True,
         description="with view_interval, whether a router adds the requests it sent since the poll",
+    )
+    gateway: Annotated[Part, ADMISSION] | None = Field(
+        None, description="which requests wait at the gateway, or are refused there"
     )
     network: Annotated[Part, NETWORK] | None = Field(
         None, description="over which clients with roles hand over KV entries"
@@ -627,8 +645,10 @@ class Scenario(Strict):
             routers,
             self.model,
             self.lifecycle,
+            self.gateway,
             limits_by_priority=limits.goes_by_priority,
         )
+        yield from gateway_problems(self.gateway, self.workload)
         yield from class_problems(limits, self.workload)
         yield from problems_of_lives(
             self.lifecycle, self.clients, self.network, has_slo=limits.judges_requests

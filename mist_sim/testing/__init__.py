@@ -15,6 +15,7 @@ random cases come from fixed seeds, so that a check that passes keeps passing.
 """
 
 from mist_sim.core.candidates import Candidates
+from mist_sim.testing.admissions import check_admission
 from mist_sim.testing.autoscalers import check_autoscaler
 from mist_sim.testing.clients import check_client
 from mist_sim.testing.doubles import FakeView
@@ -29,6 +30,7 @@ from mist_sim.testing.trace_readers import check_trace_reader
 __all__ = [
     "Candidates",
     "FakeView",
+    "check_admission",
     "check_autoscaler",
     "check_client",
     "check_duration_law",

@@ -42,6 +42,7 @@ from mist_sim.traces.lengths import (
     UniformLength,
 )
 from mist_sim.traces.pipeline_templates import PipelineTemplate, completion_pipeline, template
+from mist_sim.traces.predictions import Predictions
 from mist_sim.traces.retries import Retries
 from mist_sim.traces.time_limits import TimeLimits
 from mist_sim.traces.workload import Rows, Workload
@@ -102,6 +103,7 @@ __all__ = [
     "OtelReader",
     "PipelineTemplate",
     "PoissonArrivals",
+    "Predictions",
     "PrefixRepetition",
     "Profile",
     "RagPulseReader",

@@ -17,6 +17,7 @@ import pytest
 from pyarrow import Table, parquet
 
 from mist_sim import testing
+from mist_sim.admission import ADMISSIONS
 from mist_sim.clients import CLIENTS, SequentialClient
 from mist_sim.clients.scheduling import SCHEDULERS
 from mist_sim.durations import DURATIONS
@@ -460,6 +461,14 @@ LAWS_TO_CHECK: Configurations = {
     "uniform": [{"low": 0.0, "high": 1.0}],
 }
 
+ADMISSIONS_TO_CHECK: Configurations = {
+    "limit": [
+        {"max_requests": 4},
+        {"max_requests": 4, "shares": {"chat": 0.5}, "max_waiting": 3},
+        {"max_tokens": 900},
+    ],
+    "saturation": [{}, {"queue_depth": 1, "sheds_from": 1, "interval": 0.2}],
+}
 EVICTIONS_TO_CHECK: Configurations = {"fifo": [{}], "lfu": [{}], "lru": [{}]}
 
 AUTOSCALERS_TO_CHECK: Configurations = {
@@ -481,6 +490,7 @@ FAMILIES: list[tuple[Registry, Configurations]] = [
     (TRACE_READERS, READERS_TO_CHECK),
     (DURATIONS, LAWS_TO_CHECK),
     (AUTOSCALERS, AUTOSCALERS_TO_CHECK),
+    (ADMISSIONS, ADMISSIONS_TO_CHECK),
     (EVICTIONS, EVICTIONS_TO_CHECK),
 ]
 
@@ -562,6 +572,11 @@ def test_readers_of_parquet(name, tmp_path):
 @pytest.mark.parametrize("factory", each(DURATIONS, LAWS_TO_CHECK))
 def test_duration_laws(factory):
     testing.check_duration_law(factory)
+
+
+@pytest.mark.parametrize("factory", each(ADMISSIONS, ADMISSIONS_TO_CHECK))
+def test_admissions(factory):
+    testing.check_admission(factory)
 
 
 @pytest.mark.parametrize("factory", each(EVICTIONS, EVICTIONS_TO_CHECK))

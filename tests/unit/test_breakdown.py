@@ -100,7 +100,7 @@ def test_nobody_has_a_request_while_all_clients_are_away():
     """The client fails at 1.5 s with a token emitted, and is back at 4.5 s."""
     life = Lifecycle(failures=(Failures(clients=("llm",), at=(1.5,), repair=3.0),))
     result = run([(10, 3, 0.0)], lifecycle=life)
-    assert parts(result) == [{"prefill": 2, "decode": 1.5, "other": 3.0}]
+    assert parts(result) == [{"prefill": 2, "decode": 1.5, "gateway": 3.0}]
 
 
 def test_children_count_in_the_stage_that_sent_them():

@@ -309,6 +309,7 @@ def test_a_request_that_load_generation_does_not_count(monkeypatch):
         if request.request_id != 3:
             return (yield from WHOLE["send"](self, request))
         visits = []
+        request.send(self.env.now)
         self.recorder.record_end(
             request, visits, self.env.now, (yield from self.coordinator.walk(request, visits))
         )

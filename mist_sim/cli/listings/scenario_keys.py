@@ -57,6 +57,8 @@ SECTIONS = (
     ("Arrivals", "arrivals", "`workload.arrivals`", ("arrivals",)),
     ("Laws of times", "durations", LAWS_AT, ("patience", "base_time", "time_per_token", "time")),
     ("Autoscalers", "autoscalers", "`policy` of `lifecycle.autoscaling.N`", ("policy",)),
+    ("Admission at the gateway", "admissions", "`gateway`", ("gateway",)),
+    ("Evictions", "evictions", "`eviction` of `kv_cache`, tiers and levels", ("eviction",)),
     ("Stages", "stages", "`workload.pipeline.N`", ("pipeline",)),
     ("Connectors", "connectors", "`network.connector`", ("connector",)),
     ("Policies of disaggregation", "hand_over_policies", "`hand_over.policy`", ("policy",)),

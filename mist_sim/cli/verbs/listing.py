@@ -91,6 +91,8 @@ _PLACES = {
     "durations": "workload.patience, lifecycle.start_up.time, "
     "base_time and time_per_token of clients of type sequential",
     "autoscalers": "policy of lifecycle.autoscaling.N",
+    "admissions": "gateway",
+    "evictions": "clients.N.kv_cache.eviction, and those of tiers and of kv_retrieval clients",
     "stages": "workload.pipeline",
     "connectors": "network.connector",
     "hand_over_policies": "hand_over.policy",

@@ -8,10 +8,10 @@ _TABLES = {
     # a row a request
     "requests": """
         request_id:i8 parent_id:i8 session_id:i8 arrival_time:f8 sent_at:f8 first_token_at:f8
-        finished_at:f8 queued:f8 front_end:f8 decode_time:f8 num_gaps:i8 num_prompt_tokens:i8
-        num_output_tokens:i8 num_preemptions:i4 num_queried_tokens:i8 num_cached_tokens:i8
-        num_known_tokens:i8 truncated:? num_attempts:i4 wasted_input_tokens:i8
-        wasted_output_tokens:i8 status:i1 reason:i4 model:i4
+        finished_at:f8 queued:f8 front_end:f8 at_gateway:f8 decode_time:f8 num_gaps:i8
+        num_prompt_tokens:i8 num_output_tokens:i8 num_preemptions:i4 num_queried_tokens:i8
+        num_cached_tokens:i8 num_known_tokens:i8 truncated:? num_attempts:i4
+        wasted_input_tokens:i8 wasted_output_tokens:i8 status:i1 reason:i4 model:i4
     """,
     # a row a stay at a client
     "visits": """

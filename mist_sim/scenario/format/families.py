@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
+from mist_sim.admission import ADMISSIONS
 from mist_sim.clients.scheduling import SCHEDULERS
 from mist_sim.durations import DURATIONS, SecondsOrLaw
 from mist_sim.errors import ScenarioError
@@ -209,4 +210,5 @@ TRACE_READER = Family(TRACE_READERS, meanings=_FILE)
 HAND_OVER_POLICY = Family(HAND_OVER_POLICIES)
 CONNECTOR = Family(CONNECTORS, default="plain")
 EVICTION = Family(EVICTIONS, default="lru")
+ADMISSION = Family(ADMISSIONS, meanings={"interval": Duration, "shares": dict[str, float]})
 STAGE = Family(STAGES, words=("encode_images", "kv_retrieval", "prefill", "decode"))

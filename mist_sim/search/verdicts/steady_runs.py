@@ -16,6 +16,7 @@ from mist_sim.metrics.clients import timed_gaps
 from mist_sim.metrics.keeping import LimitOnShare
 from mist_sim.metrics.run_warnings import record_warnings
 from mist_sim.metrics.stability import Stays
+from mist_sim.metrics.summary import joined_at
 from mist_sim.search.verdicts.request_times import (
     RequestTimes,
     Share,
@@ -131,6 +132,9 @@ class _Watching(WatchedEnds):
         of_users = self.visits.columns()["request_id"] >= 0
         visits = {name: column[of_users] for name, column in self.visits.columns().items()}
         started, left = visits["started_at"], visits["finished_at"]
+        waits = visits["queued_at"]
+        if c["at_gateway"].any():
+            waits = joined_at(visits, c)
         first = int(c["request_id"][0]) if len(rows) else 0
         shares = [share for share, _ in self._target.shares_in(times).values()]
         return Seen(
@@ -139,7 +143,7 @@ class _Watching(WatchedEnds):
             Stays(c["arrival_time"], c["finished_at"]),
             c["finished_at"] - c["sent_at"] - c["queued"],
             np.nan_to_num(c["queued"], nan=np.inf),
-            Stays(visits["queued_at"], np.where(np.isnan(started), left, started)),
+            Stays(waits, np.where(np.isnan(started), left, started)),
             [self._of_class(share, first) for share in shares],
             [self._gaps(each) for each in self._target.percentiles if each.is_of_gaps],
         )

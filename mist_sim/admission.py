@@ -1,0 +1,164 @@
+"""Which requests a gateway lets in, lets wait or refuses, before a router sees them: plug-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
+
+from mist_sim.core.candidates import Candidates
+from mist_sim.core.request import Request
+from mist_sim.errors import ScenarioError, brief
+from mist_sim.registry import Registry
+
+ADMISSIONS = Registry("admissions")
+
+
+class GatewayView(NamedTuple):
+    """What a gateway knows when it is asked.
+
+    time: seconds since the start. candidates: the clients that serve the request's first stage now,
+    at least one. num_inside: requests that it let in and that have not ended. num_tokens: of their
+    prompts and, where predicted, of their answers. num_waiting: requests that wait at the gateway.
+    """
+
+    time: float
+    candidates: Candidates
+    num_inside: int
+    num_tokens: int
+    num_waiting: int
+
+
+class Admission:
+    """Lets each request in when it is sent, lets it wait at the gateway, or refuses it.
+
+    A request that waits is asked for again whenever one inside ends, and after the time that
+    `delay` named. Those of a queue go in first come first served. A retry is asked for anew;
+    children of a request belong to it and are not. Each run has a copy of its own. A gateway does
+    not know how long an answer will be; `request.num_predicted_tokens` is what a predictor says.
+    """
+
+    def refusal(self, request: Request, gateway: GatewayView) -> str:
+        """Return why a request that arrives is refused; empty: it is not."""
+        return ""
+
+    def delay(self, request: Request, gateway: GatewayView) -> float:
+        """Return in how many seconds to ask again; 0 lets the request in, inf: when one ends."""
+        return 0.0
+
+    def queue(self, request: Request) -> int:
+        """Return the queue in which a request waits; those with smaller numbers are asked first."""
+        return request.priority
+
+    def copy(self) -> Admission:
+        """Return one for another run, which has seen nothing."""
+        return deepcopy(self)
+
+
+def num_tokens_of(request: Request) -> int:
+    """Return the tokens of a request that a gateway knows: its prompt, and what is predicted."""
+    return request.num_prompt_tokens + (request.num_predicted_tokens or 0)
+
+
+@ADMISSIONS.register("limit")
+@dataclass(frozen=True, kw_only=True)
+class LimitAdmission(Admission):
+    """At most so many requests, or tokens, under way for each client that serves them.
+
+    max_requests: requests inside, for each client that serves the first stage now (>= 1; llm-d's
+        `maxConcurrency`); None: no limit.
+    max_tokens: tokens of prompts and predicted answers inside, for each such client (>= 1); None:
+        no limit. A request goes in whatever its size where nobody is inside.
+    max_waiting: requests that wait at the gateway; one more is refused (0: none waits). None: no
+        limit.
+    shares: of these limits that requests of a class may fill, by label (0 to 1); classes that are
+        not named fill all.
+    """
+
+    max_requests: int | None = None
+    max_tokens: int | None = None
+    max_waiting: int | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.max_requests is None and self.max_tokens is None:
+            raise ValueError("max_requests or max_tokens must be set; without both nothing waits")
+        for name, least in (("max_requests", 1), ("max_tokens", 1), ("max_waiting", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be >= {least}, got {value}")
+        for label, share in self.shares.items():
+            if not 0 < share <= 1:
+                raise ValueError(f"shares must be > 0 and <= 1, got {share} for {brief(label)}")
+
+    def refusal(self, request: Request, gateway: GatewayView) -> str:
+        if self.max_waiting is None or gateway.num_waiting < self.max_waiting:
+            return ""
+        if not gateway.num_waiting and self._has_room(request, gateway):
+            return ""
+        return f"busy, max_waiting={self.max_waiting} requests wait at the gateway"
+
+    def delay(self, request: Request, gateway: GatewayView) -> float:
+        return 0.0 if self._has_room(request, gateway) else inf
+
+    def _has_room(self, request: Request, gateway: GatewayView) -> bool:
+        if not gateway.num_inside:
+            return True
+        room = len(gateway.candidates) * self.shares.get(request.label or "", 1.0)
+        if self.max_requests is not None and gateway.num_inside + 1 > self.max_requests * room:
+            return False
+        num_tokens = gateway.num_tokens + num_tokens_of(request)
+        return self.max_tokens is None or num_tokens <= self.max_tokens * room
+
+
+@ADMISSIONS.register("saturation")
+@dataclass(frozen=True, kw_only=True)
+class SaturationAdmission(Admission):
+    """Requests wait while the clients are saturated, as in llm-d's flow control.
+
+    A client's score is its queue over `queue_depth`, or its share of KV memory in use over
+    `kv_cache_utilization`, whichever is larger; they are saturated when the mean is 1 or more.
+
+    queue_depth, kv_cache_utilization: where one client counts as saturated (> 0). interval: seconds
+        between two looks while requests wait (> 0). sheds_from: requests with this priority or a
+        larger one, which is less urgent, are refused instead of waiting; None: all wait.
+    Source: utilization-detector of the Gateway API Inference Extension (its defaults 5 and 0.8, and
+        metrics that are read every 50 ms).
+    """
+
+    queue_depth: int = 5
+    kv_cache_utilization: float = 0.8
+    interval: float = 0.05
+    sheds_from: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("queue_depth", "kv_cache_utilization", "interval"):
+            if not 0 < getattr(self, name) < inf:
+                raise ValueError(f"{name} must be finite and > 0, got {getattr(self, name)}")
+
+    def refusal(self, request: Request, gateway: GatewayView) -> str:
+        sheds = self.sheds_from is not None and request.priority >= self.sheds_from
+        if sheds and self.is_saturated(gateway.candidates):
+            return f"busy, clients are saturated and its priority is {request.priority}"
+        return ""
+
+    def delay(self, request: Request, gateway: GatewayView) -> float:
+        return self.interval if self.is_saturated(gateway.candidates) else 0.0
+
+    def is_saturated(self, candidates: Candidates) -> bool:
+        """Tell whether the mean score of some clients is 1 or more."""
+        waiting = candidates.numbers("num_waiting") / self.queue_depth
+        held, blocks = candidates.numbers("num_kv_blocks"), candidates.numbers("num_gpu_blocks")
+        memory = held / blocks.clip(1) / self.kv_cache_utilization
+        return bool(waiting.clip(memory).mean() >= 1)
+
+
+def check_admission(admission: object) -> None:
+    """Raise ScenarioError for what is no admission, such as a name in Python."""
+    if admission is not None and not isinstance(admission, Admission):
+        raise ScenarioError(
+            f"gateway must be a child of mist_sim.Admission, such as "
+            f"LimitAdmission(max_requests=64), got {brief(admission)}"
+        )

@@ -1,0 +1,82 @@
+"""Rules that every admission at the gateway keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import fields, replace
+
+from mist_sim.admission import Admission, GatewayView
+from mist_sim.clients import EngineConfig, LlmClient
+from mist_sim.clients.kv_cache import EngineMemory
+from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.core.candidates import Candidates
+from mist_sim.core.request import Request
+from mist_sim.simulation import Simulation
+from mist_sim.stages import completion
+from mist_sim.testing.doubles import FakeView, Steps
+from mist_sim.testing.rules import name_of, require, stream_of
+from mist_sim.traces import Workload
+
+
+def check_admission(factory: Callable[[], Admission]) -> None:
+    """Check an admission: its answers, that it does not know output lengths, and that a run ends.
+
+    `refusal` returns a text, `delay` 0 or seconds, `queue` a whole number; the request stays as it
+    is; two objects of a kind answer alike, whatever the lengths of answers; and each of 60 requests
+    to two slow engines ends, served or refused, equally in two runs.
+    """
+    kind = name_of(factory())
+    require(isinstance(factory(), Admission), f"{kind} must be a child of mist_sim.Admission")
+    first = list(_answers(factory(), output=10))
+    remedy = "decide by the request, the gateway and what was asked before in this run"
+    require(first == list(_answers(factory(), output=10)), f"{kind} answers by chance: {remedy}")
+    require(
+        first == list(_answers(factory(), output=999)),
+        f"{kind} answers by num_output_tokens, which no gateway knows",
+    )
+    admission = factory()
+    require(_ends(admission) == _ends(admission), f"{kind}: a run that is repeated differs")
+
+
+def _answers(admission: Admission, output: int) -> Iterator[tuple[str, float, int]]:
+    kind, draws = name_of(admission), stream_of("check_admission")
+    for number in range(300):
+        waiting, running, inside, prompt = draws.integers(0, [9, 9, 30, 4000]).tolist()
+        views = [FakeView(k, waiting, running, num_gpu_blocks=100, block_size=16) for k in range(2)]
+        gateway = GatewayView(number / 4, Candidates(views), inside, 900 * inside, waiting)
+        request = Request(number, number / 4, completion(prompt + 1, output), prompt + 1, output)
+        request = replace(request, priority=number % 3, label=("chat", None)[number % 2])
+        request.num_predicted_tokens = None if number % 4 else waiting * 50
+        before = deepcopy(request)
+        try:
+            found = (
+                admission.refusal(request, gateway),
+                admission.delay(request, gateway),
+                admission.queue(request),
+            )
+        except Exception as error:
+            raise AssertionError(f"{kind} raised {error!r} with {gateway}") from error
+        reason: object = found[0]
+        delay: object = found[1]
+        queue: object = found[2]
+        require(isinstance(reason, str), f"{kind}.refusal must return a text, got {reason!r}")
+        require(
+            isinstance(delay, int | float) and not isinstance(delay, bool) and delay >= 0,
+            f"{kind}.delay must return 0 or seconds, got {delay!r}",
+        )
+        require(isinstance(queue, int), f"{kind}.queue must return a whole number, got {queue!r}")
+        values = [[getattr(each, item.name) for item in fields(each)] for each in (request, before)]
+        require(values[0] == values[1], f"{kind} must not change the request")
+        yield found
+
+
+def _ends(admission: Admission) -> list[tuple[str, float]]:
+    config, memory = EngineConfig(scheduler=ChunkedScheduler()), EngineMemory(num_gpu_blocks=100)
+    clients = [LlmClient(f"client{k}", config, predictor=Steps(), memory=memory) for k in range(2)]
+    workload = Workload.from_lists([40] * 60, [1, 9, 30] * 20, [0.2 * k for k in range(60)])
+    try:
+        found = Simulation(clients=clients, workload=workload, gateway=admission).run().requests
+    except Exception as error:
+        raise AssertionError(f"{name_of(admission)}: a run ends with {error!r}") from error
+    return list(zip(found.status, found.finished_at, strict=True))
