@@ -110,12 +110,12 @@ class Slo(Limits):
     """Upper limits in seconds that a good request keeps; None sets no limit.
 
     percentiles: percentiles (> 0, <= 100) that must keep a limit for the run to pass; a failed
-        request keeps none. None: that of `attainment`, or 99. Given without `attainment`, searches and studies ask for them,
-        too: each limit has to be kept by the share of the highest.
+        request keeps none. None: that of `attainment`, or 99. Given without `attainment`, searches
+        and studies ask for them, too: each limit has to be kept by the share of the highest.
     itl: limit on the time between two tokens, of all gaps together: each of `percentiles` (99 by
-        default) of them has to keep it. at: limits on other percentiles (> 0, < 100) of ttft, tpot, itl, e2el and
-        queue, such as {p99_itl: 0.05, p50_ttft: 1}. Neither makes a request good or not: they are
-        of a run, and of a goodput, which has to keep them as well.
+        default) of them has to keep it. at: limits on other percentiles (> 0, < 100) of ttft, tpot,
+        itl, e2el and queue, such as {p99_itl: 0.05, p50_ttft: 1}. Neither makes a request good or
+        not: they are of a run, and of a goodput, which has to keep them as well.
     attainment: share of the requests that has to be good at a goodput (> 0, <= 1), if the search
         sets no other; None: that of `percentiles`, or 0.9. each: each limit has to be kept by that
         share, not necessarily of the same requests.
