@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Generator, Iterator
 from functools import partial
+from itertools import chain
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from simpy.events import Event
 
@@ -19,11 +20,6 @@ from mist_sim.environment import GIVE_UP, MOVE, Environment
 from mist_sim.errors import ScenarioError, brief
 
 _SHORTEST = 1e-6  # seconds between two questions: shorter ones would never let the time go on
-
-
-class _Place(NamedTuple):
-    request: Request
-    event: Event
 
 
 class Entrance:
@@ -39,7 +35,7 @@ class Entrance:
         self._dispatch = dispatch
         self._inside: dict[Request, int] = {}  # with their tokens
         self._num_tokens = 0
-        self._queues: dict[int, deque[_Place]] = {}
+        self._queues: dict[int, OrderedDict[Request, Event]] = {}
         self._asks_at = inf
 
     def enter(self, request: Request) -> Generator[Event, Any, Failure | None]:
@@ -57,13 +53,12 @@ class Entrance:
         if not queue and self._lets_in(request):
             self._let_in(request)
             return None
-        place = _Place(request, Event(self._env))
-        queue.append(place)
+        queue[request] = entry = Event(self._env)
         for time, limit in limits_of(request)[:1]:
             if time < inf:
                 timer = self._env.at(max(time, self._env.now), GIVE_UP)
-                timer.callbacks.append(partial(self._give_up, place, queue, limit))
-        failure: Failure | None = yield place.event
+                timer.callbacks.append(partial(self._give_up, request, entry, limit))
+        failure: Failure | None = yield entry
         request.at_gateway = self._env.now - request.sent_at
         return failure
 
@@ -74,13 +69,13 @@ class Entrance:
             self._num_tokens -= num_tokens
             self.ask()
 
-    def _queue_of(self, request: Request) -> deque[_Place]:
+    def _queue_of(self, request: Request) -> OrderedDict[Request, Event]:
         number = self._admission.queue(request)
         if not isinstance(number, int):
             raise ScenarioError(
                 f"{self._name}.queue must return a whole number, got {brief(number)}"
             )
-        return self._queues.setdefault(number, deque())
+        return self._queues.setdefault(number, OrderedDict())
 
     def _view(self, request: Request) -> GatewayView | None:
         candidates = self._dispatch.candidates(request, request.to_serve[0])
@@ -122,30 +117,29 @@ class Entrance:
         """Let the next request in that may; then, when a client has it, the one after it."""
         for number in sorted(self._queues):
             queue = self._queues[number]
-            if queue and self._lets_in(queue[0].request):
-                place = queue.popleft()
-                self._let_in(place.request)
-                self._env.trigger(place.event, self._env.now, MOVE)
+            if queue and self._lets_in(next(iter(queue))):
+                request, entry = queue.popitem(last=False)
+                self._let_in(request)
+                self._env.trigger(entry, self._env.now, MOVE)
                 self._env.at(self._env.now, MOVE).callbacks.append(lambda _: self.ask())
                 return
 
     def waiting(self) -> Iterator[Request]:
-        """Yield the requests that wait."""
-        for queue in self._queues.values():
-            for place in queue:
-                yield place.request
+        """Return the requests that wait."""
+        return chain.from_iterable(self._queues.values())
 
     def _ask_again(self, event: Event) -> None:
         if self._env.now >= self._asks_at:
             self._asks_at = inf
         self.ask()
 
-    def _give_up(self, place: _Place, queue: deque[_Place], limit: str, _: Event) -> None:
+    def _give_up(self, request: Request, entry: Event, limit: str, _: Event) -> None:
         """End a request that waits, at one of its limits; the next one may go in."""
-        if place in queue:
-            queue.remove(place)
-            failure = given_up(place.request, limit, self._env.now)
-            self._env.trigger(place.event, self._env.now, MOVE, failure)
+        queue = next((each for each in self._queues.values() if each.get(request) is entry), None)
+        if queue is not None:
+            del queue[request]
+            failure = given_up(request, limit, self._env.now)
+            self._env.trigger(entry, self._env.now, MOVE, failure)
             self.ask()
 
     @property
