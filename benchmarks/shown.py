@@ -8,6 +8,7 @@ whose T is 0.47 us; those in T on any. `MIST_SIM_CORE=python` asks the uncompile
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -144,9 +145,18 @@ ROWS = {
 
 def main() -> int:
     """Print the rows named on the command line, or all; return 1 where one is over its budget."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.shown",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}")
+    rows = parser.parse_args().rows
+    if unknown := [name for name in rows if name not in ROWS]:
+        parser.error(f"no row {unknown[0]!r}; known: {', '.join(ROWS)}")
     is_over = False
     is_compiled = compiled.state() == compiled.COMPILED
-    for name in sys.argv[1:] or ROWS:
+    for name in rows or ROWS:
         row = ROWS[name]
         budget = row.budget if is_compiled else row.uncompiled
         with tempfile.TemporaryDirectory() as folder:
