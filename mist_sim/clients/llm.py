@@ -165,8 +165,7 @@ class LlmClient(LaidOutClient):
         """
         if self.lane_type is not Lane:
             return f"lane_type {self.lane_type.__name__}"
-        is_virtual = len(self.predictor.ranks) > 1 and self.form is None
-        return option_for_general(self.config, self.memory, self.rules, is_virtual=is_virtual)
+        return option_for_general(self.config, self.memory, self.rules)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: make the engines, with all blocks free and no sequence waiting."""

@@ -16,13 +16,10 @@ from mist_sim.clients.scheduling import (
 WHOLE = ContinuousScheduler, MixedScheduler, StaticScheduler
 
 
-def option_for_general(
-    config: EngineConfig, memory: LaneMemory, rules: EngineRules, *, is_virtual: bool
-) -> str:
+def option_for_general(config: EngineConfig, memory: LaneMemory, rules: EngineRules) -> str:
     """Return the option that the engine core does not serve; empty if there is none.
 
-    memory: of its lanes. is_virtual: whether its engines are pipelines of virtual engines. Both in
-    the client's present layout.
+    memory: of its lanes, in the client's present layout.
     """
     scheduler = config.scheduler
     is_whole = type(scheduler) in WHOLE
@@ -41,7 +38,6 @@ def option_for_general(
             bool(memory.tiers and config.async_scheduling and spares),
         ),
         (f"{kind} and a prefix cache that keeps states", keeps_states and is_whole),
-        (f"{kind} and virtual engines", is_virtual and is_whole),
         (f"{kind}, role and scheduler.preemption", bool(is_whole and config.role and swaps)),
         (kind, plans_itself),
         ("scheduler.preemption async_swap", scheduler is not None and scheduler.swaps_overlap),

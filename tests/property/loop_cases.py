@@ -96,19 +96,17 @@ def engines(draw: st.DrawFn, longest: int = 120, drafts: bool | None = True) -> 
 @st.composite
 def virtual_engines(draw: st.DrawFn) -> Case:
     """A pipeline whose lanes take turns, alone or with others, perhaps above tiers or drafting."""
-    drawn = cases(longest=120, policy="chunked") | alike() | loaded() | loaded_in_step()
-    chunked = drawn.filter(lambda each: each.options.policy == "chunked")
-    case = draw(chunked)
+    case = draw(cases(longest=120) | alike() | loaded() | loaded_in_step())
     options, ranks = case.options, draw(st.integers(2, 4))
     if options.pipeline_parallel_size == 1:
+        most = options.max_num_batched_tokens
         num_drafts = options.drafting.num_speculative_tokens if options.drafting else 0
         options = replace(
             options,
             pipeline_parallel_size=ranks,
             num_blocks=options.num_blocks + ranks,
             max_num_seqs=options.max_num_seqs + ranks,
-            max_num_batched_tokens=(options.max_num_batched_tokens or 64)
-            + ranks * (1 + num_drafts),
+            max_num_batched_tokens=most and most + ranks * (1 + num_drafts),
             tiers=(),
             swap=None,
         )

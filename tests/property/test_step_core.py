@@ -242,6 +242,7 @@ def test_virtual_engines_take_turns_as_in_the_reference(case, predictor, data):
         if ends_alike(case, predictor) != "ends":
             reject()
     found = run_case(case, predictor, "step")
+    assert_same_steps(found, run_case(case, predictor, "general"))
     with without_fast_forward():
         assert_same_steps(run_case(case, predictor, "step"), found)
     for feature in features(found):
