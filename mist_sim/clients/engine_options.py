@@ -296,7 +296,5 @@ class EngineOptions:
 
 
 def _is_chunked(scheduler: Scheduler | None) -> bool:
-    """Tell whether a scheduler, the default if None, cuts prompts and leaves plans to the core."""
-    if scheduler is None:
-        return True
-    return isinstance(scheduler, ChunkedScheduler) and not scheduler.plans_itself
+    """Tell whether a scheduler, the default if None, cuts prompts."""
+    return scheduler is None or isinstance(scheduler, ChunkedScheduler)

@@ -154,7 +154,7 @@ class LlmClient(LaidOutClient):
             option = self.needs_general_loop or f"step_loop {config.step_loop}"
             raise ScenarioError(
                 f"{name}: scheduler {kind}, which has {names} of its own, must not go with "
-                f"{option}: only the engine core asks it; leave that out, or write `schedule`"
+                f"{option}: only the engine core asks it; leave that out"
             )
 
     @property

@@ -23,9 +23,7 @@ def option_for_general(config: EngineConfig, memory: LaneMemory, rules: EngineRu
     """
     scheduler = config.scheduler
     is_whole = type(scheduler) in WHOLE
-    plans_itself = not is_whole
-    if isinstance(scheduler, ChunkedScheduler):
-        plans_itself = scheduler.plans_itself
+    is_other = not (is_whole or isinstance(scheduler, ChunkedScheduler))
     groups = memory.groups
     keeps_states = groups is not None and groups.num_kept_states > 0
     swaps, drafts = memory.swap_space is not None, config.speculative_config is not None
@@ -39,7 +37,7 @@ def option_for_general(config: EngineConfig, memory: LaneMemory, rules: EngineRu
         ),
         (f"{kind} and a prefix cache that keeps states", keeps_states and is_whole),
         (f"{kind}, role and scheduler.preemption", bool(is_whole and config.role and swaps)),
-        (kind, plans_itself),
+        (kind, is_other),
         ("scheduler.preemption async_swap", scheduler is not None and scheduler.swaps_overlap),
     ):
         if is_set:
@@ -49,7 +47,7 @@ def option_for_general(config: EngineConfig, memory: LaneMemory, rules: EngineRu
 
 def own_methods_of(scheduler: Scheduler | None) -> frozenset[str]:
     """Return the methods of a scheduler's own that the core asks."""
-    if isinstance(scheduler, ChunkedScheduler) and not scheduler.plans_itself:
+    if isinstance(scheduler, ChunkedScheduler):
         return scheduler.own_methods
     return frozenset()
 

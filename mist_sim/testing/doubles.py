@@ -38,7 +38,7 @@ from mist_sim.core.request import Limits, Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.core.visit import Failure, HeldKv, Moved, Served, Visit
 from mist_sim.environment import Environment
-from mist_sim.errors import InvariantError
+from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.load_generation import OpenLoop
 from mist_sim.metrics import ColumnRecorder
@@ -391,16 +391,18 @@ class SteppingEngine:
 
 
 class Setting(NamedTuple):
-    """How an engine runs: steps planned ahead, ranks of a pipeline, and the seats of a lane."""
+    """How an engine runs: steps planned ahead, ranks of a pipeline, seats of a lane, and a tier."""
 
     ahead: bool = False
     num_ranks: int = 1
     num_seats: int | None = None
+    has_tier: bool = False
 
     def __str__(self) -> str:
         return (
             f"async_scheduling {str(self.ahead).lower()}, pipeline_parallel_size {self.num_ranks}"
             + (f", {self.num_seats} seats" if self.num_seats else "")
+            + (", a tier" if self.has_tier else "")
         )
 
 
@@ -433,6 +435,10 @@ class _Seated(LlmClient):
     def start(self, *arguments: Any) -> None:
         self._shares = [min(share, self.num_seats or share) for share in self._shares]
         super().start(*arguments)
+
+    def num_taken(self) -> int:
+        """Return the blocks that requests hold."""
+        return sum(int(lane.core.num_in_use()) for lane in self._engines.stepped)
 
 
 class _Watched(LlmClient):
@@ -545,7 +551,10 @@ def _served(kind: type[LlmClient], scheduler: Scheduler, load: Load, setting: Se
         config,
         predictor=steps,
         memory=EngineMemory(
-            num_gpu_blocks=num_blocks, swap_space=swap_space, kv_block_bytes=2.0**10
+            num_gpu_blocks=num_blocks,
+            swap_space=swap_space,
+            kv_block_bytes=2.0**10,
+            cache_tiers=(_TIER,) if setting.has_tier else (),
         ),
         rules=_RULES,
     )
@@ -557,8 +566,10 @@ def _served(kind: type[LlmClient], scheduler: Scheduler, load: Load, setting: Se
     workload = _WithPrefixes(plain.source, plain.arrivals, sent=tuple(load.arrivals))
     try:
         table = Simulation(clients=[client], workload=workload).run().requests
-    except InvariantError as error:
+    except (InvariantError, ScenarioError) as error:
         raise AssertionError(f"{name_of(scheduler)}: {error} ({setting})") from error
+    if isinstance(client, _Seated) and (number := client.num_taken()):
+        raise AssertionError(f"{name_of(scheduler)}: {number} blocks stay taken ({setting})")
     columns = (table[name].tolist() for name in Row._fields)
     return [Row(*map(_comparable, row)) for row in zip(*columns, strict=True)]
 

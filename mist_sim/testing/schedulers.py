@@ -12,7 +12,7 @@ import numpy as np
 
 from mist_sim.clients.engine import stepped
 from mist_sim.clients.loop_choice import own_methods_of
-from mist_sim.clients.scheduling import Scheduler
+from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.testing.doubles import (
     Arrival,
     Load,
@@ -38,13 +38,14 @@ def check_scheduler(factory: Callable[[], Scheduler]) -> None:
 
     Engines then serve crowds with it: with full seats, full memory, long prompts and prefixes,
     planned as steps begin and a step ahead, and in a pipeline of two. All requests end, blocks add
-    up, and plans of many steps give the times of single steps. One whose rules the engine core asks
-    for, such as `piece`, is checked there alone.
+    up, and plans of many steps give the times of single steps. One of your own, with a `plan` or a
+    part of one that the engine core asks for, such as `piece`, is checked there alone, above a tier
+    as well; a `plan` that breaks a rule of the lane stops with a sentence.
     """
     scheduler = factory()
     require(isinstance(scheduler, Scheduler), f"{name_of(scheduler)} must extend Scheduler")
     if own_methods_of(scheduler):
-        for load, setting in _in_engines(scheduler):
+        for load, setting in _in_engines(scheduler, is_own=True):
             _check_own(factory, load, setting)
         return
     for load in (*_loads(), *_loads_with_prefixes()):
@@ -94,8 +95,11 @@ def _loads_with_prefixes() -> Iterator[Load]:
         yield Load(arrivals, num_blocks, block_size, has_tier=True)
 
 
-def _in_engines(scheduler: Scheduler) -> Iterator[tuple[Load, Setting]]:
-    """Yield loads of engines: full seats with prefixes, full memory, and long prompts."""
+def _in_engines(scheduler: Scheduler, *, is_own: bool = False) -> Iterator[tuple[Load, Setting]]:
+    """Yield loads of engines: full seats with prefixes, full memory, and long prompts.
+
+    is_own: whether the core asks it, which serves it above a tier as well.
+    """
     draws = stream_of("check_scheduler in engines")
     for num_blocks, block_size, longest, num_seats in (
         (4_000, 16, 90, 3),
@@ -115,9 +119,11 @@ def _in_engines(scheduler: Scheduler) -> Iterator[tuple[Load, Setting]]:
             yield load, setting
         if scheduler.max_num_seqs > 1:
             yield load, Setting(num_ranks=2, num_seats=num_seats)
-            plans_itself = getattr(scheduler, "plans_itself", True)  # in virtual engines
-            if not (plans_itself or scheduler.swaps):
+            if isinstance(scheduler, ChunkedScheduler) and not scheduler.swaps:
                 yield load, Setting(ahead=True, num_ranks=2, num_seats=num_seats)
+        if is_own and longest < 100:
+            yield load, Setting(num_seats=num_seats, has_tier=True)
+            yield load, Setting(ahead=True, num_seats=num_seats, has_tier=True)
 
 
 def _check_ends(factory: Callable[[], Scheduler], load: Load, setting: Setting) -> None:
@@ -147,10 +153,11 @@ def _check_own(factory: Callable[[], Scheduler], load: Load, setting: Setting) -
         require(is_over, f"{name}: request {number} is {row.status} ({setting})")
     rule = "runs that share it disturb one another; keep what it remembers in lane.notes"
     require(rows == served_in_core(scheduler, load, setting), f"{name}: {rule} ({setting})")
-    with patch.object(stepped, "FAST_FORWARD", False):
-        singly = served_in_core(factory(), load, setting)
-    rule = "quiet steps differ from single steps; have a `begin`, so that every step asks"
-    require(rows == singly, f"{name}: {rule} ({setting})")
+    if "plan" not in own_methods_of(scheduler):  # which every step asks
+        with patch.object(stepped, "FAST_FORWARD", False):
+            singly = served_in_core(factory(), load, setting)
+        rule = "quiet steps differ from single steps; have a `begin`, so that every step asks"
+        require(rows == singly, f"{name}: {rule} ({setting})")
     others = [replace(one, num_output=61 - one.num_output) for one in load.arrivals]
     blind = served_in_core(factory(), load._replace(arrivals=others), setting)
     first = min(each.finished_at or inf for each in (*rows, *blind))

@@ -215,7 +215,8 @@ class EngineOptions:
         more: dict[str, Any] = {}
         if self.policy == "chunked":
             more["long_prefill_token_threshold"] = self.threshold
-            if self.threshold is not None:  # without it there is never a second one
+            # without a threshold there is never a second one; as many as seats are no limit
+            if self.threshold is not None and self.max_partial < self.max_num_seqs:
                 more["max_num_partial_prefills"] = self.max_partial
             more["scheduler_reserve_full_isl"] = self.whole_must_fit
             if self.pipeline_parallel_size == 1:

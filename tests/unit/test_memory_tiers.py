@@ -21,7 +21,7 @@ from mist_sim import (
 )
 from mist_sim.clients.kv_cache import CacheTier, KvCacheConfig, cache_tiers
 from mist_sim.clients.overload import AdmissionControl
-from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan, admit_next, make_room
+from mist_sim.clients.scheduling.lane_view import LaneView
 from mist_sim.errors import InvariantError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.devices import MemoryTier
@@ -294,15 +294,13 @@ def test_a_step_waits_where_that_is_left_open_unless_the_client_has_a_role(role)
     assert tier.in_step is (role is None)
 
 
-class OnePromptOrDecodes(Scheduler):
+class OnePromptOrDecodes(ChunkedScheduler):
     """A scheduler as the guide describes it, with a prompt or the decodes in a step."""
 
-    def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
-        plan = StepPlan()
-        if not admit_next(lane, plan):
-            make_room(lane, plan)
-            plan.decodes = lane.clock.num_decodes > 0
-        return None if plan.is_empty else plan
+    def plan(self, lane: LaneView) -> None:
+        if lane.head is None or not lane.admit(lane.head):
+            for each in lane.running:
+                lane.run(each)
 
 
 def test_a_scheduler_of_ones_own_loads_from_tiers():
@@ -312,16 +310,20 @@ def test_a_scheduler_of_ones_own_loads_from_tiers():
     assert result.requests["finished_at"].tolist()[2] == 10 + 10 * LOAD + STEP
 
 
-class LeavesLoadedOnes(OnePromptOrDecodes):
-    """Asks for the head of the queue alone, and so forgets whose blocks have come."""
+class LeavesLoadedOnes(ChunkedScheduler):
+    """Forgets whose blocks have come."""
 
-    def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
-        return super().schedule(lane, limit) if lane.waiting else None
+    def plan(self, lane: LaneView) -> None:
+        for each in lane.running:
+            lane.run(each)
+        for each in lane.waiting:
+            if lane.notes.setdefault(each, lane.time) == lane.time:
+                lane.admit(each)
 
 
 def test_who_is_forgotten_after_a_load_stops_the_run():
     again = prompt(10.0, 41, content=LONG)
-    with pytest.raises(InvariantError, match="sleeps at .* with 1 requests waiting, one of them"):
+    with pytest.raises(InvariantError, match="lets nobody compute .* 0 running and 1 waiting"):
         served(engine(scheduler=LeavesLoadedOnes()), [*FORGOTTEN, again])
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from mist_sim import Scenario, simulate
 from mist_sim.clients import SequentialClient
-from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, StepPlan
+from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
 from mist_sim.core.request import Stage
 from mist_sim.environment import (
     GIVE_UP,
@@ -282,11 +282,11 @@ def test_clients_that_share_a_scheduler_share_nothing_else():
 
 
 def test_a_scheduler_that_plans_nothing_does_not_hang():
-    class Idle(ContinuousScheduler):
-        def schedule(self, lane, limit):
-            return StepPlan()
+    class Idle(ChunkedScheduler):
+        def plan(self, lane):
+            """Let nobody compute."""
 
-    with pytest.raises(InvariantError, match="Idle planned a step of nothing at 0.0 s"):
+    with pytest.raises(InvariantError, match="Idle.plan lets nobody compute at 0 s"):
         run([1], [1], clients=[engine(scheduler=Idle())])
 
 

@@ -12,14 +12,21 @@ class OwnRules:
     """Asks a scheduler, see `Lane.obey`.
 
     asks_always: whether each plan asks, also one of decodes alone. names_victims: whether the
-        scheduler says who gives way.
+        scheduler says who gives way. plans: whether it makes the whole plan.
     """
 
     def __init__(self, scheduler: ChunkedScheduler, view: LaneView, *, own_queue: bool) -> None:
         own = scheduler.own_methods
-        self.asks_always, self.names_victims = own_queue or "begin" in own, "victim" in own
+        self.plans = "plan" in own
+        self.asks_always = own_queue or self.plans or "begin" in own
+        self.names_victims = "victim" in own
         self._admits, self._cuts = "admits" in own, "piece" in own
         self.scheduler, self._view = scheduler, view
+
+    def plan(self) -> None:
+        """Let the scheduler make a whole plan."""
+        with self._view.deciding(f"{type(self.scheduler).__name__}.plan"):
+            self.scheduler.plan(self._view)
 
     def begin(self) -> int:
         """Let the scheduler begin a plan; return the token budget of the step."""

@@ -784,7 +784,15 @@ class SteppedLane:
 
     def wait_for_ever(self, num_waiting: int) -> None:
         """Nothing will let anybody in of those that wait: raise."""
-        name = self._view.name
+        name, lane = self._view.name, self._lane
+        if lane.follows:
+            raise InvariantError(
+                f"{name}: {type(self.scheduler).__name__}.plan lets nobody compute at "
+                f"{self._stepper.core.now:.6g} s, and nothing is on its way, with "
+                f"{len(lane.running)} running and {num_waiting - len(lane.running)} waiting: no "
+                "step follows that would ask it again. Every plan has to lane.run or lane.admit "
+                "somebody while it can; where blocks are short, lane.preempt others"
+            )
         if self._tiers is not None:
             option, remedy = "kv_cache.tiers", "no tiers"
         elif self._speculation is not None:

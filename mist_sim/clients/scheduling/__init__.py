@@ -1,6 +1,7 @@
 """Batching policies: which sequences compute what in the next steps (MIST §III-E1, Fig. 3).
 
-A policy is one method, `schedule(lane, limit)`, and never changes; one idea a file:
+A policy never changes. The engine core knows the rules; `schedule(lane, limit)` says them to the
+general loop. One idea a file:
 
 - `lane_state`: `LaneState`, the sequences of a lane and the memory that they hold.
 - `plan`, `order`: a policy's result, and the queue of waiting sequences.

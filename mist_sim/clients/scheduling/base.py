@@ -1,8 +1,7 @@
-"""A batching policy: its options, and one method, `schedule`, which decides about each step."""
+"""A batching policy: its options. Its rules are in the engine core, or in `schedule`."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,8 +18,10 @@ SCHEDULERS = Registry("schedulers")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scheduler(ABC):
+class Scheduler:
     """Base of the batching policies, which are stateless: all state is in the lane.
+
+    One of your own derives from `ChunkedScheduler`, and has a `plan`, or a part of one.
 
     A request is admitted if the blocks for all its known tokens, less cached ones held by others,
     are free in addition to the needs of running sequences in the next step and the reserve. If
@@ -43,13 +44,15 @@ class Scheduler(ABC):
 
     takes_over: ClassVar[bool] = True  # whether decodes of other clients may join at any step
     by_piece: ClassVar[bool] = False  # whether prompts take blocks piece by piece
-    sees_time: ClassVar[bool] = False  # whether `schedule` reads `lane.time`
+    sees_time: ClassVar[bool] = False  # whether `schedule` reads `lane.time`, of this package
 
     max_num_seqs: int = 256
     order: Order = "fcfs"
     preemption: Preemption = "recompute"
 
     def __post_init__(self) -> None:
+        if reason := _withdrawn(type(self)):
+            raise ValueError(reason)
         if self.max_num_seqs < 1:
             raise ValueError(f"max_num_seqs must be >= 1, got {self.max_num_seqs}")
         if self.order not in ORDERS:
@@ -89,7 +92,6 @@ class Scheduler(ABC):
         """Whether steps go on while they are."""
         return self.preemption == "async_swap"
 
-    @abstractmethod
     def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
         """Admit, preempt and return the next steps of a lane, at most `limit`; None when idle.
 
@@ -100,7 +102,10 @@ class Scheduler(ABC):
         With `sees_time` it may decide by `lane.time`, too: seconds of the run at which the plan is
         made. That is when its step begins, or where steps are planned ahead when the step before
         begins.
+
+        The general loop asks it; engines ask no `schedule` of another package.
         """
+        raise NotImplementedError
 
     def would_admit(self, lane: LaneState, sequence: SequenceState, num_steps: int) -> bool:
         """Could the sequence that was just queued join after `num_steps` steps of the plan?
@@ -123,3 +128,23 @@ class Scheduler(ABC):
     def new_queue(self) -> WaitingQueue:
         """Return an empty queue for a lane, in the `order` of the options."""
         return waiting_queue(self.order)
+
+
+def _withdrawn(kind: type[Scheduler]) -> str:
+    """Return why a kind of scheduler can plan nothing, and what to write instead; empty: it can."""
+    instead = (
+        "derive from ChunkedScheduler and write `plan(lane)`, which says who takes part in a step "
+        "(lane.run, lane.admit, lane.preempt), or a part of one (begin, budget, piece, admits, "
+        "victim); docs/guides/own_scheduler_or_predictor.md has examples"
+    )
+    for name in ("schedule", "would_admit", "by_piece"):
+        owner = next(each for each in kind.__mro__ if name in vars(each))
+        if not is_ours(owner):
+            return f"{kind.__name__} must not have `{name}`, which engines no longer ask: {instead}"
+    if not hasattr(kind, "own_methods"):
+        for name in ("plan", "begin", "budget", "piece", "admits", "victim"):
+            if hasattr(kind, name):
+                return f"{kind.__name__} is never asked for its `{name}`: {instead}"
+    if kind.schedule is Scheduler.schedule:
+        return f"{kind.__name__} has no rules by which steps are planned: {instead}"
+    return ""

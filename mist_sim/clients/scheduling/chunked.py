@@ -82,6 +82,8 @@ class ChunkedScheduler(Scheduler):
                 f"prefill_schedule_interval must be >= 1, got {self.prefill_schedule_interval}; "
                 "1 computes prompts in every step"
             )
+        if "plan" in self.own_methods:
+            self._check_plan()
         if self.max_num_partial_prefills and self.long_prefill_token_threshold is None:
             raise ValueError(
                 "max_num_partial_prefills must be left out without long_prefill_token_threshold, "
@@ -91,6 +93,14 @@ class ChunkedScheduler(Scheduler):
             )
 
     # --- what a scheduler of one's own may say (the engine core asks; see `lane_view.py`) ------
+
+    def plan(self, lane: LaneView) -> None:
+        """Plan the whole step: `lane.run`, `lane.admit` and `lane.preempt` say who takes part.
+
+        One's own alone is asked, at every step, and instead of the methods below. Who is not named
+        goes on in a later step.
+        """
+        raise NotImplementedError
 
     def begin(self, lane: LaneView) -> None:
         """Begin a plan; one's own may let some give way (`lane.preempt`)."""
@@ -117,19 +127,30 @@ class ChunkedScheduler(Scheduler):
         """Return which of those that run gives its blocks up, since these are short."""
         return running[-1]
 
+    def _check_plan(self) -> None:
+        """Raise ValueError if a plan of one's own goes with what it decides itself."""
+        name = type(self).__name__
+        if others := sorted(self.own_methods - {"plan"}):
+            raise ValueError(
+                f"{name} must not have {', '.join(others)} beside `plan`, which says all that they "
+                "say; leave them or `plan` out"
+            )
+        for option, is_set in (
+            ("max_num_partial_prefills", self.max_num_partial_prefills is not None),
+            ("prefill_schedule_interval", self.prefill_schedule_interval != 1),
+        ):
+            if is_set:
+                raise ValueError(
+                    f"{option} must be left out with {name}, whose `plan` says which prompts a "
+                    f"step computes, got {getattr(self, option)}"
+                )
+
     @property
     def own_methods(self) -> frozenset[str]:
         """Which of these a subclass has of its own."""
-        names = ("begin", "budget", "piece", "admits", "victim")
+        names = ("plan", "begin", "budget", "piece", "admits", "victim")
         kind = type(self)
         return frozenset(n for n in names if getattr(kind, n) is not getattr(ChunkedScheduler, n))
-
-    @property
-    def plans_itself(self) -> bool:
-        """Whether a subclass makes whole plans with the state of the general loop."""
-        kind = type(self)
-        is_plan = kind.schedule is ChunkedScheduler.schedule
-        return not (is_plan and kind.would_admit is ChunkedScheduler.would_admit and self.by_piece)
 
     def cannot_verify(self, num_drafts: int) -> str | None:
         """Return the token budget that the drafts of a full step need, where it is too small."""

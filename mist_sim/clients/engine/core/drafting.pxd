@@ -73,6 +73,13 @@ cdef class Drafting(Replica):
     cdef bint outgrows(self, long long slot) except -1
     cdef bint schedule(self) except -1
     cdef let_in(self)
+    cpdef bint may_run(self, long long slot) except -1
+    cpdef long long let_come(self, long long slot, long long most) except -1
+    cdef list who_decode(self)
+    @cython.locals(number=cython.longlong)
+    cdef take_for(self, long long slot)
+    @cython.locals(number=cython.longlong)
+    cdef name_for(self, long long slot)
     @cython.locals(num_tokens=cython.longlong, room=cython.longlong, is_lone=cython.bint,
                    has_room=cython.bint, pads=cython.bint, more=cython.longlong)
     cdef long long pad(self, long long slot, long long num_left, long long end, found,

@@ -371,6 +371,38 @@ class Drafting(Replica):
         self.may_pad = self.pads_prompts and not self.num_new
         Lane.let_in(self)
 
+    # --- a whole plan of a scheduler of one's own ---------------------------------------------
+
+    def may_run(self, slot: int) -> bool:
+        """Tell whether one may take part: also who has ended, if the plan does not know it."""
+        if self.state[slot] == _LEAVING:
+            return slot in self.decodes
+        return Lane.may_run(self, slot)
+
+    def let_come(self, slot: int, most: int) -> int:
+        """Admit one who waits, with drafts if no prompt that runs is in the step."""
+        if not self.is_given:
+            self.may_pad = self.pads_prompts and not self.num_new
+        return Lane.let_come(self, slot, most)
+
+    def who_decode(self) -> list[int]:
+        """Return the decodes, also those that have ended, if the plan does not know it."""
+        return list(self.decodes)
+
+    def take_for(self, slot: int) -> None:
+        """Give a decode the blocks of its next step."""
+        number = self.need_of(slot)
+        self.num_took[slot] = number
+        self.num_blocks[slot] += number
+        self.blocks.grow(number)
+
+    def name_for(self, slot: int) -> None:
+        """Let others find the blocks of tokens that are known when the step is planned."""
+        chain = self.chains[slot]
+        if chain is not None and self.blocks.size > 1 and not self.covers_next:
+            number = max(self.num_last[slot], 1) if self.known_until < inf else 0
+            self.enter_answer(chain, self.num_tokens[slot] - number)
+
     def pad(self, slot: int, num_left: int, end: int, found: Found | None, budget: int) -> int:
         """Return the drafts with which a prompt is admitted; < 0: it waits for tokens, or blocks.
 

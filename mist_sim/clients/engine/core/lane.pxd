@@ -61,7 +61,10 @@ cdef class Lane:
     cdef public list given_up
     cdef public object ranked
     cdef readonly object own
-    cdef readonly bint asks_always
+    cdef readonly bint asks_always, follows, is_given
+    cdef dict taking
+    cdef list gone
+    cdef readonly long long num_tokens_left, most_of_one
     cdef readonly list paused
     cdef readonly bint some_missed, all_missed
     cdef readonly long long threshold, most_partial, max_piece
@@ -154,6 +157,7 @@ cdef class Lane:
     @cython.locals(need=cython.longlong, slot=cython.longlong, room=cython.longlong,
                    more=cython.longlong)
     cdef join(self)
+    cdef join_now(self, long long slot, long long more)
     @cython.locals(slot=cython.longlong, number=cython.longlong)
     cdef long long num_stalled(self) except -1
     @cython.locals(slot=cython.longlong, last=cython.double)
@@ -187,7 +191,39 @@ cdef class Lane:
     cpdef long long first_waiting(self) except? -1
     @cython.locals(slot=cython.longlong)
     cpdef list known_waiting(self)
+    cdef let_outgrown_go(self, list slots)
     cdef take_for_decodes(self)
+    @cython.locals(num_before=cython.longlong)
+    cdef bint follow(self) except -1
+    cpdef bint may_run(self, long long slot) except -1
+    cpdef bint may_be_admitted(self, long long slot) except -1
+    cpdef list may_come(self)
+    @cython.locals(new=cython.longlong)
+    cpdef long long lacks(self, long long slot, long long most) except -1
+    @cython.locals(new=cython.longlong, number=cython.longlong, need=cython.longlong)
+    cpdef long long give_step(self, long long slot, long long most) except -1
+    @cython.locals(new=cython.longlong)
+    cdef long long own_piece(self, long long slot, long long most) except -1
+    @cython.locals(end=cython.longlong)
+    cdef long long need_for(self, long long slot, long long new) except -1
+    cdef take_part(self, long long slot, long long new, long long need)
+    @cython.locals(slot=cython.longlong, decodes=list)
+    cdef give_all(self)
+    @cython.locals(slot=cython.longlong)
+    cdef list who_decode(self)
+    cdef take_for(self, long long slot)
+    cdef name_for(self, long long slot)
+    @cython.locals(slot=cython.longlong, missed=list)
+    cdef leave_out(self)
+    @cython.locals(was_served=cython.bint, left=cython.longlong, is_prompt=cython.bint)
+    cpdef put_off(self, long long slot)
+    @cython.locals(is_answer=cython.bint, number=cython.longlong,
+                   left=cython.longlong)
+    cpdef long long let_come(self, long long slot, long long most) except -1
+    @cython.locals(is_prompt=cython.bint)
+    cdef long long let_back(self, long long slot, long long most) except -1
+    @cython.locals(room=cython.longlong, more=cython.longlong)
+    cdef long long let_join(self, long long slot) except -1
     cdef long long next_need(self) except? -1
     cdef let_in(self)
     cdef long long budget(self) except? -1
@@ -219,6 +255,8 @@ cdef class Lane:
     cdef long long context_of(self, long long slot) except -1
     @cython.locals(slot=cython.longlong)
     cdef pause(self, list slots)
+    @cython.locals(slot=cython.longlong)
+    cdef put_out(self, list slots)
     @cython.locals(prefixes=SharedPrefixes, slot=cython.longlong, num_keys=cython.longlong)
     cdef join_anew(self, list slots)
     cdef come_back(self, long long slot)
@@ -248,12 +286,12 @@ cdef class Lane:
     cdef long long num_served(self, long long slot) except -1
     @cython.locals(num_kept=cython.longlong, number=cython.longlong)
     cdef bint swap_out(self, long long slot) except -1
-    @cython.locals(slot=cython.longlong, num_kept=cython.longlong, number=cython.longlong,
-                   is_prompt=cython.bint)
     cdef swap_in(self)
-    @cython.locals(slot=cython.longlong, room=cython.longlong, has_seat=cython.bint,
+    @cython.locals(room=cython.longlong, has_seat=cython.bint,
                    num_kept=cython.longlong, need=cython.longlong, number=cython.longlong)
-    cdef bint fits_back(self) except -1
+    cdef bint fits_back(self, long long slot) except -1
+    @cython.locals(num_kept=cython.longlong, number=cython.longlong, is_prompt=cython.bint)
+    cdef bring_back(self, long long slot)
     cdef long long num_kept(self, long long slot) except -1
     cdef copy(self, long long slot, bint out, long long number, long long num_tokens)
     cdef wait_first(self, long long slot)
@@ -323,8 +361,10 @@ cdef class Lane:
                    number=cython.longlong, is_loaded=cython.bint)
     cdef go_on(self, long long slot, long long new, long long more)
     cdef long long room(self) except? -1
-    @cython.locals(slot=cython.longlong, num_tokens=cython.longlong, new=cython.longlong,
+    @cython.locals(num_tokens=cython.longlong, new=cython.longlong,
                    has_seat=cython.bint, need=cython.longlong, more=cython.longlong)
+    cdef long long admit_behind(self, long long slot, long long budget) except? -1
+    @cython.locals(slot=cython.longlong, left=cython.longlong)
     cdef long long admit_loaded(self, long long budget) except -1
     @cython.locals(num_here=cython.longlong, num_tokens=cython.longlong)
     cdef long long need_behind(self, long long slot, long long budget) except -1

@@ -155,11 +155,15 @@ class OwnRules(Protocol):
     """The rules of a scheduler of one's own (see `own_rules.py`).
 
     asks_always: whether it is asked before each plan, also of decodes alone. names_victims: whether
-    it says who gives way.
+    it says who gives way. plans: whether it makes the whole plan.
     """
 
     asks_always: bool
     names_victims: bool
+    plans: bool
+
+    def plan(self) -> None:
+        """Say who takes part in the step (`give_step`, `let_come`, `put_off`)."""
 
     def begin(self) -> int:
         """Return the token budget of the step that is planned next; some may give way now."""
@@ -277,6 +281,13 @@ class Lane:
         self.ranked: Ranked | None = None  # who is next, if that is not the first to arrive
         self.own: OwnRules | None = None  # of a scheduler; whether each plan asks it
         self.asks_always = False
+        # whether it makes whole plans (`follow`); in such a plan, who takes part, with blocks that
+        # these are still to take, and whether they have them; who gave way; tokens that are left,
+        # and the most of a prompt
+        self.follows = self.is_given = False
+        self.taking: dict[int, int] = {}
+        self.gone: list[int] = []
+        self.num_tokens_left, self.most_of_one = 0, _NEVER
         # decodes that miss the step in flight; whether some missed the latest plan, and all did
         self.paused: list[int] = []
         self.some_missed = self.all_missed = False
@@ -374,7 +385,7 @@ class Lane:
 
     def obey(self, own: OwnRules) -> None:
         """Plan by the rules of a scheduler of one's own."""
-        self.own, self.asks_always = own, own.asks_always
+        self.own, self.asks_always, self.follows = own, own.asks_always, own.plans
 
     def limit_pieces(
         self,
@@ -449,7 +460,8 @@ class Lane:
     def wake(self, now: float) -> None:
         """Plan now, if it rests and requests wait."""
         may = not (self.stops or self.is_halted)
-        if self.time == inf and may and (self.queue or self.moved or self.loaded):
+        some = self.queue or self.moved or self.loaded or (self.follows and self.running)
+        if self.time == inf and may and some:
             self.is_planning = True
             self.time, self.phase = max(now, self.begins_at), self.plan_phase
 
@@ -847,19 +859,23 @@ class Lane:
             more = self.need_to_join(slot)
             if need + more > room:
                 break
-            del self.moved[0]
             need += more
-            self.num_promised -= more
-            self.have_brought(slot)
-            chain = self.chains[slot]
-            if chain is not None:
-                self.blocks.enter(chain, self.num_tokens[slot] - 1)
-            self.running.append(slot)
-            self.come_back(slot)
+            self.join_now(slot, more)
             self.decode_need = self.next_need()
-            self.has_changed = True
-            self.counts.begin(self.num_queued[slot])
         self.cut_pieces()
+
+    def join_now(self, slot: int, more: int) -> None:
+        """Let one decode whose entries have come, for whom so many blocks were kept."""
+        self.moved.remove(slot)
+        self.num_promised -= more
+        self.have_brought(slot)
+        chain = self.chains[slot]
+        if chain is not None:
+            self.blocks.enter(chain, self.num_tokens[slot] - 1)
+        self.running.append(slot)
+        self.come_back(slot)
+        self.has_changed = True
+        self.counts.begin(self.num_queued[slot])
 
     def num_stalled(self) -> int:
         """Return how many of those that joined had their latest token before this step."""
@@ -1010,6 +1026,8 @@ class Lane:
         self.rows.flush()
         self.time, self.known_until, self.has_changed = inf, inf, True
         num_waiting = len(self.queue) + len(self.moved) + len(self.loaded) + len(self.swapped)
+        if self.follows:
+            num_waiting += len(self.running)
         if num_waiting and not (self.num_coming or self.num_abandoned or self.num_held):
             self.notes.wait_for_ever(num_waiting)
 
@@ -1031,6 +1049,8 @@ class Lane:
         A step that preempts admits nobody, nor does one while others are on the host, but for
         prompts whose entries have come. Returns whether anybody came in or had to go.
         """
+        if self.follows:
+            return self.follow()
         has_sent_back = self.own is not None and self.ask_own()
         num_before = len(self.running)
         self.is_blocked = self.some_missed = self.all_missed = False
@@ -1104,10 +1124,14 @@ class Lane:
         """Let one who runs give way before a plan, as its scheduler says."""
         outgrown: list[int] = []
         self.give_way(slot, [], outgrown)
-        for each in outgrown:
-            self.end_stay(each)
-            self.note_left(each, _OUTGROWN)
-            self.release(each)
+        self.let_outgrown_go(outgrown)
+
+    def let_outgrown_go(self, slots: list[int]) -> None:
+        """Let those go that gave way and can never come back."""
+        for slot in slots:
+            self.end_stay(slot)
+            self.note_left(slot, _OUTGROWN)
+            self.release(slot)
 
     def first_waiting(self) -> int:
         """Return the next request to admit, as far as the plan knows; -1: there is none."""
@@ -1198,10 +1222,7 @@ class Lane:
         has_preempted = len(self.running) < num_before
         if has_preempted and not self.swaps and (self.all_missed or not self.num_decodes):
             self.notes.stand_still(gone)
-        for slot in outgrown:
-            self.end_stay(slot)
-            self.note_left(slot, _OUTGROWN)
-            self.release(slot)
+        self.let_outgrown_go(outgrown)
 
     def victim(self) -> int:
         """Return the slot that gives way: the last admitted, or whom scheduler or queue name."""
@@ -1328,6 +1349,10 @@ class Lane:
             self.all_missed = True
             self.join_anew(slots)
             return
+        self.put_out(slots)
+
+    def put_out(self, slots: list[int]) -> None:
+        """Let decodes miss the step that is planned."""
         for slot in slots:
             self.stop(slot)
             self.end_stay(slot)
@@ -1562,33 +1587,33 @@ class Lane:
 
     def swap_in(self) -> None:
         """Bring those back who are on the host, in the order in which they went, while they fit."""
-        while self.swapped and self.fits_back():
-            slot = next(iter(self.swapped))
-            del self.swapped[slot]
-            num_kept = self.num_kept(slot)
-            number = self.blocks.held(num_kept)
-            self.num_host_free += number
-            self.copy(slot, False, number, num_kept)
-            is_prompt = self.first_step[slot] == _NO_STEP
-            self.num_blocks[slot] = self.blocks.count(
-                self.num_tokens[slot] if is_prompt else num_kept
-            )
-            self.blocks.swap_in(self.chains[slot], self.num_blocks[slot], num_kept)
-            self.running.append(slot)
-            self.has_changed = True
-            self.counts.begin(self.num_queued[slot])
-            if is_prompt:
-                self.state[slot] = _PREFILL
-                self.prefilling.append(slot)
-                continue
-            self.come_back(slot)
+        while self.swapped and self.fits_back(next(iter(self.swapped))):
+            self.bring_back(next(iter(self.swapped)))
             self.decode_need = self.next_need()
         self.is_blocked = bool(self.swapped) and not self.in_turns
         self.cut_pieces()
 
-    def fits_back(self) -> bool:
-        """Tell whether the first on the host has a seat and the blocks of its next step."""
-        slot = next(iter(self.swapped))
+    def bring_back(self, slot: int) -> None:
+        """Bring one back who is on the host; there is room."""
+        del self.swapped[slot]
+        num_kept = self.num_kept(slot)
+        number = self.blocks.held(num_kept)
+        self.num_host_free += number
+        self.copy(slot, False, number, num_kept)
+        is_prompt = self.first_step[slot] == _NO_STEP
+        self.num_blocks[slot] = self.blocks.count(self.num_tokens[slot] if is_prompt else num_kept)
+        self.blocks.swap_in(self.chains[slot], self.num_blocks[slot], num_kept)
+        self.running.append(slot)
+        self.has_changed = True
+        self.counts.begin(self.num_queued[slot])
+        if is_prompt:
+            self.state[slot] = _PREFILL
+            self.prefilling.append(slot)
+        else:
+            self.come_back(slot)
+
+    def fits_back(self, slot: int) -> bool:
+        """Tell whether one on the host has a seat and the blocks of its next step."""
         room = self.blocks.num_free - self.decode_need
         if self.running:
             room -= self.blocks.num_reserved
@@ -1652,6 +1677,218 @@ class Lane:
             self.paged.name(chain, end)
         elif chain is not None:
             self.blocks.enter(chain, end)
+
+    # --- a whole plan of a scheduler of one's own -----------------------------------------------
+
+    def follow(self) -> bool:
+        """Plan as a scheduler says who names all who take part; decodes that it leaves out pause.
+
+        Those who run get their blocks with the first admission behind them, or at the end: decodes
+        before prompts, as by the built-in rules. Returns whether any came in or had to go.
+        """
+        num_before = len(self.running)
+        self.is_blocked = self.some_missed = self.all_missed = self.is_given = False
+        if self.spares_one or self.in_turns:
+            self.find_limits()
+        self.left_out = []
+        self.most_of_one = self.max_piece
+        self.forget_pieces()
+        self.decode_need, self.num_tokens_left = 0, self.max_tokens
+        self.taking, self.gone = {}, []
+        some = self.running or self.queue or self.moved or self.loaded or self.swapped
+        if self.own is not None and some:
+            self.own.plan()
+        if not self.is_given:
+            self.give_all()
+        self.leave_out()
+        if self.gone and not self.swaps and (self.all_missed or not self.num_decodes):
+            self.notes.stand_still(self.gone)
+        return bool(self.gone) or len(self.running) != num_before
+
+    def may_run(self, slot: int) -> bool:
+        """Tell whether one may take part in the step that is planned, of those who run."""
+        if self.state[slot] == _DECODE:
+            return not self.is_busy(slot)
+        return self.state[slot] == _PREFILL
+
+    def may_be_admitted(self, slot: int) -> bool:
+        """Tell whether one waits who may be admitted, as far as the plan knows."""
+        if self.state[slot] == _WAITING:
+            return self.queued_at[slot] <= self.known_until
+        return self.state[slot] in (_CAME, _SWAPPED)
+
+    def may_come(self) -> list[int]:
+        """Return all who wait and may be admitted, those first whose entries are on the host."""
+        several = [*self.swapped, *self.moved] if self.running else [*self.moved, *self.swapped]
+        return several + self.loaded + self.known_waiting()
+
+    def lacks(self, slot: int, most: int) -> int:
+        """Return the blocks that one who runs lacks to take part, with so many tokens at most."""
+        new = self.own_piece(slot, most)
+        if not new and self.state[slot] == _PREFILL:
+            return 0
+        return max(0, self.need_for(slot, new) - self.blocks.num_free + self.decode_need)
+
+    def give_step(self, slot: int, most: int) -> int:
+        """Let one who runs take part; return its tokens in the step, 0 if it has no room.
+
+        most: tokens of a prompt.
+        """
+        new = self.own_piece(slot, most)
+        number = new if self.state[slot] == _PREFILL else self.num_queries
+        if not number or number > self.num_tokens_left:
+            return 0
+        need = self.need_for(slot, new)
+        if need > self.blocks.num_free - self.decode_need:
+            return 0
+        self.num_piece[slot] = new
+        self.num_new += new
+        self.num_tokens_left -= number
+        self.take_part(slot, new, need)
+        return number
+
+    def own_piece(self, slot: int, most: int) -> int:
+        """Return the tokens of a prompt that runs which the step may compute; 0 for a decode."""
+        if self.state[slot] != _PREFILL:
+            return 0
+        self.max_piece = min(self.most_of_one, most)
+        new = self.piece(slot, self.num_tokens_left)
+        self.max_piece = self.most_of_one
+        return new
+
+    def need_for(self, slot: int, new: int) -> int:
+        """Return the blocks that one takes for so many tokens of a prompt; 0: it decodes."""
+        if self.in_turns:
+            if new:
+                return self.need_in_turn(slot, self.num_computed[slot], new)
+            return self.need_in_turn(slot, self.context_of(slot), self.num_queries)
+        if new:
+            end = self.num_computed[slot] + new
+            return max(0, self.count_behind(end) - self.num_blocks[slot])
+        return self.takes_blocks(slot)
+
+    def take_part(self, slot: int, new: int, need: int) -> None:
+        """Let one take part that takes so many blocks, now or with the others (`give_all`)."""
+        if self.in_turns:
+            self.have_turn(slot, new)
+            need = 0
+        elif self.is_given and new:
+            self.blocks.grow(need)
+            self.num_blocks[slot] += need
+            self.enter_piece(slot, self.num_computed[slot] + new)
+            need = 0
+        elif self.is_given and not self.swaps:
+            self.take_for(slot)
+            self.name_for(slot)
+            need = 0
+        self.taking[slot] = need
+        self.decode_need += need
+
+    def give_all(self) -> None:
+        """Give those who take part the blocks of the step."""
+        self.is_given = True
+        if self.in_turns:
+            return
+        if not self.swaps:
+            decodes = [slot for slot in self.who_decode() if slot in self.taking]
+            for slot in decodes:
+                self.take_for(slot)
+            for slot in decodes:
+                self.name_for(slot)
+            self.decode_need = 0
+        if self.num_new:
+            self.give_pieces_blocks()
+
+    def who_decode(self) -> list[int]:
+        """Return the decodes as they began to decode."""
+        decodes = [slot for slot in self.running if self.state[slot] == _DECODE]
+        return self.in_order_of_joining(decodes)
+
+    def take_for(self, slot: int) -> None:
+        """Give a decode the blocks of its next step."""
+        self.blocks.grow(self.takes_blocks(slot))
+
+    def name_for(self, slot: int) -> None:
+        """Let others find the blocks that a decode fills (`enter_answers`)."""
+        chain = self.chains[slot]
+        if chain is not None and self.blocks.size > 1:
+            self.enter_answer(chain, self.tokens(slot) - (1 if self.known_until < inf else 0))
+
+    def leave_out(self) -> None:
+        """Let decodes miss the step that take no part."""
+        missed = [slot for slot in self.who_decode() if slot not in self.taking]
+        self.decode_need = self.next_need()
+        if missed:
+            self.some_missed = True
+            self.pause(self.sit_out(missed))
+        if not (self.all_missed or (self.swaps and not self.in_turns)):
+            self.decode_need = 0
+
+    def put_off(self, slot: int) -> None:
+        """Let one who runs give way, also if it takes part, before the blocks are given."""
+        was_served = slot in self.taking
+        left = self.decode_need - self.taking.pop(slot, 0)
+        if was_served:
+            is_prompt = self.state[slot] == _PREFILL
+            self.num_tokens_left += self.num_piece[slot] if is_prompt else self.num_queries
+            self.num_new -= self.num_piece[slot]
+        outgrown: list[int] = []
+        self.give_way(slot, self.gone, outgrown, was_served)
+        self.decode_need = left
+        self.let_outgrown_go(outgrown)
+
+    def let_come(self, slot: int, most: int) -> int:
+        """Admit one who waits; return its tokens in the step, 0: it waits, perhaps for entries.
+
+        most: tokens of a prompt.
+        """
+        if self.taking and not self.is_given:
+            self.give_all()
+        is_answer = self.brings[slot] == _AN_ANSWER
+        if len(self.running) >= self.max_num_seqs or not (self.num_tokens_left or is_answer):
+            return 0
+        if self.state[slot] == _SWAPPED:
+            return self.let_back(slot, most)
+        if self.state[slot] == _CAME and is_answer:
+            return self.let_join(slot)
+        number, left = self.num_new, self.num_tokens_left
+        self.max_piece = min(self.most_of_one, most)
+        while left >= 0 and self.num_new == number and self.state[slot] in (_WAITING, _CAME):
+            if self.state[slot] == _CAME:
+                left = self.admit_behind(slot, left)
+            else:
+                left = self.admit_next(slot, left)
+        self.max_piece = self.most_of_one
+        if left >= 0:
+            self.num_tokens_left = left
+        number = self.num_new - number
+        if number:
+            self.is_given = True
+            self.taking[slot] = 0
+        return number
+
+    def let_back(self, slot: int, most: int) -> int:
+        """Bring one back who is on the host; return its tokens in the step, 0: it stays there."""
+        is_prompt = self.first_step[slot] == _NO_STEP
+        if self.num_tokens_left < (1 if is_prompt else self.num_queries):
+            return 0
+        if not self.fits_back(slot):
+            return 0
+        self.is_given = True
+        self.bring_back(slot)
+        return self.give_step(slot, most)
+
+    def let_join(self, slot: int) -> int:
+        """Let one decode whose entries have come; return its tokens in the step."""
+        room = self.blocks.num_free - self.decode_need
+        if self.running:
+            room -= self.blocks.num_reserved
+        more = self.need_to_join(slot)
+        if more > room or self.num_queries > self.num_tokens_left:
+            return 0
+        self.is_given = True
+        self.join_now(slot, more)
+        return self.give_step(slot, 0)
 
     # --- turns, in which requests give pages back and take others (`PagedBlocks`) ---------------
 
@@ -1984,30 +2221,37 @@ class Lane:
     def admit_loaded(self, budget: int) -> int:
         """Admit prompts whose entries have come; return the tokens of the budget that are left."""
         while budget and self.loaded and (slot := self.next_loaded()) >= 0:
-            has_seat = len(self.running) < self.max_num_seqs
-            need = 0
-            if has_seat and self.brings[slot] == _FROM_TIERS:
-                need = self.need_behind(slot, budget)
-            if not has_seat or self.room() < need:
-                if self.loses_load(slot):
-                    continue
-                self.is_blocked = not (has_seat and self.in_turns)
+            left = self.admit_behind(slot, budget)
+            if left < 0:
                 break
-            num_tokens = self.num_tokens[slot] - self.num_brought[slot]
-            new = self.cut(slot, num_tokens, budget)
-            if self.in_order:
-                new = self.aligned(slot, None, self.num_brought[slot], new)
-            if not new or self.holds_back(slot, num_tokens, new, True):
-                break
-            more = self.pad_loaded(slot, new, budget) if self.num_queries > 1 else 0
-            if more == _NO_ROOM and self.loses_load(slot):
-                continue
-            if more < 0:
-                break
-            self.loaded.remove(slot)
-            self.go_on(slot, new, more)
-            budget -= new + more
+            budget = left
         return budget
+
+    def admit_behind(self, slot: int, budget: int) -> int:
+        """Admit one whose entries have come; return what is left of the budget, -1: it waits."""
+        has_seat = len(self.running) < self.max_num_seqs
+        need = 0
+        if has_seat and self.brings[slot] == _FROM_TIERS:
+            need = self.need_behind(slot, budget)
+        if not has_seat or self.room() < need:
+            if self.loses_load(slot):
+                return budget
+            self.is_blocked = not (has_seat and self.in_turns)
+            return -1
+        num_tokens = self.num_tokens[slot] - self.num_brought[slot]
+        new = self.cut(slot, num_tokens, budget)
+        if self.in_order:
+            new = self.aligned(slot, None, self.num_brought[slot], new)
+        if not new or self.holds_back(slot, num_tokens, new, True):
+            return -1
+        more = self.pad_loaded(slot, new, budget) if self.num_queries > 1 else 0
+        if more == _NO_ROOM and self.loses_load(slot):
+            return budget
+        if more < 0:
+            return -1
+        self.loaded.remove(slot)
+        self.go_on(slot, new, more)
+        return budget - new - more
 
     def need_behind(self, slot: int, budget: int) -> int:
         """Return the blocks that one lacks behind those from tiers, which others find from now."""
@@ -2432,7 +2676,7 @@ class Lane:
             return True
         if self.cadence is not None or self.spares_one or self.own is not None:
             return True  # the plan says what it computes of prompts, and so who gives way
-        if self.swapped and (self.in_turns or self.fits_back()):
+        if self.swapped and (self.in_turns or self.fits_back(next(iter(self.swapped)))):
             return True
         return self.is_short() or bool(self.left_out)
 

@@ -120,10 +120,16 @@ cdef class Pipeline(Lane):
     cdef long long num_left(self, long long slot) noexcept
     @cython.locals(slot=cython.longlong, end=cython.longlong, number=cython.longlong)
     cdef enter_piece(self, long long slot, long long end)
-    @cython.locals(slot=cython.longlong, num_tokens=cython.longlong, num_computed=cython.longlong,
+    cdef list who_decode(self)
+    @cython.locals(number=cython.longlong)
+    cdef take_for(self, long long slot)
+    cdef name_for(self, long long slot)
+    @cython.locals(slot=cython.longlong)
+    cdef admit(self, long long budget)
+    @cython.locals(num_tokens=cython.longlong, num_computed=cython.longlong,
                    new=cython.longlong, end=cython.longlong, room=cython.longlong,
                    lacks=cython.bint)
-    cdef admit(self, long long budget)
+    cdef long long admit_next(self, long long slot, long long budget) except? -1
     cdef begin_prompt(self, long long slot, long long num_computed, long long new)
     @cython.locals(is_ending=cython.bint, num_known=cython.longlong,
                    num_entered=cython.longlong, batch=Batch)

@@ -218,6 +218,8 @@ class Pipeline(Lane):
         """Do nothing until a request comes."""
         self.time = inf
         self.write()
+        if self.follows and (self.queue or self.running):
+            self.notes.wait_for_ever(len(self.queue) + len(self.running))
         if self.queue:
             raise InvariantError(f"an engine sleeps with {len(self.queue)} requests waiting")
 
@@ -480,6 +482,8 @@ class Pipeline(Lane):
             if self.context[slot] % size == 0:
                 need += 1
         self.decode_need, self.num_decodes = need * self.per_block, len(members)
+        if self.follows:
+            return self.follow()
         has_sent_back = self.own is not None and self.ask_own()
         num_before = len(self.running)
         if self.spares_one or self.in_turns:
@@ -562,6 +566,21 @@ class Pipeline(Lane):
             self.take_out(slot)
             self.paused.append(slot)
 
+    def who_decode(self) -> list[int]:
+        """Return the decodes of the group that is planned."""
+        return list(self.group.members)
+
+    def take_for(self, slot: int) -> None:
+        """Give a decode the block of its next step."""
+        number = self.takes_blocks(slot)
+        if number:
+            self.blocks.grow(number)
+            self.num_blocks[slot] += number
+
+    def name_for(self, slot: int) -> None:
+        """Let others find the blocks that a decode has filled."""
+        self.enter_known(slot, self.num_tokens[slot])
+
     def end_pause(self) -> None:
         """Let those decode again who missed a plan, unless all their tokens are on their way."""
         paused, self.paused = self.paused, []
@@ -600,32 +619,38 @@ class Pipeline(Lane):
 
     def admit(self, budget: int) -> None:
         """Admit requests in their order while seats, memory and tokens last."""
-        blocks = self.blocks
-        found: Found | None
-        while budget and len(self.running) < self.max_num_seqs:
+        while budget > 0 and len(self.running) < self.max_num_seqs:
             slot = self.fresh()
             if slot < 0:
                 return
-            num_tokens, num_computed = self.num_tokens[slot], 0
-            chain, found = self.chains[slot], None
-            if chain is not None:
-                found = blocks.find(chain, num_tokens)
-                num_computed = found.num_found * blocks.size
-            new = self.cut(slot, num_tokens - num_computed, budget)
-            if self.in_order:
-                new = self.aligned(slot, found, num_computed, new)
-            end, room = num_computed + new, self.room()
-            if self.need_to_admit(slot, found, end, self.whole_must_fit) > room:
-                return
-            lacks = self.in_turns and blocks.need(found, 0, end, False) > room
-            if lacks or not new or self.holds_back(slot, num_tokens - num_computed, new, False):
-                return
-            self.leave_queue(slot)
-            self.num_blocks[slot] = blocks.begin(chain, found, end, end)
-            self.num_tickets += 1
-            self.ticket[slot] = self.num_tickets
-            self.begin_prompt(slot, num_computed, new)
-            budget -= new
+            budget = self.admit_next(slot, budget)
+
+    def admit_next(self, slot: int, budget: int) -> int:
+        """Admit one of the queue; return what is left of the budget, -1 if it waits."""
+        blocks = self.blocks
+        found: Found | None
+        num_tokens, num_computed = self.num_tokens[slot], 0
+        chain, found = self.chains[slot], None
+        if self.is_stale(slot):
+            return -1
+        if chain is not None:
+            found = blocks.find(chain, num_tokens)
+            num_computed = found.num_found * blocks.size
+        new = self.cut(slot, num_tokens - num_computed, budget)
+        if self.in_order:
+            new = self.aligned(slot, found, num_computed, new)
+        end, room = num_computed + new, self.room()
+        if self.need_to_admit(slot, found, end, self.whole_must_fit) > room:
+            return -1
+        lacks = self.in_turns and blocks.need(found, 0, end, False) > room
+        if lacks or not new or self.holds_back(slot, num_tokens - num_computed, new, False):
+            return -1
+        self.leave_queue(slot)
+        self.num_blocks[slot] = blocks.begin(chain, found, end, end)
+        self.num_tickets += 1
+        self.ticket[slot] = self.num_tickets
+        self.begin_prompt(slot, num_computed, new)
+        return budget - new
 
     def begin_prompt(self, slot: int, num_computed: int, new: int) -> None:
         """Let a prompt run that has blocks for its first piece, of so many tokens."""
