@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.clients import EngineConfig, LlmClient
+from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import CacheTier, EngineMemory, KvCacheConfig
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
@@ -115,12 +116,24 @@ class WatchedScheduler(ChunkedScheduler):
         return plan
 
 
+WatchedScheduler.__module__ = "mist_sim"  # its rules are those of this package
+
+
+class SingleLane(Lane):
+    """A lane of the general loop, which asks the scheduler before each step."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.run_length.be_single()
+
+
 class DealtClient(LlmClient):
     """Deals requests to its engines by hand.
 
     engine_of: the engine of each request, by its id.
     """
 
+    lane_type: ClassVar[type[Lane]] = SingleLane
     engine_of: tuple[int, ...] = ()
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:

@@ -25,10 +25,11 @@ from mist_sim.clients.retrieval.levels import StorageLevel as StorageLevel
 from mist_sim.clients.scheduling import SCHEDULERS as SCHEDULERS
 from mist_sim.clients.scheduling import ChunkedScheduler as ChunkedScheduler
 from mist_sim.clients.scheduling import ContinuousScheduler as ContinuousScheduler
+from mist_sim.clients.scheduling import Inside as Inside
+from mist_sim.clients.scheduling import LaneView as LaneView
 from mist_sim.clients.scheduling import MixedScheduler as MixedScheduler
 from mist_sim.clients.scheduling import Scheduler as Scheduler
 from mist_sim.clients.scheduling import StaticScheduler as StaticScheduler
-from mist_sim.clients.scheduling import StepPlan as StepPlan
 from mist_sim.clients.traits import ClientTraits as ClientTraits
 from mist_sim.clients.traits import EngineGroup as EngineGroup
 from mist_sim.clients.traits import KvForm as KvForm

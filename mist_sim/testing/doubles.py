@@ -438,7 +438,11 @@ class _Seated(LlmClient):
 
     def num_taken(self) -> int:
         """Return the blocks that requests hold."""
-        return sum(int(lane.core.num_in_use()) for lane in self._engines.stepped)
+        engines: Any = self._engines
+        number = 0
+        for lane in engines.stepped:
+            number += lane.core.num_in_use()
+        return number
 
 
 class _Watched(LlmClient):

@@ -191,20 +191,20 @@ def test_plans_of_clients_with_roles_have_equal_bits(case, predictor):
 class FewAtATime(ChunkedScheduler):
     """At most two answers go on in a step, the shortest first, and then prompts do.
 
-    The last admitted gives way to them.
+    The last admitted gives way to them, or else to the first prompt.
     """
 
     def plan(self, lane: LaneView) -> None:
         decodes = [each for each in lane.running if each.is_decoding]
         decodes.sort(key=lambda each: each.num_tokens - each.num_prompt_tokens)
         has_preempted = False
-        for each in decodes[:2]:
+        for each in decodes[:2] or lane.running[:1]:
             while each in lane.seated and lane.lacks(each):
                 lane.preempt(lane.seated[-1])
                 has_preempted = True
             if each in lane.seated:
                 lane.run(each)
-        for each in lane.running:
+        for each in lane.running[0 if decodes else 1 :]:
             if not each.is_decoding:
                 lane.run(each)
         while not has_preempted and (head := lane.head) is not None and lane.admit(head):
@@ -221,17 +221,19 @@ class StepwiseFewAtATime(StepwiseChunked):
         served: list[tuple[Live, int, int]] = []
         decodes = [live for live in self.active if live.decoding]
         decodes.sort(key=lambda live: live.num_known - live.job.num_prompt_tokens)
-        before = list(self.running)
-        for live in decodes[:2]:
-            need = self.next_blocks(live)
+        before, prompts = list(self.running), self.active[:1]
+        budget = self.max_num_batched_tokens
+        for live in decodes[:2] or prompts:
+            num_new = 1 if live.decoding else self.piece(live, budget)
+            need = self.blocks_in_turn(live, num_new)
             while live in self.running and need + sum(n for *_, n in served) > self.num_free:
                 victim = self.running[-1]
                 self.preempt(victim, was_served=victim in [each for each, *_ in served])
                 served = [entry for entry in served if entry[0] is not victim]
             if live in self.running:
-                served.append((live, 1, need))
-        budget = self.max_num_batched_tokens - len(served)
-        for live in self.active:
+                served.append((live, num_new, need))
+        budget -= sum(num_new for _, num_new, _ in served)
+        for live in self.active[0 if decodes else 1 :]:
             if not live.decoding and (num_new := self.piece(live, budget)):
                 need = self.blocks_in_turn(live, num_new)
                 if need + sum(n for *_, n in served) <= self.num_free:

@@ -1,13 +1,13 @@
 """Parts of one's own with types, as users write them; `make lint` checks them with mypy."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 import mist_sim as mist
-from mist_sim.clients.scheduling import LaneState, Ranked, WaitingQueue
+from mist_sim.clients.scheduling import Ranked, WaitingQueue
 from mist_sim.core.views import ClientView
 
 
@@ -47,17 +47,37 @@ class FewestWaiting:
 @mist.SCHEDULERS.register("typed_by_the_clock")
 @dataclass(frozen=True, kw_only=True)
 class ByTheClock(mist.ChunkedScheduler):
-    """A scheduler that sees the time, with an order of its own."""
+    """A scheduler that makes whole plans, and sees the time; with an order of its own."""
 
-    sees_time: ClassVar[bool] = True
+    def plan(self, lane: mist.LaneView) -> None:
+        for each in lane.running:
+            self.let_run(lane, each)
+        most = self.max_num_batched_tokens // (2 if lane.time > 10 else 1)
+        while (head := lane.head) is not None and lane.admit(head, most):
+            most = lane.num_tokens_left
 
-    def schedule(self, lane: LaneState, limit: int) -> mist.StepPlan | None:
-        tokens = self.max_num_batched_tokens // (2 if lane.time > 10 else 1)
-        now = replace(self, max_num_batched_tokens=tokens)
-        return mist.ChunkedScheduler.schedule(now, lane, limit)
+    def let_run(self, lane: mist.LaneView, each: mist.Inside) -> None:
+        while lane.lacks(each):
+            last = lane.seated[-1]
+            lane.preempt(last)
+            if last == each:
+                return
+        lane.run(each)
 
     def new_queue(self) -> WaitingQueue:
         return Ranked(lambda sequence: float(sequence.num_prompt_tokens))
+
+
+@mist.SCHEDULERS.register("typed_by_parts")
+@dataclass(frozen=True, kw_only=True)
+class ByParts(mist.ChunkedScheduler):
+    """A scheduler that says parts of a plan."""
+
+    def budget(self, lane: mist.LaneView) -> int:
+        return self.max_num_batched_tokens // (2 if lane.num_decodes > 40 else 1)
+
+    def victim(self, lane: mist.LaneView, running: Sequence[mist.Inside]) -> mist.Inside:
+        return running[0]
 
 
 def latency(result: mist.Result) -> float:

@@ -24,6 +24,7 @@ from mist_sim.clients.scheduling.admission import (
 from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler
 from mist_sim.clients.scheduling.chunked import ChunkedScheduler
 from mist_sim.clients.scheduling.lane_state import LaneState
+from mist_sim.clients.scheduling.lane_view import Inside, LaneView
 from mist_sim.clients.scheduling.order import Ranked, WaitingQueue
 from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.scheduling.preemption import add_prefill, make_room, preempt, take_in_turn
@@ -36,7 +37,9 @@ __all__ = [
     "SCHEDULERS",
     "ChunkedScheduler",
     "ContinuousScheduler",
+    "Inside",
     "LaneState",
+    "LaneView",
     "MixedScheduler",
     "Ranked",
     "Scheduler",

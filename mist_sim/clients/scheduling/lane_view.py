@@ -162,7 +162,9 @@ class LaneView:
 
         num_tokens: as of `run`. 0: it has room, or nothing of it can be computed.
         """
-        return int(self._core.lacks(inside.slot, self._most(inside, "lacks", num_tokens)))
+        most = self._most(inside, "lacks", num_tokens)
+        self._check_runs("lacks", inside)
+        return int(self._core.lacks(inside.slot, most))
 
     def run(self, inside: Inside, num_tokens: int | None = None) -> int:
         """Let one who runs take part in the step: with a token of its answer, or of its prompt.
@@ -174,8 +176,7 @@ class LaneView:
         most = self._most(inside, "run", num_tokens)
         if inside.slot in self._taking_part:
             self._refuse("run", inside, "takes part in the step already")
-        if not self._core.may_run(inside.slot):
-            self._refuse("run", inside, "is not in lane.running")
+        self._check_runs("run", inside)
         number = int(self._core.give_step(inside.slot, most))
         if number:
             self._taking_part.add(inside.slot)
@@ -237,6 +238,10 @@ class LaneView:
         if num_tokens < 1:
             self._refuse(method, inside, f"cannot get {num_tokens} tokens; it must be >= 1")
         return num_tokens
+
+    def _check_runs(self, method: str, inside: Inside) -> None:
+        if not self._core.may_run(inside.slot):
+            self._refuse(method, inside, "is not in lane.running")
 
     def _refuse(self, method: str, inside: Inside, why: str) -> NoReturn:
         raise InvariantError(
