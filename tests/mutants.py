@@ -39,6 +39,36 @@ RESHARDING = "clients/resharding"
 
 MUTANTS = [
     Mutant(
+        "decodes that a plan of one's own leaves out take blocks",
+        f"{ENGINE}/core/lane.py",
+        "decodes = [slot for slot in self.who_decode() if slot in self.taking]",
+        "decodes = self.who_decode()",
+    ),
+    Mutant(
+        "one that gives way in a plan of one's own gives no tokens back",
+        f"{ENGINE}/core/lane.py",
+        "self.num_tokens_left += self.num_piece[slot] if is_prompt else self.num_queries",
+        "self.num_tokens_left += 0",
+    ),
+    Mutant(
+        "one that gives way in a plan of one's own keeps what it was to take",
+        f"{ENGINE}/core/lane.py",
+        "left = self.decode_need - self.taking.pop(slot, 0)",
+        "left = self.decode_need",
+    ),
+    Mutant(
+        "a plan of one's own gives decodes blocks only behind its admissions",
+        f"{ENGINE}/core/lane.py",
+        "        if self.taking and not self.is_given:\n            self.give_all()\n",
+        "",
+    ),
+    Mutant(
+        "a plan of one's own pads prompts beside others",
+        f"{ENGINE}/core/drafting.py",
+        "            self.may_pad = self.pads_prompts and not self.num_new\n        return",
+        "            self.may_pad = self.pads_prompts\n        return",
+    ),
+    Mutant(
         "a free copy is written back although a decode has filled another",
         f"{CACHE}/tiers.py",
         "            self.answers.catch_up((key,))\n",
@@ -55,18 +85,6 @@ MUTANTS = [
         f"{SCHEDULING}/chunked.py",
         "if lane.pages is None and gives_load_back(lane, plan, sequence):",
         "if False:",
-    ),
-    Mutant(
-        "a scheduler of one's own that preempts plans many steps",
-        f"{SCHEDULING}/base.py",
-        'if self.sees_time or names - {"new_queue"}:',
-        "if self.sees_time:",
-    ),
-    Mutant(
-        "a piece by add_prefill takes no blocks",
-        f"{SCHEDULING}/preemption.py",
-        "    elif num_blocks:\n        lane.kv_cache.grow(num_blocks)",
-        "    elif num_blocks < 0:\n        lane.kv_cache.grow(num_blocks)",
     ),
     Mutant(
         "blocks that come with the end of a step are seen when another thing changes",
@@ -831,8 +849,10 @@ MUTANTS = [
     Mutant(
         "the core swaps in who does not fit beside the decodes",
         f"{ENGINE}/core/lane.py",
-        "room = self.blocks.num_free - self.decode_need\n",
-        "room = self.blocks.num_free\n",
+        "room = self.blocks.num_free - self.decode_need\n        if self.running:\n"
+        "            room -= self.blocks.num_reserved\n        has_seat",
+        "room = self.blocks.num_free\n        if self.running:\n"
+        "            room -= self.blocks.num_reserved\n        has_seat",
     ),
     Mutant(
         "a lane of the core forgets who waits on the host when its last answer ends",
