@@ -29,6 +29,8 @@ from tests.property.loop_cases import (
     run_case,
     virtual_engines,
 )
+from tests.property.test_adapters import TIMED
+from tests.property.test_adapters import engines as with_adapters
 from tests.property.test_step_core import assert_same_steps
 from tests.reference.comparison import POLICIES, Case, EngineOptions, assert_exact
 from tests.reference.predictors import AWKWARD, DYADIC, LINES
@@ -182,6 +184,34 @@ def test_plans_of_clients_with_roles_have_equal_bits(case, predictor):
     with patch.dict(POLICIES, chunked=(kinds.pop(), POLICIES["chunked"][1])):
         found = in_loop(case, predictor, "step")
     if not any(caches_more(options, expected) for options in case.clients):
+        assert_same_steps(found, expected)
+
+
+class AdmitsAny(Planned):
+    """Admits whoever may come in, in whatever order, and looks at the adapters of those inside."""
+
+    def let_in(self, lane: LaneView) -> None:
+        for each in reversed(lane.waiting):
+            lane.admit(each)
+        found = {each.request.adapter for each in lane.running} - {None}
+        assert len(found) <= MOST[0]
+
+
+MOST = [0]
+"""The adapters that may run together, in the present test."""
+
+
+@given(case=with_adapters(), predictor=st.just(TIMED), kind=st.sampled_from([Planned, AdmitsAny]))
+@examples(100)
+def test_plans_find_slots_of_adapters(case, predictor, kind):
+    options, _ = as_plan(case.options)
+    assume(options.policy == "chunked" and options.windows is None)
+    case = replace(case, options=options)
+    MOST[0] = options.lora.max_loras
+    expected = run_case(case, predictor, "step")
+    with patch.dict(POLICIES, chunked=(kind, POLICIES["chunked"][1])):
+        found = run_case(case, predictor, "step")
+    if kind is Planned:
         assert_same_steps(found, expected)
 
 

@@ -401,6 +401,7 @@ class SteppedLane:
             )
         if isinstance(queue, AdapterQueue):
             queue.watch(self._adapters_in_use)
+            self.view.finds_slot = queue.may_run
         self.in_heap = self._lane  # what stands for it in the core's heap
         stepper.lanes.append(self)
         view.lanes.append(self)

@@ -50,6 +50,11 @@ class AdapterQueue(WaitingQueue):
         """Admit beside these adapters: of the sequences that run and go on."""
         self._in_use = in_use
 
+    def may_run(self, sequence: SequenceState) -> bool:
+        """Tell whether a sequence finds its adapter in use, or a free slot for it."""
+        adapter, in_use = adapter_of(sequence), set(self._in_use())
+        return adapter is None or adapter in in_use or len(in_use) < self._max_loras
+
     def add(self, sequence: SequenceState) -> None:
         """Queue a sequence behind all others, in the queue of its adapter."""
         self._last += 1

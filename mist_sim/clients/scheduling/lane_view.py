@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -68,6 +68,7 @@ class LaneView:
     """A lane, as the plan that is made knows it.
 
     notes: what the scheduler remembers from plan to plan; empty at first.
+    finds_slot: whether one may come in whose adapter needs a slot; None: none has any.
 
     In `plan` it also decides: `run`, `admit` and `preempt` say who takes part in the step.
     """
@@ -76,6 +77,7 @@ class LaneView:
         self._core = core
         self._sequences: dict[int, SequenceState] = {}  # by slot, the latest that had it
         self.notes: dict[str, Any] = {}
+        self.finds_slot: Callable[[SequenceState], bool] | None = None
         self._planner = ""  # whose plan is made; empty: nobody's
         self._taking_part: set[int] = set()  # slots, in this plan
 
@@ -185,14 +187,17 @@ class LaneView:
     def admit(self, inside: Inside, num_tokens: int | None = None) -> int:
         """Let one who waits come in, with a first piece of its prompt.
 
-        num_tokens: as of `run`. Returns its tokens in the step. 0: seats, blocks or tokens are
-        short, and it waits, or its entries come from elsewhere first.
+        num_tokens: as of `run`. Returns its tokens in the step. 0: seats, slots of adapters, blocks
+        or tokens are short, and it waits, or its entries come from elsewhere first.
         """
         most = self._most(inside, "admit", num_tokens)
         if inside.slot in self._taking_part:
             self._refuse("admit", inside, "takes part in the step already")
         if not self._core.may_be_admitted(inside.slot):
             self._refuse("admit", inside, "is not in lane.waiting")
+        sequence = self._sequences[inside.slot]
+        if self.finds_slot is not None and not self.finds_slot(sequence):
+            return 0
         number = int(self._core.let_come(inside.slot, most))
         if number:
             self._taking_part.add(inside.slot)
