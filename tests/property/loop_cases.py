@@ -30,6 +30,7 @@ from tests.property.strategies import (
     finished,
     loaded,
     loaded_in_step,
+    overlapped,
     pieces_in_windows,
     some_swap_space,
     step_ends,
@@ -81,6 +82,9 @@ def engines(draw: st.DrawFn, longest: int = 120, drafts: bool | None = True) -> 
     keeps_states = windows is not None and windows.kept is not None
     if not (keeps_states or tiers):
         swap |= some_swap_space(case.options.num_blocks, 1)
+    if not (windows or tiers or case.options.drafting):
+        copied = some_swap_space(case.options.num_blocks, 1)
+        swap |= copied.map(lambda each: replace(each, overlaps=True))
     return replace(
         case,
         options=replace(
@@ -96,7 +100,7 @@ def engines(draw: st.DrawFn, longest: int = 120, drafts: bool | None = True) -> 
 @st.composite
 def virtual_engines(draw: st.DrawFn) -> Case:
     """A pipeline whose lanes take turns, alone or with others, perhaps above tiers or drafting."""
-    case = draw(cases(longest=120) | alike() | loaded() | loaded_in_step())
+    case = draw(cases(longest=120) | alike() | loaded() | loaded_in_step() | overlapped())
     options, ranks = case.options, draw(st.integers(2, 4))
     if options.pipeline_parallel_size == 1:
         most = options.max_num_batched_tokens
@@ -169,6 +173,63 @@ def crowd(number: int) -> Case:
     if rng.random() < (0.6 if num_drafts else 0.3):  # the same conversation, answers included
         jobs = [replace(job, content=((0, 60),)) for job in jobs]
     return Case(options, tuple(jobs))
+
+
+def copying(number: int) -> Case:
+    """A crowd, some of which are copied to the host and back while steps go on.
+
+    Requests come, and give up, where a step ends or a copy does, or just before or behind it.
+    """
+    rng = Streams(number).generator("copying")
+
+    def draw(least: int, most: int) -> int:
+        return int(rng.integers(least, most + 1))
+
+    def chance(part: float) -> bool:
+        return bool(rng.random() < part)
+
+    size = 2 ** draw(0, 2)
+    jobs = [Job(0.0, draw(1, 12), draw(4, 40)) for _ in range(draw(2, 7))]
+    jobs += [Job(float(at), draw(1, 12), draw(1, 20)) for at in sorted(rng.uniform(0, 0.2, 4))]
+    longest = max(-((job.num_prompt_tokens + job.num_output_tokens) // -size) for job in jobs)
+    seconds = (0.0, 2.0**-14, 2.0**-11, 2.0**-9, 1e-2 / 3)[draw(0, 4)]
+    policy = ("chunked", "chunked", "continuous", "mixed", "static")[draw(0, 4)]
+    options = EngineOptions(
+        policy,
+        num_blocks=longest + draw(-1, longest),
+        block_size=size,
+        max_num_seqs=draw(2, 8),
+        max_num_batched_tokens=8 + draw(0, 16) if policy == "chunked" else 64,
+        caching=chance(0.6),
+        uncached_first=chance(0.5),
+        async_scheduling=chance(0.5),
+        swap=SwapSpace(draw(1, draw(1, 4) * longest), seconds, overlaps=True),
+        watermark=0.2 if chance(0.2) else 0.0,
+        order=ORDERS[draw(0, len(ORDERS) - 1)] if chance(0.5) else "fcfs",
+        threshold=draw(1, 8) if chance(0.3) else None,
+        threshold_spares_one=chance(0.5),
+        prefill_schedule_interval=draw(1, 3) if policy == "chunked" else 1,
+        local_cadence=chance(0.5),
+    )
+    if options.order != "fcfs":
+        jobs = [replace(job, priority=draw(0, 3)) for job in jobs]
+    if chance(0.5):  # conversations in common, answers included
+        jobs = [replace(job, content=((draw(0, 1), draw(1, 60)),)) for job in jobs]
+    case = Case(options, tuple(jobs))
+    for _ in range(draw(0, 4)):
+        found = run_case(case, DYADIC, "step")
+        times = sorted({*found.recorder.step_ends[0][:], *found.transfers["end"]})
+        time = float(times[draw(0, len(times) - 1)]) if times else 0.0
+        if chance(0.5):
+            time = nextafter(time, inf if chance(0.5) else 0.0)
+        who = draw(0, len(jobs) - 1)
+        if time > jobs[who].arrival_time and chance(0.7):
+            jobs[who] = replace(jobs[who], timeout=time - jobs[who].arrival_time)
+        else:
+            jobs.append(replace(jobs[who], arrival_time=time, timeout=inf))
+        jobs.sort(key=lambda job: job.arrival_time)
+        case = Case(options, tuple(jobs))
+    return case
 
 
 def pipeline(number: int) -> Case:

@@ -33,6 +33,7 @@ from tests.property.loop_cases import (
     Watched,
     above_tiers,
     client,
+    copying,
     crowd,
     engines,
     features,
@@ -210,6 +211,19 @@ def test_crowds_take_the_same_steps_in_the_core(number):
     assert_same_steps(run_case(case, DYADIC, "step"), expected)
     with without_fast_forward():
         assert_same_steps(run_case(case, DYADIC, "step"), expected)
+    for feature in features(expected):
+        event(feature)
+
+
+@pytest.mark.exact
+@examples(400)
+@given(number=st.integers(0, 2**32), predictor=st.sampled_from([AWKWARD, DYADIC, LINES]))
+def test_steps_go_on_while_the_core_copies_blocks(number, predictor):
+    case = copying(number)
+    expected = run_case(case, predictor, "general")
+    assert_same_steps(run_case(case, predictor, "step"), expected)
+    with without_fast_forward():
+        assert_same_steps(run_case(case, predictor, "step"), expected)
     for feature in features(expected):
         event(feature)
 
@@ -681,9 +695,10 @@ def _built(said: Scenario) -> Simulation:
 
 
 def test_step_names_the_option_that_prevents_it():
-    swaps = {"clients__0__scheduler": {"type": "chunked", "preemption": "async_swap"}}
-    with pytest.raises(ScenarioError, match="async_swap"):
-        simulate(scenario(**swaps, clients__0__step_loop="step"))
+    options = {"pipeline_parallel_size": 2, "scheduler": {"type": "continuous"}}
+    changes = {f"clients__0__{key}": value for key, value in options.items()}
+    with pytest.raises(ScenarioError, match="ContinuousScheduler and virtual engines"):
+        simulate(scenario(**changes, clients__0__step_loop="step"))
 
 
 def test_unknown_loops_are_refused():

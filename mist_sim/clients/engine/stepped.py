@@ -28,12 +28,14 @@ from mist_sim.clients.engine.core.lane import (
     ENTRIES_SILENTLY,
     FINISHED,
     GIVEN_UP_WAITING,
+    GOES,
     HAS_ALL,
     LOST,
     MOVES,
     NONE,
     NOTHING,
     OUTGROWN,
+    RETURNS,
     STOPPED,
     WHEN_IDLE,
     Lane,
@@ -381,7 +383,8 @@ class SteppedLane:
                 and not self._tiers.in_step,
             )
         if (space := memory.swap_space) is not None:
-            self._lane.swap_to(space.num_blocks, space.seconds_per_block)
+            overlaps = scheduler.swaps_overlap
+            self._lane.swap_to(space.num_blocks, space.seconds_per_block, overlaps)
         if speculation is not None and isinstance(self._lane, Drafting):
             self._lane.draft(
                 speculation.num_drafts,
@@ -533,16 +536,31 @@ class SteppedLane:
             KvMove(kind, sequence, kv.source, GPU, num_blocks, num_tokens, sequence.has_rest)
         )
 
+    def _swap(self, sequence: SequenceState, *, out: bool) -> None:
+        """Let the blocks of one be copied to the host, or back, while steps go on."""
+        num_blocks, num_tokens = self._lane.to_swap(sequence.slot)
+        sequence.have_brought()  # it ran, so nothing of it is elsewhere any more
+        sequence.visit.num_preemptions = self._lane.story(sequence.slot)[6]
+        move = KvMove("swap_out", sequence, GPU, HOST, num_blocks, num_tokens)
+        if not out:
+            move = move.back()
+            sequence.num_coming += 1
+            self._coming[sequence] = None
+        self._mover.begin(move)
+
     def _end_move(self, move: KvMove) -> None:
-        """Note that entries have come, or never will."""
+        """Note that entries have come, or never will, or that the host has a copy of them."""
         sequence = move.sequence
+        if move.kind == "swap_out":
+            self._release_held(sequence)
+            return
         kv, last = sequence.incoming, sequence.last_token_at
         sequence.num_coming -= 1
         if sequence.num_coming:
             return  # of several tiers
         del self._coming[sequence]
         is_lost = kv is None or kv.is_lost
-        if move.kind == "load":
+        if move.kind in ("load", "swap_in"):
             last = self._lane.story(sequence.slot)[2]
         elif move.kind == "hand_over":
             last = nan if kv is None else kv.last_token_at
@@ -650,6 +668,8 @@ class SteppedLane:
             self._be_still()
         elif how == COMES:
             self._bring(self._inside[slot])
+        elif how in (GOES, RETURNS):
+            self._swap(self._inside[slot], out=how == GOES)
         elif how == HAS_ALL:
             self._inside[slot].have_brought()
         elif how == LOST:

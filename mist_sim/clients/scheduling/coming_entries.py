@@ -93,7 +93,8 @@ class ComingEntries:
         if is_coming:
             del self.loading[sequence]
             self.abandoned.add(sequence)
-            sequence.num_computed_tokens = 0
+            if sequence not in self._swaps.returning:  # whose tokens have been computed here
+                sequence.num_computed_tokens = 0
         elif sequence in self.loaded:
             self.loaded.remove(sequence)
         elif sequence in self.moved:

@@ -13,7 +13,7 @@ cdef double inf, nan
 cdef long long _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING
 cdef long long _COMING, _CAME, _ABANDONED, _HELD, _COPIED, _SWAPPED, _PAUSED
 cdef long long _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED, _NO_STEP, _NO_ROOM, _NEVER
-cdef long long _COMES, _HAS_ALL, _LOST, _MOVES, _NOTHING, _AN_ANSWER, _A_PREFIX, _FROM_TIERS
+cdef long long _COMES, _HAS_ALL, _LOST, _MOVES, _GOES, _RETURNS, _NOTHING, _AN_ANSWER, _A_PREFIX, _FROM_TIERS
 cdef long long _NONE, _ENTRIES, _ENTRIES_SILENTLY, _BESIDE, _APART, _WHEN_IDLE
 
 cpdef object longer(object column, str code, Py_ssize_t size)
@@ -70,7 +70,9 @@ cdef class Lane:
     cdef readonly long long threshold, most_partial, max_piece
     cdef readonly bint spares_one, held_spares_hits, is_held
     cdef readonly object cadence
-    cdef readonly dict swapped
+    cdef readonly dict swapped, going, returning
+    cdef readonly bint overlaps
+    cdef readonly long long num_going
     cdef long long num_host_free, num_copied
     cdef double copy_time, load_time
     cdef readonly TieredBlocks tiered
@@ -93,7 +95,7 @@ cdef class Lane:
     cdef long long[::1] ticket, paced_from, num_backflows
     cdef double[::1] paced_at
 
-    cpdef swap_to(self, long long num_blocks, double copy_time)
+    cpdef swap_to(self, long long num_blocks, double copy_time, bint overlaps)
     cpdef compute_whole(self, long long come)
     cpdef lie_above(self, TieredBlocks tiered, bint defers, bint spares, bint reserves,
                     bint preempted_first)
@@ -106,7 +108,8 @@ cdef class Lane:
                         long long num_brought=*, long long leaves=*) except -1
     @cython.locals(may=cython.bint)
     cdef wake(self, double now)
-    @cython.locals(state=cython.longlong, is_known=cython.bint)
+    cdef bint waits(self) except -1
+    @cython.locals(state=cython.longlong, is_known=cython.bint, waits=cython.bint)
     cpdef bint give_up(self, double now, long long slot) except -1
     cpdef halt(self)
     cdef lose_blocks(self)
@@ -139,6 +142,8 @@ cdef class Lane:
     cdef release(self, long long slot)
     @cython.locals(slot=cython.longlong)
     cdef free_leaving(self)
+    @cython.locals(num_kept=cython.longlong)
+    cdef free_gone(self, long long slot)
     cdef let_seat_go(self, long long slot, long long num_computed, bint later)
     cdef long long need_to_join(self, long long slot) except? -1
     cdef long long num_needed(self, long long slot) except -1
@@ -177,10 +182,12 @@ cdef class Lane:
     cdef plan(self)
     @cython.locals(slot=cython.longlong, state=cython.longlong, is_lost=cython.bint)
     cdef learn(self)
+    @cython.locals(num_waiting=cython.longlong, on_their_way=cython.bint)
     cdef rest(self)
     cdef bint has_work(self) except -1
     @cython.locals(num_before=cython.longlong, has_preempted=cython.bint, is_short=cython.bint,
-                   has_sent_back=cython.bint)
+                   has_sent_back=cython.bint, num_returning=cython.longlong,
+                   returns=cython.bint)
     cdef bint schedule(self) except -1
     @cython.locals(may_gain=cython.bint)
     cdef bint come_alone(self) except -1
@@ -250,6 +257,8 @@ cdef class Lane:
     cdef forget_pieces(self)
     cpdef bint is_busy(self, long long slot) except -1
     cdef bint has_no_turn(self, long long slot) except -1
+    @cython.locals(slot=cython.longlong, num_free=cython.longlong, late=list)
+    cdef await_copies(self)
     cdef list sit_out(self, list slots)
     cdef long long takes_blocks(self, long long slot) except? -1
     cdef long long context_of(self, long long slot) except -1
@@ -287,12 +296,15 @@ cdef class Lane:
     @cython.locals(num_kept=cython.longlong, number=cython.longlong)
     cdef bint swap_out(self, long long slot) except -1
     cdef swap_in(self)
+    cdef begin_return(self, long long slot, long long number, long long num_kept, bint is_prompt)
     @cython.locals(room=cython.longlong, has_seat=cython.bint,
                    num_kept=cython.longlong, need=cython.longlong, number=cython.longlong)
     cdef bint fits_back(self, long long slot) except -1
     @cython.locals(num_kept=cython.longlong, number=cython.longlong, is_prompt=cython.bint)
     cdef bring_back(self, long long slot)
     cdef long long num_kept(self, long long slot) except -1
+    @cython.locals(num_kept=cython.longlong)
+    cpdef tuple to_swap(self, long long slot)
     cdef copy(self, long long slot, bint out, long long number, long long num_tokens)
     cdef wait_first(self, long long slot)
     cdef leave_queue(self, long long slot)
@@ -355,7 +367,7 @@ cdef class Lane:
     @cython.locals(in_pieces=cython.bint, number=cython.longlong)
     cdef long long need_to_admit(self, long long slot, found, long long num_first,
                                  bint whole) except? -1
-    @cython.locals(slot=cython.longlong, flows=cython.bint)
+    @cython.locals(slot=cython.longlong, flows=cython.bint, is_held=cython.bint)
     cdef long long next_waiting(self, long long budget) except? -1
     @cython.locals(blocks=Blocks, num_here=cython.longlong, num_first=cython.longlong,
                    number=cython.longlong, is_loaded=cython.bint)
@@ -375,7 +387,7 @@ cdef class Lane:
                    seconds=cython.double, wait=cython.double, chunks=tuple)
     cdef begin(self)
     @cython.locals(slot=cython.longlong, is_new=cython.bint)
-    cdef note_missing(self)
+    cdef note_missing(self, bint all_miss)
     cdef end_missing(self)
     @cython.locals(slot=cython.longlong)
     cdef tuple chunks(self)

@@ -15,6 +15,10 @@ A lane that swaps (vLLM v0) copies the blocks of who gives way to the host, wher
 before anybody is admitted. The next step waits for its copies. Prompts have all their blocks from
 their admission on, and decodes take theirs as a step ends.
 
+Where the copies overlap with steps (`overlaps`), blocks are free once they are copied, and decodes
+that find none until then miss steps. Who is copied back has blocks and no seat meanwhile, and then
+goes on like those whose entries come from elsewhere.
+
 Where prompts are computed whole (`compute_whole`), they have all their blocks as well. They come
 beside the decodes, or in steps of their own, which the decodes miss: `num_steps` counts the steps
 of decodes, and stands still in the others, which `num_apart` counts.
@@ -56,9 +60,10 @@ COMING, CAME, ABANDONED, HELD, COPIED, SWAPPED, GONE, PAUSED = 5, 6, 7, 8, 9, 10
 # what the client is told of a request: OUTGROWN has more tokens than the whole memory holds;
 # STOPPED: the lane itself has ended its last step; COMES: its entries may come, there are blocks;
 # HAS_ALL: none need to come, the cache has as many; LOST: its entries did not come, and it waits;
-# MOVES: another client goes on with its answer
+# MOVES: another client goes on with its answer; GOES: its blocks are copied to the host while steps
+# go on; RETURNS: they are copied back
 WAYS = FINISHED, OUTGROWN, GIVEN_UP, GIVEN_UP_WAITING, STOPPED = 0, 1, 2, 3, 4
-COMES, HAS_ALL, LOST, MOVES = 5, 6, 7, 8
+COMES, HAS_ALL, LOST, MOVES, GOES, RETURNS = 5, 6, 7, 8, 9, 10
 # what a request brings: the entries of an answer so far, or of the first tokens of a prompt, from
 # others or from tiers
 BRINGS = NOTHING, AN_ANSWER, A_PREFIX, FROM_TIERS = 0, 1, 2, 3
@@ -72,7 +77,7 @@ _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING = STATES
 _COMING, _CAME, _ABANDONED, _HELD, _COPIED = COMING, CAME, ABANDONED, HELD, COPIED
 _SWAPPED, _PAUSED = SWAPPED, PAUSED
 _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED = WAYS
-_COMES, _HAS_ALL, _LOST, _MOVES = COMES, HAS_ALL, LOST, MOVES
+_COMES, _HAS_ALL, _LOST, _MOVES, _GOES, _RETURNS = COMES, HAS_ALL, LOST, MOVES, GOES, RETURNS
 _NOTHING, _AN_ANSWER, _A_PREFIX, _FROM_TIERS = BRINGS
 _NONE, _ENTRIES, _ENTRIES_SILENTLY = LEAVES
 _BESIDE, _APART, _WHEN_IDLE = PROMPTS
@@ -321,6 +326,12 @@ class Lane:
         self.swaps = self.has_host = False
         self.swapped: dict[int, None] = {}
         self.num_host_free, self.copy_time, self.num_copied = 0, 0.0, 0
+        # whether steps go on while blocks are copied; who goes to the host, with blocks that are
+        # taken until then, and how many these are; who comes back, with room on the host till then
+        self.overlaps = False
+        self.going: dict[int, None] = {}
+        self.returning: dict[int, None] = {}
+        self.num_going = 0
         # blocks below; whether blocks that the step in flight may write come back behind the plan
         # that is made ahead, and the latest plan's running ones without tokens, which it spares not
         self.has_tiers = False
@@ -358,9 +369,13 @@ class Lane:
         self.paced_at = array("d")
         self.make_room()
 
-    def swap_to(self, num_blocks: int, copy_time: float) -> None:
-        """Swap to so many blocks of the host; `copy_time`: seconds of a block, either way."""
+    def swap_to(self, num_blocks: int, copy_time: float, overlaps: bool) -> None:
+        """Swap to so many blocks of the host; `copy_time`: seconds of a block, either way.
+
+        overlaps: whether steps go on meanwhile; the time of the copies is for others to say.
+        """
         self.swaps = self.has_host = self.whole_must_fit = True
+        self.overlaps = overlaps
         self.num_host_free, self.copy_time = num_blocks, copy_time
 
     def compute_whole(self, come: int) -> None:
@@ -460,10 +475,15 @@ class Lane:
     def wake(self, now: float) -> None:
         """Plan now, if it rests and requests wait."""
         may = not (self.stops or self.is_halted)
-        some = self.queue or self.moved or self.loaded or (self.follows and self.running)
-        if self.time == inf and may and some:
+        if self.time == inf and may and (self.waits() or (self.follows and self.running)):
             self.is_planning = True
             self.time, self.phase = max(now, self.begins_at), self.plan_phase
+
+    def waits(self) -> bool:
+        """Tell whether somebody waits while the lane rests: also for blocks that were copied."""
+        if self.overlaps and (self.swapped or self.running):
+            return True
+        return bool(self.queue or self.moved or self.loaded)
 
     def give_up(self, now: float, slot: int) -> bool:
         """Let a request go whose sender gives up now; return whether it leaves at once.
@@ -472,6 +492,7 @@ class Lane:
         leaves when a plan knows of it, also if it waits.
         """
         state = self.state[slot]
+        waits = state in (_WAITING, _CAME, _SWAPPED)
         if state != _COMING and now >= self.begins_at:
             if self.plans_ahead:
                 is_known = self.queued_at[slot] <= self.known_until < inf
@@ -479,7 +500,7 @@ class Lane:
                     self.given_up.append((now, slot))
                     self.num_quiet = 0
                     return False
-            elif state not in (_WAITING, _CAME, _SWAPPED) and not self.is_planning:
+            elif not (waits or self.is_planning or self.time == inf):
                 self.given_up.append((now, slot))
                 self.seen_at = self.num_steps + 1
                 self.num_quiet = 0
@@ -561,6 +582,10 @@ class Lane:
             self.release(slot)
         elif state == _SWAPPED:
             del self.swapped[slot]
+            if slot in self.going:
+                self.num_abandoned += 1
+                self.state[slot] = _ABANDONED
+                return
             self.num_host_free += self.blocks.held(self.num_kept(slot))
             self.release(slot)
         elif state in (_COMING, _CAME):
@@ -707,11 +732,26 @@ class Lane:
         """Take back seats and blocks of those that have ended: the next plan knows it."""
         if self.leaving:
             for slot in self.leaving:
+                if slot in self.going:
+                    self.free_gone(slot)
+                    continue
                 if self.state[slot] == _LEAVING:
                     self.running.remove(slot)
                 self.let_seat_go(slot, self.num_cacheable(slot), False)
             self.leaving = []
             self.is_blocked = False
+
+    def free_gone(self, slot: int) -> None:
+        """Take back blocks that have been copied to the host, and the room there if it gave up."""
+        num_kept = self.num_kept(slot)
+        del self.going[slot]
+        self.num_going -= self.num_blocks[slot]
+        self.blocks.swap_out(self.chains[slot], self.num_blocks[slot], num_kept)
+        self.num_blocks[slot] = 0
+        if self.state[slot] == _ABANDONED:
+            self.num_abandoned -= 1
+            self.num_host_free += self.blocks.held(num_kept)
+            self.release(slot)
 
     def let_seat_go(self, slot: int, num_computed: int, later: bool) -> None:
         """Take back the blocks of one that has ended, unless others are still to copy them.
@@ -784,6 +824,9 @@ class Lane:
 
     def take_in(self, slot: int, is_lost: bool) -> None:
         """Let one go on whose entries have come, as soon as there is room."""
+        if slot in self.returning:
+            del self.returning[slot]
+            self.num_host_free += self.blocks.held(self.num_brought[slot])
         if self.state[slot] == _ABANDONED:
             self.num_abandoned -= 1
             self.forget(slot)
@@ -820,7 +863,10 @@ class Lane:
             self.is_blocked = False
 
     def release_held(self, now: float, slot: int) -> None:
-        """Note that others have copied the blocks of one that has ended, or never will."""
+        """Note that others have copied the blocks of one that has ended, or never will.
+
+        Or that the host has copied those of one that gave way.
+        """
         self.num_quiet = 0
         self.copied.append(slot)
         if self.time == inf or self.is_planning:
@@ -833,6 +879,9 @@ class Lane:
     def free_copied(self) -> None:
         """Take back blocks that others have copied: at once, or behind the next plan."""
         for slot in self.copied:
+            if slot in self.going:
+                self.leaving.append(slot)
+                continue
             self.leaves[slot] = _NONE
             if self.state[slot] == _HELD:
                 self.num_held -= 1
@@ -846,11 +895,12 @@ class Lane:
     def join(self) -> None:
         """Let those decode whose entries have come, in order, while seats and blocks last.
 
-        Sequences on the host come back first; but if none runs, they wait for these.
+        Sequences on the host come back first; but if none runs, they wait for these. Where swaps
+        overlap with steps, those who return are among these.
         """
         need = self.decode_need + self.cut_pieces()
         while self.moved and len(self.running) < self.max_num_seqs:
-            if self.swapped and self.running:
+            if self.swapped and self.running and not self.overlaps:
                 break
             slot = self.moved[0]
             room = self.blocks.num_free
@@ -1024,11 +1074,14 @@ class Lane:
     def rest(self) -> None:
         """Do nothing until a request comes."""
         self.rows.flush()
+        if self.overlaps:
+            self.note_missing(True)
         self.time, self.known_until, self.has_changed = inf, inf, True
         num_waiting = len(self.queue) + len(self.moved) + len(self.loaded) + len(self.swapped)
         if self.follows:
             num_waiting += len(self.running)
-        if num_waiting and not (self.num_coming or self.num_abandoned or self.num_held):
+        on_their_way = self.num_coming or self.num_abandoned or self.num_held or self.num_going
+        if num_waiting and not on_their_way:
             self.notes.wait_for_ever(num_waiting)
 
     def has_work(self) -> bool:
@@ -1052,7 +1105,7 @@ class Lane:
         if self.follows:
             return self.follow()
         has_sent_back = self.own is not None and self.ask_own()
-        num_before = len(self.running)
+        num_before, num_returning = len(self.running), len(self.returning)
         self.is_blocked = self.some_missed = self.all_missed = False
         if self.prompts_come and self.come_alone():
             return True
@@ -1062,18 +1115,20 @@ class Lane:
         if is_short:
             self.preempt()
             if self.all_missed:
-                return True
+                return has_sent_back or not self.overlaps or len(self.running) < num_before
         has_preempted = len(self.running) < num_before
-        if self.swapped and not has_preempted:
+        if self.swapped and not (has_preempted or is_short):
             self.swap_in()
         if self.moved and not (has_preempted or is_short):
             self.join()
         self.give_blocks(is_short)
         if has_preempted:
             return True
-        if not self.prompts_come:
+        if not (self.prompts_come or (is_short and self.overlaps)):
             self.let_in()
-        return has_sent_back or len(self.running) > num_before
+        # nobody waits on the host any more, perhaps, so that others may come in
+        returns = len(self.returning) > num_returning
+        return has_sent_back or returns or len(self.running) > num_before
 
     def give_blocks(self, is_short: bool) -> None:
         """Give those who run the blocks of the next step.
@@ -1157,7 +1212,7 @@ class Lane:
 
     def let_in(self) -> None:
         """Admit those who wait, as far as they may come in."""
-        if self.moved:
+        if self.moved and not (self.overlaps and self.loaded):
             self.is_blocked = not self.in_turns
         elif self.queue or self.loaded:
             self.admit(self.budget() - self.num_new)
@@ -1217,8 +1272,10 @@ class Lane:
                 self.join_anew(self.sit_out(self.left_out))
             self.take_turns(gone, outgrown)
         else:
-            while self.is_short():
+            while self.decode_need + self.cut_pieces() > self.blocks.num_free + self.num_going:
                 self.give_way(self.victim(), gone, outgrown)
+            if self.going:
+                self.await_copies()
         has_preempted = len(self.running) < num_before
         if has_preempted and not self.swaps and (self.all_missed or not self.num_decodes):
             self.notes.stand_still(gone)
@@ -1289,6 +1346,32 @@ class Lane:
                 break
         self.some_missed = bool(missed)
         self.pause(self.sit_out(missed))
+
+    def await_copies(self) -> None:
+        """Let decodes miss the step for which there are no blocks before some are copied.
+
+        Those admitted first go on. Where nothing is left to compute, no step begins.
+        """
+        late, num_free = [], self.blocks.num_free
+        for slot in self.running:
+            if self.state[slot] == _DECODE and self.takes_blocks(slot):
+                if num_free:
+                    num_free -= 1
+                else:
+                    late.append(slot)
+        if not late:
+            return
+        late = self.in_order_of_joining(late)
+        if self.is_whole:
+            self.forget_pieces()
+        elif len(late) == self.num_decodes:
+            self.num_decodes = 0
+            self.cut_pieces()  # what they leave is for prompts
+            self.num_decodes = len(late)
+        self.some_missed = True
+        self.pause(late)
+        if not (self.is_whole or self.all_missed):
+            self.cut_pieces()
 
     def sit_out(self, slots: list[int]) -> list[int]:
         """Return the decodes among those that miss the step that is planned."""
@@ -1572,9 +1655,14 @@ class Lane:
         if number > self.num_host_free or not self.has_host:
             return False
         self.num_host_free -= number
-        self.copy(slot, True, number, num_kept)
-        self.blocks.swap_out(self.chains[slot], self.num_blocks[slot], num_kept)
-        self.num_blocks[slot] = 0
+        if self.overlaps:
+            self.going[slot] = None
+            self.num_going += self.num_blocks[slot]
+            self.note_left(slot, _GOES)
+        else:
+            self.copy(slot, True, number, num_kept)
+            self.blocks.swap_out(self.chains[slot], self.num_blocks[slot], num_kept)
+            self.num_blocks[slot] = 0
         self.end_stay(slot)
         self.num_preempted[slot] += 1
         self.num_queued[slot] = 0
@@ -1585,12 +1673,17 @@ class Lane:
         self.counts.go_back(self.num_queued[slot])
         return True
 
+    def to_swap(self, slot: int) -> tuple[int, int]:
+        """Return the blocks and tokens that are copied of one who gave way."""
+        num_kept = self.num_kept(slot)
+        return self.blocks.held(num_kept), num_kept
+
     def swap_in(self) -> None:
         """Bring those back who are on the host, in the order in which they went, while they fit."""
         while self.swapped and self.fits_back(next(iter(self.swapped))):
             self.bring_back(next(iter(self.swapped)))
             self.decode_need = self.next_need()
-        self.is_blocked = bool(self.swapped) and not self.in_turns
+        self.is_blocked = bool(self.swapped) and not (self.in_turns or self.loaded)
         self.cut_pieces()
 
     def bring_back(self, slot: int) -> None:
@@ -1598,9 +1691,12 @@ class Lane:
         del self.swapped[slot]
         num_kept = self.num_kept(slot)
         number = self.blocks.held(num_kept)
+        is_prompt = self.first_step[slot] == _NO_STEP
+        if self.overlaps:
+            self.begin_return(slot, number, num_kept, is_prompt)
+            return
         self.num_host_free += number
         self.copy(slot, False, number, num_kept)
-        is_prompt = self.first_step[slot] == _NO_STEP
         self.num_blocks[slot] = self.blocks.count(self.num_tokens[slot] if is_prompt else num_kept)
         self.blocks.swap_in(self.chains[slot], self.num_blocks[slot], num_kept)
         self.running.append(slot)
@@ -1612,9 +1708,24 @@ class Lane:
         else:
             self.come_back(slot)
 
+    def begin_return(self, slot: int, number: int, num_kept: int, is_prompt: bool) -> None:
+        """Take blocks for one on the host, and let its entries come while steps go on."""
+        self.blocks.grow(number)
+        self.num_blocks[slot] = number
+        self.brings[slot], self.num_brought[slot] = _A_PREFIX if is_prompt else _AN_ANSWER, num_kept
+        self.num_promised += self.need_to_join(slot)
+        self.returning[slot] = None
+        self.state[slot] = _COMING
+        self.num_coming += 1
+        self.note_left(slot, _RETURNS)
+
     def fits_back(self, slot: int) -> bool:
         """Tell whether one on the host has a seat and the blocks of its next step."""
+        if slot in self.going:
+            return False
         room = self.blocks.num_free - self.decode_need
+        if self.overlaps:
+            room -= self.num_promised
         if self.running:
             room -= self.blocks.num_reserved
         has_seat = len(self.running) < self.max_num_seqs
@@ -2198,7 +2309,8 @@ class Lane:
     def next_waiting(self, budget: int) -> int:
         """Return the slot of the queue that is next, if there is a seat; -1: none."""
         flows = self.flow is not None
-        if not ((budget or flows) and self.queue) or (self.swapped and not self.loaded):
+        is_held = (self.swapped or self.moved) and not self.loaded
+        if not ((budget or flows) and self.queue) or is_held:
             return -1
         if len(self.running) == self.max_num_seqs:
             self.is_blocked = True
@@ -2329,8 +2441,8 @@ class Lane:
             wait = self.notes.wait(wait)
         self.wait = wait
         seconds = self.seconds(chunks, on_the_spot) + wait
-        if self.prompts_come:
-            self.note_missing()
+        if self.prompts_come or self.waits_since >= 0:
+            self.note_missing(self.is_apart)
         if self.is_apart:
             self.rows.begin(start, chunks, 0, 0, 0)
         elif self.has_changed or on_the_spot or self.is_alone or not self.rows.go_on(chunks):
@@ -2351,14 +2463,19 @@ class Lane:
         self.num_quiet = -1
         self.num_ahead = 0
 
-    def note_missing(self) -> None:
-        """Note which decodes miss the step that begins, or have missed those before it."""
+    def note_missing(self, all_miss: bool) -> None:
+        """Note which decodes miss the step that begins, or have missed those before it.
+
+        all_miss: whether all do, or the lane rests until blocks for them are copied.
+        """
         self.num_late = 0
+        if not all_miss and self.waits_since == self.time:
+            self.waits_since = -1.0  # it rested for no time
         for slot in self.running:
             if self.state[slot] != _DECODE:
                 continue
             is_new = self.first_step[slot] == self.num_steps
-            if not self.is_apart:
+            if not all_miss:
                 self.num_late += self.waits_since >= 0 and not is_new
             elif not is_new:
                 if self.waits_since < 0:
@@ -2478,6 +2595,8 @@ class Lane:
             self.num_steps += 1
             self.num_beside = self.num_decodes
             if self.waits_since >= 0:
+                if self.joined and self.num_queries == 1:
+                    self.end_first()
                 self.end_missing()
             self.end_decodes()
         if self.paused:
@@ -2676,6 +2795,8 @@ class Lane:
             return True
         if self.cadence is not None or self.spares_one or self.own is not None:
             return True  # the plan says what it computes of prompts, and so who gives way
+        if self.overlaps and (self.swapped or self.going):
+            return True
         if self.swapped and (self.in_turns or self.fits_back(next(iter(self.swapped)))):
             return True
         return self.is_short() or bool(self.left_out)

@@ -151,7 +151,7 @@ class Lockstep(Lane):
     def look(self, lane: Replica, now: float) -> None:
         """Plan now if no step is in flight, and requests wait in a lane to which some came."""
         may = not (lane.stops or lane.is_halted)
-        if may and self.time == inf and (lane.queue or lane.moved or lane.loaded):
+        if may and self.time == inf and lane.waits():
             self.is_planning = True
             self.time, self.phase = max(now, lane.begins_at), self.plan_phase
 
@@ -276,7 +276,7 @@ class Lockstep(Lane):
         """Return how many steps end with the same members and memory in all lanes."""
         number = 1 << 62
         for lane in self.lanes:
-            waits = lane.queue or lane.moved or lane.loaded or lane.came
+            waits = lane.waits() or lane.came
             if lane.num_queries > 1 or (waits and not lane.has_part):
                 return 0
             if not lane.has_part:
