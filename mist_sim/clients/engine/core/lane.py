@@ -480,8 +480,8 @@ class Lane:
             self.time, self.phase = max(now, self.begins_at), self.plan_phase
 
     def waits(self) -> bool:
-        """Tell whether somebody waits while the lane rests: also for blocks that were copied."""
-        if self.overlaps and (self.swapped or self.running):
+        """Tell whether somebody waits while the lane rests, also on the host or for copies."""
+        if self.swapped or (self.overlaps and self.running):
             return True
         return bool(self.queue or self.moved or self.loaded)
 
