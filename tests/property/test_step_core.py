@@ -695,10 +695,11 @@ def _built(said: Scenario) -> Simulation:
 
 
 def test_step_names_the_option_that_prevents_it():
-    options = {"pipeline_parallel_size": 2, "scheduler": {"type": "continuous"}}
+    tiers = {"tiers": [{"name": "cpu", "capacity": "1 GiB"}]}
+    options = {"async_scheduling": True, "kv_cache": tiers, "step_loop": "step"}
     changes = {f"clients__0__{key}": value for key, value in options.items()}
-    with pytest.raises(ScenarioError, match="ContinuousScheduler and virtual engines"):
-        simulate(scenario(**changes, clients__0__step_loop="step"))
+    with pytest.raises(ScenarioError, match="not be step with async_scheduling with kv_cache"):
+        simulate(scenario(engine="vllm-0.33", **changes))
 
 
 def test_unknown_loops_are_refused():
