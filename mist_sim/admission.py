@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
+import numpy as np
+
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
 from mist_sim.errors import ScenarioError, brief
@@ -15,33 +17,56 @@ from mist_sim.registry import Registry
 
 ADMISSIONS = Registry("admissions")
 
+SHORTEST = 1e-6
+"""Least seconds between two questions; shorter ones would never let the time go on."""
+
 
 class GatewayView(NamedTuple):
-    """What a gateway knows when it is asked.
+    """What a gateway knows of the requests for one model when it is asked about one of them.
 
-    time: seconds since the start. candidates: the clients that serve the request's first stage now,
-    at least one. num_inside: requests that it let in and that have not ended. num_tokens: of their
-    prompts and, where predicted, of their answers. num_waiting: requests that wait at the gateway.
+    time: seconds since the start. candidates: the clients that compute the request's prompt now (of
+    a request without a prompt, those of its first stage), at least one. decoders: the clients that
+    compute its answer, by default the same. num_inside: requests that it let in and that have not
+    ended. num_tokens: of their prompts and, where predicted, of their answers. of_class: the same
+    two numbers of the request's class. num_waiting: requests that wait at the gateway. is_next:
+    whether none of these goes before it.
     """
 
     time: float
     candidates: Candidates
+    decoders: Candidates
     num_inside: int
     num_tokens: int
+    of_class: tuple[int, int]
     num_waiting: int
+    is_next: bool
+
+    @property
+    def clients(self) -> Candidates:
+        """The clients that compute prompts, answers or both."""
+        both = {view.client_id: view for view in (*self.candidates, *self.decoders)}
+        return self.candidates if len(both) == len(self.candidates) else Candidates(both.values())
+
+    @property
+    def num_on_the_way(self) -> int:
+        """Requests inside that have not come to a client, as far as the clients' counts tell."""
+        return max(0, self.num_inside - int(self.clients.numbers("num_outstanding").sum()))
 
 
 class Admission:
     """Lets each request in when it is sent, lets it wait at the gateway, or refuses it.
 
     A request that waits is asked for again whenever one inside ends, and after the time that
-    `delay` named. Those of a queue go in first come first served. A retry is asked for anew;
-    children of a request belong to it and are not. Each run has a copy of its own. A gateway does
-    not know how long an answer will be; `request.num_predicted_tokens` is what a predictor says.
+    `delay` named. Requests of a class (`request.label`) go in by their `queue`, equals first come
+    first served; one that has to wait lets those of other classes pass. Models have a count and
+    queues each. A retry is asked for anew; children of a request belong to it and are not. While no
+    client is up, one request goes in and waits for it there. Each run has a copy of its own. A
+    gateway does not know how long an answer will be; `request.num_predicted_tokens` is what a
+    predictor says.
     """
 
     def refusal(self, request: Request, gateway: GatewayView) -> str:
-        """Return why a request that arrives is refused; empty: it is not."""
+        """Return why a request that arrives is refused; empty: it is not. Asked once."""
         return ""
 
     def delay(self, request: Request, gateway: GatewayView) -> float:
@@ -49,7 +74,7 @@ class Admission:
         return 0.0
 
     def queue(self, request: Request) -> int:
-        """Return the queue in which a request waits; those with smaller numbers are asked first."""
+        """Return the rank of a request that waits; in a class, smaller ones go in first."""
         return request.priority
 
     def copy(self) -> Admission:
@@ -67,14 +92,14 @@ def num_tokens_of(request: Request) -> int:
 class LimitAdmission(Admission):
     """At most so many requests, or tokens, under way for each client that serves them.
 
-    max_requests: requests inside, for each client that serves the first stage now (>= 1; llm-d's
+    max_requests: requests inside, for each client that computes prompts (>= 1; llm-d's
         `maxConcurrency`); None: no limit.
     max_tokens: tokens of prompts and predicted answers inside, for each such client (>= 1); None:
         no limit. A request goes in whatever its size where nobody is inside.
-    max_waiting: requests that wait at the gateway; one more is refused (0: none waits). None: no
-        limit.
-    shares: of these limits that requests of a class may fill, by label (0 to 1); classes that are
-        not named fill all.
+    max_waiting: requests that wait at the gateway; one more is refused if it had to wait, too (0:
+        none waits). None: no limit.
+    shares: of these limits, the most that requests of a class may fill, by label (> 0, <= 1), but
+        one at least; classes that are not named fill all.
     """
 
     max_requests: int | None = None
@@ -96,7 +121,7 @@ class LimitAdmission(Admission):
     def refusal(self, request: Request, gateway: GatewayView) -> str:
         if self.max_waiting is None or gateway.num_waiting < self.max_waiting:
             return ""
-        if not gateway.num_waiting and self._has_room(request, gateway):
+        if gateway.is_next and self._has_room(request, gateway):
             return ""
         return f"busy, max_waiting={self.max_waiting} requests wait at the gateway"
 
@@ -106,11 +131,16 @@ class LimitAdmission(Admission):
     def _has_room(self, request: Request, gateway: GatewayView) -> bool:
         if not gateway.num_inside:
             return True
-        room = len(gateway.candidates) * self.shares.get(request.label or "", 1.0)
-        if self.max_requests is not None and gateway.num_inside + 1 > self.max_requests * room:
-            return False
-        num_tokens = gateway.num_tokens + num_tokens_of(request)
-        return self.max_tokens is None or num_tokens <= self.max_tokens * room
+        share, (num_own, own_tokens) = self.shares.get(request.label or "", 1.0), gateway.of_class
+        more = num_tokens_of(request)
+        for each, inside, own, new in (
+            (self.max_requests, gateway.num_inside, num_own, 1),
+            (self.max_tokens, gateway.num_tokens, own_tokens, more),
+        ):
+            most = inf if each is None else each * len(gateway.candidates)
+            if inside + new > most or (num_own and own + new > share * most):
+                return False
+        return True
 
 
 @ADMISSIONS.register("saturation")
@@ -120,10 +150,12 @@ class SaturationAdmission(Admission):
 
     A client's score is its queue over `queue_depth`, or its share of KV memory in use over
     `kv_cache_utilization`, whichever is larger; they are saturated when the mean is 1 or more.
+    Requests on their way to clients count as in their queues, in equal parts.
 
-    queue_depth, kv_cache_utilization: where one client counts as saturated (> 0). interval: seconds
-        between two looks while requests wait (> 0). sheds_from: requests with this priority or a
-        larger one, which is less urgent, are refused instead of waiting; None: all wait.
+    queue_depth, kv_cache_utilization: where one client counts as saturated (> 0; of memory, at most
+        1). interval: seconds between two looks while requests wait (>= 1e-6). sheds_from: requests
+        with this priority or a larger one, which is less urgent, are refused instead of waiting;
+        None: all wait.
     Source: utilization-detector of the Gateway API Inference Extension (its defaults 5 and 0.8, and
         metrics that are read every 50 ms).
     """
@@ -134,25 +166,33 @@ class SaturationAdmission(Admission):
     sheds_from: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("queue_depth", "kv_cache_utilization", "interval"):
-            if not 0 < getattr(self, name) < inf:
-                raise ValueError(f"{name} must be finite and > 0, got {getattr(self, name)}")
+        if self.queue_depth < 1:
+            raise ValueError(f"queue_depth must be >= 1, got {self.queue_depth}")
+        if not 0 < self.kv_cache_utilization <= 1:
+            raise ValueError(
+                f"kv_cache_utilization must be > 0 and <= 1, got {self.kv_cache_utilization}"
+            )
+        if not SHORTEST <= self.interval < inf:
+            raise ValueError(
+                f"interval must be finite and >= {SHORTEST:g} s, got {self.interval:g}"
+            )
 
     def refusal(self, request: Request, gateway: GatewayView) -> str:
         sheds = self.sheds_from is not None and request.priority >= self.sheds_from
-        if sheds and self.is_saturated(gateway.candidates):
+        if sheds and self.is_saturated(gateway):
             return f"busy, clients are saturated and its priority is {request.priority}"
         return ""
 
     def delay(self, request: Request, gateway: GatewayView) -> float:
-        return self.interval if self.is_saturated(gateway.candidates) else 0.0
+        return self.interval if self.is_saturated(gateway) else 0.0
 
-    def is_saturated(self, candidates: Candidates) -> bool:
-        """Tell whether the mean score of some clients is 1 or more."""
-        waiting = candidates.numbers("num_waiting") / self.queue_depth
-        held, blocks = candidates.numbers("num_kv_blocks"), candidates.numbers("num_gpu_blocks")
+    def is_saturated(self, gateway: GatewayView) -> bool:
+        """Tell whether the mean score of the clients is 1 or more."""
+        clients = gateway.clients
+        waiting = clients.numbers("num_waiting") + gateway.num_on_the_way / len(clients)
+        held, blocks = clients.numbers("num_kv_blocks"), clients.numbers("num_gpu_blocks")
         memory = held / blocks.clip(1) / self.kv_cache_utilization
-        return bool(waiting.clip(memory).mean() >= 1)
+        return bool(np.maximum(waiting / self.queue_depth, memory).mean() >= 1)
 
 
 def check_admission(admission: object) -> None:

@@ -227,8 +227,11 @@ class Manager:
         number = self._gateway.num_waiting(clients)
         if self._entrance is None:
             return number
-        needs = (Need(each.to_serve[0].kind, each.model) for each in self._entrance.waiting())
-        return number + sum(any(map(need.is_met_by, clients)) for need in needs)
+
+        def serves(kind: str, model: str | None) -> bool:
+            return any(map(Need(kind, model).is_met_by, clients))
+
+        return number + self._entrance.num_waiting(serves)
 
     def _fail(
         self, position: int, names: Sequence[str], number: int

@@ -19,7 +19,6 @@ from mist_sim.units import Seconds, require_number
 _LIMITS = ("ttft", "tpot", "e2el")
 _MS = 1e3
 _LONGEST = 40  # characters of a class's name
-_PERCENTILE = 99.0
 _ATTAINMENT = 0.9  # DistServe's (Zhong et al., OSDI 2024)
 
 
@@ -28,21 +27,17 @@ class Limits:
     """Upper limits in seconds that a good request keeps; None sets no limit.
 
     percentiles: percentiles (> 0, <= 100) that must keep a limit for the run to pass; a failed
-        request keeps none. None: that of `attainment`, or 99.
-    attainment: share of the requests that must be good (> 0, <= 1); None: none is said.
+        request keeps none. None: 99.
 
-    Raises ValueError for limits that are not positive and finite, and for other percentiles and
-    shares.
+    Raises ValueError for limits that are not positive and finite, and for other percentiles.
     """
 
     ttft: Seconds | None = None
     tpot: Seconds | None = None
     e2el: Seconds | None = None
     percentiles: Sequence[float] | None = None
-    attainment: float | None = None
 
     def __post_init__(self) -> None:
-        _check_share(self.attainment)
         for name in _LIMITS:
             limit = getattr(self, name)
             if limit is not None:
@@ -56,9 +51,7 @@ class Limits:
     @property
     def looks_at(self) -> Sequence[float]:
         """The percentiles that must keep a limit."""
-        if self.percentiles is not None:
-            return self.percentiles
-        return (_PERCENTILE if self.attainment is None else round(100 * self.attainment, 9),)
+        return (99.0,) if self.percentiles is None else self.percentiles
 
     @property
     def is_set(self) -> bool:
@@ -96,6 +89,11 @@ class ClassLimits(Limits):
 
     priority: int | None = None
     model: str | None = None
+    attainment: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_share(self.attainment)
 
     def takes(self, name: str, request: Request) -> bool:
         """Tell whether a request is of the class of that name."""
@@ -110,12 +108,12 @@ class Slo(Limits):
     """Upper limits in seconds that a good request keeps; None sets no limit.
 
     percentiles: percentiles (> 0, <= 100) that must keep a limit for the run to pass; a failed
-        request keeps none. None: that of `attainment`, or 99. Given without `attainment`, searches
-        and studies ask for them, too: each limit has to be kept by the share of the highest.
-    itl: limit on the time between two tokens, of all gaps together: each of `percentiles` (99 by
-        default) of them has to keep it. at: limits on other percentiles (> 0, < 100) of ttft, tpot,
-        itl, e2el and queue, such as {p99_itl: 0.05, p50_ttft: 1}. Neither makes a request good or
-        not: they are of a run, and of a goodput, which has to keep them as well.
+        request keeps none. None: 99. Given without `attainment`, searches and studies ask for them,
+        too: each limit has to be kept by the share of the highest.
+    itl: limit on the time between two tokens, of all gaps together: each of `percentiles` of them
+        has to keep it. at: limits on other percentiles (> 0, < 100) of ttft, tpot, itl, e2el and
+        queue, such as {p99_itl: 0.05, p50_ttft: 1}. Neither makes a request good or not: they are
+        of a run, and of a goodput, which has to keep them as well.
     attainment: share of the requests that has to be good at a goodput (> 0, <= 1), if the search
         sets no other; None: that of `percentiles`, or 0.9. each: each limit has to be kept by that
         share, not necessarily of the same requests.
@@ -129,11 +127,13 @@ class Slo(Limits):
 
     itl: Seconds | None = None
     at: Mapping[str, Seconds] = field(default_factory=dict)
+    attainment: float | None = None
     each: bool = False
     classes: Mapping[str, ClassLimits] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_share(self.attainment)
         for name, limit in {"itl": self.itl, **self.at}.items():
             if name != "itl" and percentile_of(name) is None:
                 raise ValueError(
@@ -170,7 +170,7 @@ class Slo(Limits):
     @property
     def figures(self) -> dict[str, float]:
         """The limits on percentiles of a run, in seconds, by names such as "p99_itl"."""
-        of_itl = () if self.itl is None else self.percentiles or (_PERCENTILE,)
+        of_itl = () if self.itl is None else self.looks_at
         return {**{f"p{p:g}_itl": self.itl or 0.0 for p in of_itl}, **self.at}
 
     @property

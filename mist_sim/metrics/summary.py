@@ -267,17 +267,20 @@ def _stability(
 def joined_at(visits: Mapping[str, Any], c: Mapping[str, Any]) -> Array:
     """Return when each visit began to wait: at a client, or before that at the gateway.
 
-    A request's time there, and in the front end, counts in front of its first visit.
+    A request's time there, and in the front end, counts in front of the first visit of its last
+    attempt.
     """
     joined: Array = visits["queued_at"].copy()
     before = c["front_end"] + c["at_gateway"]
     if not before.any():
         return joined
     order = np.argsort(c["request_id"])
-    ids, first = np.unique(visits["request_id"], return_index=True)
-    mine = order[np.searchsorted(c["request_id"], ids, sorter=order).clip(max=len(order) - 1)]
-    known = c["request_id"][mine] == ids
-    mine, first = mine[known], first[known]
+    place = np.searchsorted(c["request_id"], visits["request_id"], sorter=order)
+    row = order[place.clip(max=len(order) - 1)]
+    is_last = (c["request_id"][row] == visits["request_id"]) & (joined >= c["sent_at"][row])
+    _, first = np.unique(visits["request_id"][is_last], return_index=True)
+    first = np.flatnonzero(is_last)[first]
+    mine = row[first]
     joined[first] = np.maximum(c["arrival_time"][mine], joined[first] - before[mine])
     return joined
 

@@ -220,7 +220,8 @@ def class_problems(slo: Slo, workload: WorkloadSpec) -> Iterable[Problem]:
 
 def gateway_problems(gateway: Part | None, workload: WorkloadSpec) -> Iterable[Problem]:
     """Yield shares of an admission for classes that no request is of."""
-    for name in getattr(gateway, "shares", None) or ():
+    shares = getattr(gateway, "shares", None)
+    for name in shares if isinstance(shares, Mapping) else ():
         if name not in workload.classes:
             known = listed(workload.classes) if workload.classes else "none"
             yield Problem(
@@ -285,19 +286,23 @@ def useless_options(
     """
     clients = list(clients)
     engines = [client.describe(model) for client in clients]
-    are_ours = all(comes_with_package(router.plugin) for router in routers)
+    policies = [*routers, *([] if gateway is None else [gateway])]
+    are_ours = all(comes_with_package(policy.plugin) for policy in policies)
     if are_ours and all(client.is_ours for client in clients):
         yield from _useless_deadlines(workload, engines)
-        reads_them = gateway is not None or any(each.uses_predictions for each in engines)
+        counts_them = getattr(gateway, "max_tokens", None) is not None
+        reads_them = counts_them or any(each.uses_predictions for each in engines)
         if workload.predictions and not reads_them:
             yield Problem(
                 ("workload", "predictions"),
-                "has no effect: no client has scheduler.order: shortest_predicted_first",
+                "has no effect: no client has scheduler.order: shortest_predicted_first, and no "
+                "gateway has max_tokens",
             )
         if not limits_by_priority and gateway is None:
             yield from _useless_priorities(workload, engines)
         may_fail = any(failure.link is None for failure in getattr(lives, "failures", ()))
-        if gateway is None:
+        refuses = ("max_waiting", "sheds_from")  # options of a gateway that refuses
+        if all(getattr(gateway, name, None) is None for name in refuses):
             yield from _useless_retries(workload, engines, may_fail=may_fail)
     yield from _useless_numbers(workload, clients)
     yield from _useless_times(workload, clients, engines)

@@ -44,7 +44,17 @@ def _answers(admission: Admission, output: int) -> Iterator[tuple[str, float, in
     for number in range(300):
         waiting, running, inside, prompt = draws.integers(0, [9, 9, 30, 4000]).tolist()
         views = [FakeView(k, waiting, running, num_gpu_blocks=100, block_size=16) for k in range(2)]
-        gateway = GatewayView(number / 4, Candidates(views), inside, 900 * inside, waiting)
+        clients, own = Candidates(views), inside // 2
+        gateway = GatewayView(
+            time=number / 4,
+            candidates=clients,
+            decoders=clients,
+            num_inside=inside,
+            num_tokens=900 * inside,
+            of_class=(own, 900 * own),
+            num_waiting=waiting,
+            is_next=number % 5 > 0,
+        )
         request = Request(number, number / 4, completion(prompt + 1, output), prompt + 1, output)
         request = replace(request, priority=number % 3, label=("chat", None)[number % 2])
         request.num_predicted_tokens = None if number % 4 else waiting * 50

@@ -1,6 +1,6 @@
 """Requests that wait at the gateway, or are refused there: by hand, every answer takes seconds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -127,12 +127,34 @@ def test_a_refused_request_may_be_sent_again():
 def test_urgent_requests_go_in_first_and_a_class_fills_its_share():
     rows = [row(2, 0.0), row(2, 0.1, priority=5), row(2, 0.2), row(2, 0.3, priority=-1)]
     assert finished(run(rows, LimitAdmission(max_requests=1))) == [2.0, 8.0, 6.0, 4.0]
-    rows = [row(4, 0.0, label="batch"), row(4, 0.0, label="batch"), row(4, 0.0, label="chat")]
-    found = run(rows, LimitAdmission(max_requests=2, shares={"batch": 0.5}))
-    assert finished(found) == [4.0, 8.0, 8.0]  # the second waits, and chat behind it
-    rows[2] = rows[2]._replace(priority=-1)
-    found = run(rows, LimitAdmission(max_requests=2, shares={"batch": 0.5}))
-    assert finished(found) == [4.0, 8.0, 4.0]
+
+
+def test_a_class_fills_its_share_and_lets_others_pass():
+    rows = [row(4, 0.0, label=label) for label in ("batch", "batch", "chat", "chat")]
+    gateway = LimitAdmission(max_requests=2, shares={"batch": 0.5})
+    assert finished(run(rows, gateway)) == [4.0, 8.0, 4.0, 8.0]
+    few = LimitAdmission(max_requests=2, shares={"batch": 0.1})  # one at least
+    assert finished(run(rows, few)) == [4.0, 8.0, 4.0, 8.0]
+    first, later = [[row(4, at, label="chat")] * 4 for at in (0.0, 0.5)]
+    quarter = LimitAdmission(max_requests=4, shares={"batch": 0.25})
+    found = run([*first, row(4, 0.25, label="batch"), *later], quarter)
+    assert finished(found)[4] == 8.0  # its share is free, and it waits in line for the limit alone
+
+
+def test_a_class_that_waits_for_its_share_lets_no_other_be_refused():
+    rows = [row(4, 0.0, label="batch"), row(4, 0.0, label="batch"), row(4, 1.0, label="chat")]
+    gateway = LimitAdmission(max_requests=4, max_waiting=1, shares={"batch": 0.25})
+    found = run(rows, gateway)
+    assert found.summary["completed"] == 3
+    assert found.requests.queued[2] == 0.0
+
+
+def test_models_have_limits_of_their_own():
+    clients = engines(2)
+    for client, model in zip(clients, "ab", strict=True):
+        client.traits = replace(client.traits, model=model)
+    rows = [row(4, 0.0, model=name) for name in "aab"]
+    assert finished(run(rows, LimitAdmission(max_requests=1), clients)) == [4.0, 8.0, 4.0]
 
 
 def test_who_waits_gives_up_at_its_limits():
@@ -246,6 +268,52 @@ def test_a_queue_at_the_gateway_is_an_overload():
 
 
 @pytest.mark.parametrize(
+    "lifecycle",
+    [
+        {
+            "failures": [{"clients": ["llm-0", "llm-1"], "at": "5 s", "repair": "20 s"}],
+            "on_failure": {"policy": "retry", "max_retries": 3},
+        },
+        {
+            "autoscaling": [
+                {
+                    "clients": "llm",
+                    "min": 0,
+                    "initial": 0,
+                    "policy": {"type": "queue_length", "target": 8},
+                }
+            ],
+            "start_up": {"time": "20 s"},
+        },
+    ],
+)
+def test_a_limit_holds_while_no_client_is_up(lifecycle):
+    found = simulate(Scenario.from_dict({**SCENARIO, "lifecycle": lifecycle}))
+    stays = found.stages.groupby("request_id").agg({"queued_at": "min", "finished_at": "max"})
+    here = [
+        int(((stays.queued_at <= at) & (stays.finished_at > at)).sum()) for at in stays.queued_at
+    ]
+    assert found.summary["completed"] == 400
+    assert max(here) == 16
+
+
+def test_requests_on_their_way_count_as_queues():
+    """With milliseconds in the front end, clients do not have yet who was let in just now."""
+    gateway = {"type": "saturation", "queue_depth": 3}
+    long = {
+        "type": "synthetic",
+        "num_requests": 300,
+        "prompt": {"type": "fixed", "tokens": 300},
+        "output": {"type": "fixed", "tokens": 900},
+    }
+    said = {**SCENARIO, "gateway": gateway}
+    said["workload"] = {**SCENARIO["workload"], "lengths": long}
+    for front_end in ({}, {"request": "0 s", "prompt_token": "0 s", "response": "0 s"}):
+        found = simulate(Scenario.from_dict({**said, "front_end": front_end}))
+        assert found.steps.num_waiting.max() <= 8
+
+
+@pytest.mark.parametrize(
     ("gateway", "message"),
     [
         ({"type": "limit"}, "gateway: max_requests or max_tokens must be set"),
@@ -256,7 +324,7 @@ def test_a_queue_at_the_gateway_is_an_overload():
         ),
         (
             {"type": "saturation", "interval": "0 s"},
-            "gateway.interval: must be finite and > 0",
+            "gateway.interval: must be finite and >= 1e-06 s, got 0",
         ),
         ({"type": "limits"}, "no admission named 'limits'; did you mean 'limit'"),
     ],

@@ -425,9 +425,3 @@ def test_replications_and_strict_runs_name_the_class(tmp_path):
 def test_the_presets_are_listed():
     result = CliRunner().invoke(app, ["list", "slos"])
     assert all(name in result.output for name in slo_preset_names())
-
-
-def test_a_share_that_is_said_is_the_percentile_of_a_run():
-    assert (Slo(ttft=1.0, attainment=0.9).looks_at, Slo(ttft=1.0).looks_at) == ((90.0,), (99.0,))
-    assert Slo(ttft=1.0, itl=0.1, attainment=0.9).figures == {"p99_itl": 0.1}  # of gaps, as before
-    assert Slo(ttft=1.0, attainment=0.9, percentiles=[50]).looks_at == [50]

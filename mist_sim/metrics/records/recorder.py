@@ -225,7 +225,7 @@ class ColumnRecorder:
                 request.request_id if request.parent_id is None else request.parent_id,
                 -1 if request.session_id is None else request.session_id,
                 request.arrival_time,
-                request.sent_at if visits else time,
+                request.sent_at if visits or request.at_gateway else time,
                 first_token_at,
                 time,
                 queued + request.at_gateway,

@@ -32,6 +32,11 @@ from mist_sim.studies.built import Built
 from mist_sim.studies.driver import How, OutOfTimeError, studying
 from mist_sim.studies.subjects import check_scenarios
 
+_GATEWAY = (
+    "The gateway stays as the scenario has it, for each engine: where it lets requests wait, other "
+    "options of it may need fewer engines."
+)
+
 
 def plan(
     scenario: Scenario,
@@ -145,6 +150,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         left_out=shop.left_out,
         notes=[
             *_unasked(question, figures["at rate"]),
+            *([] if chosen.gateway is None else [_GATEWAY]),
             *_notes(hunt, best),
             *_cut_off(hunt, fewer, found),
             *told_to_start(question.having(engine.gpu, engine.width, 1), chosen),
