@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.scheduling.lane_view import Inside, LaneView
-from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Result
 from mist_sim.testing import check_scheduler
 from tests.effort import examples
@@ -408,10 +408,31 @@ class PreemptsWhoWait(ChunkedScheduler):
 
 
 class AsksForNothing(ChunkedScheduler):
-    """Computes no tokens."""
+    """Computes less than no tokens."""
 
     def plan(self, lane: LaneView) -> None:
-        lane.admit(lane.waiting[0], 0)
+        lane.admit(lane.waiting[0], -1)
+
+
+class AdmitsNobody(ChunkedScheduler):
+    """Takes a queue that is empty for one that is not."""
+
+    def plan(self, lane: LaneView) -> None:
+        for each in lane.running:
+            lane.run(each)
+        lane.admit(lane.head)
+
+
+class Keeps(ChunkedScheduler):
+    """Looks at one that has left."""
+
+    def plan(self, lane: LaneView) -> None:
+        for each in lane.running:
+            lane.run(each)
+        while lane.head is not None and lane.admit(lane.head):
+            pass
+        lane.notes.setdefault("first", lane.seated[0])
+        assert lane.notes["first"].num_tokens
 
 
 class Remembers(ChunkedScheduler):
@@ -444,7 +465,8 @@ class DoesNothing(ChunkedScheduler):
         (AdmitsTwice, "AdmitsTwice.plan calls lane.admit at .* request .* is not in lane.waiting"),
         (AdmitsThenPreempts, "lane.preempt .* can give way only before the first lane.admit"),
         (PreemptsWhoWait, "lane.preempt at 0 s, but request 0 is not in lane.seated"),
-        (AsksForNothing, "lane.admit at 0 s, but request 0 cannot get 0 tokens"),
+        (AsksForNothing, "lane.admit at 0 s, but request 0 gets -1 tokens; whole numbers"),
+        (AdmitsNobody, "AdmitsNobody.plan calls lane.admit with None; it takes a request of lane"),
         (Remembers, "lane.run at .*, but request 0 (has left the lane|is not in lane.running)"),
         (DoesNothing, "DoesNothing.plan lets nobody compute at .* with 3 running and 0 waiting"),
     ],
@@ -465,7 +487,7 @@ def test_a_plan_that_breaks_a_rule_stops_with_a_sentence(kind, message, ahead, r
     case = Case(options, (Job(0.0, 8, 6), Job(0.0, 8, 30), Job(0.005, 8, 30)))
     with (
         patch.dict(POLICIES, chunked=(kind, StepwiseChunked)),
-        pytest.raises(InvariantError, match=message),
+        pytest.raises(ScenarioError, match=message),
     ):
         run_case(case, DYADIC, "step")
 
@@ -499,6 +521,50 @@ def test_only_a_plan_decides():
     case = Case(EngineOptions("chunked", 100, 8, 8, 64), (Job(0.0, 8, 3),))
     with (
         patch.dict(POLICIES, chunked=(DecidesInBudget, StepwiseChunked)),
-        pytest.raises(InvariantError, match="lane.run decides about a step that is planned: call"),
+        pytest.raises(ScenarioError, match="lane.run decides about a step that is planned: call"),
     ):
         run_case(case, DYADIC, "step")
+
+
+def test_one_that_has_left_is_no_longer_looked_at():
+    """Its place is another's."""
+    case = Case(EngineOptions("chunked", 100, 8, 1, 64), (Job(0.0, 8, 6), Job(1.0, 8, 6)))
+    with (
+        patch.dict(POLICIES, chunked=(Keeps, StepwiseChunked)),
+        pytest.raises(ScenarioError, match="Keeps.plan looks at request 0, which has left"),
+    ):
+        run_case(case, DYADIC, "step")
+
+
+def test_a_class_whose_options_or_methods_nobody_reads_is_told():
+    class Undecorated(ChunkedScheduler):
+        many: int = 4
+
+        def plan(self, lane: LaneView) -> None:
+            pass
+
+    class Misspelt(ChunkedScheduler):
+        def plans(self, lane: LaneView) -> None:
+            pass
+
+    with pytest.raises(ValueError, match="Undecorated must be decorated with @dataclass.* many"):
+        Undecorated()
+    with pytest.raises(ValueError, match="the engine asks no Misspelt.plans; did you mean 'plan'"):
+        Misspelt()
+
+
+class AsksTwice(ChunkedScheduler):
+    """Asks what one lacks who takes part, or whom the step has no tokens for."""
+
+    def plan(self, lane: LaneView) -> None:
+        for each in lane.running:
+            lane.run(each)
+            assert lane.lacks(each) == 0
+        while lane.head is not None and lane.admit(lane.head, lane.num_tokens_left):
+            pass
+
+
+def test_who_takes_part_lacks_nothing():
+    case = Case(EngineOptions("chunked", 60, 8, 8, 16), tuple(Job(0.0, 8, 30) for _ in range(8)))
+    with patch.dict(POLICIES, chunked=(AsksTwice, StepwiseChunked)):
+        assert run_case(case, DYADIC, "step").summary["completed"] == 8

@@ -286,7 +286,7 @@ def test_a_scheduler_that_plans_nothing_does_not_hang():
         def plan(self, lane):
             """Let nobody compute."""
 
-    with pytest.raises(InvariantError, match="Idle.plan lets nobody compute at 0 s"):
+    with pytest.raises(ScenarioError, match="Idle.plan lets nobody compute at 0 s"):
         run([1], [1], clients=[engine(scheduler=Idle())])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mist_sim.clients.scheduling import ChunkedScheduler, WaitingQueue
 from mist_sim.clients.scheduling.lane_view import LaneView
 from mist_sim.clients.scheduling.order import is_ours
-from mist_sim.errors import InvariantError
+from mist_sim.errors import ScenarioError
 
 
 class OwnRules:
@@ -19,7 +19,7 @@ class OwnRules:
         own = scheduler.own_methods
         self.plans = "plan" in own
         self.asks_always = own_queue or self.plans or "begin" in own
-        self.names_victims = "victim" in own
+        self.names_victims, self._begins = "victim" in own, "begin" in own
         self._admits, self._cuts = "admits" in own, "piece" in own
         self.scheduler, self._view = scheduler, view
 
@@ -30,7 +30,9 @@ class OwnRules:
 
     def begin(self) -> int:
         """Let the scheduler begin a plan; return the token budget of the step."""
-        self.scheduler.begin(self._view)
+        if self._begins:
+            with self._view.beginning():
+                self.scheduler.begin(self._view)
         return min(self.scheduler.budget(self._view), self.scheduler.max_num_batched_tokens)
 
     def piece(self, slot: int, num_tokens: int, most: int) -> int:
@@ -51,7 +53,7 @@ class OwnRules:
         several = [self._view.inside(slot) for slot in running]
         found = self.scheduler.victim(self._view, several)
         if found not in several:
-            raise InvariantError(
+            raise ScenarioError(
                 f"{type(self.scheduler).__name__}.victim must return one of `running`, got {found}"
             )
         return found.slot

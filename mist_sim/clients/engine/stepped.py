@@ -807,12 +807,13 @@ class SteppedLane:
         """Nothing will let anybody in of those that wait: raise."""
         name, lane = self._view.name, self._lane
         if lane.follows:
-            raise InvariantError(
+            raise ScenarioError(
                 f"{name}: {type(self.scheduler).__name__}.plan lets nobody compute at "
                 f"{self._stepper.core.now:.6g} s, and nothing is on its way, with "
                 f"{len(lane.running)} running and {num_waiting - len(lane.running)} waiting: no "
-                "step follows that would ask it again. Every plan has to lane.run or lane.admit "
-                "somebody while it can; where blocks are short, lane.preempt others"
+                "step follows that would ask it again. A plan cannot wait for arrivals or for a "
+                "time: it has to lane.run or lane.admit somebody while it can; where blocks are "
+                "short, lane.preempt others"
             )
         if self._tiers is not None:
             option, remedy = "kv_cache.tiers", "no tiers"

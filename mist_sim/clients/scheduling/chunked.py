@@ -25,6 +25,9 @@ from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.scheduling.planned_steps import steps_of
 from mist_sim.clients.scheduling.preemption import Cut, make_room, nothing, take_in_turn
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.errors import did_you_mean
+
+_ASKED = ("plan", "begin", "budget", "piece", "admits", "victim")  # of a scheduler of one's own
 
 
 @SCHEDULERS.register("chunked")
@@ -82,6 +85,7 @@ class ChunkedScheduler(Scheduler):
                 f"prefill_schedule_interval must be >= 1, got {self.prefill_schedule_interval}; "
                 "1 computes prompts in every step"
             )
+        self._check_kind()
         if "plan" in self.own_methods:
             self._check_plan()
         if self.max_num_partial_prefills and self.long_prefill_token_threshold is None:
@@ -127,6 +131,25 @@ class ChunkedScheduler(Scheduler):
         """Return which of those that run gives its blocks up, since these are short."""
         return running[-1]
 
+    def _check_kind(self) -> None:
+        """Raise ValueError for a class with options or methods that nobody would read."""
+        kind = type(self)
+        for owner in kind.__mro__[: kind.__mro__.index(ChunkedScheduler)]:
+            options = [
+                n
+                for n, t in vars(owner).get("__annotations__", {}).items()
+                if "ClassVar" not in str(t)
+            ]
+            if options and "__dataclass_params__" not in vars(owner):
+                raise ValueError(
+                    f"{owner.__name__} must be decorated with @dataclass(frozen=True, "
+                    f"kw_only=True); without it its options are not read: {', '.join(options)}"
+                )
+            for name, member in vars(owner).items():
+                is_new = callable(member) and not hasattr(ChunkedScheduler, name)
+                if is_new and not self.own_methods and (hint := did_you_mean(name, _ASKED)):
+                    raise ValueError(f"the engine asks no {owner.__name__}.{name}{hint}")
+
     def _check_plan(self) -> None:
         """Raise ValueError if a plan of one's own goes with what it decides itself."""
         name = type(self).__name__
@@ -148,9 +171,8 @@ class ChunkedScheduler(Scheduler):
     @property
     def own_methods(self) -> frozenset[str]:
         """Which of these a subclass has of its own."""
-        names = ("plan", "begin", "budget", "piece", "admits", "victim")
         kind = type(self)
-        return frozenset(n for n in names if getattr(kind, n) is not getattr(ChunkedScheduler, n))
+        return frozenset(n for n in _ASKED if getattr(kind, n) is not getattr(ChunkedScheduler, n))
 
     def cannot_verify(self, num_drafts: int) -> str | None:
         """Return the token budget that the drafts of a full step need, where it is too small."""
