@@ -19,7 +19,7 @@ from mist_sim.environment import (
     engine_phases,
     give_up_phase,
 )
-from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.errors import ScenarioError
 from mist_sim.routers import LeastOutstandingRouter, RandomRouter, RoundRobinRouter
 from mist_sim.scenario.loading import as_data
 from mist_sim.simulation import Simulation
