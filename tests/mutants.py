@@ -849,10 +849,8 @@ MUTANTS = [
     Mutant(
         "the core swaps in who does not fit beside the decodes",
         f"{ENGINE}/core/lane.py",
-        "room = self.blocks.num_free - self.decode_need\n        if self.running:\n"
-        "            room -= self.blocks.num_reserved\n        has_seat",
-        "room = self.blocks.num_free\n        if self.running:\n"
-        "            room -= self.blocks.num_reserved\n        has_seat",
+        "room = self.blocks.num_free - self.decode_need\n        if self.overlaps:\n",
+        "room = self.blocks.num_free\n        if self.overlaps:\n",
     ),
     Mutant(
         "a lane of the core forgets who waits on the host when its last answer ends",

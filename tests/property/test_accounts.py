@@ -27,14 +27,14 @@ def assert_parts_are_the_latency(result: Result) -> None:
     """Every part is what a plain count of moments gives, and together they are the latency."""
     table = result.breakdown.set_index("request_id")
     parts = table.drop(columns="e2el")
-    assert (parts.drop(columns="other", errors="ignore") >= 0).all(axis=None)
+    assert (parts.drop(columns="gateway", errors="ignore") >= 0).all(axis=None)
     assert parts.sum(axis=1).to_list() == pytest.approx(table["e2el"].to_list(), abs=1e-9)
     expected = latency_parts(result)
     for number, row in parts.iterrows():
-        found = {name: seconds for name, seconds in row.items() if seconds and name != "other"}
+        found = {name: seconds for name, seconds in row.items() if seconds and name != "gateway"}
         wanted = {name: seconds for name, seconds in expected[number].items() if seconds > 1e-9}
         assert {name: x for name, x in found.items() if x > 1e-9} == pytest.approx(wanted, abs=1e-9)
-        assert row.get("other", 0.0) >= 0
+        assert row.get("gateway", 0.0) >= 0
 
 
 def assert_intervals_add_up(result: Result, interval: float | None) -> None:

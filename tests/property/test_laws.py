@@ -17,6 +17,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.stepped import SteppedLane
 from mist_sim.clients.kv_cache import BlockPool
 from mist_sim.clients.scheduling import ChunkedScheduler, LaneState, StepPlan
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
@@ -101,6 +102,11 @@ def assert_nothing_is_left(simulation: Simulation) -> None:
             assert not lane.coming.loading
             assert not lane.coming.loaded
             assert not lane.swapped
+        for core in [lane.core for lane in client._engines.lanes if isinstance(lane, SteppedLane)]:
+            if not (core.num_abandoned or core.leaving):  # as above
+                assert core.blocks.num_free == core.blocks.num_blocks
+            inside = [core.running, core.queue, core.swapped, core.moved, core.loaded]
+            assert not any(inside)
         view = client.view
         assert view.num_waiting == view.num_running == view.num_outstanding == 0
 
@@ -153,7 +159,7 @@ def test_memory_and_slots_are_never_exceeded(simulation):
         members = runs["num_decodes"] + runs["num_chunks"]
         assert members.between(1, lane.max_num_seqs).all()
         tokens = runs["context_sum"] + (runs["num_steps"] - 1) * runs["num_decodes"]
-        groups, sharing = client.memory.groups, lane.kv_cache.shares_blocks
+        groups, sharing = client.memory.groups, client.memory.caches_prefixes
         drops = groups and not groups.num_full_groups  # windows drop tokens
         if not (drops or sharing):
             assert (tokens <= lane.pool.num_token_slots).all()

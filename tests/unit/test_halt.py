@@ -168,16 +168,16 @@ def test_engines_with_several_lanes_halt_together(lockstep):
     ],
 )
 def test_passes_under_way_are_lost(halt, before, other):
-    """Two lanes take turns on two ranks; the third request goes to the first lane.
+    """Two lanes take turns on two ranks; the third request goes to the first lane, and starts it.
 
-    Then all lanes go on, the first one first.
+    So does the fourth with the second one.
     """
-    lengths = ((10, 4, 0.0), (10, 4, 0.0), (10, 1, 10.0))
+    lengths = ((10, 4, 0.0), (10, 4, 0.0), (10, 1, 10.0), (10, 1, 10.0))
     result = served(halt, lengths=lengths, predictor=ranks(2), scheduler=MixedScheduler())
-    first, second, third = times(result)
+    first, second, third, fourth = times(result)
     assert first == before + [12.0, 14.0, 16.0, 18.0][: 4 - len(before)]
     assert second == other + [13.0, 15.0, 17.0, 19.0][: 4 - len(other)]
-    assert third == [12.0]
+    assert (third, fourth) == ([12.0], [13.0])
 
 
 def test_who_gave_up_during_the_lost_step_is_gone():
