@@ -127,6 +127,11 @@ def as_in_a_version(options: EngineOptions) -> EngineOptions:
     )
 
 
+def pausing(options: EngineOptions) -> EngineOptions:
+    """Return options whose steps wait for swaps: beside others nobody asks one's own scheduler."""
+    return replace(options, swap=options.swap and replace(options.swap, overlaps=False))
+
+
 def crowd(number: int) -> Case:
     """Long answers side by side in memory for one or two: some give way, or give up meanwhile.
 

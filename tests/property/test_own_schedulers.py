@@ -16,7 +16,7 @@ from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.scheduling.lane_view import Inside, LaneView
 from mist_sim.errors import ScenarioError
 from tests.effort import examples
-from tests.property.loop_cases import crowd, engines, pipeline, run_case
+from tests.property.loop_cases import crowd, engines, pausing, pipeline, run_case
 from tests.property.test_step_core import assert_same_steps
 from tests.reference.comparison import POLICIES, Case, assert_exact
 from tests.reference.predictors import AWKWARD, DYADIC, LINES
@@ -79,6 +79,7 @@ class Pieces(ChunkedScheduler):
 @examples(200)
 def test_rules_that_the_core_asks_for_have_equal_bits(case, predictor, kind):
     """Planned as steps begin or ahead, and in pipelines."""
+    case = replace(case, options=pausing(case.options))
     if kind is Asked:
         case = replace(case, options=replace(case.options, order="fcfs"))
     expected = run_case(case, predictor, "step")

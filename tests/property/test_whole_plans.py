@@ -24,6 +24,7 @@ from tests.property.loop_cases import (
     engines,
     flows,
     in_loop,
+    pausing,
     pipeline,
     roles,
     run_case,
@@ -104,13 +105,13 @@ class InOrder(Planned):
 def as_plan(options: EngineOptions) -> tuple[EngineOptions, type[ChunkedScheduler]]:
     """Return options without what a plan says itself, and the kind that says it."""
     options = replace(
-        options,
+        pausing(options),
         order="fcfs",
         prefill_schedule_interval=1,
         max_partial=options.max_num_seqs,
         spares_in_flight=False,
         # with windows the built-in rules swap by a count that is too high for some
-        swap=options.swap if options.windows is None else None,
+        **({} if options.windows is None else {"swap": None}),
     )
     if options.windows is None:
         return options, Planned
