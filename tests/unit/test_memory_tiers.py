@@ -22,7 +22,7 @@ from mist_sim import (
 from mist_sim.clients.kv_cache import CacheTier, KvCacheConfig, cache_tiers
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.scheduling.lane_view import LaneView
-from mist_sim.errors import InvariantError
+from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.devices import MemoryTier
 from mist_sim.hardware.predictors import PipelinePredictor
@@ -323,7 +323,7 @@ class LeavesLoadedOnes(ChunkedScheduler):
 
 def test_who_is_forgotten_after_a_load_stops_the_run():
     again = prompt(10.0, 41, content=LONG)
-    with pytest.raises(InvariantError, match="lets nobody compute .* 0 running and 1 waiting"):
+    with pytest.raises(ScenarioError, match="lets nobody compute .* 0 running and 1 waiting"):
         served(engine(scheduler=LeavesLoadedOnes()), [*FORGOTTEN, again])
 
 
