@@ -124,6 +124,11 @@ class Simulation:
         gateway: Admission | None = None,
         remarks: Sequence[ResultWarning] = (),
     ) -> None:
+        if isinstance(clients, str):
+            raise ScenarioError(
+                "clients must be a client, such as llm_client(...), or several, got "
+                f"{brief(clients)}"
+            )
         clients = list(clients) if isinstance(clients, Iterable) else [clients]
         if not callable(getattr(workload, "requests", None)):
             raise ScenarioError(f"workload must be a Workload, got {brief(workload)}")

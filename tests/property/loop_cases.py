@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf, nextafter
 from typing import Any
@@ -128,7 +129,7 @@ def as_in_a_version(options: EngineOptions) -> EngineOptions:
 
 
 def pausing(options: EngineOptions) -> EngineOptions:
-    """Return options whose steps wait for swaps: beside others nobody asks one's own scheduler."""
+    """Return options whose steps wait for swaps, as schedulers of one's own need it."""
     return replace(options, swap=options.swap and replace(options.swap, overlaps=False))
 
 
@@ -180,6 +181,23 @@ def crowd(number: int) -> Case:
     return Case(options, tuple(jobs))
 
 
+def _disturbed(
+    case: Case, found: Result, draw: Callable[[int, int], int], chance: Callable[[float], bool]
+) -> Case:
+    """Return a case in which one gives up, or comes again, where a step or a copy ends, or near."""
+    jobs = list(case.jobs)
+    times = sorted({*found.recorder.step_ends[0][:], *found.transfers["end"]})
+    time = float(times[draw(0, len(times) - 1)]) if times else 0.0
+    if chance(0.5):
+        time = nextafter(time, inf if chance(0.5) else 0.0)
+    number = draw(0, len(jobs) - 1)
+    if time > jobs[number].arrival_time and chance(0.7):
+        jobs[number] = replace(jobs[number], timeout=time - jobs[number].arrival_time)
+    else:
+        jobs.append(replace(jobs[number], arrival_time=time, timeout=inf))
+    return Case(case.options, tuple(sorted(jobs, key=lambda job: job.arrival_time)))
+
+
 def copying(number: int) -> Case:
     """A crowd, some of which are copied to the host and back while steps go on.
 
@@ -223,17 +241,7 @@ def copying(number: int) -> Case:
     case = Case(options, tuple(jobs))
     for _ in range(draw(0, 4)):
         found = run_case(case, DYADIC, "step")
-        times = sorted({*found.recorder.step_ends[0][:], *found.transfers["end"]})
-        time = float(times[draw(0, len(times) - 1)]) if times else 0.0
-        if chance(0.5):
-            time = nextafter(time, inf if chance(0.5) else 0.0)
-        who = draw(0, len(jobs) - 1)
-        if time > jobs[who].arrival_time and chance(0.7):
-            jobs[who] = replace(jobs[who], timeout=time - jobs[who].arrival_time)
-        else:
-            jobs.append(replace(jobs[who], arrival_time=time, timeout=inf))
-        jobs.sort(key=lambda job: job.arrival_time)
-        case = Case(options, tuple(jobs))
+        case = _disturbed(case, found, draw, chance)
     return case
 
 
@@ -373,17 +381,7 @@ def above_tiers(number: int) -> Case:
             found = run_case(case, DYADIC, "step")
         except ScenarioError:  # prompts take one another's blocks for ever
             break
-        times = sorted({*found.recorder.step_ends[0][:], *found.transfers["end"]})
-        time = float(times[draw(0, len(times) - 1)]) if times else 0.0
-        if chance(0.5):
-            time = nextafter(time, inf if chance(0.5) else 0.0)
-        who = draw(0, len(jobs) - 1)
-        if time > jobs[who].arrival_time and chance(0.7):
-            jobs[who] = replace(jobs[who], timeout=time - jobs[who].arrival_time)
-        else:
-            jobs.append(replace(jobs[who], arrival_time=time, timeout=inf))
-        jobs.sort(key=lambda job: job.arrival_time)
-        case = Case(options, tuple(jobs))
+        case = _disturbed(case, found, draw, chance)
     return case
 
 

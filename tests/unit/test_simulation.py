@@ -281,6 +281,11 @@ def test_clients_that_share_a_scheduler_share_nothing_else():
     assert (one["first_token_at"] > one["arrival_time"] + 2).any()  # who waits for one of 2 seats
 
 
+def test_a_name_is_no_client():
+    with pytest.raises(ScenarioError, match="clients must be a client, such as llm_client"):
+        Simulation(clients="llm", workload=Workload.from_lists([1], [1]))
+
+
 def test_a_scheduler_that_plans_nothing_does_not_hang():
     class Idle(ChunkedScheduler):
         def plan(self, lane):

@@ -101,8 +101,8 @@ class ChunkedScheduler(Scheduler):
     def plan(self, lane: LaneView) -> None:
         """Plan the whole step: `lane.run`, `lane.admit` and `lane.preempt` say who takes part.
 
-        One's own alone is asked, at every step, and instead of the methods below. Who is not named
-        goes on in a later step.
+        One's own alone is asked, at every step, and instead of the methods below. Requests that
+        it does not name go on in a later step.
         """
         raise NotImplementedError
 

@@ -87,7 +87,7 @@ class LaneView:
         self._sequences: dict[int, SequenceState] = {}  # by slot, the latest that had it
         self.notes: dict[str, Any] = {}
         self.finds_slot: Callable[[SequenceState], bool] | None = None
-        self._planner = ""  # whose plan is made; empty: nobody's
+        self._planner = ""  # name of the scheduler whose plan is made; empty: none is
         self._begins = False  # whether a plan begins
         self._taking_part: set[int] = set()  # slots, in this plan
 
@@ -156,7 +156,7 @@ class LaneView:
 
     @property
     def num_free_blocks(self) -> int:
-        """KV-cache blocks that are free; in `plan`, less those of who takes part so far."""
+        """KV-cache blocks that are free; in `plan`, less those of requests that take part."""
         num_free = int(self.core.blocks.num_free)
         return max(0, num_free - int(self.core.decode_need)) if self._planner else num_free
 
