@@ -157,7 +157,12 @@ def test_a_file_holds_a_command_line(tmp_path):
             "vllm bench serve --dataset-name sonnet",
             "random, sharegpt, prefix_repetition, burstgpt, timed_trace alone",
         ),
-        ("vllm bench serve --dataset-name sharegpt", "--dataset-path is required"),
+        (
+            "vllm bench serve --dataset-name sharegpt",
+            "vllm bench serve: --dataset-path is required with sharegpt, and no file is fetched",
+        ),
+        ("vllm bench serve --seed $(date +%s)", "not known here; write its value there"),
+        ("vllm bench serve --backend openai-embeddings", "give a line for completions or chats"),
         ("vllm bench serve --ramp-up-strategy linear", "ramp_up"),
         ("vllm bench serve --goodput itl:5", "--goodput must be of ttft:MS, tpot:MS, e2el:MS"),
         ("vllm bench serve --random-range-ratio 2", "must be in [0, 1)"),
@@ -271,7 +276,7 @@ def test_the_command_writes_a_scenario_that_runs(capsys, tmp_path):
         ((f"{SERVE} --max-model-len 1M", "--gpu", "l40s"), "max_model_len: must be <= "),
         (("vllm bench serve --request-rate 0",), "--request-rate 0: must be a number above 0"),
         ((SERVE, "--gpu", "l40s", "--set", "clients.0.count"), "must be KEY=VALUE"),
-        ((BENCH, "--set", "clients.0.count=2"), "clients: must be a list"),
+        ((BENCH, "--set", "clients.0.count=2"), "clients.0.gpu: is required"),
     ],
 )
 def test_the_command_refuses_what_cannot_run(capsys, args, said):

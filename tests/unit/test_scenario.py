@@ -444,6 +444,19 @@ def test_an_override_that_leads_nowhere_is_refused(path, expected):
     assert expected in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("clients.0.gpu", "clients.0.name: is required"),
+        ("clients.1.gpu", "there is no entry 1; the list has 0"),
+    ],
+)
+def test_an_override_of_clients_that_are_not_there_begins_their_list(path, expected):
+    with pytest.raises(ScenarioError) as caught:
+        Scenario.from_dict({key: BASE[key] for key in BASE if key != "clients"}, {path: "h100-sxm"})
+    assert expected in str(caught.value)
+
+
 # --- plugins ----------------------------------------------------------------------------------
 
 

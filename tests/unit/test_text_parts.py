@@ -170,7 +170,7 @@ def test_the_outer_table_says_what_holds_for_the_whole():
     ("config", "problem"),
     [
         (text(MISTRAL3, model_type="t5"), "text_config: model_type 't5' is not known"),
-        (text(MISTRAL3, model_type=...), "model_type is missing; this is a multimodal model"),
+        (text(MISTRAL3, model_type=...), "text_config: model_type is missing"),
         (text(MISTRAL3, num_key_value_heads=...), "text_config: num_key_value_heads is missing"),
         (text(MISTRAL3, hidden_size=...), r"text_config: hidden_size \(or n_embed, n_embd\) is"),
         ({**MISTRAL3, "text_config": [1]}, "text_config must be a table"),

@@ -86,7 +86,7 @@ def refusal(
     model_type = reader.config.get("model_type")
     said = f"model_type {str(model_type)!r:.40} is not known"
     if model_type is None:
-        said = "model_type is missing; this is a multimodal model"
+        said = "model_type is missing"
     say = "Say whose layers it has"
     if keys:
         said += f", and these keys may change what it computes: {_some(keys)}"

@@ -42,14 +42,14 @@ def _set(data: Any, steps: list[str], value: Any, path: str, key: str = "") -> A
     if not steps:
         return value
     step, rest = steps[0], steps[1:]
+    if data is None:
+        data = ([{}] if step == "0" else []) if key == "clients" else {}
     if isinstance(data, list):
         position = _position(data, step, path)
         return [
             _set(item, rest, value, path) if index == position else item
             for index, item in enumerate(data)
         ]
-    if data is None:
-        data = {}
     if isinstance(data, str):
         data = {"based_on" if key.endswith("gpu") else "type": data}
     if not isinstance(data, dict):

@@ -74,7 +74,7 @@ def without_value(text: str) -> str:
         return ""
     name = unset["a"] or unset["b"] or unset["c"]
     if name is None:
-        return "what a command prints is not known here; write it there"
+        return "what a command prints is not known here; write its value there"
     if name.isdecimal():
         return f"${name} is an argument of the script, not known here; write its value there"
     return f"{name} has no value here; write {name}=... in front of the command"

@@ -13,7 +13,7 @@ from mist_sim.scenario.from_vllm.generators.workloads import (
     arrivals,
     between,
     choose,
-    file_of,
+    has_file,
     keys_of,
     random_lengths,
     repeated_lengths,
@@ -52,7 +52,8 @@ def keys(load: Load) -> dict[str, Any]:
     """Return the scenario keys of the benchmark."""
     dataset = load.get("dataset", "sharegpt")
     number = load.get("requests", 1000)
-    if not choose(load, dataset, _READS):
+    is_known = choose(load, dataset, _READS)
+    if not is_known or ("path" in _READS[dataset] and not has_file(load, dataset)):
         dataset = "random"
     load.said = _DEFAULTS | load.said
     if dataset in ("random", "random-ids"):
@@ -61,7 +62,7 @@ def keys(load: Load) -> dict[str, Any]:
         load.unused(["requests"], "it is groups times prompts per group")
         number = load.get("repeat.number") * load.get("repeat.each")
         return keys_of(load, {"lengths": repeated_lengths(load, number, _length)} | arrivals(load))
-    trace: dict[str, Any] = {"path": file_of(load, dataset), "num_requests": number}
+    trace: dict[str, Any] = {"path": load.get("path"), "num_requests": number}
     if dataset == "sharegpt":
         load.account.assumed(
             "--dataset-name sharegpt", "all turns of a conversation, where it sends the first alone"

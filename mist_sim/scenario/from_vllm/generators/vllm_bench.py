@@ -15,7 +15,7 @@ from mist_sim.scenario.from_vllm.generators.workloads import (
     MAY_STOP,
     arrivals,
     choose,
-    file_of,
+    has_file,
     keys_of,
     limits,
     note_stops,
@@ -64,7 +64,8 @@ def serve(load: Load) -> dict[str, Any]:
     """Return the scenario keys of `vllm bench serve`."""
     if any(kind in load.get("backend", "") for kind in ("embed", "rerank", "pooling", "audio")):
         load.account.refused(
-            load.written["backend"], "text generation alone is simulated; leave it out"
+            load.written["backend"],
+            "text generation alone is simulated: give a line for completions or chats",
         )
     else:
         load.unused(["backend"], _WHERE)
@@ -107,14 +108,15 @@ def _offline(load: Load, workload: dict[str, Any]) -> dict[str, Any]:
 def _requests(load: Load, dataset: str) -> dict[str, Any]:
     """Return the requests of a data set, and their arrivals where its file has them."""
     number = load.get("requests", 1000)
-    if not choose(load, dataset, _READS):
+    is_known = choose(load, dataset, _READS)
+    if not is_known or ("path" in _READS[dataset] and not has_file(load, dataset)):
         dataset = "random"
     load.said = _DEFAULTS | load.said
     if dataset == "prefix_repetition":
         return {"lengths": repeated_lengths(load, number)}
     if dataset == "random":
         return {"lengths": random_lengths(load, number)}
-    trace: dict[str, Any] = {"path": file_of(load, dataset), "num_requests": number}
+    trace: dict[str, Any] = {"path": load.get("path"), "num_requests": number}
     if dataset == "timed_trace":
         return _timed(load, trace)
     if dataset == "burstgpt":

@@ -102,11 +102,14 @@ def share(text: str) -> float:
     return value
 
 
-def file_of(load: Load, dataset: str) -> Any:
-    """Return the path of a dataset's file; refused where it is missing."""
+def has_file(load: Load, dataset: str) -> bool:
+    """Tell whether the command names the dataset's file; refused if it does not."""
     if load.get("path") is None:
-        load.account.refused("", f"--dataset-path is required with {dataset}")
-    return load.get("path")
+        load.account.refused(
+            "", f"--dataset-path is required with {dataset}, and no file is fetched"
+        )
+        return False
+    return True
 
 
 def choose(load: Load, dataset: str, reads: Mapping[str, Sequence[str]], known: str = "") -> bool:
