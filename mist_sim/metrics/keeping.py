@@ -76,7 +76,8 @@ class Kept(NamedTuple):
     keeps: as simulated. is_sure: neither the error of the step times nor another seed would tell
     otherwise, as far as known. first: the limit on a percentile that is missed by most, such as
     "p99 ITL"; empty if none is, or another limit by more. over: its worst figure over its limit,
-    where figures decide; NaN where the share of good requests does.
+    where figures decide; NaN where the share of good requests does. asked: that share, where it
+    decides; else NaN.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Kept(NamedTuple):
     doubts: Doubts = Doubts()
     first: str = ""
     over: float = nan
+    asked: float = nan
 
     @property
     def lasts(self) -> bool:
@@ -118,6 +120,7 @@ def judge(
         doubts_of(every, summaries),
         first_missed(on_percentiles, limits, summaries),
         most_over(every, summaries) if by_figures else nan,
+        limits[0].share if limits and not by_figures else nan,
     )
 
 
@@ -125,7 +128,7 @@ def judged(kept: Kept | None, summaries: Sequence[Mapping[str, Any]]) -> dict[st
     """Return whether a case keeps its limits, how sure that is, its limits, and its dollars.
 
     summaries: of runs with one seed each; figures beside limits are of the first. Empty without
-    limits.
+    limits. Where a share of good requests decides, it is there with the one that is asked for.
     """
     first = summaries[0] if summaries else {}
     if kept is None or not first.get("slo"):
@@ -136,6 +139,7 @@ def judged(kept: Kept | None, summaries: Sequence[Mapping[str, Any]]) -> dict[st
         "is_sure": kept.is_sure,
         "is_long": not kept.doubts.is_short,
         "has_error": kept.doubts.has_error,
+        **({} if isnan(kept.asked) else {"good": kept.good, "asked": kept.asked}),
         **{name: first[name] for name in names if name in first},
     }
 
@@ -252,7 +256,7 @@ def sentence(cases: Sequence[Kept], *, where: str = "", otherwise: str = "") -> 
         return ""
     keeping = [case for case in cases if case.lasts]
     overloaded = [case for case in cases if case.keeps and not case.lasts]
-    told = [_count(keeping, cases, where)]
+    told = [_count(keeping, cases, where + _rule(cases))]
     if overloaded:
         told.append(f"Overloaded, so that a longer run would miss: {_names(overloaded)}.")
     told += missed_percentiles(cases)
@@ -282,6 +286,14 @@ def _unsure(cases: Sequence[Kept]) -> list[Kept]:
 
 def _missing(cases: Sequence[Kept]) -> list[Kept]:
     return [case for case in cases if not case.keeps]
+
+
+def _rule(cases: Sequence[Kept]) -> str:
+    """Return the share of good requests that decides for all; empty unless one does."""
+    asked = {case.asked for case in cases}
+    return (
+        "" if len(asked) > 1 or isnan(share := asked.pop()) else f" ({100 * share:g} % of requests)"
+    )
 
 
 def _count(keeping: Sequence[Kept], cases: Sequence[Kept], where: str) -> str:

@@ -389,11 +389,11 @@ def test_the_sentence_below_says_which_points_keep_their_limits(mist):
     code, out, _ = mist(*words, "--set=slo.tpot=20 ms")
     assert code == 0
     assert (
-        "1 of 2 keep their limits: gpu=h200. Too short to tell whether queues grow: gpu=h200. "
-        "mist compare --goodput tells"
+        "1 of 2 keep their limits (90 % of requests): gpu=h200. "
+        "Too short to tell whether queues grow: gpu=h200. mist compare --goodput tells"
     ) in " ".join(out.split())
     _, out, _ = mist(*words, "--set=slo.tpot=1 ms")
-    assert "None keeps its limits; no request is good." in " ".join(out.split())
+    assert "None keeps its limits (90 % of requests); no request is good." in " ".join(out.split())
     _, out, _ = mist(*words[:-2])
     assert "Verdict" not in out, "without limits"
 
@@ -404,12 +404,12 @@ def test_points_that_failed_do_not_keep_their_limits(mist):
     code, out, _ = mist(*words, "--vary=clients.0.count=0,1,-1")
     assert code == 0
     assert json.loads(out)["verdict"] == (
-        "2 of 3 points failed. Of the rest: all keep their limits. "
+        "2 of 3 points failed. Of the rest: all keep their limits (90 % of requests). "
         "Too short to tell whether queues grow: count=1."
     )
     _, out, _ = mist(*words, "--vary=clients.0.count=0,1,2")
     assert json.loads(out)["verdict"].startswith(
-        "1 of 3 points failed. Of the rest: all keep their limits. "
+        "1 of 3 points failed. Of the rest: all keep their limits (90 % of requests). "
         "Too short to tell whether queues grow: count=1, count=2. mist compare --goodput tells"
     )
 
@@ -422,7 +422,8 @@ def test_an_overloaded_point_does_not_keep_its_limits(mist):
     words += ["--set=slo.ttft=8 s", "--set=slo.tpot=200 ms"]
     _, out, _ = mist(*words, "--vary=workload.arrivals.rate=20 /s,60 /s")
     told = json.loads(out)["verdict"]
-    assert told.startswith("1 of 2 keep their limits: rate=20 /s. Overloaded, so that a longer run")
+    kept = "1 of 2 keep their limits (90 % of requests): rate=20 /s. "
+    assert told.startswith(f"{kept}Overloaded, so that a longer run would miss")
     assert "would miss: rate=60 /s." in told
 
 

@@ -121,6 +121,8 @@ def _doubt(case: Mapping[str, Any]) -> str:
 
 def _limits(case: Mapping[str, Any]) -> list[str]:
     told = []
+    if "asked" in case:
+        told.append(f"{100 * case['good']:.1f} % of the requests are good, {_asked(case)}")
     for name, each in case["slo"].items():
         latency, percentile = limit_of(name)
         value = "-" if each["value"] is None else in_ms(each["value"])
@@ -128,7 +130,14 @@ def _limits(case: Mapping[str, Any]) -> list[str]:
     return told
 
 
+def _asked(case: Mapping[str, Any]) -> str:
+    return f"{100 * case['asked']:g} % asked"
+
+
 def _kept(name: str, case: Mapping[str, Any]) -> Card:
+    if "asked" in case:
+        share = f"{100 * case['good']:.1f} %"
+        return Card("limits", share, "good", note=f"requests of {name}; {_asked(case)}")
     kept = sum(bool(each["kept"]) for each in case["slo"].values())
     return Card("limits", f"{kept} of {len(case['slo'])}", "kept", note=f"by {name}")
 
