@@ -37,13 +37,14 @@ class StepSink(NamedTuple):
 class Recorder(Protocol):
     """Records what clients and the coordinator do; `metrics` provides the implementation."""
 
-    def add_track(self, client_id: int, layout: int = 0) -> int:
+    def add_track(self, client_id: int, layout: int = 0, pool: int | None = None) -> int:
         """Open a track for steps of a client; return its number, from 0.
 
         A track holds the steps of one clock in order of time. A client has one track per lane: one
         per engine, and in a pipeline one per micro-batch. It opens new tracks when it restarts
         after a failure and when it changes its layout.
-        layout: number of the client's layout, from 0.
+        layout: number of the client's layout, from 0. pool: the track whose KV blocks these steps
+        count, too: of the first rank of a pipeline with one pool; None: they have a pool of their own.
         """
 
     def record_layout(self, client_id: int, time: float, num_tracks: int) -> None:

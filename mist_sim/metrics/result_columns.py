@@ -330,17 +330,21 @@ _TOTALS = (
 
 
 def _peak(recorder: ColumnRecorder, client_id: int, tracks: Sequence[dict[str, Any]]) -> int:
-    """Return the sum of the peaks of a client's engines, in the layout where it is highest.
+    """Return the sum of the peaks of a client's pools, in the layout where it is highest.
 
-    An engine that came back has tracks in each of its lives, and one peak.
+    An engine that came back has tracks in each of its lives, and one peak; so have the ranks of a
+    pipeline that share its pool.
     """
-    peaks: dict[int, list[int]] = {}
+    peaks: dict[int, dict[int, list[int]]] = {}
     for track, totals in zip(recorder.tracks_of(client_id), tracks, strict=True):
-        peaks.setdefault(recorder.track_layouts[track], []).append(totals["peak_used_blocks"])
+        of_layout = peaks.setdefault(recorder.track_layouts[track], {})
+        of_layout.setdefault(recorder.track_pools[track], []).append(totals["peak_used_blocks"])
     sums = [0]
-    for layout, found in peaks.items():
-        num_tracks = recorder.num_tracks(client_id, layout) or len(found)
-        sums.append(sum(max(found[k::num_tracks], default=0) for k in range(num_tracks)))
+    for layout, pools in peaks.items():
+        of_pools = list(pools.values())
+        num_pools = recorder.num_tracks(client_id, layout) // len(of_pools[0]) or len(of_pools)
+        lives = (of_pools[k::num_pools] for k in range(num_pools))
+        sums.append(sum(max(map(max, each), default=0) for each in lives))
     return max(sums)
 
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+import mist_sim as mist
 from mist_sim.clients import Client, LlmClient, SequentialClient
 from mist_sim.core.request import Request, Stage, token_totals
 from mist_sim.core.visit import Served, Visit
@@ -24,6 +25,7 @@ from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.metrics import Result
 from mist_sim.metrics.spending import ApiPrices, CostOptions
 from mist_sim.models import load_model
+from mist_sim.scenario import Scenario
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, Preprocess, ToolCall
 from mist_sim.traces import template
@@ -252,3 +254,27 @@ def test_every_column_is_documented(table):
     result = FullLives(plain, "plain", has_gpus=True).simulation().run()
     found = set(documented(table)) - {"layout"}  # a column where some client changed its own
     assert sorted(found) == sorted(getattr(result, table).columns)
+
+
+@pytest.mark.parametrize("virtual_engines", [False, True])
+@pytest.mark.parametrize("engines", [1, 2])
+def test_ranks_that_share_a_pool_have_one_peak(virtual_engines, engines):
+    """Eight prompts of 100 blocks and answers of ten, all there at once."""
+    lengths = {"type": "synthetic", "num_requests": 8}
+    lengths |= {"prompt": {"type": "fixed", "tokens": 1600}}
+    lengths |= {"output": {"type": "fixed", "tokens": 160}}
+    client = {"name": "llm", "gpu": "l40s", "pipeline_parallel_size": 2}
+    client |= {"data_parallel_size": engines, "virtual_engines": virtual_engines}
+    result = mist.simulate(
+        Scenario.from_dict(
+            {
+                "model": "llama-3.1-8b",
+                "workload": {"lengths": lengths, "arrivals": {"type": "all_at_once"}},
+                "clients": [client],
+            }
+        )
+    )
+    steps, peak = result.steps, result.clients["peak_used_blocks"].item()
+    of_tracks = steps.groupby("track")["num_used_blocks"].max().tolist()
+    each = 1 if virtual_engines else 2  # tracks of a pool
+    assert peak == sum(max(of_tracks[k : k + each]) for k in range(0, len(of_tracks), each)) <= 880

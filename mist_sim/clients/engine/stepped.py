@@ -299,7 +299,9 @@ class SteppedLane:
         self.is_still = False
         num_tracks = len(predictor.ranks) if form else 1
         self._recorder = recorder
-        self._tracks = [recorder.add_track(client_id, layout) for _ in range(num_tracks)]
+        self._tracks = [recorder.add_track(client_id, layout)]
+        for _ in range(1, num_tracks):
+            self._tracks.append(recorder.add_track(client_id, layout, pool=self._tracks[0]))
         record = partial(write_move, recorder, self._tracks[0])
         self._mover = Mover(stepper.env, stores, record, self._end_move)
         self._inside: dict[int, SequenceState] = {}  # by slot

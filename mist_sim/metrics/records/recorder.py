@@ -94,7 +94,8 @@ class ColumnRecorder:
 
     requests: a row a request. visits: a row a stay at a client. steps: for each track of steps, a
     row a run; `step_ends`: the end of every step, `track_clients`: whose steps they are,
-    `track_layouts`: in which of its layouts. gaps: times between tokens that no one step took.
+    `track_layouts`: in which of its layouts, `track_pools`: the first track with the same pool of KV
+    blocks. gaps: times between tokens that no one step took.
     tokens: which steps gave a request its tokens; with drafts, `first_count` is where in
     `token_counts` it begins how many each decode step gave (-1: one each). step_tokens: for each
     track, tokens that each decode step gave in all; empty where that is its decodes. drafts: a row
@@ -120,6 +121,7 @@ class ColumnRecorder:
         self.visits = empty_table("visits")
         self.track_clients: list[int] = []
         self.track_layouts: list[int] = []
+        self.track_pools: list[int] = []
         self._tracks_of: dict[int, list[int]] = {}  # of each client
         self._layouts: dict[int, list[tuple[float, int]]] = {}  # of clients that changed theirs
         self._num_at_once: int | None = None
@@ -146,8 +148,9 @@ class ColumnRecorder:
         self.losses = empty_table("losses")
         self.groups: array[int] = array("i")
 
-    def add_track(self, client_id: int, layout: int = 0) -> int:
+    def add_track(self, client_id: int, layout: int = 0, pool: int | None = None) -> int:
         """Begin the columns of an engine or a rank; return its number."""
+        self.track_pools.append(len(self.steps) if pool is None else pool)
         self.track_clients.append(client_id)
         self.track_layouts.append(layout)
         self._tracks_of.setdefault(client_id, []).append(len(self.steps))
