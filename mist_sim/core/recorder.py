@@ -44,7 +44,7 @@ class Recorder(Protocol):
         per engine, and in a pipeline one per micro-batch. It opens new tracks when it restarts
         after a failure and when it changes its layout.
         layout: number of the client's layout, from 0. pool: the track whose KV blocks these steps
-        count, too: of the first rank of a pipeline with one pool; None: they have a pool of their own.
+        count, too: of the first rank of a pipeline with one pool; None: they have one of their own.
         """
 
     def record_layout(self, client_id: int, time: float, num_tracks: int) -> None:

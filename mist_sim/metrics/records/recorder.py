@@ -94,11 +94,11 @@ class ColumnRecorder:
 
     requests: a row a request. visits: a row a stay at a client. steps: for each track of steps, a
     row a run; `step_ends`: the end of every step, `track_clients`: whose steps they are,
-    `track_layouts`: in which of its layouts, `track_pools`: the first track with the same pool of KV
-    blocks. gaps: times between tokens that no one step took.
-    tokens: which steps gave a request its tokens; with drafts, `first_count` is where in
-    `token_counts` it begins how many each decode step gave (-1: one each). step_tokens: for each
-    track, tokens that each decode step gave in all; empty where that is its decodes. drafts: a row
+    `track_layouts`: in which of its layouts, `track_pools`: the first track that counts the same KV
+    blocks. gaps: times between tokens that no one step took. tokens: which steps gave a request its
+    tokens; with drafts, `first_count` is where in `token_counts` it begins how many each decode
+    step gave (-1: one each). step_tokens: for each track, tokens that each decode step gave in all;
+    empty where that is its decodes. drafts: a row
     for each stay of a request in a decode batch that verified drafts. moves: a row for KV entries
     of a request that went from one place to another; move_names: the kinds and places in it.
     retrievals: a row for each level that had entries of a requested context, and one for those of
