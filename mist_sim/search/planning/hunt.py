@@ -476,6 +476,10 @@ class Hunt:
             and not any(other.covers(c) for other in missed.get(c.family, ()))
         ]
 
+    def num_untried(self, above: float, below: float) -> int:
+        """Return how many candidates of a price between two, dollars an hour, had no run."""
+        return sum(above < each.price < below for each in self._untried)
+
     @property
     def left(self) -> list[Candidate]:
         """Candidates cheaper than the answer and not known to miss, the most promising first."""

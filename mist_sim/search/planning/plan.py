@@ -199,8 +199,10 @@ def _notes(hunt: Hunt, best: Tried) -> Iterator[str]:
         told = f"{100 * trial.attainment:.1f} % of {trial.num_requests:,} requests are good"
         yield f"Not sure to keep the limits: {told}, but {trial.reason}."
         if sure is not None:
-            price = f"{sure.candidate.name} for {sure.candidate.priced}"
-            yield f"Of those tried, the cheapest that surely keeps the limits is {price}."
+            told = f"{sure.candidate.name} ({sure.candidate.offer})"
+            if between := hunt.num_untried(best.candidate.price, sure.candidate.price):
+                told += f"; {in_words(between, 'candidate')} between it and the answer had no run"
+            yield f"Of those tried, the cheapest that surely keeps the limits is {told}."
     if left := hunt.left:
         yield f"{_open(hunt, left)}: more --total-requests, or --most-requests, may tell."
 
@@ -226,13 +228,14 @@ def _cut_off(
 def _open(hunt: Hunt, left: Sequence[Candidate]) -> str:
     """Return a text on the candidates that may still keep the limits."""
     first = left[0]
-    price = f"{first.name} for {first.priced}"
+    told = [first.offer]
     found = hunt.tried.get(first)
     if found is not None and found.trial is not None and not isnan(found.trial.attainment):
-        price += f" ({100 * found.trial.attainment:.1f} % good)"
+        told.append(f"{100 * found.trial.attainment:.1f} % good so far")
+    name = f"{first.name} ({', '.join(told)})"
     if len(left) == 1:
-        return f"1 cheaper candidate is not known to miss, {price}"
-    return f"{len(left)} cheaper candidates are not known to miss, the most promising {price}"
+        return f"1 cheaper candidate is undecided, {name}"
+    return f"{len(left)} cheaper candidates are undecided, the most promising {name}"
 
 
 def _runners_up(hunt: Hunt, best: Tried, tried: Sequence[Tried], shop: Shop) -> Iterator[str]:

@@ -66,7 +66,7 @@ def kept_by(best: Tried, second: Tried, untried: Sequence[Candidate]) -> str:
     winner, it = best.candidate, second.candidate
     verb = "keeps" if second.attained else "seems to keep"
     more = f"costs {100 * (it.dollars / winner.dollars - 1):.0f} % more"
-    told = f"{it.name} ({it.priced}) {verb} the limits, too, and {more}."
+    told = f"{it.name} ({it.offer}) {verb} the limits, too, and {more}."
     if others := [e for e in untried if e.price < it.price and not _is_like(e, winner)]:
         least = min(others, key=lambda each: each.rank)
         told += f" Not tried: {len(others)} cheaper, from {least.dollars:.4g} $/h ({least.name})."
@@ -85,7 +85,7 @@ def runner_up(best: Tried, tried: Sequence[Tried], untried: Sequence[Candidate] 
     if kept:
         second = min(kept, key=lambda each: each.rank)
         more = second.candidate.dollars / winner.dollars - 1
-        name = f"{second.candidate.name} ({second.candidate.priced})"
+        name = f"{second.candidate.name} ({second.candidate.offer})"
         if more > 1e-6:
             return kept_by(best, second, untried)
         if second.candidate.design in ("hybrid", "afd"):
@@ -106,7 +106,7 @@ def nearest_miss(missed: Sequence[Tried]) -> str:
     limit = limit_title(trial.worst_limit if trial else None, "a limit")
     verdict = "misses" if trial and trial.attained is False else "may miss"
     return (
-        f"{near.candidate.name} ({near.candidate.priced}) {verdict} its limits, {limit} "
+        f"{near.candidate.name} ({near.candidate.offer}) {verdict} its limits, {limit} "
         f"first: {most}{share} of its requests are good."
     )
 

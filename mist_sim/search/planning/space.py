@@ -67,6 +67,11 @@ class Candidate:
         return f"{self.dollars:.4g} $/h, {HOURS_A_MONTH * self.dollars:,.0f} $ a month"
 
     @property
+    def offer(self) -> str:
+        """Its GPUs, where its engines have several each, and its dollars, in words."""
+        return f"{self.num_gpus} GPUs, {self.priced}" if self.engine.num_gpus > 1 else self.priced
+
+    @property
     def family(self) -> tuple[object, ...]:
         """All but the counts: equal for candidates that differ in their counts only."""
         return self.engine.gpu, self.engine.width, self.design, self.chunks, self.router
