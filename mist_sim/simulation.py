@@ -161,7 +161,7 @@ class Simulation:
         self.warmup = warmup
         self.network = network
         self.power = power
-        self.cost = None if unpriced else cost
+        self.cost, self._is_unpriced = (None if unpriced else cost), bool(unpriced)
         self.reconfigure, self.search = reconfigure, search
         self.front_end = front_end or FrontEnd()
         check_admission(gateway)
@@ -286,6 +286,7 @@ class Simulation:
             client_models=[client.traits.model or "" for client in self.clients],
             power=self.power,
             cost=self.cost,
+            is_unpriced=self._is_unpriced,
             sliders=None if sliders is None else tuple(sliders.moved),
             step_limits=[self._step_limits(client) for client in self.clients],
             known_warnings=(

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from mist_sim.metrics.expected_errors import expected_ranges, verdict_of
 from mist_sim.metrics.latency import limit_title, percentile_of
 from mist_sim.metrics.replications import estimate
+from mist_sim.metrics.spending import billed_per_hour
 
 GOOD = "good_request_fraction"
 _NAMED = 8  # names in a list; of more, the sentence has the number
@@ -133,14 +134,16 @@ def judged(kept: Kept | None, summaries: Sequence[Mapping[str, Any]]) -> dict[st
     first = summaries[0] if summaries else {}
     if kept is None or not first.get("slo"):
         return {}
-    names = ("slo", "usd_per_hour", "expected_errors")
+    bill = billed_per_hour(first)
     return {
         "keeps": kept.lasts,
         "is_sure": kept.is_sure,
         "is_long": not kept.doubts.is_short,
         "has_error": kept.doubts.has_error,
         **({} if isnan(kept.asked) else {"good": kept.good, "asked": kept.asked}),
-        **{name: first[name] for name in names if name in first},
+        "slo": first["slo"],
+        **({} if bill is None else {"usd_per_hour": bill}),
+        **{name: first[name] for name in ("expected_errors",) if name in first},
     }
 
 

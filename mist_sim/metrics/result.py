@@ -260,7 +260,7 @@ class Result(Findings):
     collectives: how collectives are timed, for each client that spans several nodes.
     client_models: the model that each client serves, empty for none.
     power: power draw beside the GPUs; None: there is none, and tables show no joules.
-    cost: prices to use; None: no cost is computed.
+    cost: prices to use; None: no cost is computed. is_unpriced: the prices asked for are not known.
     sliders: when TaiChi's sliders moved (seconds), and their positions; None: they never move.
     step_limits: limits of each client's steps; None: unknown; empty: for no client.
     known_warnings: warnings known before the run (`Simulation.warnings`).
@@ -290,6 +290,7 @@ class Result(Findings):
     client_models: list[str] = field(default_factory=list)
     power: PowerOptions | None = None
     cost: CostOptions | None = None
+    is_unpriced: bool = False
     sliders: tuple[tuple[float, Sliders], ...] | None = None
     step_limits: list[StepLimits | None] = field(default_factory=list)
     known_warnings: tuple[ResultWarning, ...] = ()
@@ -350,7 +351,8 @@ class Result(Findings):
             found["reconfigurations"] = [{"time": t, **asdict(s)} for t, s in self.sliders]
         if self.power_unknown:
             return found | {"power_unknown": self.power_unknown}
-        found |= rent_summary(self.machines, self.cost)
+        if not self.is_unpriced:
+            found |= rent_summary(self.machines, self.cost)
         return found | spending_summary(
             self.recorder,
             self.ledger,

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from math import isclose
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -603,6 +604,19 @@ def rent_summary(
             dollars += several[id(machine)] * price.dollars * group.num_gpus
             origins[f"{price.dollars:g} $/h, {price.origin}"] = None
     return {"usd_per_hour": dollars, "price_origins": list(origins)} if dollars else {}
+
+
+def billed_per_hour(summary: Mapping[str, Any]) -> float | None:
+    """Return the dollars an hour that a run was billed; without a bill the rent of all its GPUs.
+
+    They differ where GPUs are paid by use, start and stop, or where electricity is paid. summary:
+    of a run. None if neither is known.
+    """
+    rent, dollars = summary.get("usd_per_hour"), summary.get("cost_usd")
+    if dollars is None or not summary["duration"]:
+        return rent
+    bill = float(dollars) * _HOUR / summary["duration"]
+    return rent if rent is not None and isclose(bill, rent, rel_tol=1e-6) else bill
 
 
 def dollars_an_hour(machines: Sequence[GpuMachine | None], options: CostOptions) -> float:

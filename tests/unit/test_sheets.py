@@ -15,7 +15,7 @@ from mist_sim.metrics.tables import RunFolder
 from mist_sim.report.folder_page import folder_page
 from mist_sim.report.pages.page import Card
 from mist_sim.report.pages.run_page import run_page
-from mist_sim.report.pages.sheets import decision, limits_kept
+from mist_sim.report.pages.sheets import billed, decision, limits_kept
 from mist_sim.report.pictures.run_data import OfResult
 from mist_sim.scenario import build
 from tests.browser import needs_browser, pages_of
@@ -166,6 +166,32 @@ def test_dollars_an_hour_are_those_of_all_gpus(saved):
     cards = [(card.name, card.unit) for card in folder_page(saved, "a run").cards]
     assert ("cost", "$ a month") in cards
     assert ("cost", "$ a million output tokens") in cards
+
+
+@pytest.mark.parametrize(
+    ("cost", "how"),
+    [
+        ({}, "is the rent"),
+        ({"billing": "use"}, "is less"),
+        ({"electricity": "5 $/kWh"}, "is more"),
+        ({"price": "spot", "provider": "Lambda"}, "is unknown"),
+    ],
+)
+def test_the_dollars_a_month_are_those_that_the_run_was_billed(cost, how):
+    changes = {"workload.lengths.num_requests": 60, "workload.arrivals.rate": "2 /s", "cost": cost}
+    result = simulate(Scenario.load("demo", overrides=changes))
+    summary, tile = result.summary, billed(result.summary)
+    rent = 2 * price_of("h100-sxm", "on_demand").dollars * HOURS_A_MONTH
+    if how == "is unknown":
+        assert "usd_per_hour" not in summary
+        assert tile.value == "-"
+        return
+    month = float(tile.value.replace(",", ""))
+    expected = HOURS_A_MONTH * 3600 * summary["cost_usd"] / summary["duration"]
+    assert month == pytest.approx(expected, abs=1)
+    by = {"is the rent": abs(month - rent) < 1, "is less": month < rent, "is more": month > rent}
+    assert by[how]
+    assert ("as billed" in tile.note) == (how != "is the rent")
 
 
 def test_a_price_given_holds_and_one_unknown_is_not_invented():

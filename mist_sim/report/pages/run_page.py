@@ -11,7 +11,7 @@ from mist_sim.metrics.latency import NAMES
 from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT, nothing_finished
 from mist_sim.report.elements import count, in_ms, latency, number, percent
 from mist_sim.report.pages.page import Brief, Card, Cell, Detail, Drawing, Page, PageTable, Verdict
-from mist_sim.report.pages.sheets import how_sure, limits_kept, monthly
+from mist_sim.report.pages.sheets import billed, how_sure, limits_kept
 from mist_sim.report.pictures.catalog import PICTURES, drawn
 from mist_sim.report.pictures.run_data import OfResult
 from mist_sim.report.run import (
@@ -189,7 +189,7 @@ def _brief(run: RunData, title: str) -> Brief:
     question = (
         f"Can {what} serve {offered_load(run)} with {limits}?" if slo else f"What can {what} serve?"
     )
-    return Brief(question, _sure(summary), [_kept(summary), monthly(summary), _room(run)],
+    return Brief(question, _sure(summary), [_kept(summary), billed(summary), _room(run)],
                  list(_assumed(summary)))  # fmt: skip
 
 
@@ -255,8 +255,8 @@ def _cards(summary: Mapping[str, Any]) -> Iterator[Card]:
         if (value := summary.get(key)) is not None:
             shown = latency(value) if unit == "ms" else (number(value), unit)
             yield Card(name, *shown, key)
-    if summary.get("usd_per_hour") is not None:
-        yield replace(monthly(summary), note="")
+    if summary.get("usd_per_hour") is not None or summary.get("cost_usd") is not None:
+        yield replace(billed(summary), note="")
         yield _of_tokens(summary)
 
 

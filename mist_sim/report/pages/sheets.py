@@ -7,7 +7,7 @@ from typing import Any
 
 from mist_sim.metrics.expected_errors import WITHIN
 from mist_sim.metrics.latency import limit_of, limit_title
-from mist_sim.metrics.spending import HOURS_A_MONTH
+from mist_sim.metrics.spending import HOURS_A_MONTH, billed_per_hour
 from mist_sim.report.elements import in_ms, number
 from mist_sim.report.pages.page import Brief, Card, Verdict
 from mist_sim.report.run import expected_rows
@@ -49,6 +49,19 @@ def monthly(summary: Mapping[str, Any]) -> Card:
     origins = "; ".join(summary.get("price_origins", ()))
     note = f"{hourly:.2f} $/h; a GPU {origins}" if origins else f"{hourly:.2f} $/h"
     return Card("cost", f"{HOURS_A_MONTH * hourly:,.0f}", "$ a month", note=note)
+
+
+def billed(summary: Mapping[str, Any]) -> Card:
+    """Return the tile of dollars a month at what a run was billed, else as `monthly`.
+
+    summary: of a run.
+    """
+    rent, bill = summary.get("usd_per_hour"), billed_per_hour(summary)
+    if bill is None or bill == rent:
+        return monthly(summary)
+    told = f"{bill:.2f} $/h, as billed in this run"
+    note = told if rent is None else f"{told}; all GPUs all the time: {rent:.2f} $/h"
+    return Card("cost", f"{HOURS_A_MONTH * bill:,.0f}", "$ a month", note=note)
 
 
 def cheapest_token(dollars: Mapping[str, float]) -> Card:
