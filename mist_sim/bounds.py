@@ -29,6 +29,13 @@ TABLE_BYTES = 2**25
 TABLE_CELLS = 2**23
 """Of a table: 8 million; the largest that we know of, 260,000 rows of kernels, has 4."""
 
+RUN_BYTES = 2**30
+"""Of a table of a run that was saved: 1 GiB. A day of 8 requests/s has 60 MiB of requests."""
+
+RUN_CELLS = 2**27
+"""Of a table of a run that was saved: 134 million, which are 1 GiB unpacked. A day of 8 requests/s
+has 40 million."""
+
 MEASURED_TIMES = 10**6
 """Of a law that draws from them: a million, which are 8 MiB."""
 

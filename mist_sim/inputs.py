@@ -211,22 +211,28 @@ def _check_first(text: str, path: object, line: int) -> None:
 
 
 def read_parquet(
-    path: Path, columns: Collection[str] | None = None
+    path: Path,
+    columns: Collection[str] | None = None,
+    *,
+    most_bytes: int = TABLE_BYTES,
+    most_cells: int = TABLE_CELLS,
+    advice: str = _OTHER_FILE,
 ) -> tuple[pd.DataFrame, dict[str, str]]:
     """Return columns of a Parquet file, and the notes in its schema.
 
-    columns: columns to keep, if the file has them; None: all.
+    columns: columns to keep, if the file has them; None: all. most_bytes, most_cells: limits of its
+    size. advice: remedy for a larger one.
     Raises ScenarioError for a file that is unreadable, too large or not Parquet.
     """
     from pyarrow import ArrowException, BufferReader, parquet
 
-    content = content_of(path, TABLE_BYTES)
+    content = content_of(path, most_bytes, advice)
     try:
         file = parquet.ParquetFile(BufferReader(content))
         schema = file.schema_arrow
         kept = [name for name in schema.names if columns is None or name in columns]
-        if file.metadata.num_rows * max(len(kept), 1) > TABLE_CELLS:
-            raise ScenarioError(f"{path}: must have <= {TABLE_CELLS} cells")
+        if file.metadata.num_rows * max(len(kept), 1) > most_cells:
+            raise ScenarioError(f"{path}: must have <= {most_cells} cells; {advice}")
         frame: pd.DataFrame = file.read(kept).to_pandas()
     except (OSError, ArrowException) as error:
         problem = brief(str(error), 300)

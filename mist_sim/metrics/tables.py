@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.bounds import RUN_BYTES, RUN_CELLS
 from mist_sim.core.result_warnings import ResultWarning, merged
 from mist_sim.errors import ScenarioError
 from mist_sim.inputs import object_in, read_parquet, text_of
@@ -74,7 +75,12 @@ class RunFolder:
                 f"{self.path}: has no {name}.parquet, so this was not recorded; run the scenario "
                 f"again with --tables that name it, such as --tables requests,{name}"
             )
-        return read_parquet(self.path / f"{name}.parquet")[0]
+        return read_parquet(
+            self.path / f"{name}.parquet",
+            most_bytes=RUN_BYTES,
+            most_cells=RUN_CELLS,
+            advice="read it with pandas, or run fewer requests",
+        )[0]
 
     def has(self, name: str) -> bool:
         """Tell whether a table was saved."""

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
-from mist_sim.metrics.tables import RunFolder
+from mist_sim.bounds import TABLE_CELLS
+from mist_sim.inputs import read_parquet
+from mist_sim.metrics.tables import RunFolder, write_parquet
 from mist_sim.report.elements import count, number
 from mist_sim.report.folder_page import folder_page
 from mist_sim.report.pages.run_page import run_page
@@ -218,3 +220,13 @@ def test_reports_of_comparisons_searches_and_sweeps(tmp_path, capsys):
     html = (tmp_path / "sheet.html").read_text(encoding="utf-8")
     assert "May count=1 take the place of count=2?" in html
     assert "$ a month" in html
+
+
+def test_a_table_of_a_day_can_be_read_again(tmp_path):
+    """It has more cells than tables that users bring may have, and fewer than a run's."""
+    rows = TABLE_CELLS // 2 + 1
+    write_parquet({"a": np.zeros(rows, dtype=bool), "b": np.zeros(rows, dtype=bool)},
+                  tmp_path / "requests.parquet")  # fmt: skip
+    assert len(RunFolder(tmp_path).table("requests")) == rows
+    with pytest.raises(ScenarioError, match=f"must have <= {TABLE_CELLS} cells"):
+        read_parquet(tmp_path / "requests.parquet")
