@@ -273,6 +273,7 @@ class Hunt:
         self._estimates = Estimates(demand)
         self._demand = demand
         self.tried: dict[Candidate, Tried] = {}
+        self.missed: dict[Candidate, str] = {}  # over the whole workload, and by how much
         self.excluded: Counter[str] = Counter()
         self.impossible: dict[Engine, str] = {}
         self._needs: dict[Engine, Needs | None] = {}
@@ -295,7 +296,11 @@ class Hunt:
         Ties go to a sure one, to one that vLLM serves unchanged, to the simpler design, then to the
         one with most room.
         """
-        found = [each for each in self.tried.values() if each.seems_to_keep]
+        found = [
+            each
+            for each in self.tried.values()
+            if each.seems_to_keep and each.candidate not in self.missed
+        ]
         return min(found, key=lambda each: each.rank, default=None)
 
     @property
@@ -487,7 +492,7 @@ class Hunt:
         undecided = [each for each in self.tried.values() if each.is_undecided]
         undecided.sort(key=lambda each: (each.slack, each.candidate.rank))
         both = [*(each.candidate for each in undecided), *self._by_estimate(self.open)]
-        return [each for each in both if each.price < price]
+        return [each for each in both if each.price < price and each not in self.missed]
 
     def _excluding(self, candidate: Candidate) -> str:
         """Return the bound that excludes a candidate; "" if none does."""
@@ -792,16 +797,27 @@ class Refining:
                 trials[name], cases[name] = trial, scenario_of(left, self.question)
         for name, summary in self.figures(cases).items():
             trial = trials[name]
-            good = trial.attainment if trial.is_steady else nan
+            missed = trial.attained is None and bool(missed_in(summary))
+            good = trial.attainment if trial.is_steady and not missed else nan
             found[name] = {
                 "good": summary["good_request_fraction"] if isnan(good) else good,
                 "slo": summary["slo"],
                 "nobody": False,
                 "unstable": bool(summary["unstable"]),
-                "attains": trial.seems_attained,
+                "attains": trial.seems_attained and not missed,
                 "undecided": trial.attained is None or bool(doubt_of(trial)),
             }
         return found
+
+
+def missed_in(summary: Mapping[str, Any]) -> str:
+    """Return which limits a run misses as simulated, in words; "" if none."""
+    return ", ".join(
+        f"{limit_of(name)[1]} {limit_title(limit_of(name)[0])} {each['value']:,.0f} of "
+        f"{each['limit']:g} ms"
+        for name, each in summary["slo"].items()
+        if not each["kept"] and each["value"] is not None
+    )
 
 
 def doubt_of(trial: Trial) -> str:

@@ -23,7 +23,7 @@ from mist_sim.search.designs import whose_nodes
 from mist_sim.search.planning.demand import demand_of
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.engines import Shop, engines_of
-from mist_sim.search.planning.hunt import Budget, Hunt, Refining, Tried, doubt_of
+from mist_sim.search.planning.hunt import Budget, Hunt, Refining, Tried, doubt_of, missed_in
 from mist_sim.search.planning.plan_result import Plan
 from mist_sim.search.planning.plan_words import kept_by, lines_of, nearest_miss, runner_up
 from mist_sim.search.planning.question import PlanOptions, Question
@@ -100,15 +100,10 @@ def _without_error(best: Candidate, hunt: Hunt, at_rate: Mapping[str, Any]) -> l
 
 
 def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> Plan:
-    best, driver = hunt.best, refining.driver
-    if best is None or best.trial is None:
-        raise ScenarioError("no deployment keeps the limits")
-    chosen = scenario_of(best.candidate, question)
+    driver = refining.driver
     driver.deadline = None  # no answer is without this run
-    figures = refining.figures({"at rate": chosen})
+    best, chosen, at_rate = _best(question, hunt, refining)
     driver.deadline = hunt.budget.deadline
-    if "at rate" not in figures:
-        raise ScenarioError(f"{best.candidate.name}: its run failed; please try another --seed")
     goodput = refining.goodput(chosen, best.trial)
     at_goodput = refining.at_goodput(chosen, goodput)
     fewer = best.candidate.without_one
@@ -121,12 +116,12 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
     found: dict[str, Any] = {
         "candidate": best.candidate,
         "goodput": goodput,
-        "at_rate": figures["at rate"],
+        "at_rate": at_rate,
         "at_goodput": at_goodput,
         "one_less": one_less,
-        "one_more": _one_more(best.candidate, figures["at rate"], question, refining),
+        "one_more": _one_more(best.candidate, at_rate, question, refining),
         "is_cheapest": not hunt.left,
-        "unknown": _without_error(best.candidate, hunt, figures["at rate"]),
+        "unknown": _without_error(best.candidate, hunt, at_rate),
         "network": _assumed_network(question, chosen, best.candidate),
     }
     tried = sorted(hunt.tried.values(), key=lambda each: each.candidate.rank)
@@ -140,7 +135,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         lines=lines_of(question, best, found),
         runner_up="\n".join(_runners_up(hunt, best, tried, shop)),
         goodput=goodput,
-        at_rate=figures["at rate"],
+        at_rate=at_rate,
         at_goodput=at_goodput,
         one_less=one_less,
         deployment=deployment_of(chosen),
@@ -149,7 +144,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         not_tried=[each.name for each in hunt.left],
         left_out=shop.left_out,
         notes=[
-            *_unasked(question, figures["at rate"]),
+            *_unasked(question, at_rate),
             *([] if chosen.gateway is None else [_GATEWAY]),
             *_notes(hunt, best),
             *_cut_off(hunt, fewer, found),
@@ -157,6 +152,32 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         ],
         of_engines={each.name: each.built.warnings for each in shop.engines},
     )
+
+
+def _best(
+    question: Question, hunt: Hunt, refining: Refining
+) -> tuple[Tried, Scenario, dict[str, Any]]:
+    """Return the answer, its scenario, and its figures over the whole workload.
+
+    A run that did not decide may have ended before the peak of the arrivals: who misses a limit
+    over the whole workload gives way to the next that seems to keep them. If none does, the answer
+    is the first. Raises ScenarioError where nobody seems to keep the limits, and for a failed run.
+    """
+    first = None
+    while (best := hunt.best) is not None:
+        chosen = scenario_of(best.candidate, question)
+        figures = refining.figures({"at rate": chosen})
+        if "at rate" not in figures:
+            raise ScenarioError(f"{best.candidate.name}: its run failed; please try another --seed")
+        found = best, chosen, figures["at rate"]
+        missed = missed_in(figures["at rate"])
+        if best.attained or not missed:
+            return found
+        first = first or found
+        hunt.missed[best.candidate] = missed
+    if first is None:
+        raise ScenarioError("no deployment keeps the limits")
+    return first
 
 
 def _one_more(
@@ -192,6 +213,11 @@ def _unasked(question: Question, at_rate: Mapping[str, Any]) -> Iterator[str]:
 
 def _notes(hunt: Hunt, best: Tried) -> Iterator[str]:
     trial, sure = best.trial, hunt.sure
+    for each, what in hunt.missed.items():
+        yield (
+            f"{each.name} ({each.offer}) seemed to keep the limits in the run that judged it, "
+            f"and misses over the whole workload: {what}."
+        )
     if trial is not None and not trial.is_steady:
         yield "Judged for the workload as it stands; short ones flatter."
         yield from filter(None, [doubt_of(trial)])
@@ -273,7 +299,11 @@ def _row(each: Tried, hunt: Hunt) -> dict[str, Any]:
         "design": candidate.setting,
         "num_gpus": candidate.num_gpus,
         "usd_per_hour": candidate.dollars,
-        "verdict": trial.verdict if trial else "impossible",
+        "verdict": "missed"
+        if candidate in hunt.missed
+        else trial.verdict
+        if trial
+        else "impossible",
         "attainment": trial.attainment if trial else nan,
         "limit": trial.worst_limit if trial else None,
         "num_requests": trial.num_requests if trial else 0,
