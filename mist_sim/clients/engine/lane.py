@@ -351,6 +351,11 @@ class Lane:
         self.state.coming.free_forgotten()
 
     @property
+    def has_moves(self) -> bool:
+        """Whether entries are on their way here."""
+        return bool(self.state.coming.loading or self.state.coming.abandoned)
+
+    @property
     def num_inside(self) -> int:
         """How many sequences run, or wait with their entries to continue."""
         return len(self.state.running) + len(self.state.coming.moved)
