@@ -373,11 +373,15 @@ class Phases:
         return bool(core.going) or bool(core.fits(head))
 
     def has_room(self, lane: SteppedLane, slot: int) -> bool:
-        """Tell whether the buffer has room for a prompt and those still to go there."""
+        """Tell whether the buffer has room for a prompt and those still to go there.
+
+        One that gave way may have outgrown the whole buffer: it comes alone, and stays on the GPUs.
+        """
         if self.room is None:
             return True
         coming, core = sum(map(self._num_coming, self.lanes)), lane.core
-        return self.room.has(coming + core.blocks.count(core.tokens(slot)))
+        is_empty = not (self.room.num_used or coming)
+        return is_empty or self.room.has(coming + core.blocks.count(core.tokens(slot)))
 
     def _num_coming(self, lane: SteppedLane) -> int:
         """Return the blocks of a lane's prompts: those computed now, and those just done."""
