@@ -200,7 +200,9 @@ class Phases:
         Answers that wait to return to the GPUs do not block them.
         """
         core = lane.core
-        while not self.rests and (head := core.first_waiting()) >= 0:
+        if self.rests:
+            return
+        while (head := core.first_waiting()) >= 0:
             if not (self.has_room(lane, head) and core.let_prompt_in(head)):
                 return
 
