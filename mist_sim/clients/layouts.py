@@ -15,13 +15,13 @@ lane that a new request would go to.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from operator import attrgetter
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from simpy.events import Event
 
@@ -248,12 +248,13 @@ def carry_over(sequences: Iterable[SequenceState], before: Sequence[Lane], after
     }
     for lane in before:
         _carry_held(lane, after.lanes)
+    lanes: Sequence[Any] = after.lanes
     again, waiting = [], []
     for sequence in inside:
         if sequence in running:
             has_place = _carry_running(sequence, *running[sequence], after.lanes)
         elif sequence in lane_of[sequence].state.swapped:
-            min(after.lanes, key=attrgetter("num_swapped")).carry_swapped(sequence)
+            min(lanes, key=attrgetter("num_swapped")).carry_swapped(sequence)
             continue
         elif sequence in brought:
             has_place = _carry_brought(sequence, after.lanes)

@@ -6,6 +6,7 @@ Su et al., "Seesaw: High-throughput LLM Inference via Model Re-sharding" (2025):
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -119,10 +120,11 @@ class ReshardingClient(LlmClient):
         self.resharding = options
         self.sizes = sizes
         scheduler = self.scheduler
+        self._most_of_a_step: int | None = getattr(scheduler, "max_num_batched_tokens", None)
         self.scheduler = ContinuousScheduler(
             max_num_seqs=scheduler.max_num_seqs,
             order=scheduler.order,
-            max_num_batched_tokens=getattr(scheduler, "max_num_batched_tokens", None),
+            max_num_batched_tokens=self._most_of_a_step,
             preemption="async_swap" if options.buffers else "recompute",
         )
         space = self._space()
@@ -193,7 +195,8 @@ class ReshardingClient(LlmClient):
             if self.phases is None:
                 self._stage = "decode" if self._layout_number == 0 else self._stage
                 self.phases = self._new_phases()
-            self.phases.begin(self._stage, engines.lanes)
+            lanes: Sequence[Any] = engines.lanes
+            self.phases.begin(self._stage, lanes)
         return engines
 
     def _new_phases(self) -> Phases:
@@ -217,10 +220,8 @@ class ReshardingClient(LlmClient):
     def _prefetched(self) -> Prefetched | None:
         if not self.resharding.buffers or self.resharding.prefetch is False:
             return None
-        layout, scheduler = self._decode_layout, self.scheduler
-        return Prefetched(
-            layout.num_lanes, layout.memory.num_blocks, scheduler.max_num_batched_tokens
-        )
+        layout = self._decode_layout
+        return Prefetched(layout.num_lanes, layout.memory.num_blocks, self._most_of_a_step)
 
     def _stores(self, engine: int) -> Stores:
         stores = super()._stores(engine)
@@ -278,10 +279,11 @@ class ReshardingClient(LlmClient):
         """
         if self._is_equal:
             return 0.0
-        cores: list[Any] = [lane.core for lane in self._engines.lanes]
-        num_blocks = sum(each.num_in_use() for each in cores)
+        lanes: Sequence[Any] = self._engines.lanes
+        cores = [lane.core for lane in lanes]
+        num_blocks = sum(int(each.num_in_use()) for each in cores)
         if self._next_stage == "decode":
-            num_blocks -= sum(each.to_come(slot)[0] for each in cores for slot in each.moved)
+            num_blocks -= sum(int(each.to_come(slot)[0]) for each in cores for slot in each.moved)
         return asked.seconds + 2 * num_blocks * self._seconds_per_block / self.data_parallel_size
 
     def _enter(self, asked: Transition, ready: float) -> None:

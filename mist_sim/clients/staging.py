@@ -59,9 +59,7 @@ class Prefetched:
     max_num_batched_tokens: tokens of prompts in a step; None: no limit.
     """
 
-    def __init__(
-        self, num_lanes: int, num_blocks: int, max_num_batched_tokens: int | None
-    ) -> None:
+    def __init__(self, num_lanes: int, num_blocks: int, max_num_batched_tokens: int | None) -> None:
         self._num_lanes, self._num_blocks = num_lanes, num_blocks
         self._most_tokens = max_num_batched_tokens or inf
         self._used = self._largest = 0

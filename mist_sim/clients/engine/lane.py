@@ -70,9 +70,6 @@ class LaneEngine(Protocol):
     def release(self, sequence: SequenceState, lane: Lane, /) -> None:
         """Free blocks that another client, or the host, has copied."""
 
-    def notice(self, lane: Lane, /) -> None:
-        """Cut the run in flight if a sequence just queued could join before it ends."""
-
     def halt(self) -> None:
         """Lose the steps in flight."""
 

@@ -949,8 +949,8 @@ class SteppedLane:
         state.swapped.clear()
         for slot in core.swapped:
             sequence = self._inside[slot]
-            held = core.to_swap(slot)
-            state.swapped[sequence] = KvMove("swap_out", sequence, GPU, HOST, *held)
+            copied = core.to_swap(slot)
+            state.swapped[sequence] = KvMove("swap_out", sequence, GPU, HOST, *copied)
         size = core.blocks.size
         held = {each: each.num_tokens - 1 for each in self.held.kept}
         state.held = {each: (-(number // -size), number) for each, number in held.items()}
