@@ -123,7 +123,7 @@ class Phases:
     stage: the present one. lanes: of the present layout. room: of the host's buffer; None without
         one.
     asked: the stage that is to follow; no step is planned until it does. None: it is not time yet.
-    has_finished: whether answers were completed since the stage began. was_short: whether prompts
+    has_finished: whether answers have ended since the stage began. was_short: whether prompts
         waited for memory when the answers' stage began.
     staying: answers paused on the GPUs while prompts are computed.
     prefetched: entries that come back meanwhile; None: no prefetching.
@@ -226,8 +226,11 @@ class Phases:
             lane.tell()
             lane.put_down()
 
-    def end_step(self, *, has_freed: bool) -> None:
-        """Note that a lane has ended a step, or has none. has_freed: whether a request has left."""
+    def note_end(self, *, has_freed: bool) -> None:
+        """Note that a step, or an answer, has ended, or that a lane rests.
+
+        has_freed: whether one that ran has left.
+        """
         self.has_finished |= has_freed
         self.look(has_freed=has_freed)
 

@@ -380,13 +380,13 @@ def lawful(jobs, gaps, options, layouts, host_blocks, per_block, num_blocks, rep
 
 def watched(run):
     """Run with a check of all places and blocks at the end of every step."""
-    end_step = Phases.end_step
+    note_end = Phases.note_end
 
     def checked(phases, **options):
-        end_step(phases, **options)
+        note_end(phases, **options)
         check_tiers(phases)
 
-    with patch.object(Phases, "end_step", checked):
+    with patch.object(Phases, "note_end", checked):
         return run()
 
 

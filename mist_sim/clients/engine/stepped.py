@@ -264,8 +264,11 @@ class Stages(Protocol):
     def plan(self, lane: Any, /) -> bool:
         """Plan the prompts of a step, if this is their stage; return whether answers go on."""
 
-    def end_step(self, *, has_freed: bool) -> None:
-        """Note that a lane has ended a step, or rests. has_freed: whether a request has left."""
+    def note_end(self, *, has_freed: bool) -> None:
+        """Note that a step, or an answer, has ended, or that a lane rests.
+
+        has_freed: whether one that ran has left.
+        """
 
     def look(self, *, has_freed: bool = False) -> None:
         """Change stage if it is time to. has_freed: whether the room may have become larger."""
@@ -710,7 +713,7 @@ class SteppedLane:
             if how == FINISHED:
                 self._hand_back(slot, how)
             elif how == LOOKS and self._stages is not None:
-                self._stages.end_step(has_freed=any(how in (FINISHED, GIVEN_UP) for _, how in left))
+                self._stages.note_end(has_freed=any(how in (FINISHED, GIVEN_UP) for _, how in left))
             else:
                 self._tell(slot, how)
         if lane.is_watched:
@@ -756,8 +759,10 @@ class SteppedLane:
             if visit.num_output_tokens:
                 visit.last_token_at = sequence.last_token_at
             self._leave(visit, None)
-            if self._stages is not None:
+            if self._stages is not None and how == GIVEN_UP_WAITING:
                 self._stages.look(has_freed=True)
+            elif self._stages is not None:
+                self._stages.note_end(has_freed=True)
 
     def _hold(self, sequence: SequenceState) -> None:
         """Keep the entries of one that is done, unless it gave up before."""
