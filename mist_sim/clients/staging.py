@@ -252,8 +252,8 @@ class Phases:
         elif self._has_no_more_prompts():
             self.was_short = any(lane.core.queue for lane in self.lanes)
             self.asked = "decode"
-        elif has_freed and any(map(self._may_admit, self.lanes)):
-            self._wake()
+        elif (has_freed or self._due is not None) and any(map(self._may_admit, self.lanes)):
+            self._wake()  # prompts also become due as time passes
 
     def wake_lanes(self) -> None:
         """Let sleeping lanes look for prompts again."""
