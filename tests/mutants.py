@@ -933,8 +933,8 @@ MUTANTS = [
     Mutant(
         "re-sharding: prompts that are computed have no room kept in the buffer",
         f"{STAGING}.py",
-        "self.room.has(coming + core.blocks.count(core.tokens(slot)))",
-        "self.room.has(core.blocks.count(core.tokens(slot)))",
+        "self.room.has(coming + core.blocks.in_all(core.tokens(slot)))",
+        "self.room.has(core.blocks.in_all(core.tokens(slot)))",
     ),
     Mutant(
         "re-sharding: answers that stay go to the buffer all the same",

@@ -70,7 +70,7 @@ class Prefetched:
         for lane in lanes:
             core = lane.core
             for slot in core.running:
-                self._count(core.blocks.count(core.tokens(slot)))
+                self._count(core.blocks.in_all(core.tokens(slot)))
 
     def bring(self, lane: SteppedLane) -> None:
         """Bring entries back to blocks of a lane, in the order in which they left.
@@ -97,7 +97,7 @@ class Prefetched:
             if budget <= 0 or number == core.max_num_seqs:
                 break
             num_tokens = core.tokens(slot)
-            num_blocks += core.blocks.count(num_tokens)
+            num_blocks += core.blocks.in_all(num_tokens)
             budget -= num_tokens
         return num_blocks
 
@@ -336,7 +336,7 @@ class Phases:
         """
         used, cores = self._num_used(), [lane.core for lane in self.lanes]
         heads = ((core, core.first_waiting()) for core in cores)
-        needs = [core.blocks.count(core.tokens(head)) for core, head in heads if head >= 0]
+        needs = [core.blocks.in_all(core.tokens(head)) for core, head in heads if head >= 0]
         if self.room is None or not needs or used > share * self.room.num_blocks:
             return False
         return self.room.has(used + min(needs))
@@ -384,12 +384,12 @@ class Phases:
             return True
         coming, core = sum(map(self._num_coming, self.lanes)), lane.core
         is_empty = not (self.room.num_used or coming)
-        return is_empty or self.room.has(coming + core.blocks.count(core.tokens(slot)))
+        return is_empty or self.room.has(coming + core.blocks.in_all(core.tokens(slot)))
 
     def _num_coming(self, lane: SteppedLane) -> int:
         """Return the blocks of a lane's prompts: those computed now, and those just done."""
         core = lane.core
-        count = core.blocks.count
+        count = core.blocks.in_all
         num_blocks = 0
         for slot in core.running:
             if not core.is_decoding(slot):
