@@ -566,6 +566,8 @@ class LaidOutClient(Client):
         before, asked, layout = self._engines, self._asked, self._asked.layout
         if any(lane.has_moves for lane in before.lanes):
             return
+        for lane in before.lanes:
+            lane.put_down()
         if not fits_held(before.lanes, layout.memory.num_blocks, layout.num_lanes):
             return
         ready = self.env.now + self._transition_time(asked)

@@ -224,7 +224,6 @@ class Phases:
                 for slot in list(lane.core.moved):
                     lane.core.set_brought_aside(slot)
             lane.tell()
-            lane.put_down()
 
     def note_end(self, *, has_freed: bool) -> None:
         """Note that a step, or an answer, has ended, or that a lane rests.

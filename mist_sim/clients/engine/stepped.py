@@ -1216,8 +1216,6 @@ class SteppedEngines:
 
         def look_if_still() -> None:
             if self.are_still:
-                for lane in self.lanes:
-                    lane.put_down()
                 look()
 
         for lane in self.lanes:
