@@ -694,14 +694,6 @@ def _built(said: Scenario) -> Simulation:
     return build(said)
 
 
-def test_step_names_the_option_that_prevents_it():
-    tiers = {"tiers": [{"name": "cpu", "capacity": "1 GiB"}]}
-    options = {"async_scheduling": True, "kv_cache": tiers, "step_loop": "step"}
-    changes = {f"clients__0__{key}": value for key, value in options.items()}
-    with pytest.raises(ScenarioError, match="not be step with async_scheduling with kv_cache"):
-        simulate(scenario(engine="vllm-0.33", **changes))
-
-
 def test_unknown_loops_are_refused():
     with pytest.raises(ScenarioError, match="step_loop"):
         scenario(clients__0__step_loop="fast")

@@ -876,7 +876,7 @@ class StepwiseEngine(ABC):
 
     def decode_need(self) -> int:
         """Blocks that the running decodes take in their next step."""
-        return sum(self.next_blocks(live) for live in self.decodes)
+        return sum(self.next_blocks(live) for live in self.stepping)
 
     def reject(self, live: Live, time: float) -> None:
         live.outcome.status = "rejected"
@@ -1679,6 +1679,7 @@ class StepwiseChunked(StepwiseEngine):
     def plan(self) -> Plan:
         self.is_held = self.is_for_decodes()
         self.carries = False
+        self.sitting = [] if self.in_turn else self.sitting
         self.name_verified()
         self.begin_plan()
         self.is_alone = len(self.known) + len(self.running) == 1
@@ -1695,6 +1696,8 @@ class StepwiseChunked(StepwiseEngine):
         served = [*decodes, *(live for live, num_new in chunks if num_new)]
         self.idle = [live for live in self.active if live not in served]
         self.pads = {}
+        if self.in_turn:
+            budget += self.let_miss(decodes)
         if not disturbed:
             self.admit_pieces(chunks, decodes, budget)
         self.num_padded = 0
@@ -1704,7 +1707,17 @@ class StepwiseChunked(StepwiseEngine):
             self.begin_moves()
         if self.carries:
             self.last_carrying = len(self.steps) + bool(chunks or decodes)
+        if self.in_turn and not (chunks or decodes):
+            self.sitting = []
         return chunks, decodes
+
+    def let_miss(self, decodes: list[Live]) -> int:
+        """Let the others be behind these decodes, who had their turn; return what they leave."""
+        here = [live for live in self.running if live.decoding and not self.is_in_flight(live)]
+        missed = [live for live in here if live not in self.late and live not in decodes]
+        self.decodes = [live for live in self.decodes if live not in missed] + missed
+        self.sitting = missed
+        return len(missed) * (1 + self.num_drafts)
 
     def admit_pieces(
         self, chunks: list[tuple[Live, int]], decodes: list[Live], budget: int
