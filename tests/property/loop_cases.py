@@ -99,6 +99,23 @@ def engines(draw: st.DrawFn, longest: int = 120, drafts: bool | None = True) -> 
 
 
 @st.composite
+def states_apart(draw: st.DrawFn) -> Case:
+    """Models whose states are kept for others, where prompts have all their memory at once.
+
+    They are whole, or those who give way are swapped, or both.
+    """
+    case = draw(alike_in_states() | drafts_in_states())
+    options = replace(case.options, tiers=(), pipeline_parallel_size=1, lockstep=False)
+    policy = draw(st.sampled_from(["chunked", "continuous", "mixed", "static"]))
+    swap = some_swap_space(options.num_blocks, 1)
+    if policy != "chunked":
+        most = draw(st.none() | st.integers(30, 240))
+        options = replace(options, policy=policy, max_num_batched_tokens=most)
+        swap |= st.none()
+    return Case(replace(stepped(draw, options), swap=draw(swap)), case.jobs)
+
+
+@st.composite
 def virtual_engines(draw: st.DrawFn) -> Case:
     """A pipeline whose lanes take turns, alone or with others, perhaps above tiers or drafting."""
     case = draw(cases(longest=120) | alike() | loaded() | loaded_in_step() | overlapped())

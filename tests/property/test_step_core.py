@@ -44,6 +44,7 @@ from tests.property.loop_cases import (
     plain_workload,
     roles,
     run_case,
+    states_apart,
     virtual_engines,
 )
 from tests.property.strategies import (
@@ -290,6 +291,22 @@ def test_a_queue_of_batches_with_windows_equals_the_reference(case, predictor, d
         case = with_time_outs_on_boundaries(data, case, predictor)
     with patch.object(EngineOptions, "client", in_core):
         assert_exact(case, predictor)
+
+
+@pytest.mark.exact
+@examples(150)
+@given(case=states_apart(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_states_are_kept_where_prompts_have_all_their_memory(case, predictor, data):
+    case = with_arrivals_on_boundaries(data, case, predictor)
+    if data.draw(st.booleans()):
+        case = with_time_outs_on_boundaries(data, case, predictor)
+    with patch.object(EngineOptions, "client", in_core):
+        assert_exact(case, predictor)
+    found = run_case(case, predictor, "step")
+    with without_fast_forward():
+        assert_same_steps(run_case(case, predictor, "step"), found)
+    for feature in features(found):
+        event(feature)
 
 
 @pytest.mark.exact

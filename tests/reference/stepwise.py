@@ -513,6 +513,12 @@ class StepwiseEngine(ABC):
     def plan(self) -> Plan:
         """Admit, preempt, and say what the next step computes; nothing when idle."""
 
+    def name_verified(self) -> None:
+        """Name blocks of tokens that the last step verified, of drafts, where states are kept."""
+        if isinstance(self.memory, StateMemory) and self.num_drafts and self.caches_verified:
+            for live in self.active:
+                self.memory.verify(live, self.num_processed(live))
+
     # --- arrivals, and those who give up ------------------------------------------------------
 
     def next_event(self) -> tuple[float, Live] | None:
@@ -826,7 +832,8 @@ class StepwiseEngine(ABC):
             kind, more = PageMemory, {}
             if self.windows.kept is not None:
                 most = getattr(self, "threshold", None) or inf
-                more = {"kept": self.windows.kept, "most": min(most, self.max_num_batched_tokens)}
+                most = min(most, self.max_num_batched_tokens or inf)
+                more = {"kept": self.windows.kept, "most": most}
                 more["num_state_groups"] = self.windows.num_state_groups
                 more["num_drafts"] = self.num_drafts
                 more["num_ahead_first"] = self.num_lookahead if self.admits_lookahead else 0
@@ -1756,12 +1763,6 @@ class StepwiseChunked(StepwiseEngine):
         waiting = [*self.queue, *self.coming, *self.loaded, *self.moved, *self.swapped]
         return [live for live in waiting if not (live.has_given_up and live in self.coming)]
 
-    def name_verified(self) -> None:
-        """Name blocks of tokens that the last step verified, of drafts, where states are kept."""
-        if isinstance(self.memory, StateMemory) and self.num_drafts and self.caches_verified:
-            for live in self.active:
-                self.memory.verify(live, self.num_processed(live))
-
     def note_drafts(self, live: Live) -> None:
         """Note the drafts beside the last token of one who was admitted."""
         self.pads[live] = self.num_padded
@@ -2093,6 +2094,10 @@ class StepwiseWholePrompts(StepwiseEngine):
         too_long = live.num_known - live.num_elsewhere > self.limit and not live.incoming
         return too_long or super().can_never_start(live)
 
+    def begin_plan(self) -> None:
+        self.name_verified()
+        self.memory.begin_plan()
+
     def admit_prompts(self) -> list[tuple[Live, int]]:
         chunks: list[tuple[Live, int]] = []
         total = 0
@@ -2109,6 +2114,7 @@ class StepwiseContinuous(StepwiseWholePrompts):
     """Prompts first and alone; decodes run when no prompt can be admitted."""
 
     def plan(self) -> Plan:
+        self.begin_plan()
         chunks = self.admit_prompts()
         if chunks:
             return chunks, []
@@ -2120,6 +2126,7 @@ class StepwiseMixed(StepwiseWholePrompts):
     """Prompts and all decodes in one step; no prompt is admitted when one was preempted."""
 
     def plan(self) -> Plan:
+        self.begin_plan()
         if self.make_room():
             return [], self.stepping
         return self.admit_prompts(), self.stepping
@@ -2129,6 +2136,7 @@ class StepwiseStatic(StepwiseWholePrompts):
     """A batch forms when the engine is empty, and runs until it is empty again."""
 
     def plan(self) -> Plan:
+        self.begin_plan()
         chunks = [] if self.running else self.admit_prompts()
         if chunks:
             return chunks, []

@@ -2203,7 +2203,8 @@ class Lane:
             return budget if more == _NO_ROOM and self.loses_load(slot) else -1
         self.leave_queue(slot)
         num_first = num_tokens if self.swaps else min(num_first + more, self.most_slots)
-        self.num_blocks[slot] = blocks.begin(chain, found, num_first, end)
+        last = num_first if self.swaps and self.in_turns else end
+        self.num_blocks[slot] = blocks.begin(chain, found, num_first, last)
         self.begin_prompt(slot, num_computed, new)
         return budget - new - more
 
