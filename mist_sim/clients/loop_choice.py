@@ -24,20 +24,9 @@ def option_for_general(config: EngineConfig, memory: LaneMemory, rules: EngineRu
     scheduler = config.scheduler
     is_whole = type(scheduler) in WHOLE
     is_other = not (is_whole or isinstance(scheduler, ChunkedScheduler))
-    groups = memory.groups
-    keeps_states = groups is not None and groups.num_kept_states > 0
-    swaps, drafts = memory.swap_space is not None, config.speculative_config is not None
-    spares = rules.defers_frees and rules.spares_in_flight and not drafts
     own_swaps = bool(own_methods_of(scheduler) and scheduler and scheduler.swaps_overlap)
     kind = f"scheduler.type {type(scheduler).__name__}"
     for option, is_set in (
-        ("scheduler.preemption swap and a prefix cache that keeps states", keeps_states and swaps),
-        (
-            "async_scheduling with kv_cache.tiers and rules.spares_in_flight",
-            bool(memory.tiers and config.async_scheduling and spares),
-        ),
-        (f"{kind} and a prefix cache that keeps states", keeps_states and is_whole),
-        (f"{kind}, role and scheduler.preemption", bool(is_whole and config.role and swaps)),
         (kind, is_other),
         ("methods of its own and scheduler.preemption async_swap", own_swaps),
     ):

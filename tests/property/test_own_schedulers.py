@@ -127,7 +127,6 @@ def test_one_that_preempts_for_a_seat_is_exact(case):
         max_num_seqs=min(3, case.options.max_num_seqs),
         windows=None,
         swap=None,
-        spares_in_flight=False,  # with tiers and planned ahead, the core does not serve it
     )
     with patch.dict(POLICIES, chunked=(Urgent, StepwiseUrgent)):
         assert_exact(without_options(replace(case, options=options)), AWKWARD)
