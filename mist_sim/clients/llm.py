@@ -185,14 +185,16 @@ class LlmClient(LaidOutClient):
             adapter_moves=self._adapter_moves,
             tower=self._tower,
         )
-        stepper = Stepper.of(self.env)
+        stepper, scheduler = Stepper.of(self.env), self.scheduler
+        if not isinstance(scheduler, ChunkedScheduler | WholePromptScheduler):
+            raise InvariantError(f"the core knows no rules of {scheduler}")
         replicas = Replicas() if self.lockstep else None
         size = len(self._shares) // self.data_parallel_size  # lanes of an engine
         lanes = [
             SteppedLane(
                 stepper,
                 engine_phases(self.client_id, number),
-                scheduler=self.scheduler,
+                scheduler=scheduler,
                 max_num_seqs=share,
                 plans_ahead=self.async_scheduling,
                 predictor=self.predictor,
