@@ -77,7 +77,7 @@ def time_over_limit(trial: Mapping[str, Any]) -> float:
 def _on_percentiles(summary: Mapping[str, Any]) -> dict[str, float]:
     """Return the limits on percentiles of a run, milliseconds."""
     own = {name: ms for name, ms in summary["slo_ms"].items() if percentile_of(name)}
-    return own | summary.get("percentiles_ms", {})
+    return {**own, **summary.get("percentiles_ms", {})}
 
 
 def _limit(name: str, ms: float) -> str:
@@ -98,12 +98,11 @@ def _figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     if summary["first_limit"]:
         yield "first to miss", limit_title(summary["first_limit"]), "beyond that rate"
     runs, requests = summary["num_runs"], summary["num_requests"]
-    long = "in steady state, each as long as its verdict needs"
-    yield (
-        "runs",
-        count(runs),
-        long if summary["is_steady"] else f"of {count(requests)} requests each",
-    )
+    trials = [trial for seed in summary["seeds"] for trial in seed["trials"]]
+    undecided = sum(trial["attained"] is None for trial in trials)
+    long = f"{undecided} without a verdict" if undecided else "each as long as its verdict needs"
+    steady, as_is = f"in steady state, {long}", f"of {count(requests)} requests each"
+    yield "runs", count(runs), steady if summary["is_steady"] else as_is
 
 
 def _spending(summary: Mapping[str, Any]) -> Iterator[RenderableType]:

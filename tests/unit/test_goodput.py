@@ -581,12 +581,16 @@ def test_limits_on_percentiles_alone_show_the_percentile_beside_each_rate(capsys
 
 def test_in_steady_state_the_percentile_is_beside_its_limit_too(capsys):
     slo = {"at": {"p90_tpot": "15 ms"}}
-    options = GoodputOptions(rates=(15, 30), most_requests=600, tolerance=0.2)
+    options = GoodputOptions(rates=(15, 30), most_requests=1000, tolerance=0.2)
     found = find_goodput(Scenario.from_dict({**LLM, "slo": slo}), options, jobs=1)
     trials = found.searches[0].trials
     assert all(trial.is_steady for trial in trials)
     figures = [float(row[1]) for row in shown(found, capsys)]
     assert [figure > 15 for figure in figures] == [not trial.seems_attained for trial in trials]
+    found.show()
+    undecided = sum(trial.attained is None for trial in trials)
+    assert undecided > 0
+    assert f"in steady state, {undecided} without a verdict" in capsys.readouterr().out
     several = {"at": {**slo["at"], "p50_ttft": "10 s"}}
     both = find_goodput(Scenario.from_dict({**LLM, "slo": several}), options, jobs=1)
     shares = [float(row[1]) for row in shown(both, capsys)]
