@@ -811,6 +811,43 @@ def test_benchmarks_before_0_15_are_greedy_where_they_do_not_say():
     assert sampling("vllm-0.19") is None
 
 
+def test_the_account_says_what_a_benchmark_sends_unasked():
+    def told(engine):
+        found = from_vllm(["vllm serve qwen3-8b", BENCHMARK], gpu="h100-sxm", engine=engine)
+        assert [each.command for each in found.account] == ["vllm serve", "vllm bench serve"]
+        return [item.why for item in found.account[1].items if "temperature" in item.flag]
+
+    assert told("vllm-0.14") == ["sampling.temperature: 0"]
+    assert told("vllm-0.19") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "temperature"), [("", 0), ("--extra-request-body '{\"temperature\": 0.5}'", 0.5)]
+)
+def test_the_benchmark_of_sglang_is_greedy_unless_it_says(body, temperature):
+    line = f"python3 -m sglang.bench_serving --backend vllm --dataset-name random {body}"
+    found = from_vllm(["vllm serve qwen3-8b", line], gpu="h100-sxm", engine="vllm-0.19")
+    assert found.keys["clients"][0]["sampling"] == {"temperature": temperature}
+    told = [item.why for item in found.account[1].items if "temperature" in item.flag]
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "aiperf profile -m m --url localhost:8000 --streaming --osl 9 --num-requests 4",
+        (
+            "guidellm benchmark --rate-type throughput --max-requests 5 --target http://a "
+            "--data prompt_tokens=5,output_tokens=5"
+        ),
+    ],
+)
+@pytest.mark.parametrize("image", ["0.10.0", "0.14.0"])
+def test_other_load_generators_leave_the_temperature_to_the_server(line, image):
+    server = f"docker run --gpus all vllm/vllm-openai:v{image} --model qwen3-8b"
+    assert "sampling" not in from_vllm([server, line], gpu="h100-sxm").keys["clients"][0]
+
+
 IN_THE_FILE = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05}
 
 
