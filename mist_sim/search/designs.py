@@ -1120,7 +1120,7 @@ def _assumed(fleet: Fleet, found: Mapping[str, Scenario]) -> dict[str, str]:
             "sizes, without an engine's own time a step; such bundles were never measured; "
             "8A 8F 2 x 96: 8 attention GPUs, 8 FFN GPUs, 2 batches of 96 slots on each attention "
             "GPU; the most, by eights up to 256, with which full slots keep the limit on TPOT by "
-            "theory; clients.N.slots has others"
+            "theory, and 2 % to spare; --vary clients.N.slots has others"
         )
     if any(map(_re_shards, (each for each in found.values() if each is not fleet.scenario))):
         assumed[_RE_SHARDED] = (

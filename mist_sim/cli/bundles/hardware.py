@@ -10,7 +10,7 @@ from mist_sim.cli.lists import option_of
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware import load_gpu
+from mist_sim.hardware import GPU_MEMORY_UTILIZATION, load_gpu
 from mist_sim.hardware.afd import (
     LEAST_CHANGE,
     AfdCoefficients,
@@ -22,9 +22,6 @@ from mist_sim.hardware.afd import (
 from mist_sim.models import load_generating
 from mist_sim.search.afd import Prediction
 from mist_sim.units import BANDWIDTH, DURATION, SIZE, Kind
-
-GPU_MEMORY_UTILIZATION = 0.9
-"""Share of a worker's memory for weights and KV entries, as of vLLM's engines."""
 
 
 @dataclass(frozen=True, kw_only=True)
