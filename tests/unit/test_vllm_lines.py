@@ -319,6 +319,56 @@ def test_the_gpu_of_the_production_stack_is_read(mist):
     assert "requestGPUType NVIDIA-X1: no such GPU is known" in err
 
 
+POD = """
+kind: Deployment
+spec:
+  template:
+    spec:
+      containers:
+        - {name: vllm, image: "vllm/vllm-openai:v0.19.0", args: [--model, qwen3-8b]}
+"""
+AFFINITY = """      affinity:
+        nodeAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution:
+            nodeSelectorTerms:
+              - matchExpressions:
+                  - {key: nvidia.com/gpu.product, operator: In, values: [NVIDIA-A100-SXM4-80GB]}
+"""
+
+
+def selecting(product, more=""):
+    return f"{POD}      nodeSelector: {{nvidia.com/gpu.product: {product}{more}}}\n"
+
+
+@pytest.mark.parametrize("text", [selecting("NVIDIA-A100-SXM4-80GB"), POD + AFFINITY])
+def test_the_gpu_of_the_nodes_of_a_manifest_is_read(text, tmp_path):
+    assert from_vllm([text]).keys["clients"][0]["gpu"] == "a100-80gb-sxm"
+    own = tmp_path / "own.toml"
+    own.write_text('based_on = "a100"\n', "utf-8")
+    for gpu in ("a100", str(own)):
+        assert from_vllm([text], gpu=gpu).keys["clients"][0]["gpu"] == gpu
+    with pytest.raises(ScenarioError, match="that is a100-80gb-sxm, and --gpu says h100; leave"):
+        from_vllm([text], gpu="h100")
+
+
+def test_labels_of_nodes_that_tell_no_known_gpu_are_accounted_for(mist):
+    text = selecting("NVIDIA-X1", ", zone: a")
+    found = from_vllm([text], gpu="h100")
+    assert found.keys["clients"][0]["gpu"] == "h100"
+    labels = ("nodeSelector.nvidia.com/gpu.product NVIDIA-X1", "nodeSelector.zone")
+    assert {*labels} <= {*found.left_out}
+    code, _, err = mist("from-vllm", text)
+    assert code == BAD_INPUT
+    assert f"{labels[0]}: no such GPU is known" in err
+
+
+@pytest.mark.parametrize("gpus", ["1", "'\"device=0\"'", "device=0", "'\"device=0\"' --rm"])
+def test_a_container_with_fewer_gpus_than_its_ranks_is_refused(gpus):
+    line = f"docker run --gpus {gpus} vllm/vllm-openai:v0.14.0 --model qwen3-8b -tp 2"
+    with pytest.raises(ScenarioError, match="it may use 1 GPUs, and asks for 2"):
+        from_vllm([line], gpu="h100-sxm")
+
+
 def test_the_store_of_the_production_stack_is_shared():
     text = STACK.replace("4096", "4096, enablePrefixCaching: true")
     text += "    lmcacheConfig: {enabled: true, cpuOffloadingBufferSize: 20}\n"

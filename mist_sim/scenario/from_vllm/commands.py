@@ -35,6 +35,7 @@ from mist_sim.scenario.from_vllm.wrappers.command import (
 from mist_sim.scenario.from_vllm.wrappers.containers import engine_of
 from mist_sim.scenario.from_vllm.wrappers.launchers import commands_in
 from mist_sim.scenario.from_vllm.wrappers.manifests import commands_of
+from mist_sim.scenario.from_vllm.wrappers.node_labels import overrule_gpu
 from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
 from mist_sim.user_paths import user_path
 
@@ -358,7 +359,7 @@ class _Reader:
         elif command.image:
             command.around.no_effect(f"image {_tag(command.image)}", "--engine says the version")
         if self._gpu:
-            command.around.overrule(("requestGPUType",), "--gpu says which")
+            overrule_gpu(command, self._gpu)
         version = self._engine or engine
         server = read_server(
             command.words,
