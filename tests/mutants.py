@@ -35,7 +35,7 @@ class Mutant(NamedTuple):
 AFD = "clients/afd"
 ENGINE, SCHEDULING, CACHE = "clients/engine", "clients/scheduling", "clients/kv_cache"
 STORES = "clients/stores"
-RESHARDING = "clients/resharding"
+RESHARDING, STAGING = "clients/resharding", "clients/staging"
 
 MUTANTS = [
     Mutant(
@@ -926,98 +926,92 @@ MUTANTS = [
     ),
     Mutant(
         "re-sharding: prompts go on while entries wait in the buffer",
-        f"{RESHARDING}.py",
-        "if any(_is_buffered(lane) for lane in self.lanes):",
-        "if any(not lane.pool for lane in self.lanes):",
+        f"{STAGING}.py",
+        "if any(map(_is_buffered, self.lanes)):",
+        "if not self.lanes:",
     ),
     Mutant(
         "re-sharding: prompts that are computed have no room kept in the buffer",
-        f"{RESHARDING}.py",
-        "return self.room.has(coming + lane.pool.blocks_for(sequence.num_tokens))",
-        "return self.room.has(lane.pool.blocks_for(sequence.num_tokens))",
+        f"{STAGING}.py",
+        "self.room.has(coming + core.blocks.in_all(core.tokens(slot)))",
+        "self.room.has(core.blocks.in_all(core.tokens(slot)))",
     ),
     Mutant(
         "re-sharding: answers that stay go to the buffer all the same",
-        f"{RESHARDING}.py",
-        'if self.stage == "prefill":\n            self.staying',
-        'if self.stage == "decode":\n            self.staying',
+        f"{STAGING}.py",
+        'if self.stage == "prefill":\n            lanes',
+        'if self.stage == "decode":\n            lanes',
     ),
     Mutant(
         "re-sharding: prompts are tried again though nothing was gained",
-        f"{RESHARDING}.py",
-        "return self.is_free or not self.was_short or self.num_finished > 0",
+        f"{STAGING}.py",
+        "return not self.was_short or self.has_finished",
         "return True",
     ),
     Mutant(
         "re-sharding: answers count that ended in an earlier stage",
-        f"{RESHARDING}.py",
-        "self.stage, self.lanes, self.asked, self.num_finished = stage, lanes, False, 0",
-        "self.stage, self.lanes, self.asked = stage, lanes, False",
+        f"{STAGING}.py",
+        "self.stage, self.lanes, self.asked, self.has_finished = stage, lanes, None, False",
+        "self.stage, self.lanes, self.asked = stage, lanes, None",
     ),
     Mutant(
         "re-sharding: answers may take all of the buffer",
-        f"{RESHARDING}.py",
+        f"{STAGING}.py",
         "return self._has_room_beside_answers(share=0.5)",
         "return self._has_room_beside_answers()",
     ),
     Mutant(
         "re-sharding: nobody waits for the room of what comes back",
-        f"{RESHARDING}.py",
-        "if not (self.has_room(lane, head) or any(each.coming.loading for each in self.lanes)):",
+        f"{STAGING}.py",
+        "if not (self.has_room(lane, head) or any(each.core.num_coming for each in self.lanes)):",
         "if not self.has_room(lane, head):",
     ),
     Mutant(
         "re-sharding: the threshold is of one lane's memory",
-        f"{RESHARDING}.py",
-        "return used / sum(lane.pool.num_blocks for lane in self.lanes)",
-        "return used / self.lanes[0].pool.num_blocks / 2",
+        f"{STAGING}.py",
+        "sum(lane.core.blocks.num_blocks for lane in self.lanes)\n",
+        "self.lanes[0].core.blocks.num_blocks / 2\n",
     ),
     Mutant(
         "re-sharding: prompts are due at once",
-        f"{RESHARDING}.py",
+        f"{STAGING}.py",
         "now >= since + self._late",
         "now >= since + self._early",
     ),
     Mutant(
         "re-sharding: no answers go on before all prompts are computed",
-        f"{RESHARDING}.py",
+        f"{STAGING}.py",
         "return self._due.none_of(self.lanes)",
         "return False",
     ),
     Mutant(
-        "re-sharding: several steps without a look at the prompts that wait",
-        f"{RESHARDING}.py",
-        "if phases.watches_each_step:\n            limit = 1",
-        "if phases.watches_each_step:\n            limit = 7",
-    ),
-    Mutant(
         "re-sharding: entries that came back stay when prompts are due",
-        f"{RESHARDING}.py",
-        "set_brought_aside(self.state, plan)",
+        f"{STAGING}.py",
+        "lane.core.set_brought_aside(slot)",
         "pass",
     ),
     Mutant(
         "re-sharding: prefetching takes the blocks of the next prompts",
-        f"{RESHARDING}.py",
-        "num_kept = _blocks_of_next_prompts(lane, max_num_batched_tokens)",
-        "num_kept = 0",
+        f"{STAGING}.py",
+        "core, num_kept = lane.core, self._blocks_of_next_prompts(lane)",
+        "core, num_kept = lane.core, 0",
     ),
     Mutant(
         "re-sharding: prefetching brings what is still on its way out",
-        f"{RESHARDING}.py",
-        "if sequence in lane.swaps.going or not self._has_place(num_blocks):",
+        f"{STAGING}.py",
+        "if slot in core.going or not self._has_place(num_blocks):",
         "if not self._has_place(num_blocks):",
     ),
     Mutant(
         "re-sharding: prefetching brings more than the other layout holds",
-        f"{RESHARDING}.py",
+        f"{STAGING}.py",
         "return self._used + num_blocks < most",
         "return True",
     ),
     Mutant(
         "re-sharding: what was prefetched crosses the host once more",
         f"{RESHARDING}.py",
-        "num_blocks -= sum(pool.blocks_for(moved.num_brought) for pool, moved in prefetched)",
+        "num_blocks -= sum(int(each.to_come(slot)[0]) for each in cores for slot in each.moved)",
         "num_blocks -= 0",
     ),
     Mutant(
@@ -1046,15 +1040,15 @@ MUTANTS = [
     ),
     Mutant(
         "re-sharding: lanes sleep on when the buffer has room again",
-        f"{RESHARDING}.py",
-        'if move.kind == "swap_in" and self.phases.stage == "prefill":',
-        'if move.kind == "hand_over":',
+        f"{ENGINE}/stepped.py",
+        'move.kind == "swap_in" and self._stages.stage == "prefill":',
+        'move.kind == "hand_over":',
     ),
     Mutant(
         "re-sharding: going to the buffer counts as a preemption",
-        f"{RESHARDING}.py",
-        'if self.phases.stage == "prefill" or self.phases.asked:',
-        "if self.phases.asked:",
+        f"{ENGINE}/core/lane.py",
+        "self.num_preempted[slot] -= 1  # it does not give way",
+        "pass",
     ),
 ]
 

@@ -226,7 +226,6 @@ def _check_resharding(config: EngineOptions, other: Resharding) -> None:
         ("enable_expert_parallel", config.enable_expert_parallel, "be false"),
         ("speculative_config", config.speculative_config is not None, "be left out"),
         ("async_scheduling", bool(config.async_scheduling), "be false"),
-        ("step_loop", config.step_loop == "step", "not be step"),
         ("kv_cache.enable_prefix_caching", config.kv_cache.enable_prefix_caching, "be false"),
         ("kv_cache.tiers", bool(config.kv_cache.tiers), "be empty"),
         ("admission.early_rejection", config.admission.early_rejection, "be false"),

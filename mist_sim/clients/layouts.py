@@ -15,13 +15,13 @@ lane that a new request would go to.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from operator import attrgetter
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from simpy.events import Event
 
@@ -248,12 +248,13 @@ def carry_over(sequences: Iterable[SequenceState], before: Sequence[Lane], after
     }
     for lane in before:
         _carry_held(lane, after.lanes)
-    _carry_swapped(inside, lane_of, after.lanes)
+    lanes: Sequence[Any] = after.lanes
     again, waiting = [], []
     for sequence in inside:
         if sequence in running:
             has_place = _carry_running(sequence, *running[sequence], after.lanes)
         elif sequence in lane_of[sequence].state.swapped:
+            min(lanes, key=attrgetter("num_swapped")).carry_swapped(sequence)
             continue
         elif sequence in brought:
             has_place = _carry_brought(sequence, after.lanes)
@@ -292,21 +293,6 @@ def _all_of(lane: Lane) -> list[SequenceState]:
     """Return the sequences in a halted lane, which has no moves under way."""
     state, coming = lane.state, lane.state.coming
     return [*state.running, *coming.moved, *coming.loaded, *state.swapped, *state.waiting]
-
-
-def _carry_swapped(
-    sequences: Sequence[SequenceState],
-    lane_of: Mapping[SequenceState, Lane],
-    lanes: Sequence[Lane],
-) -> None:
-    """Move sequences with entries on the host to other lanes, spread evenly."""
-    for sequence in sequences:
-        swap = lane_of[sequence].state.swapped.get(sequence)
-        if swap is not None:
-            place = min(lanes, key=lambda each: len(each.state.swapped))
-            place.state.kv_cache.add(sequence)
-            place.state.swapped[sequence] = swap
-            sequence.lane = place
 
 
 def _carry_held(lane: Lane, lanes: Sequence[Lane]) -> None:
@@ -578,9 +564,10 @@ class LaidOutClient(Client):
         if self._asked is None or not self._engines.are_still:
             return
         before, asked, layout = self._engines, self._asked, self._asked.layout
-        for state in self.lane_states:
-            if state.coming.loading or state.coming.abandoned or state.swaps.going:
-                return
+        if any(lane.has_moves for lane in before.lanes):
+            return
+        for lane in before.lanes:
+            lane.put_down()
         if not fits_held(before.lanes, layout.memory.num_blocks, layout.num_lanes):
             return
         ready = self.env.now + self._transition_time(asked)

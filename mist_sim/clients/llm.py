@@ -384,7 +384,7 @@ class LlmClient(LaidOutClient):
             self.begin(visit)
             self.finish(visit)
             return
-        reason = reason or self.scheduler.refusal(self._engines.lanes[0].state, sequence)
+        reason = reason or self._refusal(sequence)
         if reason is not None:
             self.reject(visit, reason)
             return
@@ -399,6 +399,10 @@ class LlmClient(LaidOutClient):
             self.env.start(self._enter_later(sequence, delay))
         else:
             self._engines.add_request(sequence)
+
+    def _refusal(self, sequence: SequenceState) -> str | None:
+        """Return why a sequence can never be served, or None."""
+        return self.scheduler.refusal(self._engines.lanes[0].state, sequence)
 
     def num_streamed(self) -> int:
         """Return the output tokens of all steps that have ended by now, in all runs."""

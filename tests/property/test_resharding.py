@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from hypothesis import assume, event, given
@@ -11,10 +12,14 @@ from hypothesis import strategies as st
 import mist_sim as mist
 from mist_sim import ContinuousScheduler
 from mist_sim.clients.resharding import ReshardingClient
+from mist_sim.clients.scheduling.order import ORDERS
+from mist_sim.clients.staging import Phases
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors import PipelinePredictor
+from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.traces import Workload
 from tests.effort import examples
+from tests.reference.comparison import workload
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import AWKWARD
 from tests.reference.resharded import OutgrownError, ReferenceResharding
@@ -28,6 +33,7 @@ from tests.reference.resharding_policies import (
     PrefillFirst,
     Threshold,
 )
+from tests.reference.stepwise import Job
 
 PLAIN = replace(AWKWARD, per_longest=0.0, needs_longest_context=False)
 SLOWER = replace(PLAIN, base=2.9e-3 / 7, per_prompt_token=3.1e-6 / 9, per_decode=4.3e-5 / 11)
@@ -69,7 +75,7 @@ def test_equal_layouts_are_the_static_engine(jobs, gaps, seats, num_blocks, pred
     ranks = len(predictor.ranks) if isinstance(predictor, PipelinePredictor) else 1
     same = {"policy": "prefill_prioritised", "pipeline_parallel_size": ranks}
     client = resharding_engine(predictor, predictor, options=same, **options)
-    static = llm_engine("llm", predictor=predictor, step_loop="general", **options)
+    static = llm_engine("llm", predictor=predictor, **options)
     found, plain = simulate(client, jobs, times), simulate(static, jobs, times)
     assert found.requests.equals(plain.requests)
     assert found.steps.equals(plain.steps)
@@ -312,44 +318,45 @@ POLICIES = [
 ]
 
 
-def check_tiers(client: ReshardingClient) -> None:
+def check_tiers(phases: Phases) -> None:
     """Every sequence is in one place, and blocks on the GPUs and the host add up."""
-    phases, on_host = client.phases, 0
-    for state in client.lane_states:
-        places = [
-            state.running,
-            state.swapped,
-            state.coming.loading,
-            state.coming.loaded,
-            state.coming.moved,
-        ]
-        everybody = [each for place in places for each in place]
+    on_host = 0
+    for lane in phases.lanes:
+        core = lane.core
+        places = [core.running, core.queue, core.swapped, core.loaded, core.moved]
+        everybody = [slot for place in places for slot in place]
         assert len(everybody) == len(set(everybody))
-        assert 0 <= state.pool.num_free <= state.pool.num_blocks
-        if phases.room is not None:
-            returning = state.swaps.returning.values()
-            on_host += sum(move.num_blocks for move in (*state.swapped.values(), *returning))
-            going = set(state.swaps.going) - set(state.swapped)
-            on_host += sum(state.pool.blocks_for(state.swaps.going[each][1]) for each in going)
+        assert core.num_decodes + len(core.prefilling) + len(core.paused) == len(core.running)
+        assert 0 <= core.blocks.num_free <= core.blocks.num_blocks
+        assert core.num_promised >= 0
+        on_host += sum(core.to_swap(slot)[0] for slot in {*core.swapped, *core.going})
+        on_host += sum(core.to_come(slot)[0] for slot in core.returning)
     if phases.room is not None:
         assert on_host == phases.room.num_used <= phases.room.num_blocks
 
 
-@pytest.mark.exact
-@examples(200)
-@given(
-    jobs=lengths,
-    gaps=st.lists(st.sampled_from([0.0, 0.0, 0.01, 0.3]), min_size=12, max_size=12),
-    options=st.sampled_from(POLICIES),
-    layouts=st.sampled_from(PAIRS),
-    host_blocks=st.integers(6, 60),
-    per_block=st.sampled_from([0.0, 1e-4, 3e-3]),
-    num_blocks=st.integers(24, 80),
+LAWFUL = st.fixed_dictionaries(
+    {
+        "jobs": lengths,
+        "gaps": st.lists(st.sampled_from([0.0, 0.0, 0.01, 0.3]), min_size=12, max_size=12),
+        "options": st.sampled_from(POLICIES),
+        "layouts": st.sampled_from(PAIRS),
+        "host_blocks": st.integers(6, 60),
+        "per_block": st.sampled_from([0.0, 1e-4, 3e-3]),
+        "num_blocks": st.integers(24, 80),
+        "replicas": st.sampled_from([1, 1, 2]),
+        "order": st.sampled_from(["fcfs", "fcfs", *ORDERS]),
+    }
 )
-def test_nothing_is_lost_and_entries_are_conserved(
-    jobs, gaps, options, layouts, host_blocks, per_block, num_blocks
-):
-    """At the end of every step: blocks of both tiers; at the end of the run: all tokens are out."""
+LIMITS = st.lists(
+    st.sampled_from([{}, {}, {"timeout": 0.02}, {"timeout": 0.3}, {"ttft_timeout": 0.01}]),
+    min_size=12,
+    max_size=12,
+)
+
+
+def lawful(jobs, gaps, options, layouts, host_blocks, per_block, num_blocks, replicas, order):
+    """Return a client, and when its requests arrive."""
     prefill, decode = layouts
     other = {"tensor_parallel_size": 8}
     if prefill is decode:
@@ -361,28 +368,46 @@ def test_nothing_is_lost_and_entries_are_conserved(
         host_bandwidth=BLOCK_BYTES / per_block if per_block else 1e300,
         weights=1e-3,
         options=other | options,
-        scheduler=scheduler(4),
+        scheduler=replace(scheduler(4), order=order),
         num_gpu_blocks=num_blocks,
         block_size=SIZE,
         enable_prefix_caching=False,
         kv_block_bytes=BLOCK_BYTES,
+        data_parallel_size=replicas,
     )
-    start = client.start
+    return client, [sum(gaps[: n + 1]) for n in range(len(jobs))]
 
-    def watched(env, client_id, recorder):
-        start(env, client_id, recorder)
-        record = recorder.record_steps
 
-        def checked(*args, **kwargs):
-            check_tiers(client)
-            record(*args, **kwargs)
+def watched(run):
+    """Run with a check of all places and blocks at the end of every step."""
+    note_end = Phases.note_end
 
-        recorder.record_steps = checked
+    def checked(phases, **options):
+        note_end(phases, **options)
+        check_tiers(phases)
 
-    client.start = watched
-    times = [sum(gaps[: n + 1]) for n in range(len(jobs))]
-    result = simulate(client, jobs, times)
-    for number, (_, output) in enumerate(jobs):
+    with patch.object(Phases, "note_end", checked):
+        return run()
+
+
+def assert_all_is_free(client: ReshardingClient) -> None:
+    """Blocks of both tiers, unless entries of one that gave up were on their way at the end."""
+    if any(lane.has_moves for lane in client._engines.lanes):
+        return
+    for lane in client._engines.lanes:
+        assert lane.core.num_in_use() == lane.core.num_inside() == lane.core.num_promised == 0
+    if client.phases is not None and client.phases.room is not None:
+        assert client.phases.room.num_used == 0
+
+
+@pytest.mark.exact
+@examples(200)
+@given(case=LAWFUL)
+def test_nothing_is_lost_and_entries_are_conserved(case):
+    """At the end of every step: blocks of both tiers; at the end of the run: all tokens are out."""
+    client, times = lawful(**case)
+    result = watched(lambda: simulate(client, case["jobs"], times))
+    for number, (_, output) in enumerate(case["jobs"]):
         row = result.requests.iloc[number]
         if row["status"] == "finished":
             assert row["num_output_tokens"] == output == len(result.token_times(number))
@@ -390,7 +415,39 @@ def test_nothing_is_lost_and_entries_are_conserved(
         else:
             assert row["status"] == "rejected"
             assert "exceed" in row["reason"]
-    assert all(state.pool.num_free == state.pool.num_blocks for state in client.lane_states)
-    if prefill is decode:
+    assert_all_is_free(client)
+    if case["layouts"][0] is case["layouts"][1]:
         assert all(each.ready == each.start for each in client.layouts)
-    event(f"{options['policy']}, changes: {min(len(client.layouts), 4)}")
+    event(f"{case['options']['policy']}, changes: {min(len(client.layouts), 4)}")
+
+
+@pytest.mark.exact
+@examples(200)
+@given(case=LAWFUL, limits=LIMITS, fails=st.booleans(), at=st.floats(1e-3, 0.2))
+def test_what_disturbs_a_client_leaves_no_trace(case, limits, fails, at):
+    """Senders give up and the client fails: times stay in order, and the same run is the same."""
+
+    def run():
+        client, times = lawful(**case)
+        jobs = [
+            Job(time, *lengths, priority=number % 3, **limit)
+            for number, (time, lengths, limit) in enumerate(
+                zip(times, case["jobs"], limits, strict=False)
+            )
+        ]
+        lives = Lifecycle(failures=(Failures(clients=("llm",), at=(at,), repair=0.01),))
+        lives = lives if fails else Lifecycle()
+        simulation = mist.Simulation(clients=[client], workload=workload(jobs), lifecycle=lives)
+        return client, watched(simulation.run)
+
+    client, result = run()
+    requests = result.requests
+    assert not (requests["queued"] < 0).any()
+    ends = requests["finished_at"]
+    assert (ends >= requests["arrival_time"])[ends.notna()].all()
+    assert_all_is_free(client)
+    again = run()[1]
+    assert requests.equals(again.requests)
+    assert result.steps.equals(again.steps)
+    for status in sorted(set(requests["status"])):
+        event(f"{case['options']['policy']}: {status}")

@@ -218,6 +218,43 @@ def test_answers_that_run_when_the_buffer_is_empty(running):
         assert (lowest[:-1] > 1).any()
 
 
+def test_an_answer_that_outgrew_the_buffer_is_computed_alone():
+    """32 tokens in a buffer of 17, whose answers give way to one another in memory for 40."""
+    engine = resharding_engine(
+        PLAIN,
+        PLAIN,
+        num_host_blocks=17,
+        host_bandwidth=1e300,
+        options={"tensor_parallel_size": 2, "running": "drain"},
+        scheduler=ContinuousScheduler(max_num_seqs=4),
+        num_gpu_blocks=40,
+        block_size=1,
+        enable_prefix_caching=False,
+        kv_block_bytes=BLOCK_BYTES,
+    )
+    workload = Workload.from_lists([8] * 6, [24] * 6, [0.0] * 6)
+    result = mist.Simulation(clients=[engine], workload=workload).run()
+    assert (result.requests["status"] == "finished").all()
+    assert result.requests["num_preemptions"].max() == 2
+
+
+@pytest.mark.parametrize("step_loop", ["auto", "step", "general"])
+def test_the_core_takes_its_steps_whatever_loop_is_asked_for(step_loop):
+    engine = resharding_engine(
+        PLAIN,
+        PLAIN,
+        num_host_blocks=10_000,
+        options={"tensor_parallel_size": 2},
+        scheduler=SCHEDULER,
+        num_gpu_blocks=10_000,
+        block_size=4,
+        enable_prefix_caching=False,
+        kv_block_bytes=BLOCK_BYTES,
+        step_loop=step_loop,
+    )
+    assert (run(engine).requests["status"] == "finished").all()
+
+
 # --- bad input ----------------------------------------------------------------------------------
 
 

@@ -70,9 +70,6 @@ class LaneEngine(Protocol):
     def release(self, sequence: SequenceState, lane: Lane, /) -> None:
         """Free blocks that another client, or the host, has copied."""
 
-    def notice(self, lane: Lane, /) -> None:
-        """Cut the run in flight if a sequence just queued could join before it ends."""
-
     def halt(self) -> None:
         """Lose the steps in flight."""
 
@@ -349,6 +346,11 @@ class Lane:
         if self.state.paused:
             self.state.end_pause()
         self.state.coming.free_forgotten()
+
+    @property
+    def has_moves(self) -> bool:
+        """Whether entries are on their way here."""
+        return bool(self.state.coming.loading or self.state.coming.abandoned)
 
     @property
     def num_inside(self) -> int:

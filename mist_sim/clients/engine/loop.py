@@ -310,10 +310,6 @@ class Engine:
         if self._run is not None:
             self._end_after(self._run, self._run.num_begun(self.env.now))
 
-    def notice(self, lane: Lane) -> None:
-        """Wake a sleeping lane: the head of its queue may have room now."""
-        self._notice(lane, None)
-
     def halt(self) -> None:
         """Stop: steps that ended count, the one in flight is lost (a failure, DESIGN §4).
 

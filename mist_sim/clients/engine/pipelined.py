@@ -297,10 +297,6 @@ class PipelineEngine:
             member.state.release_held(sequence)
             self._notice(member, None)
 
-    def notice(self, lane: Lane) -> None:
-        """Let a sleeping lane plan: the head of its queue may have room now."""
-        self._notice(lane, None)
-
     def halt(self) -> None:
         """Stop: passes that returned count, those under way are lost (a failure, DESIGN §4).
 

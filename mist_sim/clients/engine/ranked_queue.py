@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING
 
 from mist_sim.clients.scheduling.order import Ranked
@@ -52,6 +53,13 @@ class RankedQueue:
             self._queue.add(self._arrived.popleft()[1])
         first = self._queue.head() if self._queue else None
         return -1 if first is None else first.slot
+
+    def in_order(self) -> list[int]:
+        """Return the slots of all that wait, the next one first."""
+        self.head(inf)
+        queue = self._queue
+        several = sorted(queue, key=queue.place) if isinstance(queue, Ranked) else list(queue)
+        return [each.slot for each in several]
 
     def head_without(self, slots: list[int]) -> int:
         """Return the next slot that is none of these; -1: none."""

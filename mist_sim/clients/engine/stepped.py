@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from math import inf, nan
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -27,9 +27,11 @@ from mist_sim.clients.engine.core.lane import (
     ENTRIES,
     ENTRIES_SILENTLY,
     FINISHED,
+    GIVEN_UP,
     GIVEN_UP_WAITING,
     GOES,
     HAS_ALL,
+    LOOKS,
     LOST,
     MOVES,
     NONE,
@@ -54,7 +56,7 @@ from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.own_rules import OwnRules, own_rules
 from mist_sim.clients.engine.prefill_estimate import PrefillEstimate, Prompts
 from mist_sim.clients.engine.ranked_queue import RankedQueue
-from mist_sim.clients.kv_cache.moves import GPU, HOST, Kind, KvMove
+from mist_sim.clients.kv_cache.moves import GPU, HOST, Kind, KvMove, Room
 from mist_sim.clients.kv_cache.pages import PagePool
 from mist_sim.clients.kv_cache.tiers import SharedTiers, Tiers
 from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
@@ -76,7 +78,7 @@ from mist_sim.clients.stores import Mover
 from mist_sim.core.batch import AdapterWork, StepBatch, StepGrowth
 from mist_sim.core.flowing import Backflow, FlowRule
 from mist_sim.core.views import RUNNING, WAITING, ClientState, ContentWatcher
-from mist_sim.core.visit import HeldKv, Moved
+from mist_sim.core.visit import HeldKv, Lost, Moved
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hardware.predictors.base import Predictor, traits_of
@@ -135,6 +137,10 @@ class Stepper:
         self.env.now, self.env.phase = core.now, core.phase
         self.env.note_plan(core.phase)
         self.lanes[core.lane.number].tell()
+
+    def now(self) -> float:
+        """Return the present time in seconds, also while a step is planned."""
+        return max(self.env.now, self.core.now)
 
     def flush(self) -> None:
         """Write the steps that are not written yet."""
@@ -244,6 +250,28 @@ class SteppedView(ClientState):
         if phases:
             for lane in self.lanes:
                 lane.be_watched()
+
+
+class Stages(Protocol):
+    """Says when the lanes of a client compute prompts, and when answers (see `staging.Phases`).
+
+    stage: the present one. room: on the host, which the lanes share; None: answers stay here.
+    """
+
+    stage: Any
+    room: Room | None
+
+    def plan(self, lane: Any, /) -> bool:
+        """Plan the prompts of a step, if this is their stage; return whether answers go on."""
+
+    def note_end(self, *, has_freed: bool) -> None:
+        """Note that a step, or an answer, has ended, or that a lane rests.
+
+        has_freed: whether one that ran has left.
+        """
+
+    def look(self, *, has_freed: bool = False) -> None:
+        """Change stage if it is time to. has_freed: whether the room may have become larger."""
 
 
 class SteppedLane:
@@ -386,7 +414,8 @@ class SteppedLane:
             )
         if (space := memory.swap_space) is not None:
             overlaps = scheduler.swaps_overlap
-            self._lane.swap_to(space.num_blocks, space.seconds_per_block, overlaps)
+            room = Room(space.num_blocks)
+            self._lane.swap_to(room, space.seconds_per_block, overlaps)
         if speculation is not None and isinstance(self._lane, Drafting):
             self._lane.draft(
                 speculation.num_drafts,
@@ -407,6 +436,7 @@ class SteppedLane:
         if isinstance(queue, AdapterQueue):
             queue.watch(self._adapters_in_use)
             self.view.finds_slot = queue.may_run
+        self._stages: Stages | None = None
         self.in_heap = self._lane  # what stands for it in the core's heap
         stepper.lanes.append(self)
         view.lanes.append(self)
@@ -455,6 +485,14 @@ class SteppedLane:
     def score(self) -> int:
         """How busy it is, see `least_loaded`."""
         return int(self._lane.score())
+
+    def inside(self, slot: int) -> SequenceState:
+        """Return the sequence in a slot."""
+        return self._inside[slot]
+
+    def queued(self) -> list[int]:
+        """Return the slots of those in the queue, the next one first."""
+        return list(self.core.queue) if self._ranked is None else self._ranked.in_order()
 
     @property
     def num_unfinished(self) -> int:
@@ -516,6 +554,22 @@ class SteppedLane:
         elif self.in_heap.time < inf:
             self._stepper.core.wake(self.in_heap)
 
+    # --- stages of prompts and of answers -------------------------------------------------------
+
+    def be_staged(self, stages: Stages) -> None:
+        """Compute prompts and answers in stages, as said for all lanes of the client."""
+        self._stages = stages
+        self._lane.be_staged(stages.room)
+
+    def plan_stage(self) -> bool:
+        """Plan the prompts of a step, if this is their stage; return whether answers go on."""
+        return self._stages is None or self._stages.plan(self)
+
+    def wake(self) -> None:
+        """Plan now, if it rests and somebody waits."""
+        self.core.wake(self._stepper.env.now)
+        self._go_on()
+
     # --- entries of others --------------------------------------------------------------------
 
     def _bring(self, sequence: SequenceState) -> None:
@@ -576,6 +630,8 @@ class SteppedLane:
         for slot, how in left:
             self._tell(slot, how)
         self._go_on()
+        if self._stages is not None and move.kind == "swap_in" and self._stages.stage == "prefill":
+            self._stages.look(has_freed=True)
 
     def load(self, slot: int, numbers: list[int], time: float) -> float:
         """So many blocks of a request come from each tier; return the seconds a step waits."""
@@ -658,6 +714,8 @@ class SteppedLane:
         for slot, how in left:
             if how == FINISHED:
                 self._hand_back(slot, how)
+            elif how == LOOKS and self._stages is not None:
+                self._stages.note_end(has_freed=any(how in (FINISHED, GIVEN_UP) for _, how in left))
             else:
                 self._tell(slot, how)
         if lane.is_watched:
@@ -703,6 +761,10 @@ class SteppedLane:
             if visit.num_output_tokens:
                 visit.last_token_at = sequence.last_token_at
             self._leave(visit, None)
+            if self._stages is not None:
+                ran = how != GIVEN_UP_WAITING and not isinstance(visit.outcome, Lost)
+                hear = self._stages.note_end if ran else self._stages.look
+                hear(has_freed=True)
 
     def _hold(self, sequence: SequenceState) -> None:
         """Keep the entries of one that is done, unless it gave up before."""
@@ -886,8 +948,16 @@ class SteppedLane:
         for slot in core.queue:
             state.waiting.add(self._inside[slot])
         coming.moved = deque([self._inside[slot] for slot in core.moved])
+        for slot, sequence in zip(core.moved, coming.moved, strict=True):
+            if not sequence.is_brought:  # it came back from the host
+                sequence.bring(core.to_come(slot)[1])
         coming.loaded = deque([self._inside[slot] for slot in core.loaded])
         coming.loading = dict(self._coming)
+        state.swapped.clear()
+        for slot in core.swapped:
+            sequence = self._inside[slot]
+            copied = core.to_swap(slot)
+            state.swapped[sequence] = KvMove("swap_out", sequence, GPU, HOST, *copied)
         size = core.blocks.size
         held = {each: each.num_tokens - 1 for each in self.held.kept}
         state.held = {each: (-(number // -size), number) for each, number in held.items()}
@@ -897,6 +967,11 @@ class SteppedLane:
         num_tokens = self.core.take_off(sequence.slot)
         self.settle(sequence)
         return int(num_tokens)
+
+    @property
+    def has_moves(self) -> bool:
+        """Whether entries are on their way, here or to the host."""
+        return bool(self._coming or self._lane.going)
 
     # --- from the lanes of another layout (see `layouts.carry_over`) ----------------------------
 
@@ -921,6 +996,17 @@ class SteppedLane:
         """Let a sequence with entries from elsewhere wait to continue, if it has room."""
         self.add_request(sequence, comes=False)
         return self._keep(sequence, self._lane.carry_brought(sequence.slot))
+
+    @property
+    def num_swapped(self) -> int:
+        """How many sequences have their entries on the host."""
+        return len(self._lane.swapped)
+
+    def carry_swapped(self, sequence: SequenceState) -> None:
+        """Let a sequence wait whose entries are on the host, which all lanes share."""
+        self.add_request(sequence, comes=False)
+        self._lane.carry_swapped(sequence.slot)
+        self._keep(sequence, True)
 
     def carry_held(self, sequence: SequenceState, kv: HeldKv, num_tokens: int) -> None:
         """Keep the entries of a sequence that is done for another client."""
@@ -1132,8 +1218,6 @@ class SteppedEngines:
 
         def look_if_still() -> None:
             if self.are_still:
-                for lane in self.lanes:
-                    lane.put_down()
                 look()
 
         for lane in self.lanes:

@@ -63,8 +63,5 @@ class StillEngine:
         lane.state.release_held(sequence)
         self._look()
 
-    def notice(self, lane: Lane) -> None:
-        """Plan nothing."""
-
     def halt(self) -> None:
         """Nothing is in flight."""

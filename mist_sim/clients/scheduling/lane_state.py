@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mist_sim.clients.decode.clock_of_lane import clock_of_lane
 from mist_sim.clients.decode.speculative_clock import Speculation, SpeculativeClock
 from mist_sim.clients.engine_rules import EngineRules
@@ -54,7 +52,6 @@ class LaneState:
     paused: decodes that skip the present step.
     overruns: sequences that have ended and take part in the next step, planned ahead with drafts.
         None: there are no such plans.
-    notes: a scheduler's notes on the lane, kept from plan to plan.
     time: when the plan is made, in seconds of the run, for schedulers that see it.
     adapters: LoRA adapters on the GPUs; None: the engine serves none.
     images: encodes those of prompts; None: the engine serves none.
@@ -140,7 +137,6 @@ class LaneState:
         self.held: dict[SequenceState, tuple[int, int]] = {}
         self.swapped: dict[SequenceState, KvMove] = {}
         self.num_peak_blocks = 0
-        self.notes: dict[str, Any] = {}
         self.time = 0.0
         self.num_arrived = 0
         self.adapters: AdapterSlots | None = None

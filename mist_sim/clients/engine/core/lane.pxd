@@ -13,7 +13,7 @@ cdef double inf, nan
 cdef long long _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING
 cdef long long _COMING, _CAME, _ABANDONED, _HELD, _COPIED, _SWAPPED, _PAUSED
 cdef long long _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED, _NO_STEP, _NO_ROOM, _NEVER
-cdef long long _COMES, _HAS_ALL, _LOST, _MOVES, _GOES, _RETURNS, _NOTHING, _AN_ANSWER, _A_PREFIX, _FROM_TIERS
+cdef long long _COMES, _HAS_ALL, _LOST, _MOVES, _GOES, _RETURNS, _LOOKS, _NOTHING, _AN_ANSWER, _A_PREFIX, _FROM_TIERS
 cdef long long _NONE, _ENTRIES, _ENTRIES_SILENTLY, _BESIDE, _APART, _WHEN_IDLE
 
 cpdef object longer(object column, str code, Py_ssize_t size)
@@ -73,7 +73,9 @@ cdef class Lane:
     cdef readonly dict swapped, going, returning
     cdef readonly bint overlaps
     cdef readonly long long num_going
-    cdef long long num_host_free, num_copied
+    cdef long long num_copied
+    cdef readonly object host
+    cdef readonly bint is_staged
     cdef double copy_time, load_time
     cdef readonly TieredBlocks tiered
     cdef readonly bint has_tiers, defers, spares, reserves_rest, preempted_first
@@ -95,7 +97,8 @@ cdef class Lane:
     cdef long long[::1] ticket, paced_from, num_backflows
     cdef double[::1] paced_at
 
-    cpdef swap_to(self, long long num_blocks, double copy_time, bint overlaps)
+    cpdef swap_to(self, host, double copy_time, bint overlaps)
+    cpdef be_staged(self, host)
     cpdef compute_whole(self, long long come)
     cpdef lie_above(self, TieredBlocks tiered, bint defers, bint spares, bint reserves,
                     bint preempted_first)
@@ -107,7 +110,7 @@ cdef class Lane:
                         long long num_final, double last_token_at, chain, long long brings=*,
                         long long num_brought=*, long long leaves=*) except -1
     @cython.locals(may=cython.bint)
-    cdef wake(self, double now)
+    cpdef wake(self, double now)
     cdef bint waits(self) except -1
     @cython.locals(state=cython.longlong, is_known=cython.bint, waits=cython.bint)
     cpdef bint give_up(self, double now, long long slot) except -1
@@ -176,6 +179,7 @@ cdef class Lane:
     @cython.locals(number=cython.longlong)
     cpdef bint carry_brought(self, long long slot) except -1
     @cython.locals(number=cython.longlong, num_tokens=cython.longlong)
+    cpdef carry_swapped(self, long long slot)
     cpdef carry_held(self, long long slot)
     cpdef begin_at(self, double time)
     @cython.locals(has_changed=cython.bint)
@@ -187,7 +191,7 @@ cdef class Lane:
     cdef bint has_work(self) except -1
     @cython.locals(num_before=cython.longlong, has_preempted=cython.bint, is_short=cython.bint,
                    has_sent_back=cython.bint, num_returning=cython.longlong,
-                   returns=cython.bint)
+                   returns=cython.bint, number=cython.longlong)
     cdef bint schedule(self) except -1
     @cython.locals(may_gain=cython.bint)
     cdef bint come_alone(self) except -1
@@ -200,6 +204,13 @@ cdef class Lane:
     cpdef list known_waiting(self)
     cdef let_outgrown_go(self, list slots)
     cdef take_for_decodes(self)
+    cdef bint is_turn_of_answers(self) except -1
+    @cython.locals(need=cython.longlong)
+    cpdef bint fits(self, long long slot) except -1
+    cpdef bint let_prompt_in(self, long long slot) except -1
+    cpdef bint set_aside(self, long long slot) except -1
+    @cython.locals(number=cython.longlong)
+    cpdef bint set_brought_aside(self, long long slot) except -1
     @cython.locals(num_before=cython.longlong)
     cdef bint follow(self) except -1
     cpdef bint may_run(self, long long slot) except -1
@@ -295,13 +306,15 @@ cdef class Lane:
     cdef long long num_served(self, long long slot) except -1
     @cython.locals(num_kept=cython.longlong, number=cython.longlong)
     cdef bint swap_out(self, long long slot) except -1
+    cdef begin_to_go(self, long long slot, long long number)
     cdef swap_in(self)
     cdef begin_return(self, long long slot, long long number, long long num_kept, bint is_prompt)
-    @cython.locals(room=cython.longlong, has_seat=cython.bint,
-                   num_kept=cython.longlong, need=cython.longlong, number=cython.longlong)
+    @cython.locals(room=cython.longlong)
     cdef bint fits_back(self, long long slot) except -1
     @cython.locals(num_kept=cython.longlong, number=cython.longlong, is_prompt=cython.bint)
-    cdef bring_back(self, long long slot)
+    cpdef long long need_to_return(self, long long slot) except -1
+    @cython.locals(num_kept=cython.longlong, number=cython.longlong, is_prompt=cython.bint)
+    cpdef bring_back(self, long long slot)
     cdef long long num_kept(self, long long slot) except -1
     @cython.locals(num_kept=cython.longlong)
     cpdef tuple to_swap(self, long long slot)
@@ -372,7 +385,7 @@ cdef class Lane:
     @cython.locals(blocks=Blocks, num_here=cython.longlong, num_first=cython.longlong,
                    number=cython.longlong, is_loaded=cython.bint)
     cdef go_on(self, long long slot, long long new, long long more)
-    cdef long long room(self) except? -1
+    cpdef long long room(self) except? -1
     @cython.locals(num_tokens=cython.longlong, new=cython.longlong,
                    has_seat=cython.bint, need=cython.longlong, more=cython.longlong)
     cdef long long admit_behind(self, long long slot, long long budget) except? -1

@@ -26,6 +26,10 @@ of decodes, and stands still in the others, which `num_apart` counts.
 A lane above tiers (`tiered.py`) lets the blocks of a prompt come that it finds there, in its turn:
 the prompt waits for them with its blocks, and goes on before the queue; or else the step that
 admits it waits. vLLM's rules for these are in `EngineRules`.
+
+A lane whose client has stages (`be_staged`) computes prompts in one of them and answers in the
+other. The client says in which (`Notes.plan_stage`); it hears of each step that ends, and when
+nothing is left to compute.
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from mist_sim.clients.engine.core.rows import Rows
     from mist_sim.clients.engine.core.tiered import TieredBlocks
     from mist_sim.clients.engine.core.times import Times
+    from mist_sim.clients.kv_cache.moves import Room
     from mist_sim.clients.prefixes.prefix_cache import Chain, Found
     from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
     from mist_sim.clients.scheduling.cadence import Cadence
@@ -61,9 +66,10 @@ COMING, CAME, ABANDONED, HELD, COPIED, SWAPPED, GONE, PAUSED = 5, 6, 7, 8, 9, 10
 # STOPPED: the lane itself has ended its last step; COMES: its entries may come, there are blocks;
 # HAS_ALL: none need to come, the cache has as many; LOST: its entries did not come, and it waits;
 # MOVES: another client goes on with its answer; GOES: its blocks are copied to the host while steps
-# go on; RETURNS: they are copied back
+# go on; RETURNS: they are copied back; LOOKS: where prompts and answers have stages, the lane has
+# ended a step, or rests
 WAYS = FINISHED, OUTGROWN, GIVEN_UP, GIVEN_UP_WAITING, STOPPED = 0, 1, 2, 3, 4
-COMES, HAS_ALL, LOST, MOVES, GOES, RETURNS = 5, 6, 7, 8, 9, 10
+COMES, HAS_ALL, LOST, MOVES, GOES, RETURNS, LOOKS = 5, 6, 7, 8, 9, 10, 11
 # what a request brings: the entries of an answer so far, or of the first tokens of a prompt, from
 # others or from tiers
 BRINGS = NOTHING, AN_ANSWER, A_PREFIX, FROM_TIERS = 0, 1, 2, 3
@@ -78,6 +84,7 @@ _COMING, _CAME, _ABANDONED, _HELD, _COPIED = COMING, CAME, ABANDONED, HELD, COPI
 _SWAPPED, _PAUSED = SWAPPED, PAUSED
 _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED = WAYS
 _COMES, _HAS_ALL, _LOST, _MOVES, _GOES, _RETURNS = COMES, HAS_ALL, LOST, MOVES, GOES, RETURNS
+_LOOKS = LOOKS
 _NOTHING, _AN_ANSWER, _A_PREFIX, _FROM_TIERS = BRINGS
 _NONE, _ENTRIES, _ENTRIES_SILENTLY = LEAVES
 _BESIDE, _APART, _WHEN_IDLE = PROMPTS
@@ -114,6 +121,9 @@ class Notes(Protocol):
 
     def may_move(self) -> bool:
         """Tell whether another client is up that would go on with answers."""
+
+    def plan_stage(self) -> bool:
+        """Plan the prompts of a step, if this is their stage; return whether answers go on."""
 
     def stand_still(self, preempted: list[int], /) -> None:
         """A plan makes some give way and lets no decode take a step; raise if that has no end."""
@@ -321,17 +331,19 @@ class Lane:
         self.num_tickets = self.num_done_blocks = 0
         self.copied: list[int] = []
         # whether prompts have all their blocks from their admission on; whether those who give way
-        # are swapped, and who is on the host, in order of going; its free blocks, and the seconds
-        # of a copy of one; blocks copied before the next step
+        # are swapped, and who is on the host, in order of going; its blocks, and the seconds of a
+        # copy of one; blocks copied before the next step
         self.swaps = self.has_host = False
         self.swapped: dict[int, None] = {}
-        self.num_host_free, self.copy_time, self.num_copied = 0, 0.0, 0
+        self.host: Room = None  # type: ignore[assignment]
+        self.copy_time, self.num_copied = 0.0, 0
         # whether steps go on while blocks are copied; who goes to the host, with blocks that are
         # taken until then, and how many these are; who comes back, with room on the host till then
         self.overlaps = False
         self.going: dict[int, None] = {}
         self.returning: dict[int, None] = {}
         self.num_going = 0
+        self.is_staged = False  # whether its client has stages
         # blocks below; whether blocks that the step in flight may write come back behind the plan
         # that is made ahead, and the latest plan's running ones without tokens, which it spares not
         self.has_tiers = False
@@ -369,19 +381,28 @@ class Lane:
         self.paced_at = array("d")
         self.make_room()
 
-    def swap_to(self, num_blocks: int, copy_time: float, overlaps: bool) -> None:
-        """Swap to so many blocks of the host; `copy_time`: seconds of a block, either way.
+    def swap_to(self, host: Room, copy_time: float, overlaps: bool) -> None:
+        """Swap to blocks of the host; `copy_time`: seconds of a block, either way.
 
         overlaps: whether steps go on meanwhile; the time of the copies is for others to say.
         """
         self.swaps = self.has_host = self.whole_must_fit = True
         self.overlaps = overlaps
-        self.num_host_free, self.copy_time = num_blocks, copy_time
+        self.host, self.copy_time = host, copy_time
 
     def compute_whole(self, come: int) -> None:
         """Compute prompts whole. come: when (`PROMPTS`)."""
         self.swaps = self.whole_must_fit = self.is_whole = True
         self.prompts_come = come
+
+    def be_staged(self, host: Room | None) -> None:
+        """Compute whole prompts in one stage and answers in another, as the client says.
+
+        host: has room for answers of all its lanes; None: they stay here.
+        """
+        self.is_staged = self.asks_always = True
+        if host is not None:
+            self.host = host
 
     def lie_above(
         self,
@@ -586,7 +607,7 @@ class Lane:
                 self.num_abandoned += 1
                 self.state[slot] = _ABANDONED
                 return
-            self.num_host_free += self.blocks.held(self.num_kept(slot))
+            self.host.release(self.blocks.held(self.num_kept(slot)))
             self.release(slot)
         elif state in (_COMING, _CAME):
             self.num_promised -= self.need_to_join(slot)
@@ -750,7 +771,7 @@ class Lane:
         self.num_blocks[slot] = 0
         if self.state[slot] == _ABANDONED:
             self.num_abandoned -= 1
-            self.num_host_free += self.blocks.held(num_kept)
+            self.host.release(self.blocks.held(num_kept))
             self.release(slot)
 
     def let_seat_go(self, slot: int, num_computed: int, later: bool) -> None:
@@ -826,7 +847,7 @@ class Lane:
         """Let one go on whose entries have come, as soon as there is room."""
         if slot in self.returning:
             del self.returning[slot]
-            self.num_host_free += self.blocks.held(self.num_brought[slot])
+            self.host.release(self.blocks.held(self.num_brought[slot]))
         if self.state[slot] == _ABANDONED:
             self.num_abandoned -= 1
             self.forget(slot)
@@ -1007,8 +1028,19 @@ class Lane:
             return False
         self.num_promised += number
         self.state[slot] = _CAME
-        (self.moved if self.brings[slot] == _AN_ANSWER else self.loaded).append(slot)
+        if self.brings[slot] == _AN_ANSWER:
+            self.first_step[slot] = self.num_steps
+            self.moved.append(slot)
+        else:
+            self.loaded.append(slot)
         return True
+
+    def carry_swapped(self, slot: int) -> None:
+        """Let an answer just queued wait on the host, which has its entries."""
+        del self.queue[slot]
+        self.state[slot], self.first_step[slot] = _SWAPPED, self.num_steps
+        self.num_queued[slot] = 0
+        self.swapped[slot] = None
 
     def carry_held(self, slot: int) -> None:
         """Keep the entries of one that has ended for other clients; there are blocks."""
@@ -1023,7 +1055,7 @@ class Lane:
     def begin_at(self, time: float) -> None:
         """Plan nothing before a time, and then, if anybody is here."""
         self.begins_at = time
-        some = self.running or self.queue or self.moved or self.loaded
+        some = self.running or self.queue or self.moved or self.loaded or self.swapped
         self.is_planning, self.phase = True, self.plan_phase
         self.time = time if some else inf
 
@@ -1077,6 +1109,9 @@ class Lane:
         if self.overlaps:
             self.note_missing(True)
         self.time, self.known_until, self.has_changed = inf, inf, True
+        if self.is_staged:
+            self.note_left(-1, _LOOKS)
+            return
         num_waiting = len(self.queue) + len(self.moved) + len(self.loaded) + len(self.swapped)
         if self.follows:
             num_waiting += len(self.running)
@@ -1107,7 +1142,11 @@ class Lane:
         has_sent_back = self.own is not None and self.ask_own()
         num_before, num_returning = len(self.running), len(self.returning)
         self.is_blocked = self.some_missed = self.all_missed = False
-        if self.prompts_come and self.come_alone():
+        if self.is_staged:
+            number = len(self.left)
+            if not self.is_turn_of_answers():
+                return len(self.left) > number
+        elif self.prompts_come and self.come_alone():
             return True
         if self.cadence is not None or self.spares_one or self.in_turns:
             self.find_limits()
@@ -1652,26 +1691,31 @@ class Lane:
         """Copy the blocks of a request that gives way to the host; return whether they fit."""
         num_kept = self.num_kept(slot)
         number = self.blocks.held(num_kept)
-        if number > self.num_host_free or not self.has_host:
+        if not self.has_host or not self.host.has(number):
             return False
-        self.num_host_free -= number
         if self.overlaps:
-            self.going[slot] = None
-            self.num_going += self.num_blocks[slot]
-            self.note_left(slot, _GOES)
+            self.begin_to_go(slot, number)
         else:
+            self.host.reserve(number)
             self.copy(slot, True, number, num_kept)
             self.blocks.swap_out(self.chains[slot], self.num_blocks[slot], num_kept)
             self.num_blocks[slot] = 0
+            self.state[slot], self.swapped[slot] = _SWAPPED, None
         self.end_stay(slot)
         self.num_preempted[slot] += 1
         self.num_queued[slot] = 0
         if self.first_step[slot] == _NO_STEP:
             self.num_queued[slot] = self.num_tokens[slot] - num_kept
-        self.state[slot] = _SWAPPED
-        self.swapped[slot] = None
         self.counts.go_back(self.num_queued[slot])
         return True
+
+    def begin_to_go(self, slot: int, number: int) -> None:
+        """Copy blocks to the host, which has room, while steps go on; they are free then."""
+        self.host.reserve(number)
+        self.going[slot] = None
+        self.num_going += self.num_blocks[slot]
+        self.note_left(slot, _GOES)
+        self.state[slot], self.swapped[slot] = _SWAPPED, None
 
     def to_swap(self, slot: int) -> tuple[int, int]:
         """Return the blocks and tokens that are copied of one who gave way."""
@@ -1695,7 +1739,7 @@ class Lane:
         if self.overlaps:
             self.begin_return(slot, number, num_kept, is_prompt)
             return
-        self.num_host_free += number
+        self.host.release(number)
         self.copy(slot, False, number, num_kept)
         self.num_blocks[slot] = self.blocks.count(self.num_tokens[slot] if is_prompt else num_kept)
         self.blocks.swap_in(self.chains[slot], self.num_blocks[slot], num_kept)
@@ -1728,12 +1772,14 @@ class Lane:
             room -= self.num_promised
         if self.running:
             room -= self.blocks.num_reserved
-        has_seat = len(self.running) < self.max_num_seqs
+        return len(self.running) < self.max_num_seqs and self.need_to_return(slot) <= room
+
+    def need_to_return(self, slot: int) -> int:
+        """Return the blocks that one on the host needs to go on."""
         num_kept = self.num_kept(slot)
         is_prompt = self.first_step[slot] == _NO_STEP
         number = self.num_tokens[slot] if is_prompt else self.num_needed(slot)
-        need = self.blocks.held(num_kept) + self.blocks.more(num_kept, number, False)
-        return has_seat and need <= room
+        return self.blocks.held(num_kept) + self.blocks.more(num_kept, number, False)
 
     def num_kept(self, slot: int) -> int:
         """Return the tokens whose entries a request that is swapped has: all computed ones."""
@@ -1788,6 +1834,53 @@ class Lane:
             self.paged.name(chain, end)
         elif chain is not None:
             self.blocks.enter(chain, end)
+
+    # --- stages of prompts and of answers (`resharding.py`) -------------------------------------
+
+    def is_turn_of_answers(self) -> bool:
+        """Let the client plan prompts, if this is their stage; return whether answers go on."""
+        self.num_new, self.is_apart = 0, False
+        if self.notes.plan_stage():
+            return True
+        self.is_apart, self.all_missed = self.num_new > 0, True
+        return False
+
+    def fits(self, slot: int) -> bool:
+        """Tell whether one who waits has a seat and room for its prompt."""
+        need = 0 if self.state[slot] == _CAME else self.blocks.count(self.num_tokens[slot])
+        return len(self.running) < self.max_num_seqs and need <= self.room()
+
+    def let_prompt_in(self, slot: int) -> bool:
+        """Admit a prompt to the step that is planned, or let its entries come, if it may.
+
+        A longer one than is left of the step waits, unless it is the first.
+        """
+        if not self.fits(slot):
+            return False
+        if self.state[slot] == _CAME:
+            return self.admit_behind(slot, _NEVER) >= 0
+        return self.admit_next(slot, _NEVER) >= 0
+
+    def set_aside(self, slot: int) -> bool:
+        """Copy an answer to the host, where it waits for its stage; return whether it has room."""
+        if not self.host.has(self.blocks.held(self.context_of(slot))):
+            self.join_anew([slot])
+            return False
+        self.stop(slot)
+        self.running.remove(slot)
+        self.num_preempted[slot] -= 1  # it does not give way
+        return self.swap_out(slot)
+
+    def set_brought_aside(self, slot: int) -> bool:
+        """Do the same with one that has come back and waits to go on."""
+        number = self.blocks.held(self.num_brought[slot])
+        if not self.host.has(number):
+            return False
+        self.moved.remove(slot)
+        self.num_promised -= self.need_to_join(slot)
+        self.have_brought(slot)
+        self.begin_to_go(slot, number)
+        return True
 
     # --- a whole plan of a scheduler of one's own -----------------------------------------------
 
@@ -2606,6 +2699,8 @@ class Lane:
         self.decode_need = self.next_need()
         self.is_planning, self.phase = True, self.plan_phase
         self.take_back()
+        if self.is_staged:
+            self.note_left(-1, _LOOKS)
         if self.stops:
             self.halt()
             self.note_left(-1, _STOPPED)
@@ -2789,6 +2884,8 @@ class Lane:
         """Tell whether others see what it does next, or its order among lanes."""
         if self.has_tiers and (self.queue or self.loaded or self.tiered.publishes):
             return True
+        if self.is_staged:
+            return True  # others hear of each step
         if not self.is_planning:
             return self.num_steps + 1 >= self.seen_at
         if self.given_up and self.given_up[0][0] <= self.known_until:

@@ -15,7 +15,7 @@ cdef class Replica(Lane):
     cdef tuple next_chunks
     cdef long long next_decodes, next_context, next_longest, next_in_windows
 
-    cdef wake(self, double now)
+    cpdef wake(self, double now)
     cpdef begin_at(self, double time)
     cdef begin(self)
     cdef double seconds(self, tuple chunks, bint on_the_spot) except? -1

@@ -70,7 +70,8 @@ class Replica(Lane):
             return Lane.seconds(self, chunks, on_the_spot)
         self.next_chunks, self.was_on_the_spot = chunks, on_the_spot
         self.next_decodes, self.next_context = self.num_decodes, self.context_sum
-        self.next_longest = self.longest_context() if self.times.needs_longest else -1
+        some_need_longest = True in [times.needs_longest for times in self.ranks]
+        self.next_longest = self.longest_context() if some_need_longest else -1
         self.next_in_windows = self.in_windows(0)[0] if self.in_turns else -1
         if self.is_apart:
             self.next_decodes = self.next_context = 0
