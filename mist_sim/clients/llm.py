@@ -31,15 +31,10 @@ from mist_sim.clients.kv_cache import EngineMemory, lane_memory
 from mist_sim.clients.kv_cache.tiers import SharedTiers
 from mist_sim.clients.lane_making import LaneMaker
 from mist_sim.clients.layouts import EngineLayout, LaidOutClient
-from mist_sim.clients.loop_choice import (
-    may_use_lines,
-    option_for_general,
-    own_methods_of,
-)
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.rules import page_rules
-from mist_sim.clients.scheduling import ChunkedScheduler, WholePromptScheduler
+from mist_sim.clients.scheduling import ChunkedScheduler, WholePromptScheduler, own_methods_of
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.stores import EngineStores, EntryForm, Stores
 from mist_sim.clients.traits import KvForm, Role, TimesOrigin
@@ -159,13 +154,11 @@ class LlmClient(LaidOutClient):
 
     @property
     def needs_general_loop(self) -> str:
-        """The option for which its steps take the general loop; empty where the core takes them.
+        """What lets its steps take the general loop: a `lane_type` of a subclass's own.
 
-        A `lane_type` of a subclass's own is one.
+        Empty where the core takes them.
         """
-        if self.lane_type is not Lane:
-            return f"lane_type {self.lane_type.__name__}"
-        return option_for_general(self.config, self.memory, self.rules)
+        return "" if self.lane_type is Lane else f"lane_type {self.lane_type.__name__}"
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: make the engines, with all blocks free and no sequence waiting."""
@@ -237,7 +230,7 @@ class LlmClient(LaidOutClient):
             async_scheduling=self.async_scheduling,
             client_id=self.client_id,
             num_engines=self.data_parallel_size,
-            lines=may_use_lines(self.config, self.memory),
+            lines=self._may_use_lines,
         )
 
     def _stepped(self) -> Engines:
@@ -302,6 +295,16 @@ class LlmClient(LaidOutClient):
     def _is_stepped(self) -> bool:
         """Whether the core takes the steps of its present engines, as its view allows."""
         return isinstance(self.view, SteppedView) and not self.needs_general_loop
+
+    @property
+    def _may_use_lines(self) -> bool:
+        """Whether the general loop may time decodes alone by a line (see `Engine.uses_lines`).
+
+        It asks the predictor for every time where it is asked for by name.
+        """
+        config = self.config
+        needs_more = config.speculative_config or config.lora or self.memory.groups
+        return not needs_more and config.step_loop != "general"
 
     def _lane(self, max_num_seqs: int, engine: int) -> Lane:
         number = self._first_engine + engine

@@ -11,8 +11,7 @@ from unittest.mock import patch
 import numpy as np
 
 from mist_sim.clients.engine import stepped
-from mist_sim.clients.loop_choice import own_methods_of
-from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
+from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler, own_methods_of
 from mist_sim.testing.doubles import (
     Arrival,
     Load,

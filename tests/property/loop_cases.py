@@ -99,6 +99,23 @@ def engines(draw: st.DrawFn, longest: int = 120, drafts: bool | None = True) -> 
 
 
 @st.composite
+def states_apart(draw: st.DrawFn) -> Case:
+    """Models whose states are kept for others, where prompts have all their memory at once.
+
+    They are whole, or those who give way are swapped, or both.
+    """
+    case = draw(alike_in_states() | drafts_in_states())
+    options = replace(case.options, tiers=(), pipeline_parallel_size=1, lockstep=False)
+    policy = draw(st.sampled_from(["chunked", "continuous", "mixed", "static"]))
+    swap = some_swap_space(options.num_blocks, 1)
+    if policy != "chunked":
+        most = draw(st.none() | st.integers(30, 240))
+        options = replace(options, policy=policy, max_num_batched_tokens=most)
+        swap |= st.none()
+    return Case(replace(stepped(draw, options), swap=draw(swap)), case.jobs)
+
+
+@st.composite
 def virtual_engines(draw: st.DrawFn) -> Case:
     """A pipeline whose lanes take turns, alone or with others, perhaps above tiers or drafting."""
     case = draw(cases(longest=120) | alike() | loaded() | loaded_in_step() | overlapped())
@@ -351,7 +368,7 @@ def above_tiers(number: int) -> Case:
         for _ in range(draw(1, 2))
     ]
     rules = ("reserves_prefills", "loaded_first", "preempted_first", "defers_frees")
-    rules += ("uncached_first", "pass_goes_on", "held_spares_hits")
+    rules += ("spares_in_flight", "uncached_first", "pass_goes_on", "held_spares_hits")
     threshold = draw(1, 12) if chance(0.4) else None
     options = EngineOptions(
         "chunked",
@@ -430,12 +447,25 @@ def features(result: Result) -> set[str]:
 
 @st.composite
 def roles(draw: st.DrawFn) -> ClusterCase:
-    """Clients of prompts and of answers, with users who give up, each stepped by the core."""
-    return without_the_rest(draw, draw(apart()))
+    """Clients of prompts and of answers, with users who give up, each stepped by the core.
+
+    Whole prompts, and clients whose requests are swapped, are among them.
+    """
+    case = draw(apart())
+    clients = []
+    for options in case.clients:
+        swap = st.none()
+        if not options.tiers:
+            swap |= some_swap_space(options.num_blocks, 1)
+            if not (options.windows or options.drafting):
+                swap |= swap.map(lambda each: each and replace(each, overlaps=True))
+        made = served(Case(options, ())).options
+        clients.append(replace(stepped(draw, made), swap=draw(swap)))
+    return replace(case, clients=tuple(clients))
 
 
-def without_the_rest(draw: st.DrawFn, case: ClusterCase) -> ClusterCase:
-    """Return a case without what the core does not have, planned ahead or not."""
+def in_pieces(draw: st.DrawFn, case: ClusterCase) -> ClusterCase:
+    """Return a case whose clients cut prompts, planned ahead or not."""
     clients = []
     for options in case.clients:
         drafting, least = options.drafting, options.max_num_seqs
@@ -443,15 +473,19 @@ def without_the_rest(draw: st.DrawFn, case: ClusterCase) -> ClusterCase:
             least *= 1 + drafting.num_speculative_tokens
         most = max(options.max_num_batched_tokens or 64, least)
         chunked = replace(options, policy="chunked", max_num_batched_tokens=most)
-        made = as_in_a_version(served(Case(chunked, ())).options)
-        clients.append(replace(made, async_scheduling=draw(st.booleans())))
+        clients.append(stepped(draw, served(Case(chunked, ())).options))
     return replace(case, clients=tuple(clients))
+
+
+def stepped(draw: st.DrawFn, options: EngineOptions) -> EngineOptions:
+    """Return options as in a version, planned ahead or not."""
+    return replace(as_in_a_version(options), async_scheduling=draw(st.booleans()))
 
 
 @st.composite
 def flows(draw: st.DrawFn) -> ClusterCase:
     """Clients between which answers flow, each stepped by the core."""
-    return without_the_rest(draw, draw(flowing() | crowds()))
+    return in_pieces(draw, draw(flowing() | crowds()))
 
 
 def in_loop(case: ClusterCase, predictor: Predictor, loop: Any) -> Result:

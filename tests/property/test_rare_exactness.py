@@ -516,3 +516,32 @@ def test_drafts_of_who_pauses_in_a_plan_that_computes_nothing_are_counted():
     engine = assert_exact(Case(options, jobs), DYADIC)
     assert len(engine.outcomes[2].preempted_at) == 4
     assert not engine.outcomes[3].num_sat_out
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_who_waits_is_admitted_in_place_of_all_who_miss_a_step(length):
+    """The long prompt finds two blocks while others are loaded, and nobody gives way for it."""
+    options = EngineOptions(
+        "chunked",
+        30,
+        1,
+        4,
+        8,
+        whole_must_fit=False,
+        defers_frees=True,
+        spares_in_flight=True,
+        caching=True,
+        async_scheduling=True,
+        tiers=(Tier(200, 2.0**-4, 0.0),),
+    )
+    jobs = (
+        Job(0.0, 12, 1, content=((0, 12),)),
+        Job(1.0, 28, 1),
+        Job(2.0, 13, 1, content=((0, 13),)),
+        Job(2.0, 25, 1),
+        Job(2.0, length, 2),
+    )
+    engine = assert_exact(Case(options, jobs), DYADIC)
+    assert engine.outcomes[2].num_loaded_blocks
+    batches = [step.batch for step in engine.steps]
+    assert [batch.num_decodes for batch in batches if batch.chunks == ((length, 0),)] == [0]

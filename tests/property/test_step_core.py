@@ -44,6 +44,7 @@ from tests.property.loop_cases import (
     plain_workload,
     roles,
     run_case,
+    states_apart,
     virtual_engines,
 )
 from tests.property.strategies import (
@@ -290,6 +291,22 @@ def test_a_queue_of_batches_with_windows_equals_the_reference(case, predictor, d
         case = with_time_outs_on_boundaries(data, case, predictor)
     with patch.object(EngineOptions, "client", in_core):
         assert_exact(case, predictor)
+
+
+@pytest.mark.exact
+@examples(150)
+@given(case=states_apart(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
+def test_states_are_kept_where_prompts_have_all_their_memory(case, predictor, data):
+    case = with_arrivals_on_boundaries(data, case, predictor)
+    if data.draw(st.booleans()):
+        case = with_time_outs_on_boundaries(data, case, predictor)
+    with patch.object(EngineOptions, "client", in_core):
+        assert_exact(case, predictor)
+    found = run_case(case, predictor, "step")
+    with without_fast_forward():
+        assert_same_steps(run_case(case, predictor, "step"), found)
+    for feature in features(found):
+        event(feature)
 
 
 @pytest.mark.exact
@@ -692,14 +709,6 @@ def _built(said: Scenario) -> Simulation:
     from mist_sim.scenario.build import build
 
     return build(said)
-
-
-def test_step_names_the_option_that_prevents_it():
-    tiers = {"tiers": [{"name": "cpu", "capacity": "1 GiB"}]}
-    options = {"async_scheduling": True, "kv_cache": tiers, "step_loop": "step"}
-    changes = {f"clients__0__{key}": value for key, value in options.items()}
-    with pytest.raises(ScenarioError, match="not be step with async_scheduling with kv_cache"):
-        simulate(scenario(engine="vllm-0.33", **changes))
 
 
 def test_unknown_loops_are_refused():

@@ -231,6 +231,14 @@ class StateMemory(PageMemory):
         self.extend(live, num_tokens)
         self.extend_states(live, behind * self.block_size, num_tokens)
 
+    def swap_in(self, live: Any, num_blocks: int, num_slots: int, num_tokens: int) -> None:
+        self.begin_alone(live, num_tokens)
+        self.extend(live, num_slots)
+        if num_slots > num_tokens:
+            self.extend_states(live, num_slots - 1, num_slots)
+        assert len(live.blocks) == num_blocks
+        self.enter(live, num_tokens)
+
     def check(self, held: Any) -> None:
         self.num_groups, before = self.num_all, self.num_groups
         super().check(held)

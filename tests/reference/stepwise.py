@@ -513,6 +513,12 @@ class StepwiseEngine(ABC):
     def plan(self) -> Plan:
         """Admit, preempt, and say what the next step computes; nothing when idle."""
 
+    def name_verified(self) -> None:
+        """Name blocks of tokens that the last step verified, of drafts, where states are kept."""
+        if isinstance(self.memory, StateMemory) and self.num_drafts and self.caches_verified:
+            for live in self.active:
+                self.memory.verify(live, self.num_processed(live))
+
     # --- arrivals, and those who give up ------------------------------------------------------
 
     def next_event(self) -> tuple[float, Live] | None:
@@ -826,7 +832,8 @@ class StepwiseEngine(ABC):
             kind, more = PageMemory, {}
             if self.windows.kept is not None:
                 most = getattr(self, "threshold", None) or inf
-                more = {"kept": self.windows.kept, "most": min(most, self.max_num_batched_tokens)}
+                most = min(most, self.max_num_batched_tokens or inf)
+                more = {"kept": self.windows.kept, "most": most}
                 more["num_state_groups"] = self.windows.num_state_groups
                 more["num_drafts"] = self.num_drafts
                 more["num_ahead_first"] = self.num_lookahead if self.admits_lookahead else 0
@@ -876,7 +883,7 @@ class StepwiseEngine(ABC):
 
     def decode_need(self) -> int:
         """Blocks that the running decodes take in their next step."""
-        return sum(self.next_blocks(live) for live in self.decodes)
+        return sum(self.next_blocks(live) for live in self.stepping)
 
     def reject(self, live: Live, time: float) -> None:
         live.outcome.status = "rejected"
@@ -1679,6 +1686,7 @@ class StepwiseChunked(StepwiseEngine):
     def plan(self) -> Plan:
         self.is_held = self.is_for_decodes()
         self.carries = False
+        self.sitting = [] if self.in_turn else self.sitting
         self.name_verified()
         self.begin_plan()
         self.is_alone = len(self.known) + len(self.running) == 1
@@ -1695,6 +1703,8 @@ class StepwiseChunked(StepwiseEngine):
         served = [*decodes, *(live for live, num_new in chunks if num_new)]
         self.idle = [live for live in self.active if live not in served]
         self.pads = {}
+        if self.in_turn:
+            budget += self.let_miss(decodes)
         if not disturbed:
             self.admit_pieces(chunks, decodes, budget)
         self.num_padded = 0
@@ -1704,7 +1714,17 @@ class StepwiseChunked(StepwiseEngine):
             self.begin_moves()
         if self.carries:
             self.last_carrying = len(self.steps) + bool(chunks or decodes)
+        if self.in_turn and not (chunks or decodes):
+            self.sitting = []
         return chunks, decodes
+
+    def let_miss(self, decodes: list[Live]) -> int:
+        """Let the others be behind these decodes, who had their turn; return what they leave."""
+        here = [live for live in self.running if live.decoding and not self.is_in_flight(live)]
+        missed = [live for live in here if live not in self.late and live not in decodes]
+        self.decodes = [live for live in self.decodes if live not in missed] + missed
+        self.sitting = missed
+        return len(missed) * (1 + self.num_drafts)
 
     def admit_pieces(
         self, chunks: list[tuple[Live, int]], decodes: list[Live], budget: int
@@ -1742,12 +1762,6 @@ class StepwiseChunked(StepwiseEngine):
         """Those that wait and have not given up."""
         waiting = [*self.queue, *self.coming, *self.loaded, *self.moved, *self.swapped]
         return [live for live in waiting if not (live.has_given_up and live in self.coming)]
-
-    def name_verified(self) -> None:
-        """Name blocks of tokens that the last step verified, of drafts, where states are kept."""
-        if isinstance(self.memory, StateMemory) and self.num_drafts and self.caches_verified:
-            for live in self.active:
-                self.memory.verify(live, self.num_processed(live))
 
     def note_drafts(self, live: Live) -> None:
         """Note the drafts beside the last token of one who was admitted."""
@@ -2080,6 +2094,10 @@ class StepwiseWholePrompts(StepwiseEngine):
         too_long = live.num_known - live.num_elsewhere > self.limit and not live.incoming
         return too_long or super().can_never_start(live)
 
+    def begin_plan(self) -> None:
+        self.name_verified()
+        self.memory.begin_plan()
+
     def admit_prompts(self) -> list[tuple[Live, int]]:
         chunks: list[tuple[Live, int]] = []
         total = 0
@@ -2096,6 +2114,7 @@ class StepwiseContinuous(StepwiseWholePrompts):
     """Prompts first and alone; decodes run when no prompt can be admitted."""
 
     def plan(self) -> Plan:
+        self.begin_plan()
         chunks = self.admit_prompts()
         if chunks:
             return chunks, []
@@ -2107,6 +2126,7 @@ class StepwiseMixed(StepwiseWholePrompts):
     """Prompts and all decodes in one step; no prompt is admitted when one was preempted."""
 
     def plan(self) -> Plan:
+        self.begin_plan()
         if self.make_room():
             return [], self.stepping
         return self.admit_prompts(), self.stepping
@@ -2116,6 +2136,7 @@ class StepwiseStatic(StepwiseWholePrompts):
     """A batch forms when the engine is empty, and runs until it is empty again."""
 
     def plan(self) -> Plan:
+        self.begin_plan()
         chunks = [] if self.running else self.admit_prompts()
         if chunks:
             return chunks, []

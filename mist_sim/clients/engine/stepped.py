@@ -452,7 +452,8 @@ class SteppedLane:
     ) -> None:
         """Let the core plan as a scheduler says."""
         if isinstance(scheduler, WholePromptScheduler):
-            self._lane.compute_whole(PROMPTS_COME[type(scheduler)])
+            kind = next(each for each in type(scheduler).__mro__ if each in PROMPTS_COME)
+            self._lane.compute_whole(PROMPTS_COME[kind])
             return
         self._own = own_rules(scheduler, self.view, queue)
         if self._own is not None:

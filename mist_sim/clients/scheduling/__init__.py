@@ -22,7 +22,7 @@ from mist_sim.clients.scheduling.admission import (
     tokens_to_compute,
 )
 from mist_sim.clients.scheduling.base import SCHEDULERS, Scheduler
-from mist_sim.clients.scheduling.chunked import ChunkedScheduler
+from mist_sim.clients.scheduling.chunked import ChunkedScheduler, own_methods_of
 from mist_sim.clients.scheduling.lane_state import LaneState
 from mist_sim.clients.scheduling.lane_view import Inside, LaneView
 from mist_sim.clients.scheduling.order import Ranked, WaitingQueue
@@ -54,6 +54,7 @@ __all__ = [
     "fits",
     "make_room",
     "next_to_admit",
+    "own_methods_of",
     "preempt",
     "steps_until_join",
     "take_in_turn",

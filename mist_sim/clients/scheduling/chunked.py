@@ -153,6 +153,11 @@ class ChunkedScheduler(Scheduler):
     def _check_plan(self) -> None:
         """Raise ValueError if a plan of one's own goes with what it decides itself."""
         name = type(self).__name__
+        if self.swaps_overlap:
+            raise ValueError(
+                f"preemption must not be async_swap with {name}: its `plan` would have to know "
+                "which blocks are on their way to the host; use swap or recompute"
+            )
         if others := sorted(self.own_methods - {"plan"}):
             raise ValueError(
                 f"{name} must not have {', '.join(others)} beside `plan`, which says all that they "
@@ -276,6 +281,11 @@ class ChunkedScheduler(Scheduler):
             budget -= admit(lane, plan, sequence, chunk, num_drafts) + num_drafts
             piece = piece and cut(budget, budget)
         return budget
+
+
+def own_methods_of(scheduler: Scheduler | None) -> frozenset[str]:
+    """Return the methods of a scheduler's own that the engine core asks."""
+    return scheduler.own_methods if isinstance(scheduler, ChunkedScheduler) else frozenset()
 
 
 def _as_fits(num_tokens: int, budget: int) -> int:

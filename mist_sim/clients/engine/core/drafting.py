@@ -235,7 +235,17 @@ class Drafting(Replica):
         return self.blocks.count(self.next_slots(slot)) - self.num_blocks[slot]
 
     def need_of(self, slot: int) -> int:
-        """Return the blocks of memory that a decode takes for its next step."""
+        """Return the blocks of memory that a decode takes for its next step.
+
+        Where prompts have all of theirs, states are counted to the page: they take none yet for
+        what a drafting model writes ahead, and more in a later step.
+        """
+        if self.keeps_states and not self.in_order:
+            context = self.num_tokens[slot] - 1
+            if self.state[slot] == _LEAVING:
+                context += self.num_beyond[slot]
+            end, num_slots = context + self.num_queries, self.next_slots(slot)
+            return self.paged.lacking(self.chains[slot], context, end, num_slots)
         return self.takes_blocks(slot) * self.per_block
 
     def next_need(self) -> int:

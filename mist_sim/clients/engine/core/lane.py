@@ -285,9 +285,11 @@ class Lane:
         self.in_turns, self.per_block = blocks.in_turns, blocks.per_block
         self.paged: PagedBlocks = blocks if blocks.in_turns else None  # type: ignore[assignment]
         self.num_used_before = 0
-        # whether each has tokens of a step before those admitted after it, as states are kept for
-        # others; decodes for which none are left in the step that is planned
-        self.in_order = blocks.in_turns and self.paged.keeps_states
+        # whether states are kept for others; whether pieces of prompts end where one is saved, and
+        # whether then each has tokens of a step before those admitted after it; decodes for which
+        # none are left in the step that is planned
+        self.keeps_states = blocks.in_turns and self.paged.keeps_states
+        self.aligns = self.in_order = self.keeps_states
         self.left_out: list[int] = []
         self.piece_step = self.before_piece = array("q")
         # who waits, in order, and who gave up: (when, slot) of those that leave with a step or plan
@@ -387,12 +389,13 @@ class Lane:
         overlaps: whether steps go on meanwhile; the time of the copies is for others to say.
         """
         self.swaps = self.has_host = self.whole_must_fit = True
-        self.overlaps = overlaps
+        self.overlaps, self.in_order = overlaps, False
         self.host, self.copy_time = host, copy_time
 
     def compute_whole(self, come: int) -> None:
         """Compute prompts whole. come: when (`PROMPTS`)."""
         self.swaps = self.whole_must_fit = self.is_whole = True
+        self.aligns = self.in_order = False
         self.prompts_come = come
 
     def be_staged(self, host: Room | None) -> None:
@@ -1150,10 +1153,14 @@ class Lane:
             return True
         if self.cadence is not None or self.spares_one or self.in_turns:
             self.find_limits()
+        if self.spares and self.num_writers and self.known_until < inf:
+            self.enter_resumed()
         is_short = self.is_short()
         if is_short:
             self.preempt()
             if self.all_missed:
+                if self.spares and len(self.running) == num_before:
+                    self.come_instead()
                 return has_sent_back or not self.overlaps or len(self.running) < num_before
         has_preempted = len(self.running) < num_before
         if self.swapped and not (has_preempted or is_short):
@@ -1206,6 +1213,16 @@ class Lane:
         self.let_in()
         self.is_apart = self.num_new > 0
         return self.is_apart
+
+    def come_instead(self) -> None:
+        """Let some in though all who run miss the step: nobody gave way for those."""
+        decodes, need = self.who_decode(), self.decode_need
+        self.num_decodes = self.decode_need = 0
+        self.let_in()
+        self.num_decodes, self.decode_need = len(decodes), need
+        if self.num_new:
+            self.all_missed = False
+            self.put_out(decodes)
 
     def ask_own(self) -> bool:
         """Let a scheduler of one's own begin a plan; return whether some gave way."""
@@ -1545,7 +1562,7 @@ class Lane:
         if self.is_held:
             return 0
         new = self.cut(slot, self.num_to_go(slot), budget)
-        return self.aligned(slot, None, self.num_computed[slot], new) if self.in_order else new
+        return self.aligned(slot, None, self.num_computed[slot], new) if self.aligns else new
 
     def num_to_go(self, slot: int) -> int:
         """Return the tokens of a prompt that runs which are to be computed."""
@@ -1804,6 +1821,15 @@ class Lane:
             chain = self.chains[slot]
             if self.state[slot] == _DECODE and chain is not None:
                 self.enter_answer(chain, self.tokens(slot) - num_unknown)
+
+    def enter_resumed(self) -> None:
+        """Let others find the blocks of decodes that missed the latest step, all known now."""
+        if self.blocks.size == 1:
+            return
+        for slot in self.in_order_of_joining(self.running):
+            chain, is_back = self.chains[slot], self.first_step[slot] == self.num_steps
+            if self.state[slot] == _DECODE and chain is not None and is_back:
+                self.enter_answer(chain, self.tokens(slot) - 1)
 
     def enter_answer(self, chain: Chain, num_tokens: int) -> None:
         """Let others find the blocks that the first tokens of a decode fill."""
@@ -2243,7 +2269,7 @@ class Lane:
             found = blocks.find(chain, num_tokens)
             num_computed = found.num_found * blocks.size
         new = self.cut(slot, num_tokens - num_computed, budget)
-        if self.in_order:
+        if self.aligns:
             new = self.aligned(slot, found, num_computed, new)
         whole = self.whole_must_fit or self.comes_whole(slot)
         if self.has_tiers and found is not None and not self.brings[slot]:
@@ -2255,7 +2281,7 @@ class Lane:
             num_first = min(num_first + self.num_first, self.most_slots)
         need = (
             self.need_to_admit(slot, found, num_first, whole)
-            if self.brings[slot] or self.in_order
+            if self.brings[slot] or self.keeps_states
             else blocks.need(found, num_tokens, num_first, whole)
         )
         if need > room:
@@ -2271,7 +2297,8 @@ class Lane:
             return budget if more == _NO_ROOM and self.loses_load(slot) else -1
         self.leave_queue(slot)
         num_first = num_tokens if self.swaps else min(num_first + more, self.most_slots)
-        self.num_blocks[slot] = blocks.begin(chain, found, num_first, end)
+        last = num_first if self.swaps and self.in_turns else end
+        self.num_blocks[slot] = blocks.begin(chain, found, num_first, last)
         self.begin_prompt(slot, num_computed, new)
         return budget - new - more
 
@@ -2395,7 +2422,7 @@ class Lane:
         if self.brings[slot]:
             in_pieces, number = self.brings[slot] == _A_PREFIX, self.num_needed(slot)
             return self.blocks.need_to_bring(found, self.num_brought[slot], number, in_pieces)
-        if self.in_order and self.paged.waits_for_state(found):
+        if self.keeps_states and self.paged.waits_for_state(found):
             return _NEVER
         return self.blocks.need(found, self.num_tokens[slot], num_first, whole)
 
@@ -2445,7 +2472,7 @@ class Lane:
             return -1
         num_tokens = self.num_tokens[slot] - self.num_brought[slot]
         new = self.cut(slot, num_tokens, budget)
-        if self.in_order:
+        if self.aligns:
             new = self.aligned(slot, None, self.num_brought[slot], new)
         if not new or self.holds_back(slot, num_tokens, new, True):
             return -1

@@ -257,6 +257,8 @@ class PagedBlocks(Blocks):
         """Give a request new blocks, into which the entries of its computed tokens come."""
         self.bring(chain, None, num_tokens)
         self.extend(chain, number * self.size)
+        if self.keeps_states and number > self.count(num_tokens):
+            chain.holding.states.take(number * self.size)  # of the rest of its prompt
         self.enter(chain, num_tokens)
 
     # --- turns ------------------------------------------------------------------------------------
