@@ -182,7 +182,9 @@ def best_pair(gpu: GpuSpec, name: str, num_gpus: int, work: Any, num_pairs: int 
     """Return (requests/s, pair, transitions) of the best of the pairs that appendix A likes."""
     prompts, outputs = work[:2]
     mean = Lengths(float(np.mean(prompts)), float(np.mean(outputs)))
-    ranked = rank_pairs(load_model(name), device_of(gpu), num_gpus, mean, PairOptions())
+    ranked = rank_pairs(
+        load_model(name), device_of(gpu, gpu_memory_utilization=0.9), num_gpus, mean, PairOptions()
+    )
     found = []
     for pair in [each for each in ranked.pairs if not each.is_static][:num_pairs]:
         result = resharded(gpu, name, pair.prefill_layout, pair.decode_layout, work)

@@ -12,7 +12,7 @@ import sys
 
 import mist_sim as mist
 from mist_sim.clients import AfdClient
-from mist_sim.hardware.afd import FfnCards, derive_coefficients
+from mist_sim.hardware.afd import FfnCards, step_coefficients
 
 MODEL, GPU = mist.load_model("deepseek-v3"), mist.load_gpu("h200")
 NIC = 50e9  # bytes/s of each GPU to other nodes
@@ -37,7 +37,7 @@ def prefill():
 
 def bundle(attention_workers, ffn_cards, **options):
     cards = FfnCards(gpu=GPU, num_cards=ffn_cards, network_bandwidth=NIC)
-    step = derive_coefficients(MODEL, GPU, cards).times(MODEL.num_layers)
+    step = step_coefficients(MODEL, GPU, cards)
     return AfdClient(
         "bundle",
         model="deepseek-v3",

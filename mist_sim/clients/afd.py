@@ -46,7 +46,7 @@ from mist_sim.hardware.afd import (
     named_coefficients,
 )
 from mist_sim.models import ModelSpec, load_generating
-from mist_sim.network import Seat, Tenant, Ways
+from mist_sim.network import Network, Seat, Tenant, Ways
 from mist_sim.stages import Decode
 from mist_sim.units import Bytes, DollarsPerHour, Seconds
 
@@ -1095,7 +1095,7 @@ def linked(
     return replace(
         coefficients,
         # of the requests in the batch of one FFN worker, and all share the links
-        alpha_c=model.num_layers * per_request * ffn.data,
+        alpha_c=per_request * ffn.data,
         beta_c=coefficients.beta_c + model.num_layers * (there.latency + back.latency),
     )
 
@@ -1280,7 +1280,7 @@ class AfdClient(Client):
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: all slots are free."""
         super().start(env, client_id, recorder)
-        self.config = self._over_links() if self.communication == "topology" else self._as_given
+        self.config = self.on_links(self.network)
         self.bundle = Bundle(self.config)
         self.tracks = [BatchTrack(recorder, client_id) for _ in range(self.batches)]
         rng = self.streams.generator(f"{self.name}: placement")
@@ -1297,9 +1297,14 @@ class AfdClient(Client):
         workers = range(self.attention_workers)
         self._movers = [self._mover_to(worker, engine, self.tracks) for worker in workers]
 
-    def _over_links(self) -> BundleConfig:
-        """Return the bundle's configuration, with communication times computed from its links."""
-        ways = self.network.ways if self.network is not None else None
+    def on_links(self, network: Network | None) -> BundleConfig:
+        """Return the configuration, with communication over a network's links if they determine it.
+
+        network: has admitted the bundle. Raises ScenarioError for one without a topology.
+        """
+        if self.communication != "topology":
+            return self._as_given
+        ways = network.ways if network is not None else None
         if ways is None:
             raise ScenarioError(
                 f"{self.name}: communication must be coefficients where the network has no "

@@ -130,17 +130,6 @@ class LlmClient(LaidOutClient):
         self._shares = lane_shares(scheduler.max_num_seqs, config.data_parallel_size, num_lanes)
         if config.speculative_config:
             check_speculation(config)
-        if isinstance(scheduler, ChunkedScheduler) and scheduler.own_methods:
-            self._check_own(scheduler)
-
-    def _check_own(self, scheduler: ChunkedScheduler) -> None:
-        """Raise ScenarioError if methods of one's own go with what they are not asked for."""
-        if scheduler.swaps_overlap:
-            kind, names = type(scheduler).__name__, ", ".join(sorted(scheduler.own_methods))
-            raise ScenarioError(
-                f"{self.name}: scheduler {kind}, which has {names} of its own, must not have "
-                "preemption async_swap; that combination is not simulated"
-            )
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: make the engines, with all blocks free and no sequence waiting."""

@@ -1,6 +1,6 @@
 """Serving hardware: accelerators, clusters of them, and the cost of a step there."""
 
-from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.cluster import GPU_MEMORY_UTILIZATION, Cluster
 from mist_sim.hardware.devices import (
     Efficiency,
     GpuSpec,
@@ -16,6 +16,7 @@ from mist_sim.hardware.devices import (
 )
 
 __all__ = [
+    "GPU_MEMORY_UTILIZATION",
     "Cluster",
     "Efficiency",
     "GpuSpec",

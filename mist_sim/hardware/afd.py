@@ -16,8 +16,9 @@ each, over the seconds in which they work. In between they draw `idle`.
 
 The latency coefficients of a bundle from the sizes of its model and the figures of its cards.
 
-All times are seconds of one layer with experts; a step of all layers takes `num_layers` times as
-long. Equation numbers are those of arXiv 2601.21351v3, appendix B.
+`derive_coefficients` has those of one layer with experts, as the paper; `step_coefficients` those
+of a step of all layers, by the kernels of the cards. All times are seconds. Equation numbers are
+those of arXiv 2601.21351v3, appendix B.
 
 By how much kernels would change coefficients that are derived from flat shares of the peaks.
 
@@ -56,11 +57,11 @@ __all__ = [
     "FfnGpus",
     "KernelShares",
     "activation_bytes",
-    "attention_shares",
     "chosen_coefficients",
     "derive_coefficients",
-    "expert_shares",
+    "kernel_shares",
     "named_coefficients",
+    "step_coefficients",
 ]
 
 
@@ -378,12 +379,14 @@ class FfnCards:
             )
 
 
-def activation_bytes(model: ModelSpec, mtp_depth: int = 0) -> tuple[int, int]:
-    """Return the bytes of a request that go to the FFN of a layer, and that come back (27).
+def activation_bytes(model: ModelSpec) -> tuple[int, int]:
+    """Return the bytes of a request that go to the FFN in a step, and that come back (27).
 
-    Each of the experts of a token gets its activations; a model without experts sends one copy.
+    Each of the experts of a token gets its activations; a layer without experts gets one copy.
     """
-    copies = (model.moe.num_experts_per_token if model.moe else 1) * (1 + mtp_depth)
+    copies = model.num_dense_layers
+    if model.moe is not None:
+        copies += model.num_moe_layers * model.moe.num_experts_per_token
     return _BYTES_IN * model.hidden_size * copies, _BYTES_OUT * model.hidden_size * copies
 
 
@@ -398,7 +401,7 @@ def derive_coefficients(
     mtp_depth: int = 0,
     num_requests: float = math.inf,
 ) -> AfdCoefficients:
-    """Return the coefficients of one layer, in seconds.
+    """Return the coefficients of one layer with experts, in seconds.
 
     Attention is bound by memory, experts by compute. Bandwidths and rates are those reached in
     decode. Shared experts are not counted, as in the paper.
@@ -438,27 +441,86 @@ def derive_coefficients(
         model.moe.num_experts_per_token * (1 + mtp_depth) / model.moe.num_experts
     ) * ffn.expert_load_imbalance
     expert_flop = 2 * model.mlp_params(model.moe.intermediate_size)  # (20)
+    rate = _rate(model, ffn.gpu, "routed_experts")
     activation_bytes = (_BYTES_IN + _BYTES_OUT) * model.hidden_size  # (27)
     return AfdCoefficients(
         alpha_a=model.kv_bytes_per_token / model.num_layers / bandwidth,  # (17), (19)
         beta_a=attention_base,
-        alpha_f=experts_per_card * expert_flop / _rate(model, ffn.gpu) * tokens_per_expert,  # (26)
+        alpha_f=experts_per_card * expert_flop / rate * tokens_per_expert,  # (26)
         beta_f=ffn_base,
         alpha_c=experts_per_card * activation_bytes / ffn.network_bandwidth * tokens_per_expert,
         beta_c=communication_base,
     )
 
 
-def _rate(model: ModelSpec, gpu: GpuSpec) -> float:
-    """Return the FLOP/s that experts reach on a GPU (21)."""
-    quantization = model.quantization_of("routed_experts")
+def step_coefficients(
+    model: ModelSpec,
+    attention_gpu: GpuSpec,
+    ffn: FfnCards,
+    *,
+    communication_base: float = 0.0,
+    ffn_base: float | None = None,
+    attention_base: float | None = None,
+    mtp_depth: int = 0,
+    num_requests: float = math.inf,
+) -> AfdCoefficients:
+    """Return the coefficients of a step of all layers, in seconds.
+
+    Attention and experts reach the shares of the cards' own kernels where these are known and
+    differ by more than `LEAST_CHANGE` (`kernel_shares`). Layers without experts have an MLP, which
+    the FFN cards divide among them; each of its requests is sent once. The bases are of every
+    layer. The embedding and the head are not counted.
+
+    Parameters and errors are those of `derive_coefficients`.
+    """
+    layer = derive_coefficients(
+        model,
+        attention_gpu,
+        ffn,
+        communication_base=communication_base,
+        ffn_base=ffn_base,
+        attention_base=attention_base,
+        mtp_depth=mtp_depth,
+        num_requests=num_requests,
+    )
+    shares = kernel_shares(model, attention_gpu, ffn.gpu)
+    factor = {name: found.low if found.matters else 1.0 for name, found in shares.items()}
+    with_experts, dense = model.num_moe_layers, model.num_dense_layers
+    alpha_f = with_experts * layer.alpha_f * factor["alpha_f"]
+    beta_f, alpha_c = with_experts * layer.beta_f, with_experts * layer.alpha_c
+    if dense:
+        of_a_card = model.mlp_params_per_layer / ffn.num_cards
+        tokens = 1 + mtp_depth
+        alpha_f += dense * 2 * of_a_card * tokens / _rate(model, ffn.gpu, "mlp")
+        if ffn_base is None:
+            weights = of_a_card * model.bytes_per_param("mlp")
+            ffn_base = weights / (ffn.gpu.memory_bandwidth * ffn.gpu.decode.mbu)
+        beta_f += dense * ffn_base
+        sent = (_BYTES_IN + _BYTES_OUT) * model.hidden_size * tokens / ffn.num_cards
+        alpha_c += dense * sent / ffn.network_bandwidth
+    return AfdCoefficients(
+        alpha_a=model.num_layers * layer.alpha_a * factor["alpha_a"],
+        beta_a=model.num_layers * layer.beta_a,
+        alpha_f=alpha_f,
+        beta_f=beta_f,
+        alpha_c=alpha_c,
+        beta_c=model.num_layers * layer.beta_c,
+    )
+
+
+def _rate(model: ModelSpec, gpu: GpuSpec, part: Literal["mlp", "routed_experts"]) -> float:
+    """Return the FLOP/s that MLPs or experts reach on a GPU (21)."""
+    quantization = model.quantization_of(part)
     dtype = quantization.compute if quantization else "bf16"
     if dtype not in gpu.flops:
         raise ScenarioError(
-            f"gpu must have a rate for {dtype}, in which the experts of {model.name} are computed; "
-            f"{gpu.name} has {', '.join(gpu.flops)}"
+            f"gpu must have a rate for {dtype}, in which the {_PARTS[part]} of {model.name} are "
+            f"computed; {gpu.name} has {', '.join(gpu.flops)}"
         )
     return gpu.flops[dtype] * gpu.decode.mfu
+
+
+_PARTS = {"mlp": "MLPs", "routed_experts": "experts"}
 
 
 def _experts_per_card(model: ModelSpec, moe: MoeSpec, ffn: FfnCards) -> int:
@@ -477,6 +539,10 @@ def _experts_per_card(model: ModelSpec, moe: MoeSpec, ffn: FfnCards) -> int:
 
 def _expert_bytes(model: ModelSpec, moe: MoeSpec) -> float:
     return model.mlp_params(moe.intermediate_size) * model.bytes_per_param("routed_experts")
+
+
+LEAST_CHANGE = 0.1
+"""Change of a coefficient by kernels that counts: half the expected error of TPOT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,8 +565,23 @@ class KernelShares:
         """Whether the GPU's own kernels have figures; else these are of all architectures."""
         return bool(self.gpu.kernels)
 
+    @property
+    def matters(self) -> bool:
+        """Whether the GPU's own kernels change the coefficient."""
+        return self.is_known and abs(self.low - 1) >= LEAST_CHANGE
 
-def attention_shares(model: ModelSpec, gpu: GpuSpec) -> KernelShares:
+
+def kernel_shares(
+    model: ModelSpec, attention_gpu: GpuSpec, ffn_gpu: GpuSpec
+) -> dict[str, KernelShares]:
+    """Return what kernels would make of the coefficients derived from shares, by name."""
+    return {
+        "alpha_a": _attention_shares(model, attention_gpu),
+        "alpha_f": _expert_shares(model, ffn_gpu),
+    }
+
+
+def _attention_shares(model: ModelSpec, gpu: GpuSpec) -> KernelShares:
     """Return what kernels would make of alpha_a, by the bandwidth and the rate that they reach.
 
     Latent attention (MLA) computes for longer than it reads on GPUs of much bandwidth.
@@ -518,8 +599,8 @@ def attention_shares(model: ModelSpec, gpu: GpuSpec) -> KernelShares:
     return KernelShares("attention", gpu, share, min(factors), max(factors))
 
 
-def expert_shares(model: ModelSpec, gpu: GpuSpec) -> KernelShares:
-    """Return what kernels would make of alpha_f, by the rate that they reach."""
+def _expert_shares(model: ModelSpec, gpu: GpuSpec) -> KernelShares:
+    """Return what kernels would make of the experts' part of alpha_f, by the rate they reach."""
     share = gpu.decode.mfu
     kernels = _kernels(gpu, experts_kind(model, Cluster(gpu)))
     factors = [share / (kernel.mfu or share) for kernel in kernels]

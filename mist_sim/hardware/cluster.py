@@ -10,6 +10,12 @@ from mist_sim.hardware.devices import GpuSpec
 from mist_sim.models.mixers import LatentMixer
 from mist_sim.models.spec import ModelSpec
 
+GPU_MEMORY_UTILIZATION = 0.92
+"""Share of a GPU's memory that an engine may use, where none is said.
+
+It is `CacheConfig.gpu_memory_utilization` of vLLM from 0.20 on (vllm/config/cache.py).
+"""
+
 PARALLEL_SIZES = (
     "tensor_parallel_size",
     "pipeline_parallel_size",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.cluster import GPU_MEMORY_UTILIZATION, Cluster
 from mist_sim.hardware.collectives import goes_by_host
 from mist_sim.hardware.devices import GpuSpec, HostSpec, Interconnect, bus_rate
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
@@ -92,7 +92,7 @@ class Device:
 def device_of(
     gpu: GpuSpec,
     *,
-    gpu_memory_utilization: float = 0.9,
+    gpu_memory_utilization: float = GPU_MEMORY_UTILIZATION,
     link_bandwidth: float | None = None,
     host_bandwidth: float | None = None,
     host: HostSpec | None = None,

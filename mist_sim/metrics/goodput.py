@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,7 @@ class ClassLimits(Limits):
 
     priority, model: a request is of the class if it has that priority and names that model; if only
         one is set, that one decides. None for both: the workload gives the class's name.
+    percentiles: as of all requests; None: theirs.
     attainment: share of its requests that must be good (> 0, <= 1); None: as for all requests.
     """
 
@@ -187,8 +188,16 @@ class Slo(Limits):
 
     @property
     def groups(self) -> dict[str, Limits]:
-        """The limits by class name, in order; those without a class first, under ""."""
-        return {"": self, **self.classes}
+        """The limits by class name, in order; those without a class first, under "".
+
+        Classes without percentiles of their own have those of all requests.
+        """
+        mine = self.percentiles
+        classes = {
+            name: replace(limits, percentiles=mine) if limits.percentiles is None else limits
+            for name, limits in self.classes.items()
+        }
+        return {"": self, **classes}
 
     @property
     def goes_by_priority(self) -> bool:

@@ -612,7 +612,8 @@ def billed_per_hour(summary: Mapping[str, Any]) -> float | None:
     They differ where GPUs are paid by use, start and stop, or where electricity is paid. summary:
     of a run. None if neither is known.
     """
-    rent, dollars = summary.get("usd_per_hour"), summary.get("cost_usd")
+    rent: float | None = summary.get("usd_per_hour")
+    dollars = summary.get("cost_usd")
     if dollars is None or not summary["duration"]:
         return rent
     bill = float(dollars) * _HOUR / summary["duration"]

@@ -32,7 +32,7 @@ def asked_by_model(name_or_path: str) -> Mapping[str, float] | None:
     """
     repository = repository_of(name_or_path)
     if repository is not None:
-        return _known().get(repository)
+        return _known().get(repository.lower())
     file = beside(name_or_path)
     return told(file) if file else {}
 

@@ -44,20 +44,25 @@ def names_of(model: str) -> list[str]:
 
 
 def repository_of(name: str) -> str | None:
-    """Return the repository on Hugging Face that a name of the catalog is of, in small letters.
+    """Return the repository on Hugging Face that a name of the catalog is of, in its own case.
 
     name: in any case. None for one that the catalog does not have, such as a path.
     """
     wanted = name.lower()
-    for known, config in _catalog().items():
-        names = _names(known, config)
-        if wanted not in names:
-            continue
-        if "/" in wanted:
-            return wanted
-        others = [each for each in names[1:] if f"/{wanted}" in each]  # without its owner
-        return next((each for each in others if each.endswith(wanted)), [*others, names[1]][0])
-    return None
+    if (entry := _entries().get(wanted)) is None:
+        return None
+    config = _catalog()[entry]
+    names = [each for each in _said_names(config) if "/" in each]
+    if "/" in wanted:
+        return next(each for each in names if each.lower() == wanted)
+    others = [each for each in names if f"/{_bare(wanted)}" in _bare(each)]  # without its owner
+    ends = (each for each in others if _bare(each).endswith(_bare(wanted)))
+    return next(ends, [*others, str(config["hf_id"])][0])
+
+
+def _bare(name: str) -> str:
+    """Return a name without case and hyphens: llama3.3-70b is Llama-3.3-70B."""
+    return name.lower().replace("-", "")
 
 
 def load_model(name_or_path: str) -> ModelSpec:
@@ -175,9 +180,13 @@ def _with_base(
 
 
 def _names(name: str, config: Mapping[str, object]) -> list[str]:
+    return [name, *(other.lower() for other in _said_names(config))]
+
+
+def _said_names(config: Mapping[str, object]) -> list[str]:
     aliases = config.get("aliases")
-    others = [config["hf_id"], *(aliases if isinstance(aliases, list) else [])]
-    return [name, *(str(other).lower() for other in others)]
+    others = aliases if isinstance(aliases, list) else []
+    return [str(each) for each in (config["hf_id"], *others)]
 
 
 @cache

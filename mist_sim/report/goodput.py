@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from math import exp, isinf, isnan
+from collections.abc import Callable, Iterator, Mapping
+from math import exp, isinf, isnan, nan
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.metrics.latency import limit_title, percentile_of
-from mist_sim.report.elements import columns, count, duration, good_share, number, pairs, section
+from mist_sim.report.elements import (
+    columns,
+    count,
+    duration,
+    good_share,
+    latency,
+    number,
+    pairs,
+    percent,
+    section,
+)
 from mist_sim.report.run import expected_of_each
 
 _MILLION = 1e6
+_FURTHEST = 100.0  # times a limit, beyond which times are cut
 ENDED_EARLY = "≤ a bound: the run ended once it had missed; all of its requests may fare far worse"
 
 
@@ -37,9 +48,8 @@ def error_words(summary: Mapping[str, Any]) -> str:
 
 def asked(summary: Mapping[str, Any]) -> str:
     """Return the limits of the slo, in words."""
-    slo, on_top = summary["slo_ms"], summary.get("percentiles_ms", {})
-    of_run = {name: ms for name, ms in slo.items() if percentile_of(name)} | on_top
-    limits = [_limit(name, ms) for name, ms in slo.items() if name not in of_run]
+    of_run = _on_percentiles(summary)
+    limits = [_limit(name, ms) for name, ms in summary["slo_ms"].items() if name not in of_run]
     share = f"{100 * summary['attainment_asked']:g} %"
     keep = "each limit" if summary["each_limit_alone"] else "all limits"
     slack = f" x {1 + summary['relaxation']:g}" if summary["relaxation"] else ""
@@ -47,6 +57,27 @@ def asked(summary: Mapping[str, Any]) -> str:
     share += "".join(f", {100 * each:g} % of {name}" for name, each in of_classes.items())
     own = [f"{share} keep {keep}: {', '.join(limits)}{slack}"] if limits else [f"{share} finish"]
     return "; ".join([*own, *(_limit(name, ms) for name, ms in of_run.items())])
+
+
+def judges_requests(summary: Mapping[str, Any]) -> bool:
+    """Whether a limit tells good requests from others; else figures of the whole run decide."""
+    return not summary["slo_ms"].keys() <= _on_percentiles(summary).keys()
+
+
+def time_over_limit(trial: Mapping[str, Any]) -> float:
+    """Return the worst percentile over its limit; NaN if the run does not tell.
+
+    A run that ended early has missed, no one knows by how much: 1.
+    """
+    if not trial["is_whole"]:
+        return 1.0
+    return nan if trial["over"] is None else float(trial["over"])
+
+
+def _on_percentiles(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the limits on percentiles of a run, milliseconds."""
+    own = {name: ms for name, ms in summary["slo_ms"].items() if percentile_of(name)}
+    return {**own, **summary.get("percentiles_ms", {})}
 
 
 def _limit(name: str, ms: float) -> str:
@@ -67,12 +98,11 @@ def _figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     if summary["first_limit"]:
         yield "first to miss", limit_title(summary["first_limit"]), "beyond that rate"
     runs, requests = summary["num_runs"], summary["num_requests"]
-    long = "in steady state, each as long as its verdict needs"
-    yield (
-        "runs",
-        count(runs),
-        long if summary["is_steady"] else f"of {count(requests)} requests each",
-    )
+    trials = [trial for seed in summary["seeds"] for trial in seed["trials"]]
+    undecided = sum(trial["attained"] is None for trial in trials)
+    long = f"{undecided} without a verdict" if undecided else "each as long as its verdict needs"
+    steady, as_is = f"in steady state, {long}", f"of {count(requests)} requests each"
+    yield "runs", count(runs), steady if summary["is_steady"] else as_is
 
 
 def _spending(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -96,11 +126,12 @@ def _spending(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
 def _trials(summary: Mapping[str, Any]) -> RenderableType:
     """Return a table with a row per run: its rate, result and limits."""
     seeds = summary["seeds"]
+    decides, cell = _what_decides(summary)
     rows = [
         [
             *([str(seed["seed"])] if len(seeds) > 1 else []),
             _rate(trial["rate"]),
-            good_share(trial),
+            cell(trial),
             {True: "attained", False: "missed", None: "undecided"}[trial["attained"]]
             + _remark(trial),
             count(trial["num_requests"]),
@@ -108,12 +139,39 @@ def _trials(summary: Mapping[str, Any]) -> RenderableType:
         for seed in seeds
         for trial in seed["trials"]
     ]
-    titles = [*(["seed"] if len(seeds) > 1 else []), "rate, /s", "good", "", "requests"]
+    titles = [*(["seed"] if len(seeds) > 1 else []), "rate, /s", decides, "", "requests"]
     texts = len(titles) - 2
     table = columns(titles, rows, right=[k for k in range(len(titles)) if k != texts])
     if all(trial["is_whole"] for seed in seeds for trial in seed["trials"]):
         return table
-    return Group(table, Text(ENDED_EARLY, style="dim"))
+    ended_early = ENDED_EARLY if judges_requests(summary) else ENDED_EARLY.replace("≤", ">")
+    return Group(table, Text(ended_early, style="dim"))
+
+
+def _what_decides(
+    summary: Mapping[str, Any],
+) -> tuple[str, Callable[[Mapping[str, Any]], str]]:
+    """Return the title and the cells of the column with what decides whether a run attains.
+
+    Where no limit is on requests: the figure of a percentile; of several, the worst over its limit.
+    """
+    if judges_requests(summary):
+        return "good", good_share
+    limits = list(_on_percentiles(summary).items())
+    name, limit = limits[0][0], limits[0][1] * (1 + summary["relaxation"])
+    is_one = len(limits) == 1
+
+    def cell(trial: Mapping[str, Any]) -> str:
+        if trial["attainment"] < summary["attainment_asked"]:
+            return f"{good_share(trial)} finish"
+        over = min(time_over_limit(trial), _FURTHEST)
+        if isnan(over):
+            return "-"
+        sign = "" if trial["is_whole"] and over < _FURTHEST else "> "
+        return sign + (" ".join(latency(over * limit)) if is_one else percent(over, 1))
+
+    title = f"{limit_title(name)} ≤ {duration(limit / 1e3)}"
+    return title if is_one else "time over limit", cell
 
 
 def _what_binds(binding: Mapping[str, Any] | None) -> Iterator[RenderableType]:

@@ -385,8 +385,14 @@ def _rate(rate: float) -> str:
     return f"{rate:g} /s" if rate >= _LONE else f"less than {_LONE:g} /s, of lone requests"
 
 
-def _worst(trial: Trial) -> str:
-    return f", and {limit_title(trial.worst_limit)} misses most" if trial.worst_limit else ""
+def _how_bad(trial: Trial, target: Target) -> str:
+    """Return how many requests are good, or finish where none has a limit; and what misses most."""
+    judges = target.slo.judges_requests
+    if not judges and trial.attainment >= target.attainment:
+        return f"{limit_title(trial.worst_limit)} misses most"
+    share = f"{'' if trial.is_whole else 'at most '}{100 * trial.attainment:.1f} %"
+    worst = f", and {limit_title(trial.worst_limit)} misses most" if trial.worst_limit else ""
+    return f"{share} of the requests {'are good' if judges else 'finish'}{worst}"
 
 
 def _metric(trial: Trial) -> str:
@@ -481,12 +487,11 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:
             f"{where}the goodput is not known, since runs at {rates} /s tell nothing.",
         )
     elif nothing_kept:
-        share, is_open = trials[0].attainment, trials[0].attained is None
+        is_open = trials[0].attained is None
         yield ResultWarning(
             kinds.ALL_MISSED,
             f"{where}missed at the lowest rate tried, {_rate(trials[0].rate)}, where "
-            f"{'' if trials[0].is_whole else 'at most '}{100 * share:.1f} % of the requests "
-            f"are good{_worst(trials[0])}: there is no goodput from there on."
+            f"{_how_bad(trials[0], found.target)}: there is no goodput from there on."
             + f" A longer run may tell otherwise: {trials[0].reason}."
             * is_open,
         )

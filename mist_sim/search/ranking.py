@@ -309,9 +309,10 @@ def _of_goodput(cases: Sequence[Ranked], unknown: Sequence[str]) -> str:
         return f"{best.name} alone attains a rate: {best.figures['goodput']:.4g} /s{why}."
     if equals := _equals(best, "goodput", cases):
         others = [case for case in others if case not in equals]
-        return f"{_of_equals(best, equals, others, unknown)}{why}."
-    second = max(others, key=lambda case: case.figures["goodput"])
-    return f"{_of_second(best, second, unknown)}{why}."
+        if not others:
+            told = f"{_serves_most(best, equals)}; {_errors(best, equals[0], unknown)}"
+            return f"{told}{why}."
+    return f"{_of_next(best, equals, others, unknown)}{why}."
 
 
 def _of_open(cases: Sequence[Ranked], best: Ranked | None) -> str:
@@ -325,48 +326,60 @@ def _of_open(cases: Sequence[Ranked], best: Ranked | None) -> str:
     return f"Undecided: {told}. A higher end of --rates{more} may tell."
 
 
-def _of_second(best: Ranked, second: Ranked, unknown: Sequence[str]) -> str:
-    """Return by how much the best one serves more than the next one, and how sure that is."""
-    percent = f"{100 * (best.figures['goodput'] / second.figures['goodput'] - 1):.0f} %"
-    gain = f"up to {percent}" if second.is_coarse else percent
-    if not best.is_steady:
-        return (
-            f"{best.name} serves most, {best.figures['goodput']:.4g} /s: {gain} more than "
-            f"{second.name}, {_AS_IT_STANDS}"
-        )
-    if (beside := _beside(second, best, "goodput")) and beside.not_more:
-        most = f"{100 * beside.tolerance:g} %"
-        return (
-            f"{_with_interval(best)} serves most to within the --tolerance of {most}: "
-            f"{_with_interval(second)} serves at most {most} more (95 %), by runs of the same "
-            f"requests; {_errors(best, second, unknown)}"
-        )
-    return (
-        f"{_with_interval(best)} serves most, {gain} more than {_with_interval(second)}: "
-        f"{_by_intervals(best, second)}; {_errors(best, second, unknown)}"
-    )
-
-
-def _of_equals(
+def _of_next(
     best: Ranked, equals: Sequence[Ranked], others: Sequence[Ranked], unknown: Sequence[str]
 ) -> str:
-    """Return the designs that serve as much as the best one, and their lead over the next one."""
+    """Return by how much the best one serves more than the next of others, and how sure that is.
+
+    equals: those that serve as much as the best.
+    """
+    second = max(others, key=lambda case: (case.figures["goodput"], *(case.interval or ())[::-1]))
+    rate, most = second.figures["goodput"], _serves_most(best, equals)
+    num_tied = sum(case.figures["goodput"] == rate for case in others) - 1
+    percent = f"{100 * (best.figures['goodput'] / rate - 1):.0f} %"
+    gain = f"up to {percent}" if second.is_coarse else percent
+    than = f"{'; that is' if equals else ','} {gain} more than {'the next, ' * bool(equals)}"
+    tied = f" and {num_tied} other{'s' * (num_tied > 1)} with as much" * (num_tied > 0)
+    if not best.is_steady:
+        than = than if equals else f": {than[2:]}"
+        return f"{most}{than}{second.name}{tied}, {_AS_IT_STANDS}"
+    named = _with_interval(second)
+    if (beside := _beside(second, best, "goodput")) and beside.not_more:
+        within = f"{100 * beside.tolerance:g} %"
+        most = (
+            f"{most}; of the others" if equals else f"{most} to within the --tolerance of {within}:"
+        )
+        return (
+            f"{most} {named} serves at most {within} more (95 %), by runs of the same requests; "
+            f"{_errors(best, second, unknown)}"
+        )
+    return (
+        f"{most}{than}{named}{tied}: {_by_intervals(best, second)}; "
+        f"{_errors(best, second, unknown)}"
+    )
+
+
+def _serves_most(best: Ranked, equals: Sequence[Ranked]) -> str:
+    """Return which design serves most, and which serve as much."""
+    most = f"{_with_interval(best)} serves most"
+    if not best.is_steady:
+        most = f"{best.name} serves most, {best.figures['goodput']:.4g} /s"
+    if not equals:
+        return most
     tolerance = 100 * equals[0].beside.tolerance if equals[0].beside else 0.0  # of the search
     names = " and ".join(case.name for case in equals)
-    verb = "serves" if len(equals) == 1 else "serve"
-    equal = (
-        f"{names} {verb} as much, within the --tolerance of {tolerance:g} % (95 %), by runs of the "
-        "same requests"
+    return (
+        f"{most}, and {names} as much, within the --tolerance of {tolerance:g} % (95 %), by runs "
+        "of the same requests"
     )
-    if others:
-        second = max(others, key=lambda case: case.figures["goodput"])
-        return f"{_of_second(best, second, unknown)}; {equal}"
-    return f"{_with_interval(best)} serves most; {equal}; {_errors(best, equals[0], unknown)}"
 
 
 def _by_intervals(best: Ranked, second: Ranked) -> str:
-    ends = best.interval or (0.0, 0.0), second.interval or (0.0, 0.0)
-    if ends[0][0] >= ends[1][1]:
+    """Return how far the intervals of two designs are from telling them apart."""
+    low, high = (best.interval or (0.0, 0.0))[0], (second.interval or (0.0, 0.0))[1]
+    if f"{low:.4g}" == f"{high:.4g}":
+        return f"these 95 % intervals of the runs only touch, at {low:.4g} /s"
+    if low > high:
         return "these 95 % intervals of the runs do not overlap"
     return (
         f"even at the ends of these 95 % intervals of the runs the second serves at most "

@@ -192,7 +192,10 @@ class PairModel:
         )
 
 
-_CLOSED_FORM = "By equation 1 of Seesaw's appendix A: uniform lengths, full batches, no queues."
+_CLOSED_FORM = (
+    "By equation 1 of Seesaw's appendix A: uniform lengths, full batches, no queues; memory holds "
+    "weights and KV entries, where simulated engines have activations, too (max_model_len)."
+)
 _NO_PIGGYBACK = "Layouts that stay gain nothing from chunked prefill here (--piggyback)."
 
 

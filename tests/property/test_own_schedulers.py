@@ -16,7 +16,7 @@ from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.scheduling.lane_view import Inside, LaneView
 from mist_sim.errors import ScenarioError
 from tests.effort import examples
-from tests.property.loop_cases import crowd, engines, pausing, pipeline, run_case
+from tests.property.loop_cases import copying, crowd, engines, pipeline, run_case
 from tests.property.test_step_core import assert_same_steps
 from tests.reference.comparison import POLICIES, Case, assert_exact
 from tests.reference.predictors import AWKWARD, DYADIC, LINES
@@ -25,14 +25,14 @@ from tests.reference.stepwise import Plan, StepwiseChunked
 
 def without_options(case: Case) -> Case:
     """Return a case without the options that `StepwiseUrgent` leaves out."""
-    options = case.options
+    options, swap = case.options, case.options.swap
     changed = replace(
         options,
         threshold=None,
         prefill_schedule_interval=1,
         pads_prompts=False,
         max_partial=1,
-        swap=None,
+        swap=swap if swap is not None and swap.overlaps else None,
     )
     return replace(case, options=changed)
 
@@ -72,14 +72,14 @@ class Pieces(ChunkedScheduler):
     case=engines()
     | engines(drafts=None)
     | st.integers(0, 2**32).map(crowd)
+    | st.integers(0, 2**32).map(copying)
     | st.integers(0, 2**32).map(pipeline),
     predictor=st.sampled_from([AWKWARD, DYADIC, LINES]),
     kind=st.sampled_from([Written, Asked, Pieces]),
 )
 @examples(200)
 def test_rules_that_the_core_asks_for_have_equal_bits(case, predictor, kind):
-    """Planned as steps begin or ahead, and in pipelines."""
-    case = replace(case, options=pausing(case.options))
+    """Planned as steps begin or ahead, in pipelines, and while blocks are copied."""
     if kind is Asked:
         case = replace(case, options=replace(case.options, order="fcfs"))
     expected = run_case(case, predictor, "step")
@@ -118,7 +118,7 @@ class StepwiseUrgent(StepwiseChunked):
         return super().plan()
 
 
-@given(case=engines(longest=60))
+@given(case=engines(longest=60) | st.integers(0, 2**32).map(copying))
 @examples(150)
 def test_one_that_preempts_for_a_seat_is_exact(case):
     options = replace(
@@ -126,7 +126,6 @@ def test_one_that_preempts_for_a_seat_is_exact(case):
         order="priority",
         max_num_seqs=min(3, case.options.max_num_seqs),
         windows=None,
-        swap=None,
     )
     with patch.dict(POLICIES, chunked=(Urgent, StepwiseUrgent)):
         assert_exact(without_options(replace(case, options=options)), AWKWARD)

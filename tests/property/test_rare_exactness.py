@@ -520,7 +520,7 @@ def test_drafts_of_who_pauses_in_a_plan_that_computes_nothing_are_counted():
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_who_waits_is_admitted_in_place_of_all_who_miss_a_step(length):
-    """The long prompt finds two blocks while others are loaded into, and nobody gives way for it."""
+    """The long prompt finds two blocks while others are loaded, and nobody gives way for it."""
     options = EngineOptions(
         "chunked",
         30,

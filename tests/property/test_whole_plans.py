@@ -507,6 +507,8 @@ def test_what_a_plan_says_is_left_out_beside_it():
         Planned(prefill_schedule_interval=2)
     with pytest.raises(ValueError, match="max_num_partial_prefills must be left out with Planned"):
         Planned(max_num_partial_prefills=2, long_prefill_token_threshold=8)
+    with pytest.raises(ValueError, match="preemption must not be async_swap with Planned"):
+        Planned(preemption="async_swap")
 
 
 class DecidesInBudget(ChunkedScheduler):

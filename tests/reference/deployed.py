@@ -20,9 +20,11 @@ def read_back(planned: Scenario, deployment: Deployment, script: Path) -> dict[s
     """
     script.write_text(deployment.text)
     data = as_data(planned)
-    keys = from_vllm([str(script)], gpu=data["clients"][0]["gpu"]).keys
-    keys = {key: value for key, value in keys.items() if key != "assumptions"}
     words = shlex.split(deployment.read_back)
+    engine = words[words.index("--engine") + 1] if "--engine" in words else None
+    keys = from_vllm([str(script)], gpu=data["clients"][0]["gpu"], engine=engine).keys
+    keys = {key: value for key, value in keys.items() if key != "assumptions"}
+    keys |= {"engine": engine} if engine else {}
     sets = [words[k + 1] for k, word in enumerate(words) if word == "--set"]
     rest = {key: data[key] for key in ("workload", "slo", "cost") if key in data}
     return as_data(Scenario.from_dict(rest | keys, dict(each.split("=", 1) for each in sets)))

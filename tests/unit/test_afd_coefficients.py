@@ -7,7 +7,13 @@ import pytest
 from mist_sim.calibration import fit_afd_coefficients
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
-from mist_sim.hardware.afd import FfnCards, derive_coefficients
+from mist_sim.hardware.afd import (
+    FfnCards,
+    activation_bytes,
+    derive_coefficients,
+    step_coefficients,
+)
+from mist_sim.hardware.devices import kernel_of, kernels_of
 from mist_sim.models import load_model
 
 H200 = load_gpu("h200")
@@ -31,6 +37,36 @@ def test_the_formulas_of_appendix_b():
     assert found.alpha_f == pytest.approx(8 * per_expert * 8 * 2 / 256, rel=1e-12)  # (26)
     assert found.alpha_c == pytest.approx(8 * 3 * 7168 / 50e9 * 8 * 2 / 256, rel=1e-12)  # (31)
     assert (found.beta_f, found.beta_c) == (1e-4, 2e-5)
+
+
+def test_a_step_has_layers_with_experts_and_layers_without():
+    """58 of 61 layers have experts; the MLPs of the other three lie on all 32 cards."""
+    layer, step = derived(ffn_base=None), step_coefficients(DEEPSEEK, H200, cards())
+    rate, bandwidth = H200.flops["fp8"] * H200.decode.mfu, 4.8e12 * 0.88
+    mlp = 3 * 7168 * 18432
+    # Hopper's experts in FP8 blocks reach 37.2 % of the peak, the entry says 83 %
+    of_experts = 58 * layer.alpha_f * 0.83 / 0.372
+    assert step.alpha_f == pytest.approx(of_experts + 3 * 2 * mlp / 32 / rate, rel=1e-12)
+    byte = DEEPSEEK.bytes_per_param("mlp")
+    assert step.beta_f == pytest.approx(
+        58 * layer.beta_f + 3 * byte * mlp / 32 / bandwidth, rel=1e-12
+    )
+    sent = 3 * 3 * 7168 / 32 / 50e9  # a byte there and two back, to one card
+    assert step.alpha_c == pytest.approx(58 * layer.alpha_c + sent, rel=1e-12)
+    assert activation_bytes(DEEPSEEK) == (7168 * (58 * 8 + 3), 2 * 7168 * (58 * 8 + 3))
+    assert step.beta_a == pytest.approx(61 * layer.beta_a, rel=1e-12)
+    # each of 128 heads multiplies with a latent of 576 numbers, and with 512 of them, which takes
+    # longer than to read 576
+    kernel = kernel_of(kernels_of("hopper"), "latent_decode_attention")
+    alpha_a = 61 * 2 * 128 * (576 + 512) / (H200.flops["bf16"] * kernel.mfu)
+    assert step.alpha_a == pytest.approx(alpha_a, rel=1e-12)
+
+
+def test_bases_are_of_every_layer():
+    bases = {"attention_base": 1e-6, "ffn_base": 2e-6, "communication_base": 3e-6}
+    step = step_coefficients(DEEPSEEK, H200, cards(), **bases)
+    found = (step.beta_a, step.beta_f, step.beta_c)
+    assert found == pytest.approx((61e-6, 122e-6, 183e-6), rel=1e-12)
 
 
 def test_attention_reads_the_weights_of_its_projections():

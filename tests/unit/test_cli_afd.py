@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from mist_sim.hardware import load_gpu
-from mist_sim.hardware.afd import FfnCards, derive_coefficients
+from mist_sim.hardware.afd import FfnCards, step_coefficients
 from mist_sim.hardware.devices import architecture_names, kernel_of, kernels_of
 from mist_sim.models import load_model
 from mist_sim.rng import Streams
@@ -104,16 +104,7 @@ def test_coefficients_from_model_and_gpus(mist):
     found = json.loads(out)["coefficients"]
     gpu, model = load_gpu("h200"), load_model("deepseek-v3")
     cards = FfnCards(gpu=gpu, num_cards=16, network_bandwidth=50e9)
-    flat = asdict(derive_coefficients(model, gpu, cards).times(61))
-    # Hopper's experts in FP8 blocks reach 37.2 % of the peak, the entry says 83 %; each of
-    # 128 heads multiplies with a latent of 576 numbers, and with 512 of them, which takes longer
-    # than to read 576
-    kernel = kernel_of(kernels_of("hopper"), "latent_decode_attention")
-    alpha_a = 61 * 2 * 128 * (576 + 512) / (gpu.flops["bf16"] * kernel.mfu)
-    changed = {"alpha_f": flat["alpha_f"] * 0.83 / 0.372, "alpha_a": alpha_a}
-    assert found == pytest.approx(flat | changed)
-    bandwidth = gpu.memory_bandwidth * gpu.decode.mbu
-    assert found["beta_f"] == pytest.approx(61 * 16 * 3 * 7168 * 2048 / bandwidth, rel=1e-3)
+    assert found == asdict(step_coefficients(model, gpu, cards))
     assert found["beta_c"] == 0
     assert json.loads(out)["ffn_weight"] == 16
     _, tables, _ = mist("t.csv", *SLOTS, *DERIVED)
@@ -140,13 +131,13 @@ def test_what_is_measured_takes_the_place_of_what_is_derived(mist):
     assert found["alpha_a"] == 1e-9
     for name, seconds in (("beta_a", 1e-6), ("beta_f", 2e-6), ("beta_c", 3e-6)):
         assert found[name] == pytest.approx(61 * seconds)
-    assert found["alpha_c"] == pytest.approx(2 * 1.5 * before["alpha_c"])
-    rates = (
-        load_gpu(name).flops["fp8"] * load_gpu(name).decode.mfu for name in ("h200", "h100-sxm")
-    )
-    assert found["alpha_f"] == pytest.approx(
-        2 * 1.5 * before["alpha_f"] * next(rates) / next(rates)
-    )
+    dense = 3 / (58 * 8 + 3)  # one copy of each token in 3 layers, which no expert holds up
+    assert found["alpha_c"] == pytest.approx(2 * (1.5 - 0.5 * dense) * before["alpha_c"])
+    changed = {"mtp_depth": 1, "ffn_base": 2e-6}
+    cards = {"num_cards": 16, "network_bandwidth": 50e9, "expert_load_imbalance": 1.5}
+    spec = FfnCards(gpu=load_gpu("h100-sxm"), **cards)
+    expected = step_coefficients(load_model("deepseek-v3"), load_gpu("h200"), spec, **changed)
+    assert found["alpha_f"] == pytest.approx(expected.alpha_f)
 
 
 def test_the_best_bundles_under_limits(mist):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from functools import partial
 from math import prod
@@ -11,6 +12,8 @@ import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.hardware import gpu_names, load_gpu
+from mist_sim.hardware.afd import FfnCards, step_coefficients
+from mist_sim.models import load_model
 from mist_sim.network import Fabric
 from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
@@ -62,6 +65,12 @@ def together(**overrides):
 def said(**overrides):
     """As overrides, with dots for double underscores."""
     return together(**{key.replace("__", "."): value for key, value in overrides.items()})
+
+
+def bundle_design(designs, name):
+    """Return the design whose bundle is on these GPUs, whatever its slots."""
+    (found,) = (each for title, each in designs.scenarios.items() if title.startswith(name))
+    return found
 
 
 def clients(scenario):
@@ -354,20 +363,55 @@ def test_models_with_experts_have_bundles_on_the_same_gpus():
 def test_bundles_on_a_link_have_coefficients_for_it():
     overrides = {"model": "qwen3-30b-a3b", "clients.1.count": 2}
     designs = designs_of(Scenario.from_dict(APART, overrides))
-    bundle = designs.scenarios["2 prefill + 1A 1F"].clients[1]
+    scenario = bundle_design(designs, "2 prefill + 1A 1F")
+    bundle = scenario.clients[1]
     assert bundle.communication == "coefficients"
     assert bundle.alpha_c > 0
-    assert simulate(designs.scenarios["2 prefill + 1A 1F"]).summary["completed"] == 40
+    assert simulate(scenario).summary["completed"] == 40
 
 
 def test_bundles_keep_the_limit_on_tpot_where_some_can():
     def slots(tpot):
-        designs = designs_of(together(**EXPERTS, slo={"ttft": "1 s", "tpot": tpot})).scenarios
-        bundle = designs["2 prefill + 1A 1F"].clients[1]
+        designs = designs_of(together(**EXPERTS, slo={"ttft": "1 s", "tpot": tpot}))
+        bundle = bundle_design(designs, "2 prefill + 1A 1F").clients[1]
         return bundle.slots * bundle.batches
 
     assert slots("1 s") >= slots("41 ms") >= slots("1 ms")
     assert slots("1 s") > slots("1 ms"), "nobody keeps 1 ms, so the fastest is taken"
+
+
+def test_bundles_have_the_slots_that_keep_the_limit_over_their_links():
+    """Attention sends to the FFN in other nodes, which takes nearly as long as the FFN."""
+    fleet = {"model": "deepseek-v3", "clients.0.gpu": "h200", "clients.0.tensor_parallel_size": 8}
+    lengths = {
+        "type": "synthetic",
+        "num_requests": 800,
+        "prompt": {"type": "fixed", "tokens": 1000},
+        "output": {"type": "uniform", "low": 300, "high": 700},
+    }
+    workload = {"lengths": lengths, "arrivals": {"type": "poisson", "rate": "60 /s"}}
+    limits = {"ttft": "20 s", "tpot": "50 ms"}
+    designs = designs_of(together(**fleet, **{"clients.0.count": 4}, workload=workload, slo=limits))
+    title = next(title for title in designs.scenarios if "8A 8F" in title)
+    scenario = designs.scenarios[title]
+    bundle = scenario.clients[1]
+    assert title == f"2 prefill + 8A 8F {bundle.batches} x {bundle.slots}"
+    assert "2 batches of 96 slots" in designs.assumed["bundles of attention and FFN workers"]
+    kept = simulate(scenario).summary
+    assert kept["good_request_fraction"] == 1
+    more = {"clients.1.slots": bundle.slots + 16}
+    missed = simulate(Scenario.from_dict(as_data(scenario), more)).summary
+    assert kept["p99_tpot_ms"] < 50 < missed["p50_tpot_ms"]
+
+
+def test_bundles_are_timed_as_mist_afd_times_them():
+    designs = designs_of(together(**EXPERTS))
+    bundle = bundle_design(designs, "2 prefill + 1A 1F").clients[1]
+    gpu, model = load_gpu("h100-sxm"), load_model("qwen3-30b-a3b")
+    cards = FfnCards(gpu=gpu, num_cards=1, network_bandwidth=1.0)
+    expected = step_coefficients(model, gpu, cards, num_requests=bundle.slots)
+    for part in ("alpha_a", "beta_a", "alpha_f", "beta_f"):
+        assert getattr(bundle, part) == pytest.approx(getattr(expected, part), rel=1e-12)
 
 
 def test_large_bundles_span_nodes():
@@ -392,7 +436,7 @@ def test_bundles_have_gpus_of_one_kind():
     designs = designs_of(together(**mixed))
     reason = designs.left_out["1 prefill + a bundle"]
     assert "gpu must be the same for all answers, got h100-sxm, h200" in reason
-    assert "2 prefill + 1A 1F" in designs.scenarios
+    assert bundle_design(designs, "2 prefill + 1A 1F")
 
 
 # ------------------------------------------------------------------------------ the network
@@ -580,4 +624,4 @@ def test_bundles_place_as_many_experts_on_every_card():
     fleet = {"model": "qwen3-30b-a3b", "clients.0.count": 8}
     names = [name for name in designs_of(together(**fleet)).scenarios if "A " in name]
     assert names
-    assert all(128 % int(name.split()[-1].rstrip("F")) == 0 for name in names)
+    assert all(128 % int(re.search(r"A (\d+)F", name)[1]) == 0 for name in names)

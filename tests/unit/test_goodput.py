@@ -549,6 +549,61 @@ def test_a_goodput_that_longer_runs_may_not_have_is_said(stability, words):
     assert found.warnings == ()
 
 
+PERCENTILE = {"at": {"p50_e2el": "2 s"}}
+
+
+def shown(found, capsys):
+    """Return the words of each row of the rates that were tried."""
+    found.show()
+    lines = capsys.readouterr().out.split("Rates tried\n")[1].splitlines()
+    return [line.split() for line in lines[1 : 1 + len(found.searches[0].trials)]]
+
+
+def test_limits_on_percentiles_alone_show_the_percentile_beside_each_rate(capsys):
+    """Request k of a server of 1 s waits k (1 - 1/rate): that of k = 49 is the median."""
+    options = GoodputOptions(rates=(1.005, 1.08), as_is=True)
+    found = find_goodput(Scenario.from_dict({**QUEUE, "slo": PERCENTILE}), options, jobs=1)
+    rows = shown(found, capsys)
+    for trial, row in zip(found.searches[0].trials, rows, strict=True):
+        if trial.is_whole:
+            value = float(row[1].replace(",", ""))
+            assert value == pytest.approx(1e3 * (1 + 49 * (1 - 1 / trial.rate)), rel=1e-2)
+            assert (value <= 2000) == trial.attained
+        else:
+            assert row[1:4] == [">", "2,000", "ms"]
+    assert {trial.is_whole for trial in found.searches[0].trials} == {True, False}
+    found.show()
+    out = capsys.readouterr().out
+    assert "p50 E2E ≤ 2 s" in out
+    assert "100.0 %" not in out
+    assert "> a bound" in out
+
+
+def test_in_steady_state_the_percentile_is_beside_its_limit_too(capsys):
+    slo = {"at": {"p90_tpot": "15 ms"}}
+    options = GoodputOptions(rates=(15, 30), most_requests=1000, tolerance=0.2)
+    found = find_goodput(Scenario.from_dict({**LLM, "slo": slo}), options, jobs=1)
+    trials = found.searches[0].trials
+    assert all(trial.is_steady for trial in trials)
+    figures = [float(row[1]) for row in shown(found, capsys)]
+    assert [figure > 15 for figure in figures] == [not trial.seems_attained for trial in trials]
+    found.show()
+    undecided = sum(trial.attained is None for trial in trials)
+    assert undecided > 0
+    assert f"in steady state, {undecided} without a verdict" in capsys.readouterr().out
+    several = {"at": {**slo["at"], "p50_ttft": "10 s"}}
+    both = find_goodput(Scenario.from_dict({**LLM, "slo": several}), options, jobs=1)
+    shares = [float(row[1]) for row in shown(both, capsys)]
+    assert shares == pytest.approx([100 * figure / 15 for figure in figures], rel=0.02)
+
+
+def test_without_limits_on_requests_none_is_said_to_be_good():
+    slo = {"at": {"p50_e2el": "0.9 s"}}
+    found = find_goodput(Scenario.from_dict({**QUEUE, "slo": slo}), AS_IS, jobs=1)
+    (warning,) = texts(found.summary, "all missed")
+    assert "of lone requests, where E2E misses most: there is no goodput" in warning
+
+
 def test_the_tables_and_files_of_the_command(mist, tmp_path):
     code, out, err = mist("queue.yaml", "--as-is", "--jobs", "1", "--out", "found")
     assert code == 0

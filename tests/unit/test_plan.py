@@ -473,14 +473,16 @@ SERVERS = [
 ]
 
 
+@pytest.mark.parametrize("engine", [None, "vllm-0.14"])
 @pytest.mark.parametrize("width", [1, 2])
 @pytest.mark.parametrize(("design", "first", "second", "chunks"), SERVERS)
 def test_the_commands_read_back_give_the_same_clients(
-    design, first, second, chunks, width, tmp_path
+    design, first, second, chunks, width, engine, tmp_path
 ):
     own = {"max_model_len": 8192, "kv_cache.gpu_memory_utilization": 0.8, "quantization": "fp8"}
     own |= {"scheduler.order": "priority", "kv_cache.enable_prefix_caching": False}
-    scenario = asked(**{f"clients.0.{key}": value for key, value in own.items()})
+    clients = {f"clients.0.{key}": value for key, value in own.items()}
+    scenario = asked(**clients, **({"engine": engine} if engine else {}))
     options = PlanOptions(gpus=("h100-sxm",), tensor_parallel_sizes=(width,), max_gpus=8)
     question, _, space = measured(scenario, options)
     (candidate,) = [
@@ -498,11 +500,23 @@ def test_the_commands_read_back_give_the_same_clients(
     assert bool(deployment.proxy) == (design == "apart")
 
 
-def test_a_server_loads_the_checkpoint_that_was_named():
+@pytest.mark.parametrize(
+    ("named", "checkpoint"),
+    [
+        ("meta-llama/Llama-3.3-70B-Instruct", "meta-llama/Llama-3.3-70B-Instruct"),
+        ("llama-3.3-70b", "meta-llama/Llama-3.3-70B-Instruct"),
+        ("llama3.3-70b", "meta-llama/Llama-3.3-70B-Instruct"),
+        ("Llama-3.1-70B", "meta-llama/Llama-3.1-70B"),
+        ("deepseek-r1-distill-llama-70b", "deepseek-ai/DeepSeek-R1-Distill-Llama-70B"),
+        ("gemma-4-31b-it", "google/gemma-4-31B-it"),  # its sizes are another repository's
+    ],
+)
+def test_a_server_loads_the_checkpoint_that_was_named(named, checkpoint):
     """Llama 3.3 has the sizes of 3.1, whose entry of the catalog times it."""
-    named = {"model": "meta-llama/Llama-3.3-70B-Instruct", "clients.0.tensor_parallel_size": 2}
-    (command,) = deployment_of(asked(**named)).commands
-    assert command.startswith("vllm serve meta-llama/Llama-3.3-70B-Instruct ")
+    (command,) = deployment_of(
+        asked(**{"model": named, "clients.0.tensor_parallel_size": 2})
+    ).commands
+    assert command.startswith(f"vllm serve {checkpoint} ")
 
 
 def test_a_run_that_told_nothing_has_no_share():

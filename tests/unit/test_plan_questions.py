@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mist_sim import Scenario, ScenarioError
+from mist_sim.errors import TraceError
 from mist_sim.search import PlanOptions, plan
 from mist_sim.search.planning.engines import engines_of
 from mist_sim.search.planning.question import Question
@@ -101,6 +102,18 @@ def test_an_engine_is_left_out_for_the_reason_that_is_said(changes, options, sai
         planned(changes, **options)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_trace_that_cannot_be_read_is_at_fault_and_no_engine(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("ts_ms,prompt_tokens,output_tokens,status\n5,9,9,200\n", "utf-8")
+    asked = ASKED | {"workload": {"trace": {"type": "csv", "path": str(path)}}}
+    with pytest.raises(TraceError) as caught:
+        plan(Scenario.from_dict(asked), PlanOptions(**FEW), jobs=1)
+    told = str(caught.value)
+    assert told.startswith(f"{path}:1: no column 'timestamp'")
+    assert "needed are timestamp, prompt_tokens, output_tokens; say" in told  # no status
+    assert "--set workload.trace.time_column=NAME" in told
 
 
 def test_the_reason_that_is_counted_is_the_one_that_is_shown():

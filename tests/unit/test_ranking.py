@@ -37,6 +37,26 @@ def test_intervals_that_do_not_meet_are_sure():
     )
 
 
+def test_intervals_with_a_rate_in_common_only_touch():
+    low = TOGETHER._replace(interval=(68.0, 88.0))
+    told = sentence([APART, low])
+    assert "more than together (70 /s, 68 to 88): these 95 % intervals of the runs only touch" in (
+        told
+    )
+    assert "only touch, at 88 /s; errors" in told
+    assert "overlap" not in told
+
+
+def test_all_are_counted_that_come_next_with_the_same_goodput():
+    """The one whose interval goes further up is named, as the one that comes nearest."""
+    other = TOGETHER._replace(name="other", interval=(66.0, 75.0))
+    third = TOGETHER._replace(name="third")
+    assert "more than other (70 /s, 66 to 75) and 1 other with as much: these" in (
+        sentence([TOGETHER, APART, other])
+    )
+    assert " and 2 others with as much: these" in sentence([TOGETHER, APART, other, third])
+
+
 @pytest.mark.parametrize(
     ("ends", "words"),
     [
@@ -179,16 +199,15 @@ def test_designs_that_surely_serve_as_much_share_the_star():
     near = beside(case("near", 89.0, (85.0, 95.0)), not_more=True, not_less=True)
     cases = [TOGETHER, near, APART]
     assert starred("goodput", "more", cases) == ["apart", "near"]
-    assert sentence(cases).startswith(
-        sentence([TOGETHER, APART]).removesuffix("; TPOT is the first to miss beyond.")
-    )
-    assert (
-        "; near serves as much, within the --tolerance of 2 % (95 %), by runs of the same"
-        in sentence(cases)
+    alone = sentence([TOGETHER, APART])
+    assert sentence(cases) == alone.replace(
+        "serves most, 29 % more than",
+        "serves most, and near as much, within the --tolerance of 2 % (95 %), by runs of the same "
+        "requests; that is 29 % more than the next,",
     )
     twin = beside(APART._replace(name="twin"), not_more=True, not_less=True)
     assert starred("goodput", "more", [APART, twin]) == ["apart", "twin"]
-    both = "serves most; near and twin serve as much, within the --tolerance of 2 % (95 %)"
+    both = "serves most, and near and twin as much, within the --tolerance of 2 % (95 %)"
     assert both in sentence([APART, near, twin])
 
 

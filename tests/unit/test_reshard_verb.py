@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 
 from mist_sim.cli.app import app
 from mist_sim.clients import EngineConfig
-from mist_sim.hardware import load_gpu, load_host
+from mist_sim.hardware import GPU_MEMORY_UTILIZATION, load_gpu, load_host
 from mist_sim.hardware.collectives import all_reduce
 from mist_sim.hardware.resharding import device_of
 from mist_sim.scenario.engines.engine_hosts import with_host
+from mist_sim.scenario.engines.version_names import version_of
 
 ASKED = ["reshard", "--model", "llama-2-70b", "--gpu", "a10", "--gpus", "8"]
 LENGTHS = ["--input-len", "3000", "--output-len", "200"]
@@ -27,7 +28,7 @@ def test_tables_say_which_pair_is_best():
     assert result.exit_code == 0
     assert "the requests of TP2PP4, the best layout that stays." in result.stdout
     assert "Host of the GPUs assumed, as in simulated steps: host-bridge" in result.stdout
-    assert "DP2TP4 has 31.9 GiB of weights on each device, which can use 19.8 GiB" in result.stdout
+    assert "DP2TP4 has 31.9 GiB of weights on each device, which can use 20.3 GiB" in result.stdout
 
 
 def test_json_and_files_have_every_pair(tmp_path):
@@ -52,6 +53,18 @@ def test_large_sums_take_as_long_as_those_of_simulated_engines(host, ranks):
     device = device_of(load_gpu("a10g"), host=load_host(host) if host else None)
     rate = 1e12 / all_reduce(link, ranks)(1e12)
     assert device.all_reduce_bandwidth(ranks) == pytest.approx(rate, rel=1e-3)
+
+
+def test_memory_is_as_that_of_simulated_engines():
+    """The share that an engine of the newest vLLM takes."""
+    plain, said = (
+        mist(*ASKED, *LENGTHS, "--json", *more).stdout
+        for more in ([], ["--gpu-memory-utilization", str(GPU_MEMORY_UTILIZATION)])
+    )
+    assert plain == said
+    newest = version_of(None).default("kv_cache.gpu_memory_utilization")
+    assert newest == GPU_MEMORY_UTILIZATION
+    assert device_of(load_gpu("a10g")).memory == newest * load_gpu("a10g").memory
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,24 @@ def test_a_model_that_does_not_fit_is_refused_with_its_sizes():
     message = refusal(model="llama-3.1-70b")
     assert "clients.0: llama-3.1-70b does not fit on 1 x l40s" in message
     assert "weights take" in message
+
+
+def test_whole_prompts_that_take_the_memory_are_told_with_the_context_that_fits():
+    """Each step of a layout for prompts has room for the longest one, 131,072 tokens."""
+    sizes = {"tensor_parallel_size": 2, "pipeline_parallel_size": 4}
+    moving = {
+        "scheduler": {"type": "continuous", "max_num_seqs": 256},
+        "kv_cache": {"enable_prefix_caching": False},
+        "resharding": {"pipeline_parallel_size": 8},
+    }
+    client = {"name": "llm", "gpu": "l40s", **sizes, **moving}
+    message = refusal(model="llama-3.1-70b", clients=[client])
+    assert "resharding, TP 1 x PP 8 for prompts: llama-3.1-70b does not fit" in message
+    told = re.search(r"or max_model_len (\d+) \(KV cache of [\d,]+ tokens\)$", message)
+    assert told, message
+    build(scenario(model="llama-3.1-70b", clients=[client | {"max_model_len": int(told[1])}]))
+    bounded = moving["scheduler"] | {"max_num_batched_tokens": 4096}
+    build(scenario(model="llama-3.1-70b", clients=[client | {"scheduler": bounded}]))
 
 
 def test_ranks_that_do_not_divide_the_heads_are_refused():

@@ -106,6 +106,16 @@ def test_who_is_of_which_class():
 # ---------------------------------------------------------------------- figures of a run
 
 
+def test_a_class_is_judged_by_its_own_percentiles_or_else_by_those_of_all():
+    classes = {"chat": LIMITS["chat"] | {"percentiles": [75]}, "batch": LIMITS["batch"]}
+    verdicts = simulate(scenario({"percentiles": [50, 90], "classes": classes})).summary["slo"]
+    names = ["chat.p75_ttft_ms", "chat.p75_tpot_ms", "batch.p50_e2el_ms", "batch.p90_e2el_ms"]
+    assert list(verdicts) == names
+    assert verdicts["batch.p50_e2el_ms"]["value"] < verdicts["batch.p90_e2el_ms"]["value"]
+    unsaid = simulate(scenario({"classes": LIMITS})).summary["slo"]
+    assert "batch.p99_e2el_ms" in unsaid
+
+
 def test_good_is_who_keeps_the_limits_of_its_class():
     result = simulate(scenario({"ttft": "1 us", "classes": LIMITS}))
     table, summary = result.requests, result.summary

@@ -319,6 +319,56 @@ def test_the_gpu_of_the_production_stack_is_read(mist):
     assert "requestGPUType NVIDIA-X1: no such GPU is known" in err
 
 
+POD = """
+kind: Deployment
+spec:
+  template:
+    spec:
+      containers:
+        - {name: vllm, image: "vllm/vllm-openai:v0.19.0", args: [--model, qwen3-8b]}
+"""
+AFFINITY = """      affinity:
+        nodeAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution:
+            nodeSelectorTerms:
+              - matchExpressions:
+                  - {key: nvidia.com/gpu.product, operator: In, values: [NVIDIA-A100-SXM4-80GB]}
+"""
+
+
+def selecting(product, more=""):
+    return f"{POD}      nodeSelector: {{nvidia.com/gpu.product: {product}{more}}}\n"
+
+
+@pytest.mark.parametrize("text", [selecting("NVIDIA-A100-SXM4-80GB"), POD + AFFINITY])
+def test_the_gpu_of_the_nodes_of_a_manifest_is_read(text, tmp_path):
+    assert from_vllm([text]).keys["clients"][0]["gpu"] == "a100-80gb-sxm"
+    own = tmp_path / "own.toml"
+    own.write_text('based_on = "a100"\n', "utf-8")
+    for gpu in ("a100", str(own)):
+        assert from_vllm([text], gpu=gpu).keys["clients"][0]["gpu"] == gpu
+    with pytest.raises(ScenarioError, match="that is a100-80gb-sxm, and --gpu says h100; leave"):
+        from_vllm([text], gpu="h100")
+
+
+def test_labels_of_nodes_that_tell_no_known_gpu_are_accounted_for(mist):
+    text = selecting("NVIDIA-X1", ", zone: a")
+    found = from_vllm([text], gpu="h100")
+    assert found.keys["clients"][0]["gpu"] == "h100"
+    labels = ("nodeSelector.nvidia.com/gpu.product NVIDIA-X1", "nodeSelector.zone")
+    assert {*labels} <= {*found.left_out}
+    code, _, err = mist("from-vllm", text)
+    assert code == BAD_INPUT
+    assert f"{labels[0]}: no such GPU is known" in err
+
+
+@pytest.mark.parametrize("gpus", ["1", "'\"device=0\"'", "device=0", "'\"device=0\"' --rm"])
+def test_a_container_with_fewer_gpus_than_its_ranks_is_refused(gpus):
+    line = f"docker run --gpus {gpus} vllm/vllm-openai:v0.14.0 --model qwen3-8b -tp 2"
+    with pytest.raises(ScenarioError, match="it may use 1 GPUs, and asks for 2"):
+        from_vllm([line], gpu="h100-sxm")
+
+
 def test_the_store_of_the_production_stack_is_shared():
     text = STACK.replace("4096", "4096, enablePrefixCaching: true")
     text += "    lmcacheConfig: {enabled: true, cpuOffloadingBufferSize: 20}\n"
@@ -809,6 +859,43 @@ def test_benchmarks_before_0_15_are_greedy_where_they_do_not_say():
     assert sampling("vllm-0.14") == {"temperature": 0}
     assert sampling("vllm-0.14", "--temperature 0.8") == {"temperature": 0.8}
     assert sampling("vllm-0.19") is None
+
+
+def test_the_account_says_what_a_benchmark_sends_unasked():
+    def told(engine):
+        found = from_vllm(["vllm serve qwen3-8b", BENCHMARK], gpu="h100-sxm", engine=engine)
+        assert [each.command for each in found.account] == ["vllm serve", "vllm bench serve"]
+        return [item.why for item in found.account[1].items if "temperature" in item.flag]
+
+    assert told("vllm-0.14") == ["sampling.temperature: 0"]
+    assert told("vllm-0.19") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "temperature"), [("", 0), ("--extra-request-body '{\"temperature\": 0.5}'", 0.5)]
+)
+def test_the_benchmark_of_sglang_is_greedy_unless_it_says(body, temperature):
+    line = f"python3 -m sglang.bench_serving --backend vllm --dataset-name random {body}"
+    found = from_vllm(["vllm serve qwen3-8b", line], gpu="h100-sxm", engine="vllm-0.19")
+    assert found.keys["clients"][0]["sampling"] == {"temperature": temperature}
+    told = [item.why for item in found.account[1].items if "temperature" in item.flag]
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "aiperf profile -m m --url localhost:8000 --streaming --osl 9 --num-requests 4",
+        (
+            "guidellm benchmark --rate-type throughput --max-requests 5 --target http://a "
+            "--data prompt_tokens=5,output_tokens=5"
+        ),
+    ],
+)
+@pytest.mark.parametrize("image", ["0.10.0", "0.14.0"])
+def test_other_load_generators_leave_the_temperature_to_the_server(line, image):
+    server = f"docker run --gpus all vllm/vllm-openai:v{image} --model qwen3-8b"
+    assert "sampling" not in from_vllm([server, line], gpu="h100-sxm").keys["clients"][0]
 
 
 IN_THE_FILE = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05}

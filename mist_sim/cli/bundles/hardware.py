@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mist_sim.cli.lists import option_of
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware import load_gpu
+from mist_sim.hardware import GPU_MEMORY_UTILIZATION, load_gpu
 from mist_sim.hardware.afd import (
+    LEAST_CHANGE,
     AfdCoefficients,
     FfnCards,
     KernelShares,
-    attention_shares,
-    derive_coefficients,
-    expert_shares,
+    kernel_shares,
+    step_coefficients,
 )
 from mist_sim.models import load_generating
 from mist_sim.search.afd import Prediction
 from mist_sim.units import BANDWIDTH, DURATION, SIZE, Kind
-
-GPU_MEMORY_UTILIZATION = 0.9
-"""Share of a worker's memory for weights and KV entries, as of vLLM's engines."""
-
-_LEAST = 0.1  # change of a coefficient that is worth a line: half the expected error of TPOT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +73,7 @@ class HardwareOptions:
                     1.0 if self.expert_load_imbalance is None else self.expert_load_imbalance
                 ),
             )
-            layer = derive_coefficients(
+            return step_coefficients(
                 model,
                 gpu,
                 cards,
@@ -92,9 +87,6 @@ class HardwareOptions:
             raise
         except ValueError as error:
             raise ScenarioError(str(error)) from error
-        factors = {name: found.low for name, found in self._shares(()) if _matters(found)}
-        changed = {name: getattr(layer, name) * each for name, each in factors.items()}
-        return replace(layer, **changed).times(model.num_layers)
 
     def warnings(self, given: Collection[str]) -> Iterator[ResultWarning]:
         """Yield what the GPUs' kernels make of derived coefficients.
@@ -114,7 +106,7 @@ class HardwareOptions:
             return
         requests = best.slots * best.ratio
         base = self.derive(requests).beta_f
-        if base < (1 - _LEAST) * times.beta_f:
+        if base < (1 - LEAST_CHANGE) * times.beta_f:
             layers = load_generating(self.model).num_layers
             yield ResultWarning(
                 kinds.BUNDLE_SHARES,
@@ -129,7 +121,7 @@ class HardwareOptions:
             return
         model, gpu = load_generating(self.model), load_gpu(self.gpu)
         ffn_gpu = gpu if self.ffn_gpu is None else load_gpu(self.ffn_gpu)
-        shares = {"alpha_a": attention_shares(model, gpu), "alpha_f": expert_shares(model, ffn_gpu)}
+        shares = kernel_shares(model, gpu, ffn_gpu)
         yield from ((name, found) for name, found in shares.items() if name not in given)
 
     def _seconds(self, name: str) -> float | None:
@@ -165,16 +157,11 @@ class HardwareOptions:
         return math.floor(num_bytes / load_generating(self.model).kv_bytes_per_token)
 
 
-def _matters(found: KernelShares) -> bool:
-    """Tell whether the GPU's own kernels change a coefficient."""
-    return found.is_known and abs(found.low - 1) >= _LEAST
-
-
 def _share_lines(name: str, found: KernelShares) -> Iterator[str]:
     """Yield by how much kernels change a coefficient; nothing for fitted shares of a GPU."""
     what = "bandwidth" if found.part == "attention" else "peak rate"
     flat = f"{100 * found.share:g} % of the {what} of {found.gpu.name}"
-    if _matters(found):
+    if found.matters:
         yield (
             f"{name} is {found.low:.2f} times what {flat} would make it, since the GPU's kernels "
             "reach another share, or compute for longer than they read."

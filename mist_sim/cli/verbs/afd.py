@@ -8,6 +8,11 @@ from mist_sim.bounds import BUNDLE
 from mist_sim.cli.bundles import bundle_options as options
 from mist_sim.cli.verbs.trace import Columns, Form, by_settings, reader
 
+_CLOSED_FORM = (
+    "Slots are always full; prefill, hand-overs, an engine's own time a step, sampling, embedding "
+    "and output head are left out. mist run has a bundle (type: afd) with the prefill before it."
+)
+
 
 def afd(
     trace: str = typer.Argument(
@@ -59,7 +64,7 @@ def afd(
         read_lengths,
     )
     from mist_sim.cli.lists import whole_numbers
-    from mist_sim.core.result_warnings import LEFT_OUT, ResultWarning
+    from mist_sim.core.result_warnings import CLOSED_FORM, LEFT_OUT, ResultWarning
     from mist_sim.search import check_tail, estimate_slot_load, provision, tail_of
     from mist_sim.traces import TRACE_READERS
     from mist_sim.traces.base import LeavesOut
@@ -101,7 +106,8 @@ def afd(
     estimate, tail = estimate_slot_load(prefill, decode), tail_of(decode[decode > 0])
     check_tail(tail)
     weight = float(ffn_cards or 1)  # an attention worker is one GPU
-    told = list(hardware.warnings([name for name in given if given[name] is not None]))
+    told = [ResultWarning(CLOSED_FORM, _CLOSED_FORM)]
+    told += hardware.warnings([name for name in given if given[name] is not None])
     if room is not None:
         told += Room(*room).check(estimate.load, sizes, flights)
         if len(sizes) * len(flights) > 1:

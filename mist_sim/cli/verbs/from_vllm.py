@@ -77,7 +77,7 @@ def from_vllm(
     if not explain:
         tell(found)
     if lacks_gpu:
-        unknown = [f"; {i.flag}: {i.why}" for i in found.assumed if "GPUType" in i.flag]
+        unknown = [f"; {i.flag}: {i.why}" for i in found.assumed if "--gpu says" in i.why]
         raise ScenarioError(
             f"--gpu is required: a command line of vLLM does not say it{''.join(unknown)}"
         )

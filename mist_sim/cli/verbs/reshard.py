@@ -38,7 +38,9 @@ def reshard(
         metavar="RATE",
         help="Bandwidth of a GPU's link to the others, instead of the GPU's and its host's own.",
     ),
-    gpu_memory_utilization: float = typer.Option(0.9, help="Share of the GPU memory to use."),
+    gpu_memory_utilization: float | None = typer.Option(
+        None, help="Share of the GPU memory to use; by default that of the newest vLLM."
+    ),
     piggyback: float = typer.Option(
         0.0,
         help="Share of the decodes' weight loading that chunked prefill hides, for layouts "
@@ -51,15 +53,16 @@ def reshard(
     the paper's appendix A, beside layouts that stay. Nothing is simulated.
     """
     from mist_sim.cli.lists import whole_numbers
-    from mist_sim.hardware import load_gpu, load_host
+    from mist_sim.hardware import GPU_MEMORY_UTILIZATION, load_gpu, load_host
     from mist_sim.hardware.resharding import device_of
     from mist_sim.models import load_model
     from mist_sim.search.resharding import Lengths, PairOptions, rank_pairs
     from mist_sim.units import BANDWIDTH, SIZE
 
+    said = gpu_memory_utilization
     device = device_of(
         load_gpu(gpu),
-        gpu_memory_utilization=gpu_memory_utilization,
+        gpu_memory_utilization=GPU_MEMORY_UTILIZATION if said is None else said,
         link_bandwidth=BANDWIDTH.parse(link_bandwidth) if link_bandwidth else None,
         host_bandwidth=BANDWIDTH.parse(host_bandwidth) if host_bandwidth else None,
         host=load_host(host) if host else None,

@@ -68,7 +68,7 @@ from mist_sim.clients.stores import Mover
 from mist_sim.core.batch import AdapterWork, StepBatch, StepGrowth
 from mist_sim.core.flowing import FlowRule
 from mist_sim.core.views import RUNNING, WAITING, ClientState
-from mist_sim.core.visit import HeldKv, Moved
+from mist_sim.core.visit import HeldKv, Lost, Moved
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hardware.predictors.base import Predictor, traits_of
@@ -766,10 +766,10 @@ class SteppedLane:
             if visit.num_output_tokens:
                 visit.last_token_at = sequence.last_token_at
             self._leave(visit, None)
-            if self._stages is not None and how == GIVEN_UP_WAITING:
-                self._stages.look(has_freed=True)
-            elif self._stages is not None:
-                self._stages.note_end(has_freed=True)
+            if self._stages is not None:
+                ran = how != GIVEN_UP_WAITING and not isinstance(visit.outcome, Lost)
+                hear = self._stages.note_end if ran else self._stages.look
+                hear(has_freed=True)
 
     def _hold(self, sequence: SequenceState) -> None:
         """Keep the entries of one that is done, unless it gave up before."""

@@ -10,7 +10,7 @@ from mist_sim.clients.kv_cache.profile_run import NEWEST, Needs
 from mist_sim.clients.kv_cache.tiers import CacheTier
 from mist_sim.errors import ScenarioError
 from mist_sim.eviction import LRU, Eviction, check_eviction
-from mist_sim.hardware.cluster import Cluster
+from mist_sim.hardware.cluster import GPU_MEMORY_UTILIZATION, Cluster
 from mist_sim.hardware.devices import MemoryTier
 from mist_sim.hardware.drafter import Drafter, shared_groups
 from mist_sim.models.kv_groups import STATE_CACHES, StateCache
@@ -19,7 +19,6 @@ from mist_sim.models.spec import ModelSpec, rank_part
 from mist_sim.units import Bytes
 
 _GIB = 2.0**30
-_SHARE = 0.92  # `CacheConfig.gpu_memory_utilization` of vLLM from 0.20 on (vllm/config/cache.py)
 NULL_BLOCKS = 1  # that no request gets: `BlockPool.null_block` in vllm/v1/core/block_pool.py
 _SWAP_SPACE = 4 * _GIB  # bytes a GPU: `CacheConfig.swap_space` of vLLM v0 (vllm/config.py)
 
@@ -266,7 +265,8 @@ def _blocks_on_rank(
         rank.
     """
     tp = cluster.tensor_parallel_size
-    share = _SHARE if config.gpu_memory_utilization is None else config.gpu_memory_utilization
+    said = config.gpu_memory_utilization
+    share = GPU_MEMORY_UTILIZATION if said is None else said
     budget = share * cluster.gpu.memory
     weights = needs.weights(part, cluster)
     weights += drafter.weight_bytes_per_rank if drafter else 0

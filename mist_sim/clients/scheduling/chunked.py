@@ -136,6 +136,11 @@ class ChunkedScheduler(Scheduler):
     def _check_plan(self) -> None:
         """Raise ValueError if a plan of one's own goes with what it decides itself."""
         name = type(self).__name__
+        if self.swaps_overlap:
+            raise ValueError(
+                f"preemption must not be async_swap with {name}: its `plan` would have to know "
+                "which blocks are on their way to the host; use swap or recompute"
+            )
         if others := sorted(self.own_methods - {"plan"}):
             raise ValueError(
                 f"{name} must not have {', '.join(others)} beside `plan`, which says all that they "

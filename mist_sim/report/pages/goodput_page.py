@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import isinf, isnan
+from math import isfinite, isinf, isnan
 from typing import Any
 
 from mist_sim.metrics.latency import limit_title
-from mist_sim.report.goodput import asked, between, error_words, goodput_table
+from mist_sim.report.goodput import (
+    asked,
+    between,
+    error_words,
+    goodput_table,
+    judges_requests,
+    time_over_limit,
+)
 from mist_sim.report.pages.page import Brief, Card, Drawing, Page, Verdict
 from mist_sim.report.pages.printed_page import printed_page
 from mist_sim.report.pages.sheets import how_sure, monthly
@@ -68,29 +75,41 @@ def _verdict(summary: Mapping[str, Any]) -> Verdict:
 
 
 def _drawings(summary: Mapping[str, Any]) -> Iterator[Drawing]:
-    trials = [trial for seed in summary["seeds"] for trial in seed["trials"]]
-    known = [trial for trial in trials if not isnan(trial["attainment"])]
+    of_requests = judges_requests(summary)
+    trials = [
+        trial | {"share": trial["attainment"] if of_requests else time_over_limit(trial)}
+        for seed in summary["seeds"]
+        for trial in seed["trials"]
+    ]
+    known = [trial for trial in trials if isfinite(trial["share"])]
+    what = "Good requests" if of_requests else "Time over limit"
     if known:
-        yield Drawing("rates", "Good requests at each rate tried", _rates(summary, known))
+        yield Drawing("rates", f"{what} at each rate tried", _rates(summary, known))
 
 
 def _rates(summary: Mapping[str, Any], trials: list[Mapping[str, Any]]) -> Picture:
-    """Draw the share of good requests over the rate, and the interval of the goodput as a band."""
+    """Draw what decides over the rate, and the interval of the goodput as a band.
+
+    trials: each with its `share`: of good requests, or of the limit that its worst percentile is.
+    """
     marks: list[Mark] = []
+    of_requests = judges_requests(summary)
     low, high = summary["interval"]
     if not isnan(summary["goodput"]) and not isinf(high):
         marks.append(Span(low, high, "interval of the goodput", COLOURS[0]))
     for attained, (name, colour, symbol) in _MARKS.items():
         if rows := [trial for trial in trials if trial["attained"] is attained]:
-            at = [row["rate"] for row in rows], [100 * row["attainment"] for row in rows]
-            texts = [f"{row['rate']:.4g} /s: {_told(row)}" for row in rows]
+            at = [row["rate"] for row in rows], [100 * row["share"] for row in rows]
+            texts = [f"{row['rate']:.4g} /s: {_told(row, of_requests)}" for row in rows]
             marks.append(Points(*at, name, colour, symbol, texts))
-    asked_for = 100 * summary["attainment_asked"]
-    marks.append(Limit(asked_for, f"asked for {asked_for:g} %"))
-    return Picture([Panel("good requests, %", marks, "requests a second", height=3.0)])
+    asked_for = 100 * summary["attainment_asked"] if of_requests else 100.0
+    marks.append(Limit(asked_for, f"asked for {asked_for:g} %" if of_requests else "limit"))
+    title = "good requests, %" if of_requests else "time over limit, %"
+    return Picture([Panel(title, marks, "requests a second", height=3.0)])
 
 
-def _told(trial: Mapping[str, Any]) -> str:
+def _told(trial: Mapping[str, Any], of_requests: bool) -> str:
     """Return the text that a mark shows under the pointer."""
-    most = "" if trial["is_whole"] else "at most "
-    return f"{most}{100 * trial['attainment']:.1f} % good, {trial['num_requests']:,} requests"
+    what, bound = ("good", "at most ") if of_requests else ("of the limit", "more than ")
+    share = f"{'' if trial['is_whole'] else bound}{100 * trial['share']:.1f} %"
+    return f"{share} {what}, {trial['num_requests']:,} requests"

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, ParamSpec, Protocol, cast, overload
+from typing import Any, ParamSpec, Protocol, TypeGuard, cast, overload
 
 from mist_sim.clients import EngineConfig, LlmClient
 from mist_sim.clients.engine.queue_form import queue_form
@@ -291,9 +291,8 @@ def resharding(
     try:
         prefill = make(other).layout
     except ScenarioError as error:
-        raise ScenarioError(
-            f"resharding, TP {tensor} x PP {pipeline} for prompts: {error}"
-        ) from None
+        kind = NoRoomError if isinstance(error, NoRoomError) else ScenarioError
+        raise kind(f"resharding, TP {tensor} x PP {pipeline} for prompts: {error}") from None
     block_bytes = model.kv_bytes_per_token * config.kv_cache.block_size
     sizes = ShardSizes(
         prefill_weights=_weights(model, tensor, pipeline),
@@ -362,6 +361,7 @@ def taking(
 
 
 _WIDEST = 8  # GPUs of a node
+_SHORTEST = 1024  # tokens of a context that are worth naming
 _GRAPH = "max_cudagraph_capture_size"
 _WEIGHTS = ("fp8", "int4")  # int4: as AWQ and GPTQ store them
 
@@ -380,7 +380,8 @@ def what_fits(
         are named beside those that hold less.
     Single changes, or pairs of them if no single one does; empty if no pair does either.
     """
-    ways = [list(each) for each in (_widths(config), _formats(config), _larger_gpus(config))]
+    kinds = (_widths(config), _formats(config), _larger_gpus(config))
+    ways = [list(each) for each in (*kinds, _shorter_prompts(config, least or _SHORTEST))]
     found = [text for way in ways for text in _with_room(config, memory_of, way, least)]
     if not found:
         for i, j in ((0, 1), (0, 2), (1, 2)):
@@ -399,10 +400,11 @@ def _with_room(
     is_first = True
     for change in changes:
         try:
-            memory = memory_of(_changed(config, change))
+            changed = _changed(config, change)
+            memory = memory_of(changed)
         except ScenarioError:
             continue
-        enough = _context(config) if least is None else least
+        enough = _context(changed) if least is None else least
         is_enough = longest_that_fits(memory, enough) == enough
         if is_enough or (is_first and least is None):
             told = " with ".join(f"{name} {value}" for name, value in change.items())
@@ -466,6 +468,20 @@ def _widths(config: EngineConfig) -> Iterator[Change]:
 def _formats(config: EngineConfig) -> Iterator[Change]:
     said = _WEIGHTS.index(config.quantization) + 1 if config.quantization in _WEIGHTS else 0
     yield from ({"quantization": name} for name in _WEIGHTS[said:])
+
+
+def _shorter_prompts(config: EngineConfig, least: int) -> Iterator[Change]:
+    """Yield ever shorter contexts where a step computes as many tokens as the longest prompt has.
+
+    The activations of such a step take memory that the KV cache then lacks. least: tokens.
+    """
+    scheduler, length = config.scheduler, _context(config)
+    if scheduler is None and config.resharding is not None:
+        scheduler = _default_scheduler(config, load_gpu(config.gpu))
+    if not _has_budget_of_context(scheduler):
+        return
+    while (length := length // 2) >= least:
+        yield {"max_model_len": length}
 
 
 def _larger_gpus(config: EngineConfig) -> Iterator[Change]:
@@ -616,9 +632,14 @@ def _with_token_budget(scheduler: Scheduler, max_model_len: int) -> Scheduler:
 
     A step takes as many prompt tokens as the longest prompt may have.
     """
-    if isinstance(scheduler, WholePromptScheduler) and scheduler.max_num_batched_tokens is None:
+    if _has_budget_of_context(scheduler):
         return replace(scheduler, max_num_batched_tokens=max_model_len)
     return scheduler
+
+
+def _has_budget_of_context(scheduler: Scheduler | None) -> TypeGuard[WholePromptScheduler]:
+    """Tell whether a step takes as many prompt tokens as the longest prompt may have."""
+    return isinstance(scheduler, WholePromptScheduler) and scheduler.max_num_batched_tokens is None
 
 
 def _settings(

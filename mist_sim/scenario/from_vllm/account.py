@@ -55,10 +55,10 @@ class Account:
         """Note a flag whose effect on times is not simulated. why: the assumption instead."""
         self.items.append(Item(flag, "no effect", why, is_assumed=True))
 
-    def overrule(self, names: Collection[str], why: str) -> None:
-        """Note that another flag overrides flags that were read before."""
+    def overrule(self, names: Collection[str], why: str, verdict: Verdict = "no effect") -> None:
+        """Note that another flag overrides flags that were read before, or contradicts them."""
         self.items = [
-            Item(item.flag, "no effect", why) if item.flag.partition(" ")[0] in names else item
+            Item(item.flag, verdict, why) if item.flag.partition(" ")[0] in names else item
             for item in self.items
         ]
 

@@ -35,6 +35,7 @@ from mist_sim.scenario.from_vllm.wrappers.command import (
 from mist_sim.scenario.from_vllm.wrappers.containers import engine_of
 from mist_sim.scenario.from_vllm.wrappers.launchers import commands_in
 from mist_sim.scenario.from_vllm.wrappers.manifests import commands_of
+from mist_sim.scenario.from_vllm.wrappers.node_labels import overrule_gpu
 from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
 from mist_sim.user_paths import user_path
 
@@ -358,7 +359,7 @@ class _Reader:
         elif command.image:
             command.around.no_effect(f"image {_tag(command.image)}", "--engine says the version")
         if self._gpu:
-            command.around.overrule(("requestGPUType",), "--gpu says which")
+            overrule_gpu(command, self._gpu)
         version = self._engine or engine
         server = read_server(
             command.words,
@@ -394,9 +395,8 @@ class _Reader:
             )
         if not self._servers and gpu:
             raise ScenarioError(f"--gpu has no effect without {SERVE}")
-        asked = self._sampling if self._workload else None
         servers = [
-            (_with_defaults(client, asked, self._engine or client.get("engine")), count)
+            (self._with_defaults(client, self._engine or client.get("engine")), count)
             for client, count in self._servers
         ]
         keys = _clients(servers, gpu) if servers else {}
@@ -406,6 +406,26 @@ class _Reader:
         if self._limits:
             keys["workload"] = {**keys.get("workload", {}), **self._limits}
         return keys
+
+    def _with_defaults(self, client: Mapping[str, Any], engine: str | None) -> dict[str, Any]:
+        """Return a server's client with its version's values for what the commands leave out.
+
+        engine: the version; "engine" if it is set elsewhere, so that it is not known here.
+        """
+        asked, version = self._sampling, VERSIONS.get(engine or "")
+        is_old = version is not None and version.minor <= _LAST_GREEDY
+        if self._load == BENCH and is_old and "temperature" not in asked:
+            asked = {"temperature": 0, **asked}
+            self._note_greedy()
+        return _sampled(with_state_cache(client, None if engine == ELSEWHERE else engine), asked)
+
+    def _note_greedy(self) -> None:
+        self.account = [
+            replace(each, items=(*each.items, _GREEDY))
+            if each.command == BENCH and _GREEDY not in each.items
+            else each
+            for each in self.account
+        ]
 
 
 def _several(name: str, loads: Sequence[Mapping[str, Any]]) -> str:
@@ -430,36 +450,21 @@ def _leaves(keys: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]
             yield f"{path}{key}", value
 
 
-def _with_defaults(
-    client: Mapping[str, Any], asked: Mapping[str, Any] | None, engine: str | None
-) -> dict[str, Any]:
-    """Return a server's client with its version's values for what the command leaves out.
-
-    asked: sampling options of a benchmark; None without one. engine: the version; "engine" if it
-    is set elsewhere, so that it is not known here.
-    """
-    version = None if engine == ELSEWHERE else engine
-    return _sampled(with_state_cache(client, version), asked, engine)
-
-
 _LAST_GREEDY = 14
 """Of vLLM 0.14: the last whose benchmark sends a temperature of 0 where it says none.
 
-Later ones leave it to the server (vllm/benchmarks/serve.py).
+Later ones leave it to the server (vllm/benchmarks/serve.py), as other load generators do.
 """
 
+_GREEDY = Item("a line without --temperature", "applied", f"{SAMPLING}.temperature: 0")
 
-def _sampled(
-    client: Mapping[str, Any], asked: Mapping[str, Any] | None, engine: str | None
-) -> dict[str, Any]:
-    """Return a client whose requests have the sampling options of a benchmark.
 
-    asked: None without a benchmark. At a temperature of 0 only penalties are left to say.
+def _sampled(client: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a client whose requests have the sampling options that a benchmark asks for.
+
+    At a temperature of 0 only penalties are left to say.
     """
-    sampling = {**client.get(SAMPLING, {}), **(asked or {})}
-    version = VERSIONS.get(engine or "")
-    if asked is not None and version and version.minor <= _LAST_GREEDY:
-        sampling["temperature"] = asked.get("temperature", 0)
+    sampling = {**client.get(SAMPLING, {}), **asked}
     if sampling.get("temperature") == 0:
         sampling = {key: value for key, value in sampling.items() if key not in ("top_p", "top_k")}
     return {**client, SAMPLING: sampling} if sampling else dict(client)

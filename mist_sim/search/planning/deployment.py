@@ -16,7 +16,6 @@ from math import prod
 from typing import Any, cast
 
 from mist_sim.errors import printable
-from mist_sim.models import load_model
 from mist_sim.models.model_loading import repository_of
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.engines.server_start import room_of_a_node
@@ -32,7 +31,6 @@ _RANKS = ("tensor_parallel_size", "pipeline_parallel_size", "prefill_context_par
 _ELSEWHERE = ("--model", "--kv-offloading-size")  # the first word; a note
 _NOT_ENGINES = {"name", "type", "count", "place", "model", "gpu", "gpu_price", "role", "engine"}
 _STORED_AS = {"fp8": "fp8", "fp8_block": "fp8", "int4": "awq"}
-_ON_THE_HUB = re.compile(r"of (\S+/\S+) on Hugging Face")
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 _PROXY = "python tests/v1/kv_connector/nixl_integration/toy_proxy_server.py"
 _NO_HYBRIDS = (
@@ -107,7 +105,7 @@ def deployment_of(scenario: Scenario) -> Deployment:
         tuple(commands),
         tuple(_proxy(ports)) if "prefill" in ports else (),
         tuple(_notes(data, len(commands), list(unsaid))),
-        shlex.join(["mist", "from-vllm", "deploy.sh", "--gpu", clients[0]["gpu"], *_sets(data)]),
+        shlex.join(["mist", "from-vllm", "deploy.sh", *_asked(data), *_sets(data)]),
     )
 
 
@@ -126,6 +124,17 @@ def _notes(data: Mapping[str, Any], number: int, unsaid: list[str]) -> Iterator[
         yield f"No argument of vLLM says {', '.join(unsaid)}."
 
 
+def _asked(data: Mapping[str, Any]) -> list[str]:
+    """Return the GPU, and the version of vLLM if the scenario says it, for `mist from-vllm`."""
+    engines = _engines(data)
+    version = ["--engine", engines[0]] if len(engines) == 1 and engines[0] else []
+    return ["--gpu", data["clients"][0]["gpu"], *version]
+
+
+def _engines(data: Mapping[str, Any]) -> list[str | None]:
+    return list(dict.fromkeys(client["engine"] for client in data["clients"]))
+
+
 def _sets(data: Mapping[str, Any]) -> list[str]:
     """Return the settings that `mist from-vllm` needs, since no server says them."""
     said = {"router": data["router"]["type"]}
@@ -140,8 +149,7 @@ def _checkpoint(model: str) -> str:
     """Return a model's Hugging Face name; a name given in that form stays."""
     if _HUB_NAME.fullmatch(model):
         return model
-    found = repository_of(model) and _ON_THE_HUB.search(load_model(model).source)
-    return found[1] if found else model
+    return repository_of(model) or model
 
 
 def _arguments(client: Mapping[str, Any], plain: Mapping[str, Any]) -> Iterator[list[str]]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from mist_sim.core.batch import StepBatch
-from mist_sim.errors import ScenarioError, first_problem
+from mist_sim.errors import ScenarioError, TraceError, first_problem
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.machine import Machine
 from mist_sim.metrics.spending import dollars_an_hour
@@ -141,7 +141,8 @@ class Shop:
 def engines_of(question: Question) -> Shop:
     """Return the engines that a model can be served by, the cheapest first.
 
-    A GPU without a price is left out. Raises ScenarioError for one that is not known.
+    A GPU without a price is left out. Raises ScenarioError for one that is not known, and
+    TraceError for a trace that cannot be read.
     """
     options, shop = question.options, Shop()
     names: Mapping[str, str] = {load_gpu(gpu).name: gpu for gpu in options.gpus}
@@ -169,6 +170,8 @@ def _add(shop: Shop, question: Question, gpu: str, width: int, gpu_name: str) ->
     try:
         engine = Engine(gpu, width, Built(startable(question.having(gpu, width, 1))))
         num_gpus, dollars = engine.num_gpus, engine.dollars
+    except TraceError:
+        raise  # no other engine would read it
     except ScenarioError as error:
         text = first_problem(error)
         leave_out(_kind(text), text)

@@ -28,6 +28,7 @@ from mist_sim.search.planning.plan_result import Plan
 from mist_sim.search.planning.plan_words import kept_by, lines_of, nearest_miss, runner_up
 from mist_sim.search.planning.question import PlanOptions, Question
 from mist_sim.search.planning.space import Candidate, candidates, scenario_of
+from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import How, OutOfTimeError, studying
 from mist_sim.studies.subjects import check_scenarios
@@ -102,9 +103,9 @@ def _without_error(best: Candidate, hunt: Hunt, at_rate: Mapping[str, Any]) -> l
 def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> Plan:
     driver = refining.driver
     driver.deadline = None  # no answer is without this run
-    best, chosen, at_rate = _best(question, hunt, refining)
+    best, trial, chosen, at_rate = _best(question, hunt, refining)
     driver.deadline = hunt.budget.deadline
-    goodput = refining.goodput(chosen, best.trial)
+    goodput = refining.goodput(chosen, trial)
     at_goodput = refining.at_goodput(chosen, goodput)
     fewer = best.candidate.without_one
     hunt.run(filter(None, fewer.values()), question.options.longest)
@@ -156,20 +157,20 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
 
 def _best(
     question: Question, hunt: Hunt, refining: Refining
-) -> tuple[Tried, Scenario, dict[str, Any]]:
-    """Return the answer, its scenario, and its figures over the whole workload.
+) -> tuple[Tried, Trial, Scenario, dict[str, Any]]:
+    """Return the answer, its run, its scenario, and its figures over the whole workload.
 
     A run that did not decide may have ended before the peak of the arrivals: who misses a limit
     over the whole workload gives way to the next that seems to keep them. If none does, the answer
     is the first. Raises ScenarioError where nobody seems to keep the limits, and for a failed run.
     """
     first = None
-    while (best := hunt.best) is not None:
+    while (best := hunt.best) is not None and best.trial is not None:
         chosen = scenario_of(best.candidate, question)
         figures = refining.figures({"at rate": chosen})
         if "at rate" not in figures:
             raise ScenarioError(f"{best.candidate.name}: its run failed; please try another --seed")
-        found = best, chosen, figures["at rate"]
+        found = best, best.trial, chosen, figures["at rate"]
         missed = missed_in(figures["at rate"])
         if best.attained or not missed:
             return found

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from math import inf, isfinite, log
+from dataclasses import dataclass, replace
+from math import exp, inf, isfinite, log
 from typing import Any, Self
 
 from mist_sim.core import result_warnings as kinds
@@ -28,7 +28,7 @@ def _share(num_missed: int, num_requests: int) -> float:
 
 
 class _MissedError(Exception):
-    """More requests have missed than may; num_missed: how many by now."""
+    """More requests have missed than may; num_missed: how many are not good by now."""
 
     def __init__(self, num_missed: int) -> None:
         super().__init__(num_missed)
@@ -59,7 +59,9 @@ class _Judge(WatchedEnds):
             times = RequestTimes.of(self, self._warmup)
             for missed, _, share in self._target.misses(times):
                 if missed > self._target.most_missed(self._num_requests, share.asked):
-                    raise _MissedError(missed)
+                    # more than may miss a percentile are no fewer good ones
+                    own = self._target.num_missed(times) if share.on_top else missed
+                    raise _MissedError(own)
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,8 @@ class Trial:
     num_requests: requests looked at. is_steady: in steady state; else the workload as it stands.
     margins: of a run in steady state, as a look has them (`steady_state.Look`). reason: why nothing
     is known. needs: requests that would tell, about. worst_limit: whose quantile is furthest above
-    it, or nearest to it: "ttft", "tpot" or "e2el". over: that quantile over its limit, of the
-    workload as it stands. warnings: those that the run led to.
+    it, or nearest to it: "ttft", "tpot" or "e2el". over: that quantile over its limit; None where
+    the run does not tell. warnings: those that the run led to.
     """
 
     rate: float
@@ -182,7 +184,8 @@ def try_rate(
         simulation.workload = longer
         seen, worst, warnings = run_until_known(simulation, target, most, rate, pause)
         figures = vars(seen) | {"worst_limit": worst, "warnings": warnings}
-        return Trial(rate, seed, **figures, is_whole=True, is_steady=True)
+        trial = Trial(rate, seed, **figures, is_whole=True, is_steady=True)
+        return trial if trial.margin is None else replace(trial, over=exp(trial.margin))
     return run_workload(simulation, target, num_requests, rate, seed)
 
 

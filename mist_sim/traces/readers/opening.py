@@ -343,8 +343,8 @@ def csv_records(
     between = separator(first)
     reader = csv.reader(chain([first], lines), strict=True, delimiter=between)
     header = _header(reader, path)
-    columns = (*columns, also) if also in header else columns
-    pick = itemgetter(*[_place(path, header, name, columns, remedy) for name in columns])
+    asked = (*columns, also) if also in header else columns
+    pick = itemgetter(*[_place(path, header, name, columns, remedy) for name in asked])
     width, is_open, last = len(header), True, reader.line_num
     if has_swallowed(header, width, pick, between):
         raise swallowed(path, 1, last)

@@ -30,8 +30,9 @@ from mist_sim.traces.readers.opening import (
 )
 
 _REMEDY = (
-    "; say what yours are called with time_column, prompt_column and output_column; a file "
-    "without times is a lengths_csv"
+    "; say what yours are called with time_column, prompt_column and output_column, such as "
+    "--set workload.trace.time_column=NAME (of mist trace: --set time_column=NAME); a file without "
+    "times is a lengths_csv"
 )
 _STATUS = "status"
 

@@ -47,6 +47,7 @@ cdef class Drafting(Replica):
     @cython.locals(number=cython.longlong)
     cdef long long next_slots(self, long long slot) except -1
     cdef long long takes_blocks(self, long long slot) except? -1
+    @cython.locals(context=cython.longlong, end=cython.longlong, num_slots=cython.longlong)
     cdef long long need_of(self, long long slot) except? -1
     @cython.locals(need=cython.longlong, number=cython.longlong, slot=cython.longlong)
     cdef bint is_short(self) except -1

@@ -327,7 +327,7 @@ cdef class Lane:
     cdef long long head(self) except? -1
     @cython.locals(num_unknown=cython.longlong, slot=cython.longlong)
     cdef enter_answers(self)
-    @cython.locals(slot=cython.longlong)
+    @cython.locals(slot=cython.longlong, is_back=cython.bint)
     cdef enter_resumed(self)
     cdef enter_answer(self, chain, long long num_tokens)
     @cython.locals(slot=cython.longlong, end=cython.longlong,
@@ -361,7 +361,7 @@ cdef class Lane:
     @cython.locals(blocks=Blocks, num_tokens=cython.longlong, num_computed=cython.longlong, num_first=cython.longlong, new=cython.longlong,
                    need=cython.longlong, room=cython.longlong, whole=cython.bint, lacks=cython.bint,
                    more=cython.longlong, num_left=cython.longlong, end=cython.longlong,
-                   numbers=list)
+                   numbers=list, last=cython.longlong)
     cdef long long admit_next(self, long long slot, long long budget) except? -1
     @cython.locals(has_more=cython.bint, may_gain=cython.bint)
     cdef long long be_blocked(self, found, bint whole) except? -1

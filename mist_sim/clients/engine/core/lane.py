@@ -1824,11 +1824,12 @@ class Lane:
 
     def enter_resumed(self) -> None:
         """Let others find the blocks of decodes that missed the latest step, all known now."""
+        if self.blocks.size == 1:
+            return
         for slot in self.in_order_of_joining(self.running):
-            chain = self.chains[slot]
-            if self.state[slot] == _DECODE and chain is not None and self.blocks.size > 1:
-                if self.first_step[slot] == self.num_steps:
-                    self.enter_answer(chain, self.tokens(slot) - 1)
+            chain, is_back = self.chains[slot], self.first_step[slot] == self.num_steps
+            if self.state[slot] == _DECODE and chain is not None and is_back:
+                self.enter_answer(chain, self.tokens(slot) - 1)
 
     def enter_answer(self, chain: Chain, num_tokens: int) -> None:
         """Let others find the blocks that the first tokens of a decode fill."""

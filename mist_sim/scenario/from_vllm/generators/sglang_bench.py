@@ -56,6 +56,9 @@ def keys(load: Load) -> dict[str, Any]:
     if not is_known or ("path" in _READS[dataset] and not has_file(load, dataset)):
         dataset = "random"
     load.said = _DEFAULTS | load.said
+    if "temperature" not in load.get("body", {}):
+        load.said["temperature"] = 0  # it sends that
+        load.account.applied("a line without a temperature", "sampling.temperature: 0")
     if dataset in ("random", "random-ids"):
         return keys_of(load, {"lengths": random_lengths(load, number, _length)} | arrivals(load))
     if dataset == _GROUPS:

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from mist_sim.bounds import SCENARIO_BYTES
-from mist_sim.errors import ScenarioError
-from mist_sim.hardware import load_gpu
 from mist_sim.inputs import text_of
 from mist_sim.scenario.format import yaml_text
 from mist_sim.scenario.from_vllm.handlers.lmcache import NO_DISK
 from mist_sim.scenario.from_vllm.wrappers.command import Surroundings
+from mist_sim.scenario.from_vllm.wrappers.node_labels import note_product
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _ROLES = {"producer": "kv_producer", "consumer": "kv_consumer"}
@@ -32,7 +31,6 @@ _ROUTERS = {
     "session": "session_affinity",
     "prefixaware": "prefix_affinity",
 }
-_BRAND = re.compile("^(NVIDIA-)?(GeForce-)?", re.IGNORECASE)
 _NOT_FLAGS = ("extraArgs", "v1", "v0", "enable")
 _SPELT = {"--enable-lo-ra": "--enable-lora"}
 
@@ -46,7 +44,7 @@ def words_of(part: Mapping[str, Any], around: Surroundings) -> list[str]:
     """Return vLLM's arguments for a model's values, and note its image and variables."""
     repository, tag = part.get("repository", "vllm/vllm-openai"), part.get("tag", "latest")
     around.image = f"{repository}:{tag}"
-    _note_gpu(str(part.get("requestGPUType") or ""), around)
+    note_product("requestGPUType", str(part.get("requestGPUType") or ""), around)
     words = [str(part["modelURL"])]
     config = part.get("vllmConfig")
     if isinstance(config, dict):
@@ -93,20 +91,6 @@ def spread(document: Any) -> Any:
             own["lmcacheConfig"] = {"remoteUrl": "cacheserverSpec", **cache}
         found.append(own)
     return {**document, "servingEngineSpec": {**engines, "modelSpec": found}}
-
-
-def _note_gpu(product: str, around: Surroundings) -> None:
-    """Note the GPU of a node's label `nvidia.com/gpu.product`, such as NVIDIA-A100-SXM4-80GB."""
-    if not product:
-        return
-    try:
-        around.gpu = load_gpu(_BRAND.sub("", product)).name
-    except ScenarioError:
-        around.account.assumed(
-            f"requestGPUType {product}", "no such GPU is known; --gpu says which"
-        )
-    else:
-        around.account.applied(f"requestGPUType {product}", "clients.gpu")
 
 
 def _note_router(logic: str, around: Surroundings) -> None:

@@ -18,6 +18,7 @@ from mist_sim.scenario.from_vllm.wrappers import charts
 from mist_sim.scenario.from_vllm.wrappers.command import SERVE, Command, Surroundings
 from mist_sim.scenario.from_vllm.wrappers.containers import NOT_READ, inside
 from mist_sim.scenario.from_vllm.wrappers.launchers import unwrapped
+from mist_sim.scenario.from_vllm.wrappers.node_labels import labels_of, note_labels
 from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
 
 _REFERENCE = re.compile(r"\$\((\w+)\)")
@@ -68,7 +69,7 @@ def _variables_among(documents: Sequence[Any]) -> dict[str, str]:
 
 
 def _commands(documents: Sequence[Any]) -> Iterator[Command]:
-    rest = [_Place(charts.spread(document), 1) for document in reversed(documents)]
+    rest = [_Place(charts.spread(document), 1, {}) for document in reversed(documents)]
     for _ in range(_MOST_PLACES):
         if not rest:
             return
@@ -76,21 +77,27 @@ def _commands(documents: Sequence[Any]) -> Iterator[Command]:
         inner = place.inner()
         if isinstance(place.part, dict):
             count = _count(place.part, place.count)
-            found = list(_own(place.part, count))
+            labels = {**place.labels, **labels_of(place.part)}
+            found = list(_own(place.part, count, labels))
             yield from _of_several_nodes(found) if place.in_group else found
             if _says_all(place.part):
                 continue
-            inner = [replace(each, count=count) for each in inner]
+            inner = [replace(each, count=count, labels=labels) for each in inner]
         rest += reversed(inner)
     raise ScenarioError(f"--from-vllm: must have <= {_MOST_PLACES} lists and mappings in YAML")
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A part of a document. count: copies of what is in it. in_group: beside other containers."""
+    """A part of a document.
+
+    count: copies of what is in it. labels: of the nodes where it runs. in_group: beside other
+    containers.
+    """
 
     part: Any
     count: int
+    labels: Mapping[str, str]
     in_group: bool = False
 
     def inner(self) -> list[_Place]:
@@ -98,7 +105,7 @@ class _Place:
         part = self.part
         pairs = part.items() if isinstance(part, dict) else enumerate(part)
         return [
-            _Place(value, self.count, self.in_group or key == _GROUP)
+            _Place(value, self.count, self.labels, self.in_group or key == _GROUP)
             for key, value in pairs
             if isinstance(value, dict | list) and key not in _NOT_SERVERS
         ]
@@ -108,16 +115,16 @@ def _says_all(part: Mapping[str, Any]) -> bool:
     return charts.is_model_spec(part) or charts.is_config(part)
 
 
-def _own(part: Mapping[str, Any], count: int) -> Iterator[Command]:
+def _own(part: Mapping[str, Any], count: int, labels: Mapping[str, str]) -> Iterator[Command]:
     """Yield the commands of a mapping itself, not of those nested in it."""
     if charts.is_model_spec(part):
-        around = _around(part, count)
+        around = _around(part, count, labels)
         words = charts.words_of(part, around)
         yield around.command(SERVE, words)
     elif charts.is_config(part):
         yield Surroundings(count=count).command(SERVE, charts.flags_from(part))
     elif _is_container(part):
-        yield from _of_container(part, count)
+        yield from _of_container(part, _around(part, count, labels))
 
 
 def _of_several_nodes(commands: Sequence[Command]) -> list[Command]:
@@ -139,12 +146,11 @@ def _is_container(part: Mapping[str, Any]) -> bool:
     return says and ("image" in part or "containers" not in part)
 
 
-def _of_container(part: Mapping[str, Any], count: int) -> Iterator[Command]:
+def _of_container(part: Mapping[str, Any], around: Surroundings) -> Iterator[Command]:
     """Yield the commands of a container.
 
     In compose files, whose services have no `name`, `command` is what `args` is elsewhere.
     """
-    around = _around(part, count)
     image = part.get("image")
     is_compose = "args" not in part and "name" not in part and isinstance(image, str)
     command = _words(part.get("command"), around)
@@ -175,9 +181,10 @@ def _of_a_store(uri: str, arguments: list[str]) -> list[str]:
     return found if says else [*found, "--model", name]
 
 
-def _around(part: Mapping[str, Any], count: int) -> Surroundings:
-    """Return the variables, GPUs and copies of a container."""
+def _around(part: Mapping[str, Any], count: int, labels: Mapping[str, str]) -> Surroundings:
+    """Return the variables, GPUs and copies of a container. labels: of its nodes."""
     around = Surroundings(count=count)
+    note_labels(labels, around)
     for key in ("env", "environment", "envVars"):
         around.variables.update(_variables(part.get(key)))
     for key in ("env_file", "envFrom"):
