@@ -43,6 +43,7 @@ from tests.property.strategies import arrival_times
 from tests.reference.cluster import PLAIN_ROUTERS
 from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
 from tests.reference.comparison import EngineOptions
+from tests.reference.engines import assert_nobody_is_inside
 from tests.reference.predictors import EVEN
 from tests.reference.run_lengths import assert_rows_do_not_show, records
 from tests.reference.stepwise import Job, Outcome

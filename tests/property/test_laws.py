@@ -36,6 +36,7 @@ from mist_sim.traces import ClosedLoop, Retries, TimeLimits
 from tests.effort import examples
 from tests.property.strategies import arrival_times, cases, contents, lengths, time_limits
 from tests.reference.comparison import workload
+from tests.reference.engines import assert_nobody_is_inside
 from tests.reference.predictors import AWKWARD
 from tests.reference.stepwise import Job
 
@@ -90,13 +91,6 @@ def assert_nothing_is_left(simulation: Simulation) -> None:
             assert_nobody_is_inside(core)
         view = client.view
         assert view.num_waiting == view.num_running == view.num_outstanding == 0
-
-
-def assert_nobody_is_inside(core: Any) -> None:
-    """Of a lane; its blocks are free, but for those of who has ended or gave up and still moves."""
-    assert not any([core.running, core.queue, core.swapped, core.moved, core.loaded])
-    if not (core.num_abandoned or core.leaving):
-        assert core.blocks.num_free == core.blocks.num_blocks
 
 
 @given(simulation=simulations())

@@ -9,6 +9,7 @@ from statistics import median_low
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 
 from mist_sim import (
     ChunkedScheduler,
@@ -18,7 +19,6 @@ from mist_sim import (
     Workload,
 )
 from mist_sim.clients.kv_cache.block_pool import BlockPool
-from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 from mist_sim.clients.roster import LiveCandidates, LoadIndex, PrefixHolders, Roster, bits_of
 from mist_sim.core.request import Request
 from mist_sim.core.views import ClientState
