@@ -32,14 +32,15 @@ def check_scheduler(factory: Callable[[], Scheduler]) -> None:
 
 
 def _in_engines(scheduler: Scheduler) -> Iterator[tuple[Load, Setting]]:
-    """Yield loads of engines: full seats with prefixes, full memory, and long prompts."""
+    """Yield loads: full seats with prefixes, full memory, long prompts, and all at once."""
     draws = stream_of("check_scheduler in engines")
-    for num_blocks, block_size, longest, num_seats in (
-        (4_000, 16, 90, 3),
-        (60, 4, 90, None),
-        (600, 16, 3_000, 5),
+    for num_blocks, block_size, longest, num_seats, last in (
+        (4_000, 16, 90, 3, 120),
+        (60, 4, 90, None, 120),
+        (600, 16, 3_000, 5, 120),
+        (60, 4, 90, None, 1),
     ):
-        times = np.sort(draws.integers(0, 120, 40)).tolist()
+        times = np.sort(draws.integers(0, last, 40)).tolist()
         prompts = draws.integers(9, longest, 40).tolist()
         outputs = draws.integers(5, 60, 40).tolist()
         prefixes = draws.integers(1, 4, 40).tolist()

@@ -500,6 +500,11 @@ class SteppedLane:
         """Return the sequence in a slot."""
         return self._inside[slot]
 
+    @property
+    def sequences(self) -> Collection[SequenceState]:
+        """The sequences inside."""
+        return self._inside.values()
+
     def queued(self) -> list[int]:
         """Return the slots of those in the queue, the next one first."""
         return list(self.core.queue) if self._ranked is None else self._ranked.in_order()
