@@ -133,7 +133,7 @@ def test_one_that_preempts_for_a_seat_is_exact(case):
 
 
 class PlansAsBefore(ChunkedScheduler):
-    """One that fills plans of the general loop."""
+    """One that fills plans."""
 
     def schedule(self, lane, limit):
         return super().schedule(lane, limit)
