@@ -1,6 +1,6 @@
 """What TaiChi's two algorithms cost the simulator, of a run's time: `python -m benchmarks.taichi`.
 
-Every call of theirs is timed, less what timing takes. Of Algorithm 1 it is the choice of clients, as
+Every call of theirs is timed, less what timing takes. Of Algorithm 1 it is the choice of clients;
 the engine core finds in passing who leaves. Algorithm 2 is asked once a prompt.
 """
 

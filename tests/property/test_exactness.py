@@ -524,7 +524,7 @@ def test_free_pages_are_those_in_the_queue(monkeypatch):
 
         monkeypatch.setattr(HeldPages, name, call)
 
-    names = {"begin_with", "extend", "leave_behind", "cut", "end"}
+    names = {"begin_with", "extend", "leave_behind", "end"}
     for name in names:
         watch(name)
     windows = Windows(10, 1, 2)
