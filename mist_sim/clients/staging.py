@@ -172,6 +172,15 @@ class Phases:
             if self.prefetched is not None:
                 self.prefetched.begin(lanes)
 
+    @property
+    def may_change(self) -> bool:
+        """Whether the stage may change after any step, and not only where one comes or leaves.
+
+        So it is where prompts become due, and where several lanes look at one another. A lane
+        alone has less and less memory for prompts while its answers go on.
+        """
+        return self._due is not None or len(self.lanes) > 1
+
     # --- what a lane is told ------------------------------------------------------------------
 
     def plan(self, lane: SteppedLane) -> bool:

@@ -256,10 +256,15 @@ class Stages(Protocol):
     """Says when the lanes of a client compute prompts, and when answers (see `staging.Phases`).
 
     stage: the present one. room: on the host, which the lanes share; None: answers stay here.
+    may_change: whether the stage may change after any step, and not only where one comes or leaves.
     """
 
     stage: Any
     room: Room | None
+
+    @property
+    def may_change(self) -> bool:
+        """Whether it may change so."""
 
     def plan(self, lane: Any, /) -> bool:
         """Plan the prompts of a step, if this is their stage; return whether answers go on."""
@@ -560,7 +565,7 @@ class SteppedLane:
     def be_staged(self, stages: Stages) -> None:
         """Compute prompts and answers in stages, as said for all lanes of the client."""
         self._stages = stages
-        self._lane.be_staged(stages.room)
+        self._lane.be_staged(stages.room, stages.may_change)
 
     def plan_stage(self) -> bool:
         """Plan the prompts of a step, if this is their stage; return whether answers go on."""

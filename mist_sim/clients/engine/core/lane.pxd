@@ -98,7 +98,7 @@ cdef class Lane:
     cdef double[::1] paced_at
 
     cpdef swap_to(self, host, double copy_time, bint overlaps)
-    cpdef be_staged(self, host)
+    cpdef be_staged(self, host, bint asks_always)
     cpdef compute_whole(self, long long come)
     cpdef lie_above(self, TieredBlocks tiered, bint defers, bint spares, bint reserves,
                     bint preempted_first)

@@ -398,12 +398,13 @@ class Lane:
         self.aligns = self.in_order = False
         self.prompts_come = come
 
-    def be_staged(self, host: Room | None) -> None:
+    def be_staged(self, host: Room | None, asks_always: bool) -> None:
         """Compute whole prompts in one stage and answers in another, as the client says.
 
-        host: has room for answers of all its lanes; None: they stay here.
+        host: has room for answers of all its lanes; None: they stay here. asks_always: whether the
+            stage may change after any step; else not while answers just go on.
         """
-        self.is_staged = self.asks_always = True
+        self.is_staged, self.asks_always = True, asks_always
         if host is not None:
             self.host = host
 
@@ -488,7 +489,7 @@ class Lane:
         if self.flow is not None and brings == _AN_ANSWER:
             self.first[slot] = None
             self.num_quiet = 0
-        if self.ranked is not None or self.cadence is not None:
+        if self.ranked is not None or self.cadence is not None or self.is_staged:
             self.is_blocked = False
         if not self.is_blocked:
             self.num_quiet = 0
@@ -1179,8 +1180,11 @@ class Lane:
     def give_blocks(self, is_short: bool) -> None:
         """Give those who run the blocks of the next step.
 
-        is_short: whether some had to give way first, so that whole prompts wait.
+        is_short: whether some had to give way first, so that whole prompts wait. Where answers have
+        a stage of their own, nobody comes in then before one leaves.
         """
+        if self.is_staged:
+            self.is_blocked = True
         if self.in_turns:
             self.serve(is_short and not self.swaps)
         elif not self.swaps:
