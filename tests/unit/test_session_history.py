@@ -148,6 +148,8 @@ def test_what_a_form_cannot_hold_is_told(log, capsys):
     err = capsys.readouterr().err
     assert "hash_ids say what their prompts share" in err
     assert "What prompts share" not in err
+    mist("trace", "sample", log, "--share=1", "--to=azure", "--out=a.csv", *OPTIONS)
+    assert "Conversations are left out: azure has no place for them." in capsys.readouterr().err
     by_hashes, by_history = (
         simulate(scenario(trace)).summary["prefix_cache_hit_rate_unbounded"]
         for trace in (

@@ -128,20 +128,19 @@ def convert(
         rows = _drawn(rows, rate, seed)
     if without_prefixes:
         rows = (row._replace(content=()) for row in rows)
-    dropped = _Dropped()
+    dropped = Dropped()
     rows = dropped.noting(rows)
     with by_settings(), Saved() as saved, output_file(out, replace=force) as target:
         saved.output = target
         target.write(lines(rows))
     tell_left_out(source)
-    for text in dropped.sentences(to, has_option=hasattr(source, "session_history")):
-        note(text)
+    dropped.tell(to, source)
 
 
 _HASHED = ("mooncake", "timed_trace")  # forms that say what prompts share
 
 
-class _Dropped:
+class Dropped:
     """What rows have that a form may have no place for."""
 
     def __init__(self) -> None:
@@ -154,22 +153,22 @@ class _Dropped:
             self._has_content |= bool(row.content)
             yield row
 
-    def sentences(self, to: str, *, has_option: bool) -> Iterator[str]:
-        """Yield what was left out. has_option: whether the trace's form has `session_history`."""
+    def tell(self, to: str, source: TraceReader) -> None:
+        """Say what was left out of a file of this form."""
         is_kept = self._has_content and to in _HASHED
         if self._has_sessions:
             told = f"Conversations are left out: {to} has no place for them"
             if is_kept:
                 told += "; hash_ids say what their prompts share"
-            elif has_option and not self._has_content:
+            elif hasattr(source, "session_history") and not self._has_content:
                 told += (
                     ". Where each prompt begins with the prompt and answer before it, --set "
                     "session_history=repeats with --to mooncake or timed_trace writes hash_ids"
                 )
-            yield f"{told}."
+            note(f"{told}.")
         if self._has_content and not is_kept:
             others = " and ".join(_HASHED)
-            yield f"What prompts share is left out: {to} has no place for it, {others} have."
+            note(f"What prompts share is left out: {to} has no place for it, {others} have.")
 
 
 def tell_left_out(source: TraceReader) -> None:
