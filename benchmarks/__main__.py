@@ -73,9 +73,6 @@ def rows(quick: bool) -> Iterator[Row]:
     base = measure(azure(), 3)
     yield ("the same with no step planned ahead", "no budget", _ratio(base, ahead))
 
-    general = measure(azure(async_scheduling=True, step_loop="general"), 3)
-    yield ("the default in the general loop", "no budget", _ratio(general, ahead))
-
     drafts = {"method": "ngram", "num_speculative_tokens": 4, "acceptance_rate": 0.7}
     drafted = measure(azure(speculative_config=drafts), 3)
     yield ("the same with 4 drafts a step", "no budget", _ratio(drafted, base))

@@ -1,7 +1,7 @@
 """What TaiChi's two algorithms cost the simulator, of a run's time: `python -m benchmarks.taichi`.
 
-Every call of theirs is timed, less what timing takes. Algorithm 1 is asked after each run of steps
-and when decodes join; Algorithm 2 once a prompt.
+Every call of theirs is timed, less what timing takes. Of Algorithm 1 it is the choice of clients; who
+leaves, the engine core finds in passing. Algorithm 2 is asked once a prompt.
 """
 
 from __future__ import annotations
@@ -14,19 +14,11 @@ from typing import Any
 from benchmarks.unit import bare_timeout_s
 from benchmarks.workloads import flowing
 from mist_sim import Scenario, simulate
-from mist_sim.clients.scheduling.flowing_answers import LongestFlowing, SlowestFlowing
 from mist_sim.routers.flowing_policy import FlowingPolicy
 from mist_sim.routers.length_aware import LengthAwareRouter
 
 ALGORITHMS: dict[str, list[tuple[type, str]]] = {
-    "Algorithm 1": [
-        *(
-            (kind, name)
-            for kind in (LongestFlowing, SlowestFlowing)
-            for name in ("num_steps", "leaving")
-        ),
-        (FlowingPolicy, "among"),
-    ],
+    "Algorithm 1": [(FlowingPolicy, "among")],
     "Algorithm 2": [(LengthAwareRouter, "choose")],
 }
 

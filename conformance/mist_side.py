@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.clients import EngineConfig, LlmClient
-from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine import stepped
+from mist_sim.clients.engine.stepped import SteppedLane
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import CacheTier, EngineMemory, KvCacheConfig
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
-from mist_sim.clients.scheduling import ChunkedScheduler, LaneState, StepPlan
-from mist_sim.clients.scheduling.planned_steps import blocks_after_first
+from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Limits, Request
 from mist_sim.environment import Environment
 from mist_sim.hardware.predictors import PipelinePredictor
-from mist_sim.metrics import Result
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams
@@ -77,74 +77,58 @@ class OfJobs(Workload):
             yield request
 
 
-class Noted:
-    """A plan of an engine: who computes what in its steps, who lost memory, blocks that it takes.
-
-    lane: of which engine. rows: (request, new tokens, tokens computed before) of its first step.
-    num_used: blocks taken when that is planned. needs: those that its first 1, 2, ... steps take
-    beside.
-    """
-
-    def __init__(self, lane: LaneState, plan: StepPlan) -> None:
-        self.lane = lane
-        away = {*lane.prefilling, *lane.paused}
-        here = (each for each in lane.running if each not in away and not lane.is_busy(each))
-        decodes = list(here) if plan.decodes else []
-        self.rows = [(_id(each), new, each.num_computed_tokens) for each, new in plan.prefills]
-        self.rows += [(_id(each), 1, lane.clock.context(each)) for each in decodes]
-        self.num_prefills = len(plan.prefills)
-        self.preempted = [_id(each) for each in plan.preempted]
-        self.num_used = lane.pool.num_used
-        self.needs = [blocks_after_first(lane, plan, step + 1) for step in range(plan.num_steps)]
-
-
 def _id(sequence: SequenceState) -> int:
     return sequence.visit.request.request_id
 
 
-@dataclass(frozen=True, kw_only=True)
-class WatchedScheduler(ChunkedScheduler):
-    """Notes its plans."""
+class Noted:
+    """Notes the steps of a lane: [rows, preempted, blocks] of each, in the form of vLLM's side.
 
-    noted: list[Noted] = field(default_factory=list)
+    Rows are [request, new tokens, tokens computed before]. Blocks are those taken when the step is
+    planned. Preemptions of plans that compute nothing count with the next one that does.
+    """
 
-    def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
-        """Plan, and note the plan."""
-        plan = ChunkedScheduler.schedule(self, lane, limit)
-        if plan is not None:
-            self.noted.append(Noted(lane, plan))
-        return plan
+    def __init__(self, lane: SteppedLane) -> None:
+        self.steps: list[list[Any]] = []
+        self._lane, self._wait = lane, lane.wait
+        self._num_preemptions: dict[int, int] = {}  # by request
+        lane.wait = self._note  # type: ignore[method-assign]
+        lane.core.waits_for_more = True
 
-
-WatchedScheduler.__module__ = "mist_sim"  # its rules are those of this package
-
-
-class SingleLane(Lane):
-    """A lane of the general loop, which asks the scheduler before each step."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.run_length.be_single()
+    def _note(self, seconds: float) -> float:
+        """Note the step that was planned, which waits for so long."""
+        lane = self._lane
+        core = lane.core
+        rows = [
+            [_id(lane.inside(slot)), new, before] for slot, new, before in core.members() if new
+        ]
+        preempted = []
+        for sequence in lane.sequences:
+            number = core.story(sequence.slot)[6]
+            if number != self._num_preemptions.get(_id(sequence), 0):
+                self._num_preemptions[_id(sequence)] = number
+                preempted.append(_id(sequence))
+        self.steps.append([rows, preempted, core.blocks.num_blocks - core.blocks.num_free])
+        return self._wait(seconds)
 
 
 class DealtClient(LlmClient):
-    """Deals requests to its engines by hand.
+    """Deals requests to its engines by hand, and notes the steps of each.
 
     engine_of: the engine of each request, by its id.
     """
 
-    lane_type: ClassVar[type[Lane]] = SingleLane
     engine_of: tuple[int, ...] = ()
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Begin, with no choice of the least loaded engine."""
         super().start(env, client_id, recorder)
-        engines = self._engines
+        self.noted = [Noted(lane) for lane in self.lanes]
 
         def deal(sequence: SequenceState) -> None:
-            engines.all[self.engine_of[_id(sequence)]].add_request(sequence)
+            self.lanes[self.engine_of[_id(sequence)]].add_request(sequence)
 
-        engines.add_request = deal  # type: ignore[method-assign]
+        self._engines.add_request = deal  # type: ignore[method-assign]
 
 
 def drafts_of(spec: dict[str, Any]) -> SpeculativeConfig | None:
@@ -182,35 +166,9 @@ def tiers_of(spec: dict[str, Any]) -> tuple[CacheTier, ...]:
     return (CacheTier("store", num_blocks + 1, *loads, in_step=spec["loads_in_step"]),)
 
 
-def steps_of(noted: list[Noted], result: Result, track: int | None) -> list[list[Any]]:
-    """Return [rows, preempted, blocks] of every step of an engine, in the form of vLLM's side.
-
-    track: of its steps; None: of a pipeline, whose plans have one step each.
-    Blocks are those taken when a step is planned; None in a plan's later steps where pages come
-    back in between. Preemptions of plans that compute nothing count
-    with the next one that does.
-    """
-    if track is None:
-        rows = [plan for plan in noted if plan.rows]
-        executed = iter([(1, plan.num_used) for plan in rows])
-    else:
-        runs = result.recorder.steps[track].columns()
-        columns = (runs[name].tolist() for name in ("num_steps", "num_used_blocks"))
-        executed = zip(*columns, strict=True)
-    steps, preempted = [], []
-    for plan in noted:
-        preempted += plan.preempted
-        if not plan.rows:
-            continue
-        num_steps, num_used = next(executed)
-        for step in range(num_steps):
-            rows = [[name, new, before + step * new] for name, new, before in plan.rows]
-            later = num_used - plan.needs[num_steps - 1] + plan.needs[step]
-            if plan.lane.pages is not None:
-                later = None
-            steps.append([rows, preempted, later if step else plan.num_used])
-            preempted = []
-    return steps
+def has_steps(spec: dict[str, Any]) -> bool:
+    """Tell whether the steps of a workload are compared: without drafts, on one rank."""
+    return not spec["drafts"][1] and len(spec["ranks"]) == 1
 
 
 def rules_of(release: str) -> EngineRules:
@@ -240,7 +198,7 @@ def run(
         [job["answer"] for job in jobs],
         [arrivals[number] for number in order],
     )
-    scheduler = WatchedScheduler(
+    scheduler = ChunkedScheduler(
         max_num_seqs=spec["max_num_seqs"],
         max_num_batched_tokens=spec["max_num_batched_tokens"],
         long_prefill_token_threshold=spec["long_prefill_token_threshold"] or None,
@@ -266,14 +224,12 @@ def run(
     client = DealtClient("engine", config, predictor=law_of(spec), memory=memory, rules=rules)
     client.engine_of = tuple(number % spec["num_engines"] for number in order)
     workload = OfJobs(plain.source, plain.arrivals, jobs=tuple(jobs))
-    result = Simulation(clients=[client], workload=workload).run()
+    with patch.object(stepped, "FAST_FORWARD", False):  # so that each step is seen
+        result = Simulation(clients=[client], workload=workload).run()
     rows = result.requests.set_index("request_id")
     place = {number: position for position, number in enumerate(order)}
-    steps: list[list[Any]] = []
-    lanes = [] if spec["drafts"][1] else client.lane_states  # with drafts they are not compared
-    for track, lane in enumerate(lanes):
-        noted = [plan for plan in scheduler.noted if plan.lane is lane]
-        steps += steps_of(noted, result, None if len(spec["ranks"]) > 1 else track)
+    # with drafts, and in a pipeline, they are not compared
+    steps = [step for each in client.noted for step in each.steps if has_steps(spec)]
     for computed, preempted, _ in steps:
         for row in computed:
             row[0] = order[row[0]]

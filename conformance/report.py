@@ -94,7 +94,7 @@ def compare(
         preemptions=_of(served, ours["preemptions"]) != _of(served, theirs["preemptions"]),
         cached=_of(served, ours["cached"]) != _of(served, theirs["cached"]),
     )
-    if "steps" in theirs and not spec["drafts"][1]:
+    if "steps" in theirs and mist_side.has_steps(spec):
         compare_steps(found, ours["steps"], theirs["steps"])
     if found.times:
         begins = np.array(theirs["arrivals"])

@@ -22,12 +22,11 @@ from simpy.events import Event
 
 from mist_sim.bounds import BUNDLE, COPIES, LAYERS
 from mist_sim.clients.base import Client
-from mist_sim.clients.engine.run import Run
-from mist_sim.clients.engine.step_records import StepRecords
 from mist_sim.clients.kv_cache.moves import GPU, KvMove
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.stay import Stay
+from mist_sim.clients.step_records import StepRecords
 from mist_sim.clients.stores import EntryForm, Mover, OtherClients, Stores
 from mist_sim.clients.traits import ClientTraits, EngineGroup, KvForm, TimesOrigin
 from mist_sim.core.batch import StepBatch
@@ -622,7 +621,7 @@ class BatchTrack:
     """
 
     def __init__(self, recorder: Recorder, client_id: int) -> None:
-        self.records = StepRecords(recorder, client_id, None)
+        self.records = StepRecords(recorder, client_id)
         self._ends: list[float] = []  # of steps that are not written
         self._start = 0.0
         self._batch = StepBatch()
@@ -670,16 +669,14 @@ class BatchTrack:
         """Write the steps up to now. num_waiting: requests that wait for a slot."""
         if not self._ends:
             return
-        ends = list(self._ends)
-        run = Run((), self._start, ends, len(ends), ends[-1], self._busy)
-        self.records.run(run, self._batch, num_waiting, 0)
+        self.records.run(self._start, self._ends, self._batch, self._busy, num_waiting)
         self._ends.clear()
         self._busy = 0.0
 
     def finish(self, sequence: SequenceState, num_waiting: int) -> None:
         """Write that a member leaves at the end of the latest step."""
         self.write(num_waiting)
-        self.records.evict(sequence)
+        self.records.leave(sequence)
 
 
 _FIRST_LIMIT, _LONGEST = 4, 4096  # passes computed ahead; any number gives the same results

@@ -7,7 +7,8 @@ the client nor the time changes it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,36 @@ from numpy.typing import NDArray
 
 from mist_sim.rng import Streams
 
+Vector = NDArray[np.int64]
+
 _SPARE = 8  # steps drawn beyond the expected ones, so that one draw is mostly enough
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """How a lane drafts.
+
+    num_drafts: draft tokens per decode and step.
+    num_lookahead_tokens: additional slots that a drafting model writes to.
+    max_model_len: limit of a sequence's slots, tokens; None: no limit.
+    draw: returns the path of a request (see `DraftPaths.draw`).
+    """
+
+    num_drafts: int
+    num_lookahead_tokens: int
+    max_model_len: int | None
+    draw: Callable[[int, int], Vector]
+
+    def num_slots(self, num_tokens: int) -> int:
+        """Tokens that a decode keeps memory for in the step that computes its last of so many."""
+        return self._capped(num_tokens + self.num_drafts + self.num_lookahead_tokens)
+
+    def slots_ahead(self, context: int, num_ahead: int) -> int:
+        """Return the tokens for which a prompt has memory once `context` of them are computed."""
+        return self._capped(context + num_ahead)
+
+    def _capped(self, num_slots: int) -> int:
+        return num_slots if self.max_model_len is None else min(num_slots, self.max_model_len)
 
 
 class DraftPaths:

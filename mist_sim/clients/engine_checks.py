@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from mist_sim.bounds import COPIES
-from mist_sim.clients.engine_options import STEP_LOOPS, EngineOptions
+from mist_sim.clients.engine_options import EngineOptions
 from mist_sim.clients.resharding_options import Resharding
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
 from mist_sim.clients.traits import FLOWING_ROLES
-from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import PARALLEL_SIZES
 from mist_sim.hardware.predictors.overhead import EXPOSED
 from mist_sim.hardware.predictors.scaled import StepTimeScale
@@ -55,10 +55,6 @@ def check_options(config: EngineOptions) -> None:
             "virtual_engines must be false with pipeline_parallel_size 1; it has no effect on "
             "one rank"
         )
-    if config.step_loop not in STEP_LOOPS:
-        hint = did_you_mean(config.step_loop, STEP_LOOPS)
-        known = ", ".join(STEP_LOOPS)
-        raise ScenarioError(f"step_loop has no {config.step_loop!r}{hint} Known: {known}")
     _check_figures(config)
     _check_flowing(config)
     _check_adapters(config)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol, get_args
+from typing import Annotated, Any, Protocol
 
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
@@ -42,9 +42,6 @@ from mist_sim.units import DollarsPerHour, Watts
 
 Count = Annotated[int, ">= 1"]
 TokenLimit = Annotated[int, ">= 1, or -1"]
-StepLoop = Literal["auto", "step", "general"]
-STEP_LOOPS: tuple[str, ...] = get_args(StepLoop)
-"""The loops that an engine may take."""
 
 
 class PredictorFactory(Protocol):
@@ -118,9 +115,6 @@ class EngineOptions:
     max_model_len: largest number of tokens of a prompt and its answer. It must fit in the KV cache,
         and may exceed the model's own (vLLM: VLLM_ALLOW_LONG_MAX_MODEL_LEN). auto, or -1: the
         model's own, or as much of it as fits. By default the model's own, whether it fits or not.
-    step_loop: which of our loops computes the steps, which are the same to the bit. step computes
-        one step after the other, for chunked prefill (docs/background/speed.md); general has
-        everything; auto takes step where it can.
 
     In Python, model, GPU and host may be specs themselves. The default scheduler is chunked prefill
     with the limits of vLLM's server on that GPU (see `server_limits`). The predictor is an object,
@@ -164,7 +158,6 @@ class EngineOptions:
     sampling: Sampling | None = None
     admission: AdmissionControl = AdmissionControl()
     max_model_len: TokenLimit | None = None
-    step_loop: StepLoop = "auto"
 
     @property
     def traits(self) -> ClientTraits:

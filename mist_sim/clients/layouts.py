@@ -21,20 +21,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 from simpy.events import Event
 
 from mist_sim.clients.base import Client
 from mist_sim.clients.engine.kv_state import EngineKvState
-from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine.prefill_estimate import PrefillEstimate
 from mist_sim.clients.engine.queue_form import QueueForm
-from mist_sim.clients.engine.replicas import Engines
+from mist_sim.clients.engine.stepped import Contents, SteppedEngines, SteppedLane
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.overload import AdmissionControl
-from mist_sim.clients.scheduling import LaneState, Scheduler
+from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.scheduling.cadence import interval_of
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.step_track import TokenCount
@@ -230,31 +229,40 @@ def _text(value: object) -> str:
     return str(getattr(value, "name", value))
 
 
-def carry_over(sequences: Iterable[SequenceState], before: Sequence[Lane], after: Engines) -> None:
+def carry_over(
+    sequences: Iterable[SequenceState],
+    before: Sequence[SteppedLane],
+    contents: Sequence[Contents],
+    after: SteppedEngines,
+) -> None:
     """Move everything in the lanes of a client to the lanes of new, empty engines.
 
     sequences: sequences of the client in order of arrival, including those in no lane yet.
+    contents: of the lanes before.
     """
-    lane_of = {sequence: lane for lane in before for sequence in _all_of(lane)}
+    pairs = list(zip(before, contents, strict=True))
+    lane_of = {sequence: lane for lane, its in pairs for sequence in its.sequences}
     inside = [sequence for sequence in sequences if sequence in lane_of]
     for number, sequence in enumerate(inside):
         sequence.arrival = number
-    coming = [lane.state.coming for lane in before]
-    brought = {each for its in coming for each in (*its.moved, *its.loaded)}
+    swapped = {each for its in contents for each in its.swapped}
+    brought = {each for its in contents for each in its.brought}
+    decodes = {each: goes_on for its in contents for each, goes_on in its.running.items()}
     running = {
-        sequence: _take_off(lane_of[sequence], sequence)
+        sequence: _take_off(lane_of[sequence], sequence, decodes=decodes[sequence])
         for sequence in inside
-        if sequence in lane_of[sequence].state.running
+        if sequence in decodes
     }
-    for lane in before:
-        _carry_held(lane, after.lanes)
-    lanes: Sequence[Any] = after.lanes
+    for lane, its in pairs:
+        _carry_held(lane, its, after.lanes)
     again, waiting = [], []
     for sequence in inside:
         if sequence in running:
-            has_place = _carry_running(sequence, *running[sequence], after.lanes)
-        elif sequence in lane_of[sequence].state.swapped:
-            min(lanes, key=attrgetter("num_swapped")).carry_swapped(sequence)
+            has_place = _carry_running(
+                sequence, running[sequence], after.lanes, decodes=decodes[sequence]
+            )
+        elif sequence in swapped:
+            min(after.lanes, key=attrgetter("num_swapped")).carry_swapped(sequence)
             continue
         elif sequence in brought:
             has_place = _carry_brought(sequence, after.lanes)
@@ -263,58 +271,46 @@ def carry_over(sequences: Iterable[SequenceState], before: Sequence[Lane], after
             continue
         if not has_place:
             again.append(sequence)
-    for lane in after.lanes:
-        lane.state.num_arrived = len(inside)
     for sequence in again:
         _begin_again(sequence)
     for sequence in [*again, *waiting]:
         lane = after.next_lane()
-        if (reason := lane.state.needs.outgrown(sequence)) is not None:
+        if (reason := lane.needs.outgrown(sequence)) is not None:
             sequence.visit.num_output_tokens = sequence.num_new_tokens
             lane.leave(sequence.visit, reason)
         else:
             lane.carry_waiting(sequence)
 
 
-def fits_held(before: Sequence[Lane], memory_blocks: int, num_lanes: int) -> bool:
-    """Tell whether the entries that lanes keep for other clients have room in empty ones.
-
-    memory_blocks: of each empty lane, of which there are `num_lanes`.
-    """
-    free = [memory_blocks] * num_lanes
-    for lane in before:
-        for _, num_tokens in lane.state.held.values():
+def fits_held(contents: Iterable[Contents], layout: EngineLayout) -> bool:
+    """Tell whether the entries that lanes keep for other clients have room in those of a layout."""
+    free = [layout.memory.num_blocks] * layout.num_lanes
+    for its in contents:
+        for num_tokens in its.held.values():
             place = free.index(max(free))
-            free[place] -= lane.state.pool.blocks_for(num_tokens)
+            free[place] -= -(num_tokens // -layout.memory.block_size)
     return min(free) >= 0
 
 
-def _all_of(lane: Lane) -> list[SequenceState]:
-    """Return the sequences in a halted lane, which has no moves under way."""
-    state, coming = lane.state, lane.state.coming
-    return [*state.running, *coming.moved, *coming.loaded, *state.swapped, *state.waiting]
-
-
-def _carry_held(lane: Lane, lanes: Sequence[Lane]) -> None:
+def _carry_held(lane: SteppedLane, contents: Contents, lanes: Sequence[SteppedLane]) -> None:
     """Let entries that are kept for another client go to the lane with the most free blocks."""
     for sequence, kv in lane.held.kept.items():
-        _, num_tokens = lane.state.held[sequence]
+        num_tokens = contents.held[sequence]
         max(lanes, key=attrgetter("num_free")).carry_held(sequence, kv, num_tokens)
     lane.held.kept.clear()
 
 
-def _take_off(lane: Lane, sequence: SequenceState) -> tuple[int | None, bool]:
-    """Take a running sequence out; return its tokens with entries, and whether it decodes.
+def _take_off(lane: SteppedLane, sequence: SequenceState, *, decodes: bool) -> int | None:
+    """Take a running sequence out; return its tokens with entries.
 
     None for a prompt whose memory was reserved at once: it has to be looked up anew.
     """
-    decodes = sequence not in lane.state.prefilling
     num_tokens = lane.take_off(sequence)
-    return num_tokens if decodes or lane.state.by_piece else None, decodes
+    return num_tokens if decodes or lane.scheduler.by_piece else None
 
 
 def _carry_running(
-    sequence: SequenceState, num_tokens: int | None, decodes: bool, lanes: Sequence[Lane]
+    sequence: SequenceState, num_tokens: int | None, lanes: Sequence[SteppedLane], *, decodes: bool
 ) -> bool:
     if num_tokens is None:
         return False
@@ -322,7 +318,7 @@ def _carry_running(
     return any(lane.carry_running(sequence, num_tokens, decodes=decodes) for lane in fewest_first)
 
 
-def _carry_brought(sequence: SequenceState, lanes: Sequence[Lane]) -> bool:
+def _carry_brought(sequence: SequenceState, lanes: Sequence[SteppedLane]) -> bool:
     fewest_first = sorted(lanes, key=attrgetter("num_inside"))
     return any(lane.carry_brought(sequence) for lane in fewest_first)
 
@@ -376,7 +372,7 @@ class LaidOutClient(Client):
     _shares: Sequence[int]
     _predictor_inside: PipelinePredictor  # for ranks on one node
     _times: TimesOrigin  # of these
-    _engines: Engines
+    _engines: SteppedEngines
     _kv_state: EngineKvState
 
     shares_swaps: ClassVar[bool] = False  # whether all layouts have the same swap space
@@ -385,12 +381,12 @@ class LaidOutClient(Client):
     _across: Callable[[Spans], EngineLayout] | None = None  # of the present layout; None: its own
 
     @property
-    def lane_states(self) -> list[LaneState]:
-        """The states of its present lanes, engine by engine."""
-        return [lane.state for lane in self._engines.lanes]
+    def lanes(self) -> list[SteppedLane]:
+        """Its present lanes, engine by engine."""
+        return self._engines.lanes
 
     @abstractmethod
-    def _make_engines(self) -> Engines:
+    def _make_engines(self) -> SteppedEngines:
         """Return new, empty engines of the present layout."""
 
     @abstractmethod
@@ -546,8 +542,6 @@ class LaidOutClient(Client):
             return "layout must not change with early_rejection; that combination is not simulated"
         if layout.num_ranks > 1 and interval_of(self.scheduler) > 1:
             return "layout must have no pipeline with a prefill_schedule_interval above 1"
-        if layout.form is not None and self.config.step_loop == "general":
-            return "layout must have no queue of batches with step_loop general"
         if max(layout.shares) > most:
             shares = max(layout.shares)
             return f"layout must have shares of at most max_num_seqs ({most}), got {shares}"
@@ -566,16 +560,15 @@ class LaidOutClient(Client):
         before, asked, layout = self._engines, self._asked, self._asked.layout
         if any(lane.has_moves for lane in before.lanes):
             return
-        for lane in before.lanes:
-            lane.put_down()
-        if not fits_held(before.lanes, layout.memory.num_blocks, layout.num_lanes):
+        contents = [lane.put_down() for lane in before.lanes]
+        if not fits_held(contents, layout):
             return
         ready = self.env.now + self._transition_time(asked)
         self._enter(asked, ready)
         self._engines = after = self._make_engines()
         self._kv_state = self.view.kv = self._kv_state.follow(after)
         self._show_layout()
-        carry_over(self.stays.values(), before.lanes, after)
+        carry_over(self.stays.values(), before.lanes, contents, after)
         after.sleep_until(ready)
 
     def _transition_time(self, asked: Transition) -> float:

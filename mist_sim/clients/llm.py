@@ -7,18 +7,16 @@ from collections.abc import Sequence as Stages
 from dataclasses import replace
 from functools import partial
 from math import inf, nan
-from typing import ClassVar
 
 from simpy.events import Event
 
-from mist_sim.clients.engine.lane import Lane
+from mist_sim.clients.engine.kv_state import EngineKvState
+from mist_sim.clients.engine.lane_shares import lane_shares
 from mist_sim.clients.engine.queue_form import queue_form
-from mist_sim.clients.engine.replicas import Engines, lane_shares
 from mist_sim.clients.engine.stepped import (
     Replicas,
     SteppedEngines,
     SteppedLane,
-    SteppedPrefills,
     SteppedTogether,
     SteppedView,
     Stepper,
@@ -29,19 +27,19 @@ from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.engine_traits import engine_traits
 from mist_sim.clients.kv_cache import EngineMemory, lane_memory
 from mist_sim.clients.kv_cache.tiers import SharedTiers
-from mist_sim.clients.lane_making import LaneMaker
+from mist_sim.clients.lane_parts import LaneParts
 from mist_sim.clients.layouts import EngineLayout, LaidOutClient
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.rules import page_rules
-from mist_sim.clients.scheduling import ChunkedScheduler, WholePromptScheduler, own_methods_of
+from mist_sim.clients.scheduling import ChunkedScheduler, WholePromptScheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.stores import EngineStores, EntryForm, Stores
 from mist_sim.clients.traits import KvForm, Role, TimesOrigin
 from mist_sim.core.flowing import FlowRule
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request, Stage
-from mist_sim.core.views import WAITING, ClientState
+from mist_sim.core.views import WAITING
 from mist_sim.core.visit import AwaitedKv, Failure, HeldKv, Visit
 from mist_sim.environment import Environment, engine_phases
 from mist_sim.errors import InvariantError, ScenarioError
@@ -68,7 +66,7 @@ class LlmClient(LaidOutClient):
     Raises ScenarioError for parts that contradict one another.
     """
 
-    lane_type: ClassVar[type[Lane]] = Lane
+    view: SteppedView
     _streams_in_steps = True
     new_stay = staticmethod(SequenceState.of_visit)
 
@@ -132,33 +130,6 @@ class LlmClient(LaidOutClient):
         self._shares = lane_shares(scheduler.max_num_seqs, config.data_parallel_size, num_lanes)
         if config.speculative_config:
             check_speculation(config)
-        if config.step_loop == "step" and (option := self.needs_general_loop):
-            raise ScenarioError(
-                f"{name}: step_loop must not be step with {option}; auto takes another loop"
-            )
-        if self.form is not None and not self._takes_steps:
-            option = self.needs_general_loop or f"step_loop {config.step_loop}"
-            raise ScenarioError(
-                f"{name}: pipeline_parallel_size {config.pipeline_parallel_size} must not go with "
-                f"{option}: only the engine core queues batches; leave that out, or set "
-                "virtual_engines"
-            )
-        own = own_methods_of(scheduler)
-        if own and not self._takes_steps:
-            kind, names = type(scheduler).__name__, ", ".join(sorted(own))
-            option = self.needs_general_loop or f"step_loop {config.step_loop}"
-            raise ScenarioError(
-                f"{name}: scheduler {kind}, which has {names} of its own, must not go with "
-                f"{option}: only the engine core asks it; leave that out"
-            )
-
-    @property
-    def needs_general_loop(self) -> str:
-        """What lets its steps take the general loop: a `lane_type` of a subclass's own.
-
-        Empty where the core takes them.
-        """
-        return "" if self.lane_type is Lane else f"lane_type {self.lane_type.__name__}"
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
         """Join a simulation: make the engines, with all blocks free and no sequence waiting."""
@@ -166,30 +137,23 @@ class LlmClient(LaidOutClient):
         self.stays: dict[Visit, SequenceState]
         self._gate = self._make_gate()
         self._enters_later = bool(self.request_overhead or self.prompt_token_overhead)
-        self._enters_at_once = self._is_stepped and not (self._enters_later or self._gate)
+        self._enters_at_once = not (self._enters_later or self._gate)
         self._longest_step = inf  # tokens of a prompt that is not cut
         if isinstance(self.scheduler, WholePromptScheduler):
             self._longest_step = self.scheduler.max_num_batched_tokens or inf
         self._turned: tuple[Role, int, FlowRule | None] | None = None
         self._engines = self._make_engines()
-        self._kv_state = self._engines.kv_state(env, self.memory.block_size, self.stays)
+        self._kv_state = EngineKvState(self._engines, self.memory.block_size, self.stays)
         self.view.kv = self._kv_state
         self._show_layout()
 
-    def _show_layout(self) -> None:
-        super()._show_layout()
-        if self._is_stepped:
-            self.view.prefill = SteppedPrefills(self._engines, self.predictor)
+    def new_view(self, client_id: int) -> SteppedView:
+        """Return the counts that routers see, some of which the core keeps."""
+        return SteppedView(client_id, self.name)
 
-    def new_view(self, client_id: int) -> ClientState:
-        """Return the counts that routers see; the core keeps some of them where it steps."""
-        if self._takes_steps:
-            return SteppedView(client_id, self.name)
-        return super().new_view(client_id)
-
-    def _make_engines(self) -> Engines:
+    def _make_engines(self) -> SteppedEngines:
         """Return new, empty engines of the present layout."""
-        if isinstance(before := getattr(self, "_engines", None), SteppedEngines):
+        if (before := getattr(self, "_engines", None)) is not None:
             self.streamed.number += before.num_unwritten()
         form = EntryForm(
             block_bytes=self.kv_block_bytes,
@@ -200,45 +164,19 @@ class LlmClient(LaidOutClient):
         self._kv_stores = EngineStores(
             self.env, self.network, self.name, self.memory, form, swaps_overlap=overlap
         )
-        self._maker = LaneMaker(
-            env=self.env,
+        parts = LaneParts(
             config=self.config,
             scheduler=self.scheduler,
-            predictor=self.predictor,
-            memory=self.memory,
             rules=self.rules,
             lockstep=self.lockstep,
-            async_scheduling=self.async_scheduling,
-            track=(self.recorder, self.client_id, self._layout_number),
-            lane_type=self.lane_type,
+            flows=self.flow is not None,
             streams=self.streams,
-            flow=self.flow,
-            has_taker=self.has_taker,
-            shared=self.shared_parts,
             adapter_moves=self._adapter_moves,
             tower=self._tower,
-            streamed=self.streamed,
         )
-        if self._is_stepped:
-            return self._stepped()
-        return Engines(
-            self.env,
-            self._shares,
-            self.predictor,
-            self._lane,
-            lockstep=self.lockstep,
-            async_scheduling=self.async_scheduling,
-            client_id=self.client_id,
-            num_engines=self.data_parallel_size,
-            lines=self._may_use_lines,
-        )
-
-    def _stepped(self) -> Engines:
-        """Return engines whose steps the core takes."""
-        stepper, view, scheduler = Stepper.of(self.env), self.view, self.scheduler
-        served = ChunkedScheduler | WholePromptScheduler
-        if not isinstance(view, SteppedView) or not isinstance(scheduler, served):
-            raise InvariantError(f"{self.name} cannot be stepped by the core")
+        stepper, scheduler = Stepper.of(self.env), self.scheduler
+        if not isinstance(scheduler, ChunkedScheduler | WholePromptScheduler):
+            raise InvariantError(f"the core knows no rules of {scheduler}")
         replicas = Replicas() if self.lockstep else None
         size = len(self._shares) // self.data_parallel_size  # lanes of an engine
         lanes = [
@@ -252,11 +190,10 @@ class LlmClient(LaidOutClient):
                 form=self.form,
                 max_model_len=self.max_model_len,
                 memory=self.memory,
-                new_state=partial(self._maker.state, share),
                 recorder=self.recorder,
                 client_id=self.client_id,
                 layout=self._layout_number,
-                view=view,
+                view=self.view,
                 leave=self._leave,
                 gate=self._gate,
                 stores=self._stores(self._first_engine + number // size),
@@ -265,12 +202,12 @@ class LlmClient(LaidOutClient):
                 flow=self.flow,
                 has_taker=self.has_taker,
                 rules=self.rules,
-                cadence=self._maker.cadence(),
-                queue=self._maker.queue(),
-                adapters=self._maker.adapters(),
-                images=self._maker.images(),
+                cadence=parts.cadence(),
+                queue=parts.queue(),
+                adapters=parts.adapters(),
+                images=parts.images(),
                 replicas=replicas,
-                speculation=self._maker.speculation(),
+                speculation=parts.speculation(),
                 shared=self.shared_parts.tiers if self.shared_parts else SharedTiers(),
             )
             for number, share in enumerate(self._shares)
@@ -284,39 +221,7 @@ class LlmClient(LaidOutClient):
                 SteppedTogether.in_turn(stepper, place, several, replicas, self.predictor)
         elif replicas is not None:
             SteppedTogether.in_lockstep(stepper, phases(0), lanes, replicas)
-        return SteppedEngines(lanes, size)  # type: ignore[return-value]
-
-    @property
-    def _takes_steps(self) -> bool:
-        """Whether the engine core takes its steps in the present layout."""
-        return self.config.step_loop in ("step", "auto") and not self.needs_general_loop
-
-    @property
-    def _is_stepped(self) -> bool:
-        """Whether the core takes the steps of its present engines, as its view allows."""
-        return isinstance(self.view, SteppedView) and not self.needs_general_loop
-
-    @property
-    def _may_use_lines(self) -> bool:
-        """Whether the general loop may time decodes alone by a line (see `Engine.uses_lines`).
-
-        It asks the predictor for every time where it is asked for by name.
-        """
-        config = self.config
-        needs_more = config.speculative_config or config.lora or self.memory.groups
-        return not needs_more and config.step_loop != "general"
-
-    def _lane(self, max_num_seqs: int, engine: int) -> Lane:
-        number = self._first_engine + engine
-        return self._maker.lane(
-            max_num_seqs,
-            load=self.view,
-            leave=self._leave,
-            stores=self._stores(number),
-            gate=self._gate,
-            engine_number=number,
-            block_bytes=self.kv_block_bytes or nan,
-        )
+        return SteppedEngines(lanes, size)
 
     def _stores(self, engine: int) -> Stores:
         """Return where the KV entries of an engine's lanes come from and go to."""
@@ -405,7 +310,7 @@ class LlmClient(LaidOutClient):
 
     def _refusal(self, sequence: SequenceState) -> str | None:
         """Return why a sequence can never be served, or None."""
-        return self.scheduler.refusal(self._engines.lanes[0].state, sequence)
+        return self.scheduler.refusal(self.lanes[0].needs, sequence)
 
     def num_streamed(self) -> int:
         """Return the output tokens of all steps that have ended by now, in all runs."""
@@ -433,7 +338,7 @@ class LlmClient(LaidOutClient):
 
     def _limit_reached(self, visit: Visit, limit: str) -> None:
         sequence = self.stays[visit]
-        if isinstance(sequence.lane, SteppedLane):
+        if sequence.lane is not None:
             sequence.lane.settle(sequence)
         if limit != "ttft_deadline":
             super()._limit_reached(visit, limit)
@@ -476,7 +381,7 @@ class LlmClient(LaidOutClient):
         if sequence.has_rest and visit.outcome is None:
             if not sequence.num_coming:
                 sequence.forget_brought()
-                if isinstance(sequence.lane, SteppedLane):
+                if sequence.lane is not None:
                     sequence.lane.forget_brought(sequence)
         else:
             super().lose_entries(visit, reason)
@@ -493,16 +398,13 @@ class LlmClient(LaidOutClient):
 
     def halt(self) -> None:
         """Lose the steps in flight; steps that have ended count."""
-        for state in self.lane_states if self.memory.tiers and not self._is_stepped else ():
-            if state.kv_cache.tiers is not None:
-                state.kv_cache.tiers.abandon()
-        for engine in self._engines.all:
-            engine.halt()
+        for lane in self.lanes:
+            lane.halt()
 
     @property
     def held_kv(self) -> Iterator[HeldKv]:
         """KV entries that it keeps for clients that go on from them."""
-        return (kv for lane in self._engines.lanes for kv in lane.held.kept.values())
+        return (kv for lane in self.lanes for kv in lane.held.kept.values())
 
     @property
     def num_reserved(self) -> int:

@@ -6,14 +6,12 @@ Su et al., "Seesaw: High-throughput LLM Inference via Model Re-sharding" (2025):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from simpy.events import Event
 
-from mist_sim.clients.engine.replicas import Engines
-from mist_sim.clients.engine.stepped import Stepper
+from mist_sim.clients.engine.stepped import SteppedEngines, Stepper
 from mist_sim.clients.kv_cache import SerialLink, SwapSpace
 from mist_sim.clients.kv_cache.moves import HOST, KvMove, Room
 from mist_sim.clients.layouts import EngineLayout, Transition
@@ -139,15 +137,6 @@ class ReshardingClient(LlmClient):
         self._has_stages = not self._is_equal or options.policy != "prefill_prioritised"
         self._stage: StageName = "decode"
 
-    @property
-    def needs_general_loop(self) -> str:
-        """Empty: the engine core takes all its steps, whatever its options."""
-        return ""
-
-    @property
-    def _takes_steps(self) -> bool:
-        return True
-
     def _space(self) -> SwapSpace | None:
         """Return the buffer as swap space of the lanes; blocks are those of all engines."""
         if not self.resharding.buffers:
@@ -189,14 +178,13 @@ class ReshardingClient(LlmClient):
 
     # --- lanes and the buffer -------------------------------------------------------------
 
-    def _stepped(self) -> Engines:
-        engines = super()._stepped()
+    def _make_engines(self) -> SteppedEngines:
+        engines = super()._make_engines()
         if self._has_stages:
             if self.phases is None:
                 self._stage = "decode" if self._layout_number == 0 else self._stage
                 self.phases = self._new_phases()
-            lanes: Sequence[Any] = engines.lanes
-            self.phases.begin(self._stage, lanes)
+            self.phases.begin(self._stage, engines.lanes)
         return engines
 
     def _new_phases(self) -> Phases:
@@ -279,8 +267,7 @@ class ReshardingClient(LlmClient):
         """
         if self._is_equal:
             return 0.0
-        lanes: Sequence[Any] = self._engines.lanes
-        cores = [lane.core for lane in lanes]
+        cores = [lane.core for lane in self.lanes]
         num_blocks = sum(int(each.num_in_use()) for each in cores)
         if self._next_stage == "decode":
             num_blocks -= sum(int(each.to_come(slot)[0]) for each in cores for slot in each.moved)

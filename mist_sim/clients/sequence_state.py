@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from math import nan
-from typing import Protocol
+from typing import Any, Protocol
 
 from mist_sim.clients.draft_paths import DraftPath
-from mist_sim.clients.prefixes.prefix_cache import Chain
 from mist_sim.clients.stay import Stay
 from mist_sim.core.views import OUT, WAITING
 from mist_sim.core.visit import HeldKv, Visit
@@ -16,8 +15,18 @@ from mist_sim.stages import Decode, Prefill, Recomputation
 class Home(Protocol):
     """The lane of an engine, as its sequences know it."""
 
+    @property
+    def core(self) -> Any:
+        """Its lane in the core, which has taken all steps before now."""
+
     def give_up(self, sequence: SequenceState) -> None:
         """Let a sequence go as soon as no step in flight computes it."""
+
+    def settle(self, sequence: SequenceState) -> Visit:
+        """Write a visit's progress so far into its record."""
+
+    def forget_brought(self, sequence: SequenceState) -> None:
+        """Let a prompt in the queue be computed from its start, as its entries are lost."""
 
 
 class SequenceState(Stay):
@@ -29,11 +38,9 @@ class SequenceState(Stay):
     num_final_tokens: tokens of the prompt and of the whole answer; no policy may read it.
     num_tokens: tokens known so far, of the prompt and those emitted: what a prefill (or its
         repetition) must compute; exact while the sequence is not decoding.
-    num_computed_tokens: tokens whose KV entries exist, while it is in prefill. num_ahead: tokens
-        behind those that it has memory for, since a model that drafts writes ahead.
+    num_computed_tokens: tokens whose KV entries exist, while it is in prefill.
     last_token_at: time of the latest token before it joined the decode batch, seconds.
     first_step: the engine step with which its stay in the decode batch began, None outside.
-    chain: its blocks, for a prefix cache; None if no other request can share them.
     path: tokens of its decode steps, in an engine that drafts; None before the first.
     incoming: its entries kept elsewhere, until it continues from a copy of them.
     is_brought: whether entries of it come from elsewhere, until it continues with them.
@@ -42,21 +49,16 @@ class SequenceState(Stay):
     num_before: tokens of the answer that other clients emitted.
     num_coming: moves of its entries under way.
     slot: its place in a lane of the engine core.
-    The other fields belong to `DecodeClock`.
     """
 
     __slots__ = (
         "arrival",
-        "block_phase",
-        "chain",
         "first_step",
         "has_rest",
         "incoming",
         "is_brought",
-        "join_step",
         "lane",
         "last_token_at",
-        "num_ahead",
         "num_before",
         "num_brought",
         "num_coming",
@@ -66,7 +68,6 @@ class SequenceState(Stay):
         "num_tokens",
         "path",
         "slot",
-        "ticket",
     )
 
     def __init__(self, visit: Visit, num_prompt_tokens: int, num_output_tokens: int) -> None:
@@ -80,10 +81,9 @@ class SequenceState(Stay):
         self.num_prompt_tokens = self.num_queued_tokens = num_prompt_tokens
         self.num_final_tokens = num_prompt_tokens + num_output_tokens
         self.num_tokens = num_prompt_tokens
-        self.num_computed_tokens = self.num_ahead = 0
+        self.num_computed_tokens = 0
         self.last_token_at = nan
         self.first_step: int | None = None
-        self.chain: Chain | None = None
         self.path: DraftPath | None = None
         self.incoming: HeldKv | None = None
         self.num_coming = 0
@@ -91,9 +91,7 @@ class SequenceState(Stay):
         self.is_brought = False
         self.num_brought = 0
         self.has_rest = False
-        self.join_step = 0
-        self.block_phase = 0
-        self.ticket = self.slot = 0
+        self.slot = 0
 
     @classmethod
     def of_visit(cls, visit: Visit) -> SequenceState:

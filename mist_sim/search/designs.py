@@ -985,7 +985,6 @@ def _laid_out(client: Client, pair: PairTimes, longest: int) -> Client:
     return client | {
         "async_scheduling": False,
         "virtual_engines": False,  # a pipeline of a layout that changes has them anyway
-        "step_loop": "auto",
         "scheduler": {"type": "continuous", **seats},
         "kv_cache": client["kv_cache"] | {"enable_prefix_caching": False},
         "resharding": {

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import ceil, inf
-from typing import Any, ClassVar, NamedTuple, NoReturn, cast
+from math import inf
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from simpy.events import Event
 
 from mist_sim.clients import Client, EngineConfig, LlmClient
-from mist_sim.clients.engine.lane import Lane
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import (
-    BlockPool,
     CacheTier,
     ContentHistory,
     EngineMemory,
     KvCacheConfig,
-    PrefixCachingManager,
-    SerialLink,
     SwapSpace,
-    TieredManager,
 )
-from mist_sim.clients.kv_cache.moves import KvMove
 from mist_sim.clients.roster import Roster
-from mist_sim.clients.scheduling import LaneState, Scheduler, StepPlan
-from mist_sim.clients.scheduling.cadence import cadence_of
-from mist_sim.clients.scheduling.update import update
-from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.clients.scheduling import Scheduler
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.request import Limits, Request, Stage
@@ -46,7 +37,6 @@ from mist_sim.network import Link
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter
 from mist_sim.simulation import Simulation
-from mist_sim.stages import completion
 from mist_sim.testing.rules import name_of, require, stream_of
 from mist_sim.traces import Workload
 
@@ -116,40 +106,6 @@ class FakeView:
 _TIER = CacheTier("lower tier", 1_000, 3.0, 0.25)  # a load takes 3 steps and one for four blocks
 
 
-class WatchedTier(TieredManager):
-    """A tier with room for all; raises AssertionError, in a scheduler's name, where it is missed.
-
-    Times are in steps.
-    """
-
-    def __init__(self, pool: BlockPool, scheduler: str) -> None:
-        super().__init__(pool, [_TIER])
-        self._link = SerialLink()
-        self._scheduler = scheduler
-        self._starts_load = False
-
-    def start_load(self, sequence: SequenceState) -> list[tuple[str, int]]:
-        """Note, while the load starts, that it does."""
-        self._starts_load = True
-        counts = super().start_load(sequence)
-        self._starts_load = False
-        return counts
-
-    def load(self, num_blocks: int, now: float) -> float:
-        """Begin to load blocks; return when they are there."""
-        return self._link.send(_TIER.latency + num_blocks * _TIER.seconds_per_block, now)
-
-    def admit(self, sequence: SequenceState, most_new: int | None = None) -> None:
-        """Let a sequence in, unless it has to be loaded first."""
-        num_missing = 0 if self._starts_load else sum(self.missing(sequence))
-        require(
-            not num_missing,
-            f"{self._scheduler}: a sequence is computed whose {num_missing} blocks lie in a tier; "
-            f"admit with admit_next, or whom next_to_admit returns",
-        )
-        super().admit(sequence, most_new)
-
-
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A sequence: the step at which it arrives, its tokens, and the prefix that others share.
@@ -169,225 +125,6 @@ class Load(NamedTuple):
     arrivals: list[Arrival]
     num_blocks: int
     block_size: int
-    has_tier: bool = False
-
-
-Trace = list[tuple[object, ...]]
-
-_ENOUGH = 50_000  # plans or steps: ten times what the loads take with one slot
-
-
-class SteppingEngine:
-    """Drives a scheduler as a client does, in steps without time; raises where a rule is broken.
-
-    gives_up: whether sequences are given up. max_num_seqs: the lane's share of the scheduler's;
-    None: all of it.
-    """
-
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        load: Load,
-        *,
-        gives_up: bool = False,
-        max_num_seqs: int | None = None,
-    ) -> None:
-        self.scheduler = scheduler
-        self.max_num_seqs = max_num_seqs or scheduler.max_num_seqs
-        self.gives_up = gives_up
-        self.pool = BlockPool(load.num_blocks, load.block_size)
-        self.arrivals = list(reversed(load.arrivals))
-        # when they end, the last to end first
-        self.loads: list[tuple[int, SequenceState]] = []
-        self.steps = 0
-        self.ids: dict[SequenceState, int] = {}
-        self.prefix_tokens: dict[SequenceState, int] = {}
-        self.left: set[SequenceState] = set()
-        self.trace: Trace = []
-        self.tier = WatchedTier(self.pool, name_of(scheduler)) if load.has_tier else None
-        self.kv_cache = PrefixCachingManager(self.pool) if self.tier is None else self.tier
-        self.lane = LaneState(
-            self.kv_cache,
-            scheduler.new_queue(),
-            max_num_seqs=self.max_num_seqs,
-            by_piece=scheduler.by_piece,
-            cadence=cadence_of(scheduler),
-        )
-
-    def fail(self, rule: str) -> NoReturn:
-        """Raise AssertionError for a broken rule. Callers test the rule first, in every step."""
-        raise AssertionError(f"{name_of(self.scheduler)}.schedule: {rule} (at step {self.steps})")
-
-    def serve(self, limit: int) -> Trace:
-        """Serve the load in plans of at most `limit` steps; return the work of each step."""
-        for _ in self.plans(limit):
-            pass
-        return self.trace
-
-    def plans(self, limit: int) -> Iterator[None]:
-        """Serve the load, a plan of at most `limit` steps at a time."""
-        num_plans = 0
-        while self.arrivals or self.loads or len(self.left) < len(self.ids):
-            num_plans += 1
-            too_many = num_plans > _ENOUGH or len(self.trace) > _ENOUGH
-            if too_many:
-                self.fail(f"sequences starve: {_ENOUGH} plans or steps did not serve 40")
-            while self.next_news() <= self.steps:
-                self.hear()
-            if self.scheduler.plans_single_steps:
-                limit, self.lane.time = 1, float(self.steps)
-            plan = self.scheduler.schedule(self.lane, limit)
-            self.check(plan, limit)
-            if plan is None:
-                if self.arrivals or self.loads:
-                    self.steps = int(self.next_news())
-            else:
-                for move in plan.moves:
-                    if not move.is_swap:
-                        self.start_load(move)
-                if plan.prefills or plan.decodes:
-                    self.execute(plan)
-            if self.gives_up and num_plans % 3 == 0:
-                self.abort_one()
-            yield
-        if self.pool.num_free != self.pool.num_blocks:
-            self.fail("not all blocks came back")
-
-    def abort_one(self) -> None:
-        """Give up a sequence that waits or runs, now an early and now a late one."""
-        inside = [sequence for sequence in self.ids if sequence not in self.left]
-        if inside:
-            sequence = inside[len(self.trace) % len(inside)]
-            self.lane.abort(sequence)
-            self.left.add(sequence)
-            self.check_memory()
-
-    # --- arrivals and loads ---------------------------------------------------------------
-
-    def next_news(self) -> float:
-        """Return the step at which the next sequence arrives or the next load ends."""
-        arrival = self.arrivals[-1].step if self.arrivals else inf
-        return min(arrival, self.loads[-1][0]) if self.loads else arrival
-
-    def hear(self) -> SequenceState | None:
-        """Tell the scheduler of arrivals and departures; return the requests it may admit then."""
-        if self.arrivals and self.arrivals[-1].step <= self.next_news():
-            return self.arrive()
-        _, sequence = self.loads.pop()
-        return sequence if self.lane.coming.finish_load(sequence) else self.lane.head()
-
-    def arrive(self) -> SequenceState | None:
-        """Queue the next sequence and return it; None when it is refused."""
-        arrival = self.arrivals.pop()
-        number = len(self.ids)
-        prompt, output = arrival.num_prompt, arrival.num_output
-        content = (arrival.prefix,) if arrival.prefix else ()
-        stages = completion(prompt, output)
-        request = Request(number, 0.0, stages, prompt, output, content=content)
-        sequence = SequenceState(Visit(request, request.stages, 0.0), prompt, output)
-        self.ids[sequence] = number
-        self.prefix_tokens[sequence] = arrival.prefix[1] if arrival.prefix else 0
-        if self.scheduler.refusal(self.lane, sequence) is not None:
-            self.left.add(sequence)
-            return None
-        self.lane.add_request(sequence)
-        return sequence
-
-    def start_load(self, move: KvMove) -> None:
-        """Bring blocks from the tier, in as many steps as it says."""
-        if self.tier is None:
-            self.fail(f"{move} comes from a tier, of which there is none")
-        end = ceil(self.tier.load(move.num_blocks, float(self.steps)))
-        self.loads.append((end, move.sequence))
-        self.loads.sort(key=lambda load: load[0], reverse=True)
-
-    # --- steps ----------------------------------------------------------------------------
-
-    def execute(self, plan: StepPlan) -> None:
-        """Run a plan; an admissible request that arrives before its end cuts it, as in a client."""
-        members = self.members(plan)
-        num_steps = plan.num_steps
-        while (news := self.next_news()) < self.steps + num_steps:
-            ahead = int(news) - self.steps
-            sequence = self.hear()
-            if sequence and self.scheduler.would_admit(self.lane, sequence, ahead):
-                num_steps = ahead
-        emitted, finished = update(self.lane, plan, num_steps)
-        cut = num_steps < plan.num_steps
-        if cut and (emitted or finished):
-            self.fail(
-                f"{len(finished)} sequences finished in step {num_steps} of a plan of "
-                f"{plan.num_steps}"
-            )
-        for sequence in finished:
-            target, got = sequence.num_final_tokens, sequence.num_tokens
-            if got != target:
-                self.fail(f"a sequence finished with {got} of {target} tokens")
-            if sequence in self.left:
-                self.fail("a sequence finished twice")
-            self.left.add(sequence)
-        for step in range(num_steps):
-            last = step == num_steps - 1
-            done = tuple(self.ids[sequence] for sequence in finished) if last else ()
-            self.trace.append((*members(step), done))
-        self.steps += num_steps
-        self.check_memory()
-
-    def members(self, plan: StepPlan) -> Callable[[int], tuple[object, ...]]:
-        """Return the work of a step of the plan, by its position in the plan."""
-        prefills = [
-            (self.ids[sequence], num_new, sequence.num_computed_tokens)
-            for sequence, num_new in plan.prefills
-        ]
-        running = tuple(sorted(self.ids[sequence] for sequence in self.lane.running))
-        decodes = plan.decodes
-
-        def at(step: int) -> tuple[object, ...]:
-            chunks = tuple((number, new, done + step * new) for number, new, done in prefills)
-            return chunks, decodes, running
-
-        return at
-
-    # --- rules ----------------------------------------------------------------------------
-
-    def check(self, plan: StepPlan | None, limit: int) -> None:
-        """Check a plan, and the queues after it was made."""
-        lane = self.lane
-        if plan is None:
-            num_waiting, num_running = lane.num_waiting, len(lane.running)
-            if (num_waiting or num_running) and not self.loads:
-                self.fail(f"idle with {num_waiting} waiting, {num_running} running")
-            return
-        self.left.update(plan.dropped)
-        if plan.is_empty:
-            self.fail("a plan does nothing; return None when idle")
-        if not 1 <= plan.num_steps <= limit:
-            self.fail(f"num_steps must be in 1..{limit}, got {plan.num_steps}")
-        for sequence, num_new in plan.prefills:
-            remaining = sequence.num_tokens - sequence.num_computed_tokens
-            if num_new < 1 or num_new * plan.num_steps > remaining:
-                self.fail(f"{plan.num_steps} steps of {num_new} prompt tokens, {remaining} remain")
-        num_running = len(lane.running)
-        if num_running > self.max_num_seqs:
-            self.fail(f"{num_running} run, max_num_seqs is {self.max_num_seqs}")
-        inside = [*lane.waiting, *lane.coming.loading, *lane.coming.loaded, *lane.running]
-        if len(set(inside)) != len(inside) or set(inside) != set(self.ids) - self.left:
-            self.fail("every sequence must be waiting, running, finished or dropped, and only once")
-        self.check_memory()
-
-    def check_memory(self) -> None:
-        """Check that blocks are conserved and hold the tokens in the cache."""
-        lane, pool = self.lane, self.pool
-        if not 0 <= pool.num_free <= pool.num_blocks:
-            self.fail(f"{pool.num_free} blocks are free")
-        num_tokens = lane.clock.context_sum
-        num_tokens += sum([sequence.num_computed_tokens for sequence in lane.prefilling])
-        num_tokens -= sum([self.prefix_tokens[sequence] for sequence in lane.running])
-        if num_tokens > pool.num_used * pool.block_size:
-            self.fail(f"{num_tokens} tokens in {pool.num_used} blocks of {pool.block_size}")
-        holders = lane.running or lane.coming.loading or lane.coming.loaded or lane.coming.abandoned
-        if pool.num_used and not holders:
-            self.fail(f"nothing runs, {pool.num_used} blocks are held")
 
 
 class Setting(NamedTuple):
@@ -415,20 +152,8 @@ class Row(NamedTuple):
     num_preemptions: int
 
 
-class _GeneralLane(Lane):
-    """A lane that the general loop steps, so that its plans can be checked."""
-
-
-class _SingleLane(Lane):
-    """A lane whose plans are for one step."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.run_length.be_single()
-
-
 class _Seated(LlmClient):
-    """Gives its lanes in the core few seats, by `num_seats`; None: as its scheduler says."""
+    """Gives its lanes few seats, by `num_seats`; None: as its scheduler says."""
 
     num_seats: ClassVar[int | None] = None
 
@@ -438,47 +163,7 @@ class _Seated(LlmClient):
 
     def num_taken(self) -> int:
         """Return the blocks that requests hold."""
-        engines: Any = self._engines
-        number = 0
-        for lane in engines.stepped:
-            number += lane.core.num_in_use()
-        return number
-
-
-class _Watched(LlmClient):
-    """Gives its lanes few seats, and checks the memory of each plan.
-
-    num_seats: of a lane; None: as its scheduler says.
-    """
-
-    num_seats: int | None = None
-    lane_type: ClassVar[type[Lane]] = _GeneralLane
-
-    def _lane(self, max_num_seqs: int, engine: int) -> Lane:
-        lane = super()._lane(min(max_num_seqs, self.num_seats or max_num_seqs), engine)
-        lane.plan = _checked(lane, lane.plan)  # type: ignore[method-assign]
-        return lane
-
-
-class _Single(_Watched):
-    lane_type = _SingleLane
-
-
-def _checked(lane: Lane, plan: Callable[..., StepPlan | None]) -> Callable[..., StepPlan | None]:
-    state, name = lane.state, name_of(lane.scheduler)
-
-    def checked(*arguments: Any, **options: Any) -> StepPlan | None:
-        found = plan(*arguments, **options)
-        pool, num_running = state.pool, len(state.running)
-        if not 0 <= pool.num_free <= pool.num_blocks:
-            raise AssertionError(f"{name}.schedule: {pool.num_free} blocks are free")
-        if num_running > state.max_num_seqs:
-            raise AssertionError(
-                f"{name}.schedule: {num_running} run, max_num_seqs is {state.max_num_seqs}"
-            )
-        return found
-
-    return checked
+        return sum([lane.core.num_in_use() for lane in self.lanes])
 
 
 _RULES = EngineRules(
@@ -516,47 +201,29 @@ class _WithPrefixes(Workload):
             yield request
 
 
-def served(
-    scheduler: Scheduler, load: Load, setting: Setting, *, singly: bool = False
-) -> list[Row]:
+def served(scheduler: Scheduler, load: Load, setting: Setting) -> list[Row]:
     """Serve a load in an engine; return what became of each request, in order of arrival.
 
-    singly: whether each plan is for one step, whatever the scheduler says.
     Raises AssertionError where a law of the simulation breaks, with the scheduler's name.
     """
-    kind = _Single if singly else _Watched
-    kind_of_setting = type("", (kind,), {"num_seats": setting.num_seats})
-    return _served(kind_of_setting, scheduler, load, setting)
-
-
-def served_in_core(scheduler: Scheduler, load: Load, setting: Setting) -> list[Row]:
-    """Serve a load with a scheduler whose rules the engine core asks for (see `served`)."""
-    kind_of_setting = type("", (_Seated,), {"num_seats": setting.num_seats})
-    return _served(kind_of_setting, scheduler, load, setting)
-
-
-def _served(kind: type[LlmClient], scheduler: Scheduler, load: Load, setting: Setting) -> list[Row]:
-    steps = PipelinePredictor((Steps(),) * setting.num_ranks, lambda num_tokens: 2.0**-6)
+    kind = type("", (_Seated,), {"num_seats": setting.num_seats})
     num_blocks = load.num_blocks * setting.num_ranks
-    is_virtual = setting.num_ranks > 1 and kind.lane_type is not Lane  # no queue of batches there
     config = EngineConfig(
         scheduler=scheduler,
         pipeline_parallel_size=setting.num_ranks,
-        virtual_engines=is_virtual,
-        async_scheduling=setting.ahead and not is_virtual,
+        async_scheduling=setting.ahead,
         kv_cache=KvCacheConfig(
             block_size=load.block_size,
             enable_prefix_caching=any(each.prefix for each in load.arrivals),
         ),
     )
-    swap_space = SwapSpace(num_blocks, 2.0**-8) if scheduler.swaps else None
     client = kind(
         "engine",
         config,
-        predictor=steps,
+        predictor=PipelinePredictor((Steps(),) * setting.num_ranks, lambda num_tokens: 2.0**-6),
         memory=EngineMemory(
             num_gpu_blocks=num_blocks,
-            swap_space=swap_space,
+            swap_space=SwapSpace(num_blocks, 2.0**-8) if scheduler.swaps else None,
             kv_block_bytes=2.0**10,
             cache_tiers=(_TIER,) if setting.has_tier else (),
         ),
@@ -572,7 +239,7 @@ def _served(kind: type[LlmClient], scheduler: Scheduler, load: Load, setting: Se
         table = Simulation(clients=[client], workload=workload).run().requests
     except (InvariantError, ScenarioError) as error:
         raise AssertionError(f"{name_of(scheduler)}: {error} ({setting})") from error
-    if isinstance(client, _Seated) and (number := client.num_taken()):
+    if number := client.num_taken():
         raise AssertionError(f"{name_of(scheduler)}: {number} blocks stay taken ({setting})")
     columns = (table[name].tolist() for name in Row._fields)
     return [Row(*map(_comparable, row)) for row in zip(*columns, strict=True)]

@@ -8,15 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from mist_sim.clients.scheduling import (
-    ChunkedScheduler,
-    ContinuousScheduler,
-    StepPlan,
-    admit,
-    decode_steps,
-    fits,
-    make_room,
-)
+from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
 from mist_sim.clients.scheduling.order import Ranked
 from mist_sim.core.request import Stage
 from mist_sim.eviction import CachedBlocks, Eviction
@@ -144,102 +136,14 @@ class Sound(ChunkedScheduler):
         super().__init__(max_num_seqs=6, max_num_batched_tokens=32)
 
 
-def ours(kind):
-    """Let a class stand for one of this package, whose rules are checked in the general loop."""
-    kind.__module__ = "mist_sim"
-    return kind
-
-
-@ours
-class IgnoresSlots(Sound):
-    def schedule(self, lane, limit):
-        lane.max_num_seqs = 100
-        return super().schedule(lane, limit)
-
-
-@ours
-class FillsThePipeline(Sound):
-    """Takes all seats of the engine for one lane."""
-
-    def schedule(self, lane, limit):
-        lane.max_num_seqs = self.max_num_seqs
-        return super().schedule(lane, limit)
-
-
-@ours
-class LeaksABlock(Sound):
-    def schedule(self, lane, limit):
-        plan = super().schedule(lane, limit)
-        if plan and plan.admitted and lane.pool.num_free:
-            lane.pool.allocate(1)
-        return plan
-
-
-@ours
-class SkipsMemory(Sound):
-    def schedule(self, lane, limit):
-        plan = super().schedule(lane, limit)
-        lane.pool.release(len(plan.admitted) if plan else 0)
-        return plan
-
-
-@ours
-class StarvesLongPrompts(Sound):
-    def schedule(self, lane, limit):
-        head = lane.head()
-        lane.max_num_seqs = 0 if head and head.num_tokens > 90 else self.max_num_seqs
-        return super().schedule(lane, limit)
-
-
-@ours
-class LosesARequest(Sound):
-    def schedule(self, lane, limit):
-        if lane.waiting and lane.waiting.head().num_prompt_tokens % 7:
-            lane.waiting.take()
-        return super().schedule(lane, limit)
-
-
-@ours
 class ShortestAnswerFirst(ContinuousScheduler):
+    """Whole prompts, in an order of its own."""
+
+    def __init__(self):
+        super().__init__(max_num_seqs=6)
+
     def new_queue(self):
         return Ranked(lambda sequence: sequence.num_final_tokens)
-
-    def would_admit(self, lane, sequence, num_steps):
-        return True
-
-
-@ours
-class IgnoresTiers(Sound):
-    def schedule(self, lane, limit):
-        plan = StepPlan()
-        while (head := lane.head()) and fits(lane, head):
-            admit(lane, plan, head, head.num_tokens)
-        if plan.prefills:
-            return plan
-        make_room(lane, plan)
-        return decode_steps(lane, plan, 1)
-
-
-@ours
-class LeavesLoadedOnes(Sound):
-    def schedule(self, lane, limit):
-        lane.coming.loaded.clear()
-        return super().schedule(lane, limit)
-
-
-@ours
-class RemembersInItself(ContinuousScheduler):
-    """Admits in every other plan, whichever lane that is for."""
-
-    turn = False
-
-    def schedule(self, lane, limit):
-        self.turn = not self.turn
-        if self.turn or not lane.clock.num_decodes:
-            return super().schedule(lane, 1)
-        plan = StepPlan()
-        make_room(lane, plan)
-        return decode_steps(lane, plan, 1)
 
 
 class TakesTurns(Sound):
@@ -331,16 +235,7 @@ def test_a_sound_scheduler_passes(scheduler):
     ("scheduler", "rule"),
     [
         (object, "must extend Scheduler"),
-        (IgnoresSlots, "7 run, max_num_seqs is 6"),
-        (FillsThePipeline, "[456] run, max_num_seqs is 3"),
-        (LeaksABlock, "blocks"),
-        (SkipsMemory, "blocks"),
-        (StarvesLongPrompts, "idle with .* waiting|starve"),
-        (LosesARequest, "must be waiting, running, finished or dropped"),
         (ShortestAnswerFirst, "decisions depend on output lengths"),
-        (IgnoresTiers, "is computed whose .* blocks lie in a tier"),
-        (LeavesLoadedOnes, "must be waiting, running, finished or dropped"),
-        (RemembersInItself, "lanes that share it disturb one another"),
         (TakesTurns, "runs that share it disturb one another"),
         (LongestAnswerFirst, "decisions depend on output lengths"),
         (AdmitsNobody, "AdmitsNobody: .* waiting"),

@@ -81,15 +81,15 @@ def test_files_and_functions_that_a_page_names_exist(page):
 
 def test_what_is_missing_is_noticed():
     text = """
-`clients/llm.py`, `llm.py`, `clients/engine/loop.py:Engine._plan` and `vllm/nothing.py`, `lanes.py`
+`clients/llm.py`, `llm.py`, `clients/engine/core/lane.py:Lane.plan` and `vllm/nothing.py`, `lanes.py`
 ```python
 import nothing  # `nothing.py`
 ```
 ```text
-clients/engine/loop.py:Engine._server   clients/engine/lane.py:Lane.plan
+clients/engine/core/core.py:Core.server   clients/engine/core/lane.py:Lane.plan
 ```
 """
-    wrong = {"vllm/nothing.py", "lanes.py", "clients/engine/loop.py:Engine._server"}
+    wrong = {"vllm/nothing.py", "lanes.py", "clients/engine/core/core.py:Core.server"}
     assert missing(text) == wrong
 
 

@@ -1,4 +1,4 @@
-"""Cases for the loops of an engine, and how to run one in a loop."""
+"""Cases for the engine core, and how to run one."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def copying(number: int) -> Case:
         jobs = [replace(job, content=((draw(0, 1), draw(1, 60)),)) for job in jobs]
     case = Case(options, tuple(jobs))
     for _ in range(draw(0, 4)):
-        found = run_case(case, DYADIC, "step")
+        found = run_case(case, DYADIC)
         case = _disturbed(case, found, draw, chance)
     return case
 
@@ -313,7 +313,7 @@ def pipeline(number: int) -> Case:
         jobs = [replace(job, priority=draw(0, 3)) for job in jobs]
     case = Case(options, tuple(jobs))
     for _ in range(draw(0, 4)):
-        steps = run_case(case, DYADIC, "step").recorder.step_ends
+        steps = run_case(case, DYADIC).recorder.step_ends
         ends = sorted(each for track in steps for each in track[:])
         if not ends:
             break
@@ -395,17 +395,15 @@ def above_tiers(number: int) -> Case:
     case = Case(options, tuple(jobs))
     for _ in range(draw(0, 3)):
         try:
-            found = run_case(case, DYADIC, "step")
+            found = run_case(case, DYADIC)
         except ScenarioError:  # prompts take one another's blocks for ever
             break
         case = _disturbed(case, found, draw, chance)
     return case
 
 
-def client(case: Case, predictor: Predictor, loop: str, name: str = "engine") -> LlmClient:
-    made = case.options.client(predictor, name)
-    made.config = replace(made.config, step_loop=loop)
-    return made
+def client(case: Case, predictor: Predictor, name: str = "engine") -> LlmClient:
+    return case.options.client(predictor, name)
 
 
 def plain_workload(case: Case) -> Workload:
@@ -425,8 +423,8 @@ def general_walks() -> Any:
     )
 
 
-def run_case(case: Case, predictor: Predictor, loop: str) -> Result:
-    return Simulation(clients=[client(case, predictor, loop)], workload=workload(case.jobs)).run()
+def run_case(case: Case, predictor: Predictor) -> Result:
+    return Simulation(clients=[client(case, predictor)], workload=workload(case.jobs)).run()
 
 
 def features(result: Result) -> set[str]:
@@ -486,15 +484,6 @@ def stepped(draw: st.DrawFn, options: EngineOptions) -> EngineOptions:
 def flows(draw: st.DrawFn) -> ClusterCase:
     """Clients between which answers flow, each stepped by the core."""
     return in_pieces(draw, draw(flowing() | crowds()))
-
-
-def in_loop(case: ClusterCase, predictor: Predictor, loop: Any) -> Result:
-    """Run a case whose clients all take one loop."""
-    simulation = case.simulation(predictor)
-    for made in simulation.clients:
-        assert isinstance(made, LlmClient)
-        made.config = replace(made.config, step_loop=loop)
-    return simulation.run()
 
 
 class Watched(ColumnRecorder):

@@ -43,8 +43,9 @@ from tests.property.strategies import arrival_times
 from tests.reference.cluster import PLAIN_ROUTERS
 from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
 from tests.reference.comparison import EngineOptions
+from tests.reference.engines import assert_nobody_is_inside
 from tests.reference.predictors import EVEN
-from tests.reference.run_lengths import assert_run_lengths_do_not_show, records
+from tests.reference.run_lengths import assert_rows_do_not_show, records
 from tests.reference.stepwise import Job, Outcome
 
 ROLES = [["p_heavy", "d_heavy"]] * 3 + [
@@ -542,17 +543,15 @@ def test_each_hard_feature_of_flows_is_reached():
 @given(
     case=flowing() | crowds(),
     predictor=PREDICTORS,
-    first=st.integers(1, 5),
-    longest=st.integers(1, 40),
 )
-def test_the_length_of_runs_changes_no_flow(case, predictor, first, longest):
+def test_the_length_of_runs_changes_no_flow(case, predictor):
     assume(not is_stuck(case.stepwise(predictor)))
-    assert_run_lengths_do_not_show(lambda: case.simulate(predictor), first, max(first, longest))
+    assert_rows_do_not_show(lambda: case.simulate(predictor))
 
 
 @examples(30)
-@given(case=flowing() | crowds(), predictor=PREDICTORS, first=st.integers(1, 5), data=st.data())
-def test_runs_repeat_where_prompts_go_by_length(case, predictor, first, data):
+@given(case=flowing() | crowds(), predictor=PREDICTORS, data=st.data())
+def test_runs_repeat_where_prompts_go_by_length(case, predictor, data):
     """Runs of any length give the same records; who is late is drawn, or rejected."""
     options = {
         "ttft": data.draw(st.sampled_from([2 * STEP, 4 * STEP, 0.1]), label="ttft"),
@@ -569,7 +568,7 @@ def test_runs_repeat_where_prompts_go_by_length(case, predictor, first, data):
         simulate()
     except ScenarioError:
         reject()  # they get stuck
-    assert_run_lengths_do_not_show(simulate, first, 40)
+    assert_rows_do_not_show(simulate)
 
 
 @st.composite
@@ -604,8 +603,8 @@ def lives(draw: st.DrawFn, names: Sequence[str]) -> tuple[Lifecycle, Reconfigure
 
 
 @examples(150)
-@given(case=crowds() | flowing(), first=st.integers(1, 5), data=st.data())
-def test_answers_that_flow_between_clients_that_come_and_go(case, first, data):
+@given(case=crowds() | flowing(), data=st.data())
+def test_answers_that_flow_between_clients_that_come_and_go(case, data):
     """All that is sent ends, which every run checks itself, whatever steps are put together.
 
     Where nothing happens to anybody, the records are those without a lifecycle.
@@ -631,7 +630,7 @@ def test_answers_that_flow_between_clients_that_come_and_go(case, first, data):
         assert records(simulate(lives=False)) == records(result)
     if result.recorder.losses.columns()["retried"].any():
         event("lost and sent elsewhere")
-    assert_run_lengths_do_not_show(simulate, first, max(first, 5))
+    assert_rows_do_not_show(simulate)
 
 
 # --- laws -------------------------------------------------------------------------------------
@@ -643,20 +642,8 @@ def test_nothing_is_held_and_no_token_is_lost_on_the_way(case, predictor):
     assume(not is_stuck(case.stepwise(predictor)))
     simulation = case.simulation(predictor)
     result = simulation.run()
-    states = [lane for client in simulation.clients for lane in client.lane_states]
-    with_moves = {move for lane in states for move in lane.coming.abandoned}
-    for lane in states:
-        assert not [
-            *lane.waiting,
-            *lane.running,
-            *lane.coming.loading,
-            *lane.coming.loaded,
-            *lane.coming.moved,
-        ]
-        assert lane.coming.num_promised == 0
-        if not with_moves:  # a run does not wait for what moves for nobody
-            assert not lane.held
-            assert lane.pool.num_used == 0
+    for core in [lane.core for client in simulation.clients for lane in client.lanes]:
+        assert_nobody_is_inside(core)
     assert_answers_go_on_where_they_left(case, result)
 
 

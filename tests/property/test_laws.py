@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cache
 from math import inf
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -16,10 +15,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.stepped import SteppedLane
 from mist_sim.clients.kv_cache import BlockPool
-from mist_sim.clients.scheduling import ChunkedScheduler, LaneState, StepPlan
+from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.durations import UniformDuration
 from mist_sim.errors import InvariantError
@@ -37,9 +34,10 @@ from mist_sim.routers import ROUTERS
 from mist_sim.simulation import Simulation
 from mist_sim.traces import ClosedLoop, Retries, TimeLimits
 from tests.effort import examples
-from tests.property.strategies import ahead, arrival_times, cases, contents, lengths, time_limits
+from tests.property.strategies import arrival_times, cases, contents, lengths, time_limits
 from tests.reference.comparison import workload
-from tests.reference.predictors import AWKWARD, DYADIC
+from tests.reference.engines import assert_nobody_is_inside
+from tests.reference.predictors import AWKWARD
 from tests.reference.stepwise import Job
 
 REQUIRED = {"length_aware": {"ttft": 0.05}}
@@ -85,28 +83,12 @@ def test_every_request_is_accounted_for_and_all_memory_comes_back(simulation):
 def assert_nothing_is_left(simulation: Simulation) -> None:
     """All memory is back, and nobody is in an engine.
 
-    A run stops as its last answer ends. Where steps are planned ahead with drafts, that answer may
-    have a part in a step that is planned already, so the engine goes on until that step is over.
+    A run stops as its last answer ends, and waits neither for loads of those who gave up nor for a
+    step that was planned ahead for who has ended.
     """
     for client in simulation.clients:
-        for lane in client.lane_states:
-            if client.async_scheduling and client.speculative_config:
-                while lane.leaving:
-                    client.env.step()  # raises if nothing is planned, so that they would stay
-            if not lane.coming.abandoned:  # whose loads the run does not wait for
-                assert lane.pool.num_free == lane.pool.num_blocks
-            assert lane.clock.num_decodes == lane.clock.context_sum == 0
-            assert not lane.waiting
-            assert not lane.running
-            assert not lane.leaving
-            assert not lane.coming.loading
-            assert not lane.coming.loaded
-            assert not lane.swapped
-        for core in [lane.core for lane in client._engines.lanes if isinstance(lane, SteppedLane)]:
-            if not (core.num_abandoned or core.leaving):  # as above
-                assert core.blocks.num_free == core.blocks.num_blocks
-            inside = [core.running, core.queue, core.swapped, core.moved, core.loaded]
-            assert not any(inside)
+        for core in [lane.core for lane in client.lanes]:
+            assert_nobody_is_inside(core)
         view = client.view
         assert view.num_waiting == view.num_running == view.num_outstanding == 0
 
@@ -142,61 +124,31 @@ def test_causes_come_before_effects(simulation):
 @given(simulation=simulations())
 def test_memory_and_slots_are_never_exceeded(simulation):
     result = simulation.run()
-    lanes = [(client, lane) for client in simulation.clients for lane in client.lane_states]
+    lanes = [(client, lane) for client in simulation.clients for lane in client.lanes]
     for track, (client, lane) in enumerate(lanes):
         runs = result.steps[result.steps["track"] == track]
         held = runs["num_used_blocks"]
-        assert held.between(0, lane.pool.num_blocks).all()
+        assert held.between(0, client.memory.num_blocks).all()
         if client.async_scheduling and client.speculative_config:
             # planned before the ends of all its answers were known: their memory is back already
             empty = runs[held == 0]
             assert (empty["num_chunks"] == 0).all()
             assert (empty["num_steps"] == 1).all()
-            if len(simulation.clients) == len(client.lane_states) == 1:
+            if len(simulation.clients) == len(client.lanes) == 1:
                 assert not empty["end"].isin(all_token_times(result)).any()
         else:
             assert (held > 0).all()
         members = runs["num_decodes"] + runs["num_chunks"]
-        assert members.between(1, lane.max_num_seqs).all()
+        assert members.between(1, lane.core.max_num_seqs).all()
         tokens = runs["context_sum"] + (runs["num_steps"] - 1) * runs["num_decodes"]
         groups, sharing = client.memory.groups, client.memory.caches_prefixes
         drops = groups and not groups.num_full_groups  # windows drop tokens
         if not (drops or sharing):
-            assert (tokens <= lane.pool.num_token_slots).all()
+            assert (tokens <= client.memory.num_tokens).all()
         budget = client.scheduler.max_num_batched_tokens
         if budget is not None:
             alone = runs["num_chunks"] == 1  # continuous: recomputed prompts may be longer
             assert ((runs["num_prefill_tokens"] <= budget) | alone).all()
-
-
-@examples(60)
-@given(case=ahead(), predictor=st.sampled_from([AWKWARD, DYADIC]))
-def test_blocks_of_who_ends_are_held_until_a_plan_ahead_is_made(case, predictor):
-    """What is taken is what those hold who run or have ended, and at last all is free."""
-    options = replace(case.options, caching=False, tiers=(), swap=None, windows=None)
-    client = options.client(predictor)
-    plan = Lane.plan
-
-    def counted(lane: Lane, *arguments: Any) -> StepPlan | None:
-        assert lane.state.pool.num_used == blocks_held(lane.state)
-        return plan(lane, *arguments)
-
-    with patch.object(Lane, "plan", counted):
-        simulation = Simulation(clients=[client], workload=workload(case.jobs))
-        simulation.run()
-    assert_nothing_is_left(simulation)
-
-
-def blocks_held(lane: LaneState) -> int:
-    """Return the blocks of those who run, and of those who have ended and are not let go."""
-    held = sum(number for number, _ in lane.leaving.values())
-    for sequence in lane.running:
-        if sequence in lane.prefilling:
-            by_piece = sequence.num_computed_tokens if lane.by_piece else sequence.num_tokens
-            held += lane.pool.blocks_for(by_piece)
-        elif sequence not in lane.leaving:
-            held += lane.pool.blocks_for(lane.clock.context(sequence))
-    return held
 
 
 @given(simulation=simulations())
@@ -247,7 +199,7 @@ def test_nobody_overtakes_in_the_queue_of_an_engine_in_order_of_arrival(simulati
     result = simulation.run()
     visits = frame(result.recorder.visits).sort_values("request_id")
     for client_id, client in enumerate(simulation.clients):
-        if len(client.lane_states) > 1 or client.scheduler.order != "fcfs" or client.memory.tiers:
+        if len(client.lanes) > 1 or client.scheduler.order != "fcfs" or client.memory.tiers:
             continue
         mine = visits[visits["client_id"] == client_id]
         assert mine["started_at"].dropna().is_monotonic_increasing

@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mist_sim import llm_client
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.clients.scheduling.lane_view import Inside, LaneView
-from mist_sim.errors import ScenarioError
 from tests.effort import examples
 from tests.property.loop_cases import copying, crowd, engines, pipeline, run_case
 from tests.property.test_step_core import assert_same_steps
@@ -82,9 +80,9 @@ def test_rules_that_the_core_asks_for_have_equal_bits(case, predictor, kind):
     """Planned as steps begin or ahead, in pipelines, and while blocks are copied."""
     if kind is Asked:
         case = replace(case, options=replace(case.options, order="fcfs"))
-    expected = run_case(case, predictor, "step")
+    expected = run_case(case, predictor)
     with patch.dict(POLICIES, chunked=(kind, POLICIES["chunked"][1])):
-        found = run_case(case, predictor, "step")
+        found = run_case(case, predictor)
     assert_same_steps(found, expected)
 
 
@@ -131,17 +129,11 @@ def test_one_that_preempts_for_a_seat_is_exact(case):
         assert_exact(without_options(replace(case, options=options)), AWKWARD)
 
 
-def test_rules_that_only_the_core_asks_for_go_with_nothing_else():
-    urgent = {"scheduler": Urgent(), "step_loop": "general"}
-    with pytest.raises(ScenarioError, match=r"scheduler Urgent, which has begin of its own, must"):
-        llm_client("llm", model="llama-3.1-8b", gpu="h100-sxm", **urgent)
-
-
 # --- what was withdrawn -----------------------------------------------------------------------
 
 
 class PlansAsBefore(ChunkedScheduler):
-    """One that fills plans of the general loop."""
+    """One that fills plans."""
 
     def schedule(self, lane, limit):
         return super().schedule(lane, limit)

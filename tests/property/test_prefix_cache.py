@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager, PrefixHistory
+from mist_sim.clients.kv_cache import PrefixHistory
 from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.request import Request
@@ -18,6 +18,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.stages import completion
 from tests.effort import examples
 from tests.property.strategies import cases, contents, lengths
+from tests.reference.cached_blocks import CachedBlocks
 from tests.reference.comparison import Case, EngineOptions
 from tests.reference.memory import Memory
 from tests.reference.predictors import AWKWARD
@@ -32,7 +33,7 @@ def sequence_of(prompt: int, content: tuple[tuple[int, int], ...]) -> SequenceSt
 class Pair:
     """One request in both caches, and how far it is."""
 
-    def __init__(self, manager: PrefixCachingManager, prompt: int, content) -> None:
+    def __init__(self, manager: CachedBlocks, prompt: int, content) -> None:
         self.sequence = sequence_of(prompt, content)
         self.live = Live(Job(0.0, prompt, 1, content=content), Outcome())
         self.num_computed = 0
@@ -50,7 +51,7 @@ def test_counts_are_those_of_a_cache_that_lists_its_blocks(data):
     size = data.draw(st.integers(1, 8))
     num_blocks = data.draw(st.integers(4, 40))
     first = data.draw(st.booleans())
-    manager = PrefixCachingManager(BlockPool(num_blocks, size), uncached_first=first)
+    manager = CachedBlocks(num_blocks, size, uncached_first=first)
     memory = Memory(num_blocks, size, caching=True, uncached_first=first)
     content, waiting, running = data.draw(contents(size)), [], []
     shared = SharedPrefixes(lambda *_: 0, size)
@@ -66,10 +67,9 @@ def test_counts_are_those_of_a_cache_that_lists_its_blocks(data):
             num_blocks_in_all = -(-pair.live.num_known // size)
             need = manager.blocks_to_admit(pair.sequence)
             assert need == num_blocks_in_all - held
-            assert manager.fewest_blocks_to_admit(pair.sequence) <= need
             cached = memory.cached_tokens(pair.live)
             assert manager.num_cached_tokens(pair.sequence) == cached
-            if need <= manager.pool.num_free:
+            if need <= manager.num_free:
                 running.append(waiting.pop(0))
                 manager.admit(pair.sequence)
                 memory.admit(pair.live, num_blocks_in_all)
@@ -79,7 +79,7 @@ def test_counts_are_those_of_a_cache_that_lists_its_blocks(data):
             advance(pair, data.draw(st.integers(0, 40)), manager, memory)
         elif action == "decode" and (some := [pair for pair in running if pair.seen is None]):
             pair = data.draw(st.sampled_from(some))
-            chain = pair.sequence.chain
+            chain = manager.chains.get(pair.sequence)
             pair.seen = pair.live.blocks[: chain.num_held] if chain else []
             shared.join(id(pair), chain, 0, 0)
         elif action == "end" and running:
@@ -98,7 +98,7 @@ def test_counts_are_those_of_a_cache_that_lists_its_blocks(data):
         assert shared.tokens == {number: size * tokens[number] for number in tokens}
 
 
-def advance(pair: Pair, num_tokens: int, manager: PrefixCachingManager, memory: Memory) -> None:
+def advance(pair: Pair, num_tokens: int, manager: CachedBlocks, memory: Memory) -> None:
     """Compute tokens of a prompt; behind its end, generate as many as there is memory for."""
     left = pair.live.num_known - pair.num_computed
     if left:
@@ -107,7 +107,7 @@ def advance(pair: Pair, num_tokens: int, manager: PrefixCachingManager, memory: 
         memory.enter(pair.live, pair.num_computed)
         return
     needed = -(-(pair.live.num_known + num_tokens) // memory.block_size) - len(pair.live.blocks)
-    if needed <= manager.pool.num_free:
+    if needed <= manager.num_free:
         pair.live.num_emitted += num_tokens
         pair.sequence.num_tokens += num_tokens
         pair.num_computed += num_tokens
@@ -115,7 +115,7 @@ def advance(pair: Pair, num_tokens: int, manager: PrefixCachingManager, memory: 
         pair.live.blocks += [memory.new_block() for _ in range(needed)]
 
 
-def check(manager: PrefixCachingManager, memory: Memory, held: list[list[object]]) -> None:
+def check(manager: CachedBlocks, memory: Memory, held: list[list[object]]) -> None:
     """The free blocks are the same, in the same order, with the same under them.
 
     So are the copies of each block, and which of them are held.
@@ -131,7 +131,7 @@ def check(manager: PrefixCachingManager, memory: Memory, held: list[list[object]
             last = left.setdefault(piece.entry, piece.entry.end) - 1
             left[piece.entry] = last
             queue.append((piece.entry.key, last))
-    assert manager.pool.num_free == len(queue) == len(memory.free)
+    assert manager.num_free == len(queue) == len(memory.free)
     for mine, block in zip(queue, memory.free, strict=True):
         if isinstance(block.name, tuple) and isinstance(block.name[0], int):
             assert mine == block.name
@@ -179,7 +179,7 @@ def test_of_what_is_known_a_drafting_layer_has_the_last_block_computed_again(
 
 
 def test_ids_that_stand_at_different_places_are_refused():
-    manager = PrefixCachingManager(BlockPool(20, 4))
+    manager = CachedBlocks(20, 4)
     first = sequence_of(16, ((1, 8), (2, 8)))
     manager.add(first)
     manager.admit(first)

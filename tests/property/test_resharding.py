@@ -392,9 +392,9 @@ def watched(run):
 
 def assert_all_is_free(client: ReshardingClient) -> None:
     """Blocks of both tiers, unless entries of one that gave up were on their way at the end."""
-    if any(lane.has_moves for lane in client._engines.lanes):
+    if any(lane.has_moves for lane in client.lanes):
         return
-    for lane in client._engines.lanes:
+    for lane in client.lanes:
         assert lane.core.num_in_use() == lane.core.num_inside() == lane.core.num_promised == 0
     if client.phases is not None and client.phases.room is not None:
         assert client.phases.room.num_used == 0

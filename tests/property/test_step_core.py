@@ -1,7 +1,8 @@
-"""The engine core gives what the other loops give, step by step: all records, to the bit."""
+"""The engine core gives what the stepwise reference gives, to the bit, however steps are taken."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -12,13 +13,7 @@ from hypothesis import event, example, given, reject
 from hypothesis import strategies as st
 
 from mist_sim import Scenario, simulate
-from mist_sim.clients import LlmClient
-from mist_sim.clients.engine import run_length, stepped
-from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.loop import Engine
-from mist_sim.clients.engine.replicas import Engines
-from mist_sim.clients.engine.stepped import SteppedEngines, SteppedLane
-from mist_sim.clients.kv_cache import EngineMemory
+from mist_sim.clients.engine import stepped
 from mist_sim.core.front_end import FrontEnd
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import Predictor
@@ -39,7 +34,6 @@ from tests.property.loop_cases import (
     features,
     flows,
     general_walks,
-    in_loop,
     pipeline,
     plain_workload,
     roles,
@@ -162,19 +156,34 @@ def without_fast_forward() -> Any:
     return patch.object(stepped, "FAST_FORWARD", False)
 
 
+def one_by_one(run: Callable[[], Result]) -> Result:
+    """Compare a run with one whose steps are all taken one by one; return it."""
+    found = run()
+    with without_fast_forward():
+        assert_same_steps(run(), found)
+    return found
+
+
+def exact(case: Case, predictor: Predictor) -> Result:
+    """Compare a case with the reference as well; return its result.
+
+    The reference knows a host by other options (`Host`), and no factors of a part of a step.
+    """
+    if predictor in (AWKWARD, DYADIC):
+        assert_exact(case, predictor)
+    return one_by_one(lambda: run_case(case, predictor))
+
+
 @pytest.mark.exact
 @examples(300)
 @given(case=engines(), predictor=st.sampled_from(PREDICTORS), data=st.data())
-def test_the_core_takes_the_steps_of_the_general_loop(case, predictor, data):
+def test_the_core_equals_the_reference_step_by_step(case, predictor, data):
     """Also where arrivals meet ends of steps, and senders give up there."""
     case = with_arrivals_on_boundaries(data, case, predictor)
     if data.draw(st.booleans()):
         case = with_time_outs_on_boundaries(data, case, predictor)
-    expected = run_case(case, predictor, "general")
-    assert_same_steps(run_case(case, predictor, "step"), expected)
-    with without_fast_forward():
-        assert_same_steps(run_case(case, predictor, "step"), expected)
-    for feature in features(expected):
+    found = exact(case, predictor)
+    for feature in features(found):
         event(feature)
 
 
@@ -186,20 +195,18 @@ def test_decodes_that_miss_an_empty_plan_join_anew():
     lengths = ((65, 28, 194), (120, 64, 53), (101, 63, 33), (41, 65, 123), (84, 64, 0))
     jobs = [Job(0.0, new, more, content=((0, alike),)) for new, more, alike in lengths]
     case = Case(options, (*jobs[:-1], replace(jobs[-1], content=())))
-    expected = run_case(case, SCALED_LINES, "general")
-    assert_same_steps(run_case(case, SCALED_LINES, "step"), expected)
+    exact(case, SCALED_LINES)
 
 
 @pytest.mark.exact
 @examples(400)
 @given(case=engines(drafts=None), predictor=st.sampled_from(PREDICTORS), data=st.data())
-def test_the_core_drafts_as_the_general_loop(case, predictor, data):
+def test_the_core_drafts_as_the_reference(case, predictor, data):
     case = with_arrivals_on_boundaries(data, case, predictor)
     if data.draw(st.booleans()):
         case = with_time_outs_on_boundaries(data, case, predictor)
-    expected = run_case(case, predictor, "general")
-    assert_same_steps(run_case(case, predictor, "step"), expected)
-    for feature in features(expected):
+    found = exact(case, predictor)
+    for feature in features(found):
         event(feature)
 
 
@@ -208,11 +215,8 @@ def test_the_core_drafts_as_the_general_loop(case, predictor, data):
 @given(number=st.integers(0, 2**32))
 def test_crowds_take_the_same_steps_in_the_core(number):
     case = crowd(number)
-    expected = run_case(case, DYADIC, "general")
-    assert_same_steps(run_case(case, DYADIC, "step"), expected)
-    with without_fast_forward():
-        assert_same_steps(run_case(case, DYADIC, "step"), expected)
-    for feature in features(expected):
+    found = exact(case, DYADIC)
+    for feature in features(found):
         event(feature)
 
 
@@ -221,11 +225,8 @@ def test_crowds_take_the_same_steps_in_the_core(number):
 @given(number=st.integers(0, 2**32), predictor=st.sampled_from([AWKWARD, DYADIC, LINES]))
 def test_steps_go_on_while_the_core_copies_blocks(number, predictor):
     case = copying(number)
-    expected = run_case(case, predictor, "general")
-    assert_same_steps(run_case(case, predictor, "step"), expected)
-    with without_fast_forward():
-        assert_same_steps(run_case(case, predictor, "step"), expected)
-    for feature in features(expected):
+    found = exact(case, predictor)
+    for feature in features(found):
         event(feature)
 
 
@@ -234,14 +235,10 @@ def test_steps_go_on_while_the_core_copies_blocks(number, predictor):
 @example(number=183114, predictor=DYADIC)  # one preempted in flight comes back in pieces
 @given(number=st.integers(0, 2**32), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_the_core_loads_from_tiers_as_the_reference(number, predictor):
-    """The general loop misses a load in one of some thousands of these cases."""
     case = above_tiers(number)
-    with patch.object(EngineOptions, "client", in_core):
-        if ends_alike(case, predictor) != "ends":
-            reject()
-    found = run_case(case, predictor, "step")
-    with without_fast_forward():
-        assert_same_steps(run_case(case, predictor, "step"), found)
+    if ends_alike(case, predictor) != "ends":
+        reject()
+    found = one_by_one(lambda: run_case(case, predictor))
     for feature in features(found):
         event(feature)
 
@@ -253,13 +250,9 @@ def test_virtual_engines_take_turns_as_in_the_reference(case, predictor, data):
     case = with_arrivals_on_boundaries(data, case, predictor)
     if data.draw(st.booleans()):
         case = with_time_outs_on_boundaries(data, case, predictor)
-    with patch.object(EngineOptions, "client", in_core):
-        if ends_alike(case, predictor) != "ends":
-            reject()
-    found = run_case(case, predictor, "step")
-    assert_same_steps(found, run_case(case, predictor, "general"))
-    with without_fast_forward():
-        assert_same_steps(run_case(case, predictor, "step"), found)
+    if ends_alike(case, predictor) != "ends":
+        reject()
+    found = one_by_one(lambda: run_case(case, predictor))
     for feature in features(found):
         event(feature)
 
@@ -269,11 +262,8 @@ def test_virtual_engines_take_turns_as_in_the_reference(case, predictor, data):
 @given(number=st.integers(0, 2**32), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_a_queue_of_batches_equals_the_reference(number, predictor):
     case = pipeline(number)
-    with patch.object(EngineOptions, "client", in_core):
-        assert_exact(case, predictor)
-    found = run_case(case, predictor, "step")
-    with without_fast_forward():
-        assert_same_steps(run_case(case, predictor, "step"), found)
+    assert_exact(case, predictor)
+    found = one_by_one(lambda: run_case(case, predictor))
     for feature in features(found):
         event(feature)
 
@@ -289,8 +279,7 @@ def test_a_queue_of_batches_with_windows_equals_the_reference(case, predictor, d
     case = with_arrivals_on_boundaries(data, case, predictor)
     if data.draw(st.booleans()):
         case = with_time_outs_on_boundaries(data, case, predictor)
-    with patch.object(EngineOptions, "client", in_core):
-        assert_exact(case, predictor)
+    assert_exact(case, predictor)
 
 
 @pytest.mark.exact
@@ -300,11 +289,8 @@ def test_states_are_kept_where_prompts_have_all_their_memory(case, predictor, da
     case = with_arrivals_on_boundaries(data, case, predictor)
     if data.draw(st.booleans()):
         case = with_time_outs_on_boundaries(data, case, predictor)
-    with patch.object(EngineOptions, "client", in_core):
-        assert_exact(case, predictor)
-    found = run_case(case, predictor, "step")
-    with without_fast_forward():
-        assert_same_steps(run_case(case, predictor, "step"), found)
+    assert_exact(case, predictor)
+    found = one_by_one(lambda: run_case(case, predictor))
     for feature in features(found):
         event(feature)
 
@@ -322,11 +308,8 @@ def test_the_core_takes_the_steps_of_lanes_in_lockstep(case, size, predictor, da
     case = with_arrivals_on_boundaries(data, Case(options, case.jobs), predictor)
     if data.draw(st.booleans()):
         case = with_time_outs_on_boundaries(data, case, predictor)
-    expected = run_case(case, predictor, "general")
-    assert_same_steps(run_case(case, predictor, "step"), expected)
-    with without_fast_forward():
-        assert_same_steps(run_case(case, predictor, "step"), expected)
-    for feature in features(expected):
+    found = exact(case, predictor)
+    for feature in features(found):
         event(feature)
 
 
@@ -334,11 +317,8 @@ def test_the_core_takes_the_steps_of_lanes_in_lockstep(case, size, predictor, da
 @examples(300)
 @given(case=roles(), predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]))
 def test_the_core_takes_the_steps_of_prefill_and_decode_apart(case, predictor):
-    expected = in_loop(case, predictor, "general")
-    assert_same_steps(in_loop(case, predictor, "step"), expected)
-    with without_fast_forward():
-        assert_same_steps(in_loop(case, predictor, "step"), expected)
-    for feature in features(expected):
+    found = one_by_one(case.simulation(predictor).run)
+    for feature in features(found):
         event(feature)
 
 
@@ -347,13 +327,10 @@ def test_the_core_takes_the_steps_of_prefill_and_decode_apart(case, predictor):
 @given(case=flows(), predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]))
 def test_the_core_takes_the_steps_of_answers_that_flow(case, predictor):
     try:
-        expected = in_loop(case, predictor, "general")
+        found = one_by_one(case.simulation(predictor).run)
     except ScenarioError:  # answers wait for one another's memory
         reject()
-    assert_same_steps(in_loop(case, predictor, "step"), expected)
-    with without_fast_forward():
-        assert_same_steps(in_loop(case, predictor, "step"), expected)
-    for feature in features(expected):
+    for feature in features(found):
         event(feature)
 
 
@@ -367,8 +344,7 @@ def test_the_core_equals_the_reference(predictor, data):
     case = with_arrivals_on_boundaries(data, case, predictor)
     if data.draw(st.booleans()):
         case = with_time_outs_on_boundaries(data, case, predictor)
-    with patch.object(EngineOptions, "client", in_core):
-        assert_exact(case, predictor)
+    assert_exact(case, predictor)
 
 
 @pytest.mark.exact
@@ -382,8 +358,7 @@ def test_the_core_equals_the_reference(predictor, data):
 def test_failures_and_changes_of_layout_equal_the_reference(of, cases, data, predictor):
     """Also where all that is inside comes from one loop to the other."""
     case = data.draw(cases(predictor, engines(longest=60)))
-    with patch.object(EngineOptions, "client", in_core):
-        found = of.assert_exact(case, predictor)
+    found = of.assert_exact(case, predictor)
     for feature in of.features(found):
         event(feature)
 
@@ -393,18 +368,7 @@ def test_two_whom_no_plan_knows_change_their_layout():
     options = EngineOptions("chunked", 100, 4, 2, 16, order="shortest_prompt_first")
     jobs = Job(0.0, 8, 30), Job(0.0, 9, 30), Job(0.0301, 5, 3), Job(0.0302, 5, 3)
     change = test_layouts.Change(0.0303, options, 0.1)
-    with patch.object(EngineOptions, "client", in_core):
-        test_layouts.assert_exact(test_layouts.ChangingCase(Case(options, jobs), (change,)), DYADIC)
-
-
-_made = EngineOptions.client
-
-
-def in_core(options: EngineOptions, predictor: Predictor, name: str = "engine") -> LlmClient:
-    """Return the client of these options, stepped by the core."""
-    made = _made(options, predictor, name)
-    made.config = replace(made.config, step_loop="step")
-    return made
+    test_layouts.assert_exact(test_layouts.ChangingCase(Case(options, jobs), (change,)), DYADIC)
 
 
 @pytest.mark.exact
@@ -415,16 +379,15 @@ def in_core(options: EngineOptions, predictor: Predictor, name: str = "engine") 
     router=st.sampled_from(NAMES),
     data=st.data(),
 )
-def test_walks_to_the_core_give_the_same_steps(several, predictor, router, data):
-    """On equal clients as well, whose steps end at the same instants, and beside other loops."""
+def test_all_walks_to_the_core_give_the_same_steps(several, predictor, router, data):
+    """On equal clients as well, whose steps end at the same instants."""
     if data.draw(st.booleans()):
         several = several[:1] * len(several)
     jobs = with_arrivals_on_boundaries(data, several[0], predictor)
     front_end = data.draw(st.sampled_from([None, BUSY]))
-    mixed = data.draw(st.lists(st.sampled_from(["step", "general"]), min_size=4, max_size=4))
 
-    def run(*loops: str, recorder: ColumnRecorder | None = None) -> Result:
-        clients = [client(case, predictor, loops[k], str(k)) for k, case in enumerate(several)]
+    def run(recorder: ColumnRecorder | None = None) -> Result:
+        clients = [client(case, predictor, str(k)) for k, case in enumerate(several)]
         simulation = Simulation(
             clients=clients,
             workload=plain_workload(jobs),
@@ -433,17 +396,15 @@ def test_walks_to_the_core_give_the_same_steps(several, predictor, router, data)
         )
         return simulation.run(recorder=recorder)
 
+    found = one_by_one(run)
     with general_walks():
-        assert_same_steps(run(*4 * ["step"]), run(*4 * ["general"]))
-    expected = run(*4 * ["general"])
-    assert_same_steps(run(*4 * ["step"]), expected)
-    assert_same_steps(run(*mixed), expected)
-    assert_same_steps(run(*4 * ["step"], recorder=Watched()), expected)
+        assert_same_steps(run(), found)
+    assert_same_steps(run(recorder=Watched()), found)
 
 
 def test_clients_of_one_entry_count_their_own_tokens():
     """Else a front end waits for what the servers of others stream."""
-    one = client(Case(EngineOptions("chunked", 100, 8, 8, 64), ()), DYADIC, "step")
+    one = client(Case(EngineOptions("chunked", 100, 8, 8, 64), ()), DYADIC)
     other = one.named("other")
     jobs = Case(EngineOptions("chunked", 100, 8, 8, 64), (Job(0.0, 4, 3), Job(0.0, 4, 5)))
     Simulation(clients=[one, other], workload=plain_workload(jobs)).run()
@@ -467,26 +428,13 @@ QUEUES = {"clients": ["llm"], "policy": {"type": "queue_length", "target": 2}}
     ],
     ids=["autoscaled", "failing", "replicas", "a router that looks", "short of memory"],
 )
-def test_scenarios_give_the_same_requests_in_the_core(said):
+def test_scenarios_give_the_same_requests_one_step_after_the_other(said):
     """With energy, and with policies that look at engines between two events."""
-    found, expected = (
-        simulate(scenario(**said, clients__0__step_loop=loop)) for loop in ("step", "general")
-    )
-    assert found.requests.to_csv() == expected.requests.to_csv()
-    assert found.clients.to_csv() == expected.clients.to_csv()
-
-
-def test_the_core_refuses_a_lane_of_ones_own():
-    class OwnLane(Lane):
-        """A lane that the core does not know."""
-
-    class OwnClient(LlmClient):
-        lane_type = OwnLane
-
-    made = client(Case(EngineOptions("chunked", 100, 8, 8, 64), ()), DYADIC, "step")
-    memory = EngineMemory(num_gpu_blocks=100)
-    with pytest.raises(ScenarioError, match="lane_type OwnLane"):
-        OwnClient("llm", made.config, predictor=made.predictor, memory=memory)
+    found = simulate(scenario(**said))
+    with without_fast_forward():
+        singly = simulate(scenario(**said))
+    assert found.requests.to_csv() == singly.requests.to_csv()
+    assert found.clients.to_csv() == singly.clients.to_csv()
 
 
 @pytest.mark.exact
@@ -494,8 +442,7 @@ def test_the_core_refuses_a_lane_of_ones_own():
 @given(case=cases(longest=60), predictor=st.sampled_from([LINES, HOSTED, SCALED_LINES]))
 def test_lines_give_the_bits_of_the_predictor(case, predictor):
     """In whatever loop an engine takes by itself, some steps of decodes alone are timed by them."""
-    expected = run_case(case, predictor, "general")
-    assert_same_steps(run_case(case, predictor, "auto"), expected)
+    exact(case, predictor)
 
 
 @pytest.mark.exact
@@ -505,9 +452,8 @@ def test_lines_let_the_first_step_wait_for_copies(ahead):
     swap = SwapSpace(40, 0.25)
     options = EngineOptions("continuous", 20, 8, 8, 128, async_scheduling=ahead, swap=swap)
     case = Case(options, tuple(Job(0.0, 8, 60 + 5 * number) for number in range(4)))
-    expected = run_case(case, LINES, "general")
-    assert_same_steps(run_case(case, LINES, "auto"), expected)
-    assert expected.summary["num_preemptions"]
+    found = exact(case, LINES)
+    assert found.summary["num_preemptions"]
 
 
 @pytest.mark.exact
@@ -515,9 +461,8 @@ def test_loops_leave_the_same_blocks_to_those_who_run():
     """The third prompt would fit, but for the blocks that are reserved."""
     jobs = (Job(0.0, 40, 30), Job(0.0, 36, 30), Job(0.0, 30, 10))
     case = Case(EngineOptions("chunked", 30, 4, 8, 128, watermark=0.3), jobs)
-    expected = run_case(case, AWKWARD, "general")
-    assert_same_steps(run_case(case, AWKWARD, "step"), expected)
-    assert expected.requests["queued"].gt(0).tolist() == [False, False, True]
+    found = exact(case, AWKWARD)
+    assert found.requests["queued"].gt(0).tolist() == [False, False, True]
 
 
 @pytest.mark.exact
@@ -530,9 +475,8 @@ def test_who_gave_way_finds_what_others_fill_in_the_same_step():
         "chunked", 11, 4, 8, 8, caching=True, uncached_first=True, async_scheduling=True
     )
     case = Case(options, tuple(jobs))
-    expected = run_case(case, DYADIC, "general")
-    assert_same_steps(run_case(case, DYADIC, "step"), expected)
-    assert expected.summary["num_preemptions"]
+    found = exact(case, DYADIC)
+    assert found.summary["num_preemptions"]
 
 
 @pytest.mark.exact
@@ -543,9 +487,8 @@ def test_a_lone_answer_leaves_no_step_when_it_outgrows_memory(swap, ahead):
         "chunked", 3, 4, 8, 64, caching=swap is None, swap=swap, async_scheduling=ahead
     )
     case = Case(options, (Job(0.0, 8, 10, content=((0, 8),)), Job(0.0, 2, 2)))
-    expected = run_case(case, DYADIC, "general")
-    assert_same_steps(run_case(case, DYADIC, "step"), expected)
-    assert expected.requests["status"].tolist() == ["rejected", "finished"]
+    found = exact(case, DYADIC)
+    assert found.requests["status"].tolist() == ["rejected", "finished"]
 
 
 @pytest.mark.exact
@@ -554,17 +497,8 @@ def test_single_steps_of_decodes_last_as_long_as_those_of_runs(ahead):
     """Answers end one after the other, so that between two ends there is one step."""
     options = EngineOptions("chunked", 100, 8, 8, 128, async_scheduling=ahead)
     case = Case(options, tuple(Job(0.0, 8, length) for length in range(2, 7)))
-    expected = run_case(case, LINES, "general")
-    assert_same_steps(run_case(case, LINES, "step"), expected)
-    assert (expected.steps["num_steps"] == 1).sum() > 3
-
-
-@examples(100)
-@given(case=engines(longest=60), first=st.integers(1, 4), longest=st.integers(4, 64))
-def test_loops_give_the_same_bits_however_long_runs_are(case, first, longest):
-    with patch.multiple(run_length, _FIRST_RUN=first, _LONGEST_RUN=longest):
-        expected = run_case(case, DYADIC, "general")
-        assert_same_steps(run_case(case, DYADIC, "step"), expected)
+    found = exact(case, LINES)
+    assert (found.steps["num_steps"] == 1).sum() > 3
 
 
 @pytest.mark.deep
@@ -578,7 +512,7 @@ def test_each_hard_feature_is_reached():
         "status rejected",
         "status timed_out",
     )
-    seen = features_seen(engines(), lambda case: features(run_case(case, DYADIC, "step")), wanted)
+    seen = features_seen(engines(), lambda case: features(run_case(case, DYADIC)), wanted)
     assert not missing(seen, wanted), seen
 
 
@@ -590,8 +524,8 @@ def test_a_decode_lane_shares_blocks_from_the_plan_on_that_knows_of_the_first_pr
     jobs = Job(0.0, 1, 1), Job(0.3046875, 29, 19), Job(0.3359375, 32, 8, content=((0, 40),))
     clients = prompts, prompts, replace(answers, role="decode")
     case = ClusterCase(clients, jobs, "round_robin", link=(2.0**24, 0.0))
-    expected = assert_loops_are_the_same(case, DYADIC)
-    assert expected.summary["num_preemptions"] == 1
+    found = one_by_one(case.simulation(DYADIC).run)
+    assert found.summary["num_preemptions"] == 1
 
 
 @pytest.mark.exact
@@ -619,8 +553,8 @@ def test_an_answer_that_is_given_up_leaves_the_same_blocks():
         costs=Costs(start=step, block=step / 8, block_afterwards=step / 4),
         flows=FlowingPolicy(tpot=1.0, watermark=0.5, max_backflows=None),
     )
-    expected = assert_loops_are_the_same(case, DYADIC)
-    assert expected.requests["num_cached_tokens"].any()
+    found = one_by_one(case.simulation(DYADIC).run)
+    assert found.requests["num_cached_tokens"].any()
 
 
 @pytest.mark.exact
@@ -631,26 +565,15 @@ def test_an_answer_preempted_as_it_joins_comes_back_when_all_its_blocks_are_free
     jobs = Job(0.0, 35, 3), Job(0.140625, 3, 40)
     flows = FlowingPolicy(tpot=2.0**-9)
     case = ClusterCase((p, d), jobs, "round_robin", link=(2.0**17, 0.0), flows=flows)
-    expected = assert_loops_are_the_same(case, DYADIC)
-    assert expected.requests["num_preemptions"].tolist() == [1, 0]
-
-
-def assert_loops_are_the_same(case: ClusterCase, predictor: Predictor) -> Result:
-    """Compare a case in both loops; return its result in the general one."""
-    expected = in_loop(case, predictor, "general")
-    assert_same_steps(in_loop(case, predictor, "step"), expected)
-    return expected
+    found = one_by_one(case.simulation(DYADIC).run)
+    assert found.requests["num_preemptions"].tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("workload", [{}, PRESSED], ids=["at ease", "pressed"])
 def test_scenarios_give_the_same_bits(workload, ahead):
     given_ = workload | {"clients__0__async_scheduling": ahead, "clients__0__count": 2}
-    found, expected = (
-        simulate(scenario(**given_, clients__0__step_loop=loop)) for loop in ("auto", "general")
-    )
-    assert_same_steps(found, expected)
-    assert found.requests.to_csv() == expected.requests.to_csv()
+    found = one_by_one(lambda: simulate(scenario(**given_)))
     assert found.requests["energy"].gt(0).all()
 
 
@@ -675,42 +598,10 @@ def test_prompts_that_begin_from_kept_entries_are_the_same_where_answers_flow(ah
     }
     store = {"name": "kv", "type": "kv_retrieval", "hits": "stored", "levels": [level]}
 
-    def in_loop_of(loop: str) -> list[dict[str, Any]]:
-        return [
-            engine
-            | {"name": role, "role": role, "step_loop": loop}
-            | {"scheduler": {"type": "chunked", "max_num_batched_tokens": tokens[role]}}
-            for role in tokens
-        ]
-
-    chosen, general = (
-        simulate(Scenario.from_dict(said | {"clients": [*in_loop_of(loop), store]}))
-        for loop in ("auto", "general")
-    )
-    assert_same_steps(chosen, general)
-
-
-def test_auto_takes_the_core_for_what_it_serves():
-    def takes(**options: Any) -> list[type]:
-        simulation = _built(scenario(**options))
-        simulation.run()
-        engines = simulation.clients[0]._engines
-        return [type(engines), *(type(engine) for engine in engines.all)]
-
-    swapping = {"type": "chunked", "preemption": "swap"}
-    assert takes() == [SteppedEngines, SteppedLane]
-    assert takes(clients__0__step_loop="step") == [SteppedEngines, SteppedLane]
-    assert takes(clients__0__scheduler=swapping) == [SteppedEngines, SteppedLane]
-    assert takes(clients__0__step_loop="general") == [Engines, Engine]
-    assert takes(clients__0__scheduler={"type": "static"}) == [SteppedEngines, SteppedLane]
-
-
-def _built(said: Scenario) -> Simulation:
-    from mist_sim.scenario.build import build
-
-    return build(said)
-
-
-def test_unknown_loops_are_refused():
-    with pytest.raises(ScenarioError, match="step_loop"):
-        scenario(clients__0__step_loop="fast")
+    clients = [
+        engine
+        | {"name": role, "role": role}
+        | {"scheduler": {"type": "chunked", "max_num_batched_tokens": tokens[role]}}
+        for role in tokens
+    ]
+    one_by_one(lambda: simulate(Scenario.from_dict(said | {"clients": [*clients, store]})))

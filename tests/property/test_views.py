@@ -1,4 +1,4 @@
-"""What views tell is exact at any time: as of the last step that ended, however runs are cut."""
+"""What views tell is exact at any time: as of the last step that ended, however steps are taken."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import mist_sim.clients.engine.pipelined as pipeline_module
 from mist_sim import Simulation
-from mist_sim.clients.engine import run_length
+from mist_sim.clients.engine import stepped
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import NUMBERS
-from tests.property.loop_cases import client, engines
+from tests.property.loop_cases import engines
 from tests.property.strategies import cases, with_arrivals_on_boundaries
 from tests.reference.comparison import Case, workload
 from tests.reference.predictors import AWKWARD, DYADIC
@@ -46,29 +45,13 @@ def seen(case: Case, predictor, num_clients: int) -> list[tuple[float, ...]]:
 
 
 @given(
-    case=cases(),
+    case=cases() | engines(longest=60),
     num_clients=st.integers(1, 3),
     predictor=st.sampled_from([AWKWARD, DYADIC]),
     data=st.data(),
 )
-def test_views_tell_the_same_however_long_runs_are(case, num_clients, predictor, data):
+def test_views_tell_the_same_however_steps_are_taken(case, num_clients, predictor, data):
     case = with_arrivals_on_boundaries(data, case, predictor)
-    in_runs = seen(case, predictor, num_clients)
-    with (
-        patch.multiple(run_length, _FIRST_RUN=1, _LONGEST_RUN=1),
-        patch.multiple(pipeline_module, _FIRST_PASSES=1, _MOST_PASSES=1),
-    ):
-        assert seen(case, predictor, num_clients) == in_runs
-
-
-@given(case=engines(longest=60), num_clients=st.integers(1, 3), data=st.data())
-def test_views_tell_the_same_in_both_loops(case, num_clients, data):
-    case = with_arrivals_on_boundaries(data, case, DYADIC)
-
-    def told(loop: str) -> list[tuple[float, ...]]:
-        clients = [client(case, DYADIC, loop, str(number)) for number in range(num_clients)]
-        router = SpyRouter()
-        Simulation(clients=clients, workload=workload(case.jobs), router=router).run()
-        return router.seen
-
-    assert told("step") == told("general")
+    many_at_a_time = seen(case, predictor, num_clients)
+    with patch.object(stepped, "FAST_FORWARD", False):
+        assert seen(case, predictor, num_clients) == many_at_a_time

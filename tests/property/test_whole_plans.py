@@ -23,7 +23,6 @@ from tests.property.loop_cases import (
     crowd,
     engines,
     flows,
-    in_loop,
     pausing,
     pipeline,
     roles,
@@ -145,11 +144,11 @@ def test_the_built_in_rules_as_a_plan_have_equal_bits(case, predictor):
     options, kind = as_plan(case.options)
     case = replace(case, options=options)
     try:
-        expected = run_case(case, predictor, "step")
+        expected = run_case(case, predictor)
     except ScenarioError:  # prompts take one another's blocks for ever
         return
     with patch.dict(POLICIES, chunked=(kind, POLICIES["chunked"][1])):
-        found = run_case(case, predictor, "step")
+        found = run_case(case, predictor)
     if not caches_more(options, expected):
         assert_same_steps(found, expected)
     event(f"{kind.__name__}, preempted: {expected.requests['num_preemptions'].any()}")
@@ -163,9 +162,9 @@ def test_plans_in_lockstep_have_equal_bits(case, size, predictor):
     assume(case.options.policy == "chunked")
     options, kind = as_plan(replace(case.options, lockstep=True, data_parallel_size=size, tiers=()))
     case = replace(case, options=options)
-    expected = run_case(case, predictor, "step")
+    expected = run_case(case, predictor)
     with patch.dict(POLICIES, chunked=(kind, POLICIES["chunked"][1])):
-        found = run_case(case, predictor, "step")
+        found = run_case(case, predictor)
     if not caches_more(options, expected):
         assert_same_steps(found, expected)
 
@@ -179,11 +178,11 @@ def test_plans_of_clients_with_roles_have_equal_bits(case, predictor):
     kinds = {kind for _, kind in several}
     assume(len(kinds) == 1)
     try:
-        expected = in_loop(case, predictor, "step")
+        expected = case.simulation(predictor).run()
     except ScenarioError:  # answers wait for one another's memory
         return
     with patch.dict(POLICIES, chunked=(kinds.pop(), POLICIES["chunked"][1])):
-        found = in_loop(case, predictor, "step")
+        found = case.simulation(predictor).run()
     if not any(caches_more(options, expected) for options in case.clients):
         assert_same_steps(found, expected)
 
@@ -209,9 +208,9 @@ def test_plans_find_slots_of_adapters(case, predictor, kind):
     assume(options.policy == "chunked" and options.windows is None)
     case = replace(case, options=options)
     MOST[0] = options.lora.max_loras
-    expected = run_case(case, predictor, "step")
+    expected = run_case(case, predictor)
     with patch.dict(POLICIES, chunked=(kind, POLICIES["chunked"][1])):
-        found = run_case(case, predictor, "step")
+        found = run_case(case, predictor)
     if kind is Planned:
         assert_same_steps(found, expected)
 
@@ -490,7 +489,7 @@ def test_a_plan_that_breaks_a_rule_stops_with_a_sentence(kind, message, ahead, r
         patch.dict(POLICIES, chunked=(kind, StepwiseChunked)),
         pytest.raises(ScenarioError, match=message),
     ):
-        run_case(case, DYADIC, "step")
+        run_case(case, DYADIC)
 
 
 class BesideParts(Planned):
@@ -526,7 +525,7 @@ def test_only_a_plan_decides():
         patch.dict(POLICIES, chunked=(DecidesInBudget, StepwiseChunked)),
         pytest.raises(ScenarioError, match="lane.run decides about a step that is planned: call"),
     ):
-        run_case(case, DYADIC, "step")
+        run_case(case, DYADIC)
 
 
 def test_one_that_has_left_is_no_longer_looked_at():
@@ -536,7 +535,7 @@ def test_one_that_has_left_is_no_longer_looked_at():
         patch.dict(POLICIES, chunked=(Keeps, StepwiseChunked)),
         pytest.raises(ScenarioError, match="Keeps.plan looks at request 0, which has left"),
     ):
-        run_case(case, DYADIC, "step")
+        run_case(case, DYADIC)
 
 
 def test_a_class_whose_options_or_methods_nobody_reads_is_told():
@@ -570,4 +569,4 @@ class AsksTwice(ChunkedScheduler):
 def test_who_takes_part_lacks_nothing():
     case = Case(EngineOptions("chunked", 60, 8, 8, 16), tuple(Job(0.0, 8, 30) for _ in range(8)))
     with patch.dict(POLICIES, chunked=(AsksTwice, StepwiseChunked)):
-        assert run_case(case, DYADIC, "step").summary["completed"] == 8
+        assert run_case(case, DYADIC).summary["completed"] == 8

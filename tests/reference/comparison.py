@@ -22,7 +22,7 @@ from mist_sim.clients.scheduling import (
     MixedScheduler,
     StaticScheduler,
 )
-from mist_sim.clients.scheduling.preemption import Preemption
+from mist_sim.clients.scheduling.base import Preemption
 from mist_sim.core.request import Limits, Request
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.drafter import drafter

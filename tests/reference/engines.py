@@ -36,3 +36,22 @@ def llm_engine(
         memory=EngineMemory(**memory),
         rules=EngineRules(**rules),
     )
+
+
+def assert_nobody_is_inside(core: Any) -> None:
+    """Of a lane; its blocks are free, but for those of who has ended or gave up and still moves."""
+    assert not any([core.running, core.queue, core.swapped, core.moved, core.loaded])
+    if not (core.num_abandoned or core.leaving):
+        assert core.blocks.num_free == core.blocks.num_blocks
+
+
+def assert_all_is_free(client: LlmClient) -> None:
+    """Nobody is inside, nothing is on its way, and nothing is kept or promised to anybody."""
+    for lane in client.lanes:
+        core = lane.core
+        assert_nobody_is_inside(core)
+        assert core.blocks.num_free == core.blocks.num_blocks
+        assert core.num_coming == core.num_abandoned == core.num_promised == 0
+        assert not lane.has_moves
+        assert not lane.held.kept
+        assert core.host is None or core.host.num_used == 0

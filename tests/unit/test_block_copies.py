@@ -2,11 +2,11 @@
 
 import pytest
 
-from mist_sim.clients.kv_cache import BlockPool, PrefixCachingManager
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Visit
 from mist_sim.stages import completion
+from tests.reference.cached_blocks import CachedBlocks
 from tests.reference.comparison import Case, EngineOptions, assert_exact
 from tests.reference.predictors import AWKWARD
 from tests.reference.stepwise import Job
@@ -36,13 +36,13 @@ def copies(manager, content_id=0):
 
 
 def test_a_whole_prompt_that_comes_again_makes_a_second_copy_of_its_last_block():
-    manager = PrefixCachingManager(BlockPool(10, SIZE))
+    manager = CachedBlocks(10, SIZE)
     compute(manager, 4 * SIZE)
     again = arrive(manager, 4 * SIZE)
     assert manager.num_cached_tokens(again) == 3 * SIZE
     assert manager.blocks_to_admit(again) == 1
     manager.admit(again)
-    assert manager.pool.num_used == 5
+    assert manager.num_used == 5
     manager.compute(again, 4 * SIZE)
     assert copies(manager) == [(0, 4), (3, 4)]
 
@@ -52,7 +52,7 @@ def test_blocks_that_nobody_can_find_are_used_first_where_the_version_does(
     uncached_first, num_cached
 ):
     """Of a request that leaves, the partly filled block goes before what others left earlier."""
-    manager = PrefixCachingManager(BlockPool(3, SIZE), uncached_first=uncached_first)
+    manager = CachedBlocks(3, SIZE, uncached_first=uncached_first)
     first = compute(manager, 2 * SIZE)
     manager.free(first, 2, 2 * SIZE)
     second = compute(manager, 1, content_id=1)
@@ -63,7 +63,7 @@ def test_blocks_that_nobody_can_find_are_used_first_where_the_version_does(
 
 def test_full_blocks_of_a_request_without_content_wait_their_turn():
     """They have a hash in vLLM, although nobody asks for it."""
-    manager = PrefixCachingManager(BlockPool(5, SIZE), uncached_first=True)
+    manager = CachedBlocks(5, SIZE, uncached_first=True)
     first = compute(manager, 2 * SIZE)
     manager.free(first, 2, 2 * SIZE)
     manager.grow(3)
@@ -76,7 +76,7 @@ def test_full_blocks_of_a_request_without_content_wait_their_turn():
 
 
 def test_the_second_copy_is_found_when_the_first_is_evicted():
-    manager = PrefixCachingManager(BlockPool(5, SIZE))
+    manager = CachedBlocks(5, SIZE)
     first = compute(manager, 4 * SIZE)
     second = compute(manager, 4 * SIZE)
     manager.free(first, 4, 4 * SIZE)  # of its blocks, the last alone is nobody's
@@ -87,12 +87,12 @@ def test_the_second_copy_is_found_when_the_first_is_evicted():
     assert manager.num_cached_tokens(longer) == 4 * SIZE
     manager.free(other, 1, SIZE)
     manager.admit(longer)
-    assert manager.pool.num_used == 5
+    assert manager.num_used == 5
 
 
 def test_a_request_that_goes_on_in_the_middle_of_a_copy_splits_it():
     """It holds two blocks of the first copy and the last two of the second; others hold theirs."""
-    manager = PrefixCachingManager(BlockPool(20, SIZE))
+    manager = CachedBlocks(20, SIZE)
     first, second = arrive(manager, 4 * SIZE), arrive(manager, 4 * SIZE)
     for sequence in (first, second):
         manager.admit(sequence)
@@ -105,7 +105,7 @@ def test_a_request_that_goes_on_in_the_middle_of_a_copy_splits_it():
     manager.admit(third)
     assert copies(manager) == [(0, 2), (0, 2), (2, 4)]
     manager.free(second, 4, 4 * SIZE)
-    assert manager.pool.num_used == 5
+    assert manager.num_used == 5
     manager.free(third, 5, 4 * SIZE)
     queued = [(piece.entry and piece.entry.first, piece.num_blocks) for piece in manager.free_queue]
     assert queued[-4:] == [(0, 2), (None, 1), (2, 2), (0, 2)]

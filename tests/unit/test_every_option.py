@@ -259,8 +259,6 @@ ELSEWHERE = {
     "kv_cache.tiers.loads_in_step": "test_memory_tiers.py::"
     "test_a_step_waits_for_its_loads_where_the_tier_says_so",
     "kv_cache.tiers.shared": "test_shared_tiers.py::test_engines_find_what_others_computed",
-    "step_loop": "../property/test_step_core.py::"  # it changes no result
-    "test_auto_takes_the_core_for_what_it_serves",
     "role": "test_hand_over.py::test_three_requests_by_hand",
     "predictor.subset": "test_tables.py::test_splitwise_needs_a_subset_and_the_ranks_measured",
     "predictor.timeout": "test_external_sources.py::test_programs_that_do_not_answer",

@@ -45,7 +45,7 @@ class Failing(LlmClient):
         for visit in list(self.stays) if self.gives_up else ():
             visit.outcome = Failure("cancelled", self.env.now, "the engine failed")
             self.abort(visit)
-        for engine in self._engines.all:
+        for engine in self.lanes:
             engine.halt()
 
 
@@ -58,8 +58,8 @@ def served(
     workload = Workload.from_lists(*zip(*lengths, strict=True))
     simulation = Simulation(clients=[client], workload=workload)
     result = simulation.run()
-    for lane in client.lane_states:
-        assert lane.pool.num_free == lane.pool.num_blocks
+    for lane in client.lanes:
+        assert lane.core.blocks.num_free == lane.core.blocks.num_blocks
     return result
 
 

@@ -23,6 +23,7 @@ from mist_sim.network import Link
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Retries, Rows, TimeLimits, TraceArrivals, TraceRow, Workload
 from tests.reference.apart import engine, link
+from tests.reference.engines import assert_all_is_free
 
 
 def row(arrival: float, prompt: int, output: int, content: Content = ()) -> TraceRow:
@@ -145,14 +146,7 @@ def test_a_user_who_goes_away_while_entries_move_frees_both_sides():
     assert prefills["started_at"].tolist() == [0.0, 0.1640625, 1.0]
     assert result.transfers["end"].tolist() == [0.1640625]
     for client in clients:
-        state = client.lane_states[0]
-        assert [
-            *state.held,
-            *state.coming.abandoned,
-            *state.coming.loading,
-            *state.coming.moved,
-        ] == []
-    assert clients[1].lane_states[0].pool.num_used == 0
+        assert_all_is_free(client)
 
 
 def test_room_for_the_first_step_is_kept():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
+from mist_sim.clients.engine import stepped
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.hand_over import HandOver, HandOverPolicy
 from mist_sim.core.request import Request
@@ -16,7 +17,8 @@ from mist_sim.scenario.build import build
 from mist_sim.scenario.loading import as_data
 from mist_sim.stages import completion
 from mist_sim.testing.doubles import FakeView
-from tests.reference.run_lengths import LIMITS, records
+from tests.reference.engines import assert_all_is_free
+from tests.reference.run_lengths import records
 from tests.reference.scenarios import of_profile
 
 P0, P1 = FakeView(0, role="prefill"), FakeView(1, role="prefill")
@@ -250,9 +252,7 @@ def test_a_run_again_is_the_same_and_blocks_are_free_at_its_end(policy, changes)
     first, again = simulation.run(), simulation.run()
     assert first.requests.equals(again.requests)
     for client in simulation.clients:
-        for state in client.lane_states:
-            assert not [*state.held, *state.coming.loading, *state.coming.moved, *state.waiting]
-            assert state.coming.num_promised == state.pool.num_used == 0
+        assert_all_is_free(client)
 
 
 @pytest.mark.parametrize("policy", sorted(HAND_OVER_POLICIES))
@@ -263,9 +263,7 @@ def test_the_length_of_runs_changes_nothing(policy, changes, monkeypatch):
     simulation = build(scenario(policy, rate=60))
     simulation.hand_over = replace(simulation.hand_over, **changes)
     long = records(simulation.run())
-    for module, *names in LIMITS:
-        for name in names:
-            monkeypatch.setattr(module, name, 1)
+    monkeypatch.setattr(stepped, "FAST_FORWARD", False)
     single = records(simulation.run())
     for name in ("left", "steps", "stages", "tokens"):  # energies of requests are sums over runs
         assert single[name] == long[name]
@@ -323,9 +321,7 @@ def test_memory_that_was_taken_in_vain_is_free_in_the_order_of_steps(seed, monke
     }
     simulation = build(Scenario.from_dict(as_data(given), changes))
     long = records(simulation.run())
-    for module, *names in LIMITS:
-        for name in names:
-            monkeypatch.setattr(module, name, 1)
+    monkeypatch.setattr(stepped, "FAST_FORWARD", False)
     single = records(simulation.run())
     for name in ("left", "stages", "tokens"):
         assert single[name] == long[name]

@@ -18,6 +18,7 @@ from mist_sim.routers import FlippingPolicy, FlowingPolicy
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Rows, TraceArrivals, TraceRow, Workload
 from tests.reference.apart import engine, link
+from tests.reference.engines import assert_all_is_free
 from tests.unit.test_hand_over import row
 
 PUSH = HandOver(transfer="push")
@@ -62,10 +63,7 @@ def run(
         assert result.requests["num_output_tokens"].tolist() == [r.num_output_tokens for r in rows]
         failed = set(result.client_states.query("state == 'failed'")["client"])
         for client in (client for client in clients if client.name not in failed):
-            for lane in client.lane_states:
-                assert lane.coming.num_promised == 0
-                assert not lane.coming.abandoned
-                assert not lane.held
+            assert_all_is_free(client)
     return result
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import mist_sim as mist
 from mist_sim import Scenario, ScenarioError, simulate
+from mist_sim.clients.engine import stepped
 from mist_sim.clients.image_encoder import ImageEncoderClient
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.images import Image, Images
@@ -320,16 +321,13 @@ def test_results_say_what_a_loaded_tower_takes():
 
 
 def test_prompts_in_pieces_encode_what_they_reach(monkeypatch):
-    """Steps one by one, and many planned together, give the same times."""
+    """Steps one by one, and many at a time, give the same times."""
     client = {"images": {}, "scheduler": {"type": "chunked", "max_num_batched_tokens": 512}}
     lengths = {"type": "synthetic", "num_requests": 12}
     lengths |= {name: {"type": "fixed", "tokens": 300} for name in ("prompt", "output")}
     workload = {"lengths": lengths, "arrivals": {"type": "constant", "rate": "33 /s"}}
     found = run(client, workload=workload, numbers={0: 1, 1: 1, 5: 1})
-    from mist_sim.clients.scheduling.chunked import ChunkedScheduler
-
-    schedule = ChunkedScheduler.schedule
-    monkeypatch.setattr(ChunkedScheduler, "schedule", lambda self, lane, _: schedule(self, lane, 1))
+    monkeypatch.setattr(stepped, "FAST_FORWARD", False)
     single = run(client, workload=workload, numbers={0: 1, 1: 1, 5: 1})
     assert single.requests["finished_at"].to_list() == found.requests["finished_at"].to_list()
     assert single.requests["first_token_at"].to_list() == found.requests["first_token_at"].to_list()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from types import SimpleNamespace
-
 import pytest
 
 from mist_sim import (
@@ -18,8 +15,6 @@ from mist_sim import (
     Workload,
     llm_client,
 )
-from mist_sim.clients.engine.lane import Lane
-from mist_sim.clients.engine.least_loaded import least_loaded
 from mist_sim.clients.kv_cache import num_gpu_blocks
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.front_end import NONE
@@ -196,32 +191,12 @@ def test_a_lone_request_is_no_faster_in_a_pipeline():
 # --- replicas -------------------------------------------------------------------------------
 
 
-@dataclass
-class Load:
-    """As much of a lane as its score looks at."""
-
-    num_waiting: int
-    num_running: int
-
-    @property
-    def state(self) -> SimpleNamespace:
-        return SimpleNamespace(num_running=self.num_running)
-
-    score = Lane.score
-
-
-def test_a_waiting_request_weighs_four_running_ones():
-    loads = [Load(1, 0), Load(0, 4), Load(0, 3), Load(0, 3)]
-    assert least_loaded(loads) is loads[2]
-    assert least_loaded(loads[:2]) is loads[0]
-
-
 def test_lanes_share_the_seats_of_their_engine():
     scheduler = ChunkedScheduler(max_num_seqs=10)
     sizes = {"pipeline_parallel_size": 4, "data_parallel_size": 2}
     client = llm_client("pp", **sizes, virtual_engines=True, scheduler=scheduler)
     Simulation(clients=[client], workload=Workload.from_lists([1], [1])).run()
-    seats = [lane.max_num_seqs for lane in client.lane_states]
+    seats = [lane.core.max_num_seqs for lane in client.lanes]
     assert seats == [3, 3, 2, 2, 3, 3, 2, 2]
     assert scheduler.max_num_seqs == 10
 
@@ -231,7 +206,7 @@ def test_a_scheduler_of_all_batches_lets_one_request_run():
     client = llm_client("pp", pipeline_parallel_size=4, scheduler=ChunkedScheduler(max_num_seqs=1))
     workload = Workload.from_lists([300] * 3, [20] * 3, [0.0] * 3)
     result = Simulation(clients=[client], workload=workload).run()
-    assert len(client.lane_states) == 1
+    assert len(client.lanes) == 1
     assert client.memory.num_blocks == client.num_gpu_blocks
     assert (result.requests["status"] == "finished").all()
     assert result.steps["num_decodes"].max() == 1

@@ -150,6 +150,6 @@ def test_a_single_rank_is_no_pipeline(plans_ahead):
     ranked = client(pipeline(AWKWARD), async_scheduling=plans_ahead)
     expected, result = served(alone), served(ranked)
     assert ranked.predictor.ranks[0] is AWKWARD  # no call more for each step
-    assert type(ranked._engines.all[0]) is type(alone._engines.all[0])
+    assert type(ranked.lanes[0]) is type(alone.lanes[0])
     assert result.requests.equals(expected.requests)
     assert result.steps.equals(expected.steps)

@@ -21,6 +21,7 @@ from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, KvRetrieval, Prefill, Preprocess
 from mist_sim.traces import Rows, TimeLimits, TraceArrivals, TraceRow, Workload
 from tests.reference.apart import engine, link
+from tests.reference.engines import assert_all_is_free
 from tests.unit.test_hand_over import row
 from tests.unit.test_hand_overs_through_failures import FLOWING, of_two_roles
 
@@ -102,7 +103,7 @@ def test_only_the_rest_of_the_prompt_is_computed():
     assert (moved["num_tokens"], moved["num_bytes"]) == (8, 2000.0)
     assert result.clients["num_prefill_tokens"].tolist() == [0, 4]
     assert result.steps["context_sum"].tolist()[0] == 0
-    assert client.lane_states[0].pool.num_used == 0
+    assert_all_is_free(client)
     assert library.is_empty
     assert result.requests["num_prompt_tokens"].tolist() == [12]
     assert result.requests["num_cached_tokens"].tolist() == [0]
@@ -191,8 +192,7 @@ def test_a_prompt_that_is_given_up_on_the_way_frees_all():
         pipeline=only_the_first_retrieves,
     )
     assert result.requests["status"].tolist() == ["timed_out", "finished"]
-    assert client.lane_states[0].pool.num_used == 0
-    assert client.lane_states[0].coming.num_promised == 0
+    assert_all_is_free(client)
     assert library.is_empty
 
 
@@ -205,7 +205,7 @@ def test_entries_that_are_lost_on_the_way_are_computed(policy):
     result = served([row(0.0, 12, 4)], client, lifecycle=lifecycle)
     assert result.transfers.empty
     assert result.token_times(0).tolist() == [COME + 3 * PROMPT + k * STEP for k in range(4)]
-    assert client.lane_states[0].coming.num_promised == client.lane_states[0].pool.num_used == 0
+    assert_all_is_free(client)
     assert result.summary.get("num_fetches", 0) == 0
 
 
@@ -241,7 +241,7 @@ def test_a_prompt_from_entries_is_handed_over(transfer, first_token):
     assert result.token_times(0).tolist()[0] == first
     assert result.clients["num_prefill_tokens"].tolist() == [0, 4, 0]
     for client in roles:
-        assert client.lane_states[0].pool.num_used == client.lane_states[0].coming.num_promised == 0
+        assert_all_is_free(client)
 
 
 def test_an_answer_that_flows_may_have_begun_from_entries():
@@ -251,7 +251,7 @@ def test_an_answer_that_flows_may_have_begun_from_entries():
     assert result.transfers["kind"].tolist()[:2] == ["fetch", "hand_over"]
     assert len(result.token_times(0)) == 12
     for client in roles:
-        assert client.lane_states[0].pool.num_used == client.lane_states[0].coming.num_promised == 0
+        assert_all_is_free(client)
 
 
 def test_a_scheduler_that_cuts_no_prompt_takes_the_rest():

@@ -14,6 +14,7 @@ from mist_sim.metrics import Result
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Rows, TimeLimits, TraceArrivals, TraceRow, Workload
 from tests.reference.apart import bundle, engine, link
+from tests.reference.engines import assert_all_is_free
 from tests.unit.test_hand_over import THREE, row
 from tests.unit.test_roles import DATA
 
@@ -124,18 +125,18 @@ def test_who_gives_up_leaves_no_memory_taken(hand_over, limit):
     assert result.requests["status"].tolist()[:2] == ["timed_out"] * 2
     assert result.requests["finished_at"].tolist()[:2] == [limit, 1.0 + limit]
     for client in clients:
-        state = client.lane_states[0]
-        kept = [*state.held, *state.coming.abandoned, *state.coming.loading, *state.coming.moved]
-        assert {sequence.visit.request.request_id for sequence in kept} <= {2}
-        assert state.coming.num_promised == 0
-        assert kept or state.pool.num_used == 0
+        core = client.lanes[0].core
+        kept = core.num_abandoned + core.num_coming + core.num_held + len(core.moved)
+        assert kept <= 1  # of the last request
+        assert core.num_promised == 0
+        assert kept or core.blocks.num_free == core.blocks.num_blocks
 
 
 def test_who_is_rejected_by_the_prefill_client_leaves_its_reservation():
     clients = engine("prefill", num_gpu_blocks=2), engine("decode")
     result = served([row(0.0, 12, 4), row(1.0, 8, 2)], *clients)
     assert result.requests["status"].tolist() == ["rejected", "finished"]
-    assert clients[1].lane_states[0].pool.num_used == 0
+    assert_all_is_free(clients[1])
 
 
 def test_a_first_token_from_prefill_ends_the_limit_of_both_visits():

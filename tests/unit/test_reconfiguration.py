@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mist_sim import Scenario, ScenarioError, Simulation, simulate
 from mist_sim.clients import LlmClient
-from mist_sim.clients.engine import run_length
+from mist_sim.clients.engine import stepped
 from mist_sim.core.request import Request
 from mist_sim.core.sliders import Sliders
 from mist_sim.metrics import Result
@@ -29,6 +29,7 @@ from mist_sim.reconfiguration import (
 from mist_sim.scenario.build import build
 from mist_sim.stages import completion
 from tests.effort import examples
+from tests.reference.engines import assert_all_is_free
 from tests.unit.test_taichi import said
 
 AS_IT_IS = {"num_p": 2, "s_p": 1024, "s_d": 256}
@@ -70,10 +71,7 @@ def assert_nothing_is_lost(simulation: Simulation, result: Result) -> None:
         assert (np.diff(times) > 0).all()
     for client in simulation.clients:
         assert isinstance(client, LlmClient)
-        for state in client.lane_states:
-            assert not [*state.held, *state.coming.loading, *state.coming.moved, *state.waiting]
-            assert not [*state.running, *state.prefilling]
-            assert state.coming.num_promised == state.pool.num_used == 0
+        assert_all_is_free(client)
 
 
 # --- what stays as it was ---------------------------------------------------------------------
@@ -148,8 +146,7 @@ def test_nothing_is_lost_and_the_length_of_runs_changes_nothing(reconfigure, see
     result = simulation.run()
     assert_nothing_is_lost(simulation, result)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_length, "_FIRST_RUN", 1)
-        patch.setattr(run_length, "_LONGEST_RUN", 1)
+        patch.setattr(stepped, "FAST_FORWARD", False)
         assert same(result, simulation.run())
 
 

@@ -238,23 +238,6 @@ def test_an_answer_that_outgrew_the_buffer_is_computed_alone():
     assert result.requests["num_preemptions"].max() == 2
 
 
-@pytest.mark.parametrize("step_loop", ["auto", "step", "general"])
-def test_the_core_takes_its_steps_whatever_loop_is_asked_for(step_loop):
-    engine = resharding_engine(
-        PLAIN,
-        PLAIN,
-        num_host_blocks=10_000,
-        options={"tensor_parallel_size": 2},
-        scheduler=SCHEDULER,
-        num_gpu_blocks=10_000,
-        block_size=4,
-        enable_prefix_caching=False,
-        kv_block_bytes=BLOCK_BYTES,
-        step_loop=step_loop,
-    )
-    assert (run(engine).requests["status"] == "finished").all()
-
-
 # --- bad input ----------------------------------------------------------------------------------
 
 

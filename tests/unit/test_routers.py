@@ -17,8 +17,6 @@ from mist_sim import (
     Simulation,
     Workload,
 )
-from mist_sim.clients.kv_cache.block_pool import BlockPool
-from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
 from mist_sim.clients.roster import LiveCandidates, LoadIndex, PrefixHolders, Roster, bits_of
 from mist_sim.core.request import Request
 from mist_sim.core.views import ClientState
@@ -286,16 +284,6 @@ def test_holders_are_those_with_any_cache_that_has_blocks():
     assert holders.levels(request, both) == [(1 << 5, 8)]
     other.watcher.leave(1)
     assert holders.levels(request, both) == []
-
-
-@pytest.mark.parametrize("hashes_ahead", [False, True])
-def test_a_cache_whose_blocks_cover_the_token_behind_them_is_asked(hashes_ahead):
-    """The ids of its blocks lie one token up of those of a prompt, so that they tell too little."""
-    holders = PrefixHolders(4)
-    holders.watch(2, PrefixCachingManager(BlockPool(20, 4), hashes_ahead=hashes_ahead))
-    request = Request(0, 0.0, completion(21, 1), 21, 1, content=((1, 8), (3, 22)))
-    asked = [(1 << 2, 20)] if hashes_ahead else []
-    assert holders.levels(request, 1 << 2) == asked
 
 
 def test_the_longest_prefix_wins_among_holders_of_the_same_content():

@@ -54,16 +54,14 @@ def test_steps_take_so_many_times_as_long(inside, batch, factor):
         assert scaled.traits.step_time_on_the_spot(batch) == factor * spot
 
 
-@pytest.mark.parametrize("loop", ["step", "general"])
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_twice_as_slow_takes_twice_as_long(loop, replicas):
+def test_twice_as_slow_takes_twice_as_long(replicas):
     """To the bit: the engine's own time is in the factor, and nothing else takes time."""
     times = [0.0, 0.25, 0.25, 0.5, 0.53125, 2.0, 2.125]
     ends = []
     for factor in (1, 2):
         made = client(
             step_time_scale=factor,
-            step_loop=loop,
             data_parallel_size=replicas,
             overhead=EngineOverhead(request=0.0),  # and no time of a front end
         )

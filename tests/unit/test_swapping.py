@@ -26,7 +26,7 @@ from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.speculative import SpeculativeConfig
 from tests.reference.comparison import POLICIES, workload
-from tests.reference.engines import llm_engine
+from tests.reference.engines import assert_all_is_free, llm_engine
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.scenarios import changed, synthetic
 from tests.reference.stepwise import Job
@@ -260,8 +260,7 @@ def test_copies_follow_one_another_each_way():
     assert out["end"].tolist() == [5 + 3 * COPY, 5 + 6 * COPY]
     back = result.transfers[result.transfers["kind"] == "swap_in"]
     assert (back["end"] - back["start"]).tolist() == [3 * COPY, 6 * COPY]
-    assert client.lane_states[0].swaps.room.num_used == 0
-    assert client.lane_states[0].pool.num_used == client.lane_states[0].coming.num_promised == 0
+    assert_all_is_free(client)
 
 
 @pytest.mark.parametrize("timeout", [5.25, 5.5, 6.25, 6.5, 8.5])
@@ -271,9 +270,7 @@ def test_who_gives_up_during_a_copy_leaves_nothing(timeout):
     given_up = Job(0.0, 8, 9, timeout=timeout)
     result = served(client, SHORT, FIRST, given_up, Job(12.0, 4, 1))
     assert result.requests["status"].tolist() == ["finished"] * 2 + ["timed_out", "finished"]
-    state = client.lane_states[0]
-    assert state.swaps.room.num_used == state.pool.num_used == state.coming.num_promised == 0
-    assert not [*state.swaps.going, *state.swaps.returning, *state.coming.abandoned]
+    assert_all_is_free(client)
 
 
 def test_who_gives_up_makes_room_in_host_memory_when_it_is_copied():
@@ -281,7 +278,7 @@ def test_who_gives_up_makes_room_in_host_memory_when_it_is_copied():
     client = overlapping(swap_space=SwapSpace(3, 1.0))
     jobs = SHORT, FIRST, Job(0.0, 8, 9, timeout=5.25)
     served(client, *jobs, Job(12.0, 4, 1))
-    assert client.lane_states[0].swaps.room.num_used == 0
+    assert_all_is_free(client)
 
 
 def test_over_a_topology_copies_take_its_links():

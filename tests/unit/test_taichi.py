@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import nan
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,11 +10,7 @@ import numpy as np
 import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
-from mist_sim.clients.kv_cache import KvCacheManager
-from mist_sim.clients.kv_cache.block_pool import BlockPool
-from mist_sim.clients.scheduling import LaneState, StepPlan
-from mist_sim.clients.scheduling.flowing_answers import LongestFlowing, SlowestFlowing
-from mist_sim.clients.scheduling.order import EntriesFirst
+from mist_sim.clients.engine.flowing import next_pace
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.flowing import Backflow, Degradation
@@ -27,193 +22,28 @@ from mist_sim.scenario.build import build
 from mist_sim.scenario.schema import imitated
 from mist_sim.stages import completion
 from mist_sim.testing.doubles import FakeView
+from tests.reference.engines import assert_all_is_free
 from tests.reference.scenarios import of_profile
 
-# --- Algorithm 1: who leaves ------------------------------------------------------------------
-
-
-def lane(num_blocks: int = 100) -> LaneState:
-    manager = KvCacheManager(BlockPool(num_blocks, 4))
-    return LaneState(manager, EntriesFirst(), max_num_seqs=64, by_piece=True, tells_joins=True)
-
-
-def decode(state: LaneState, prompt: int, *, emitted: int, pace: Pace, left: int = 50) -> Any:
-    """Let a decode run that has emitted some tokens; its time per token counts from `pace`."""
-    request = Request(0, 0.0, completion(prompt, emitted + left), prompt, emitted + left)
-    kv = HeldKv(
-        "elsewhere",
-        lambda: None,
-        num_tokens=prompt + emitted - 1,
-        num_prompt_tokens=prompt,
-        num_output_tokens=emitted,
-        last_token_at=pace.time,
-        pace=pace,
-    )
-    sequence = SequenceState(Visit(request, request.stages[1:], 0.0, kv), prompt, emitted + left)
-    sequence.num_tokens += emitted
-    state.kv_cache.grow(state.pool.blocks_for(prompt + emitted - 1))
-    state.running[sequence] = None
-    state.clock.join(sequence)
-    return sequence
-
-
-DECODES = StepPlan()
-DECODES.decodes = True
-
-
-def test_an_answer_leaves_a_p_heavy_client_when_it_is_above_the_limit():
-    """Line 2: 11 tokens since the pace began, so the limit of 0.1 s is passed after 1.1 s."""
-    state, flow = lane(), SlowestFlowing(Backflow(0.1))
-    slow = decode(state, 8, emitted=10, pace=Pace(1.0, 1))
-    decode(state, 8, emitted=10, pace=Pace(1.5, 1))
-    flow.num_steps(state, DECODES, 2.0, 1)
-    state.clock.advance(1)
-    assert flow.leaving(state, 2.0) == []  # 1.0 s and ten tokens: at the limit, not above
-    assert flow.leaving(state, 2.0 + 1e-6) == [slow]
-    assert flow.leaving(state, 2.0 + 1e-6) == []  # it has left; the other is at 0.05 s
-
-
-@pytest.mark.parametrize(("most", "leaves"), [(None, True), (3, True), (2, False), (0, False)])
-def test_who_has_left_as_often_as_it_may_stays(most, leaves):
-    """And the run of steps need not end for it."""
-    state, flow = lane(), SlowestFlowing(Backflow(0.1, most))
-    slow = decode(state, 8, emitted=10, pace=Pace(1.0, 1, 2))
-    ends = 2.0 + np.arange(1, 41)
-    assert flow.num_steps(state, DECODES, ends, 40) == (1 if leaves else 40)
-    state.clock.advance(1)
-    assert flow.leaving(state, 3.0) == ([slow] if leaves else [])
-    assert flow.pace(slow, 3.0).num_backflows == 3
-    assert LongestFlowing(Degradation(0.9)).pace(slow, 3.0).num_backflows == 2
-
-
-def test_one_that_joins_with_a_step_leaves_with_it_when_it_is_above_the_limit():
-    """It was preempted, and what it had is computed again."""
-    state, flow = lane(), SlowestFlowing(Backflow(0.1))
-    flow.num_steps(state, DECODES, 2.0, 1)
-    state.clock.advance(1)
-    slow = decode(state, 8, emitted=10, pace=Pace(1.0, 1))
-    assert flow.leaving(state, 2.0) == [slow]
-
-
-def test_one_that_joined_twice_before_anybody_asked_leaves_once():
-    """It was preempted meanwhile, as where no other client is up for long."""
-    state, flow = lane(), SlowestFlowing(Backflow(0.1))
-    slow = decode(state, 8, emitted=10, pace=Pace(1.0, 1))
-    state.leave_clock(slow)
-    state.clock.join(slow)
-    assert flow.leaving(state, 3.0) == [slow]
-
-
-@pytest.mark.parametrize("seconds", [0.05, 0.1, 0.11, 0.2])
-def test_a_run_ends_with_the_first_step_after_which_one_leaves(seconds):
-    state, flow = lane(), SlowestFlowing(Backflow(0.1))
-    decode(state, 8, emitted=10, pace=Pace(0.0, 1))
-    decode(state, 8, emitted=4, pace=Pace(0.4, 1))
-    ends = 0.9 + seconds * np.arange(1, 41)
-    above = [
-        k + 1
-        for k, end in enumerate(ends)
-        if end > 0.1 * (9 + k + 1) or end - 0.4 > 0.1 * (3 + k + 1)
-    ]
-    expected = above[0] if above else 40
-    assert flow.num_steps(state, DECODES, ends, 40) == expected
-
-
-def test_a_run_ends_with_the_first_token_of_an_answer_that_may_be_slow():
-    """Its time begins then; the other one could stay for all 40 steps."""
-    state, flow = lane(), SlowestFlowing(Backflow(0.1))
-    decode(state, 8, emitted=10, pace=Pace(1.0, 10))
-    waits = decode(state, 8, emitted=1, pace=Pace(nan, 1))
-    ends = 0.9 + 0.05 * np.arange(1, 41)
-    assert flow.num_steps(state, DECODES, ends, 40) == 1
-    waits.visit.kv.pace = Pace(1.0, 2)
-    assert flow.num_steps(state, DECODES, ends, 40) == 40
-
-
-def test_who_has_left_the_batch_does_not_flow():
-    state, flow = lane(), SlowestFlowing(Backflow(0.1))
-    gone = decode(state, 8, emitted=10, pace=Pace(0.0, 1))
-    stays = decode(state, 8, emitted=10, pace=Pace(0.5, 1))
-    assert flow.num_steps(state, DECODES, np.array([5.0]), 1) == 1
-    state.stop(gone)
-    state.clock.advance(1)
-    assert flow.leaving(state, 5.0) == [stays]
-
-
-def test_the_longest_answers_leave_a_d_heavy_client_until_it_is_below_the_watermark():
-    """Lines 7 to 11: 40 blocks hold 17 + 11 + 11, one above the watermark of 95 % (38)."""
-    state, flow = lane(40), LongestFlowing(Degradation(0.95))
-    long = decode(state, 60, emitted=9, pace=Pace(0.0, 1))
-    longer = decode(state, 24, emitted=21, pace=Pace(0.0, 1))
-    decode(state, 40, emitted=5, pace=Pace(0.0, 1))
-    assert state.pool.num_used == 39
-    assert flow.leaving(state, 1.0) == [longer]
-    decode(state, 3, emitted=1, pace=Pace(0.0, 1))
-    assert flow.leaving(state, 1.0) == [longer]
-    state.move_out(longer)
-    assert flow.leaving(state, 1.0) == []  # held blocks are as good as free
-    state.release_held(longer)
-    state.kv_cache.grow(40 - state.pool.num_used)
-    assert flow.leaving(state, 1.0) == [long]
-
-
-def test_so_many_leave_as_memory_asks_for_and_no_more():
-    """Lines 7 to 11: all 40 blocks are 10 above 75 %; the longest give back 5 and then 5."""
-    state, flow = lane(40), LongestFlowing(Degradation(0.75))
-    answers = [decode(state, 8, emitted=13 - k, pace=Pace(0.0, 1)) for k in range(4)]
-    decode(state, 76, emitted=2, pace=Pace(0.0, 1))
-    assert state.pool.num_used == 40
-    assert flow.leaving(state, 1.0) == answers[:2]
-
-
-def test_who_flowed_back_counts_as_new():
-    state, flow = lane(40), LongestFlowing(Degradation(0.9))
-    decode(state, 40, emitted=30, pace=Pace(3.0, 30))
-    first = decode(state, 76, emitted=5, pace=Pace(0.0, 1))
-    assert flow.leaving(state, 4.0) == [first]
-
-
-@pytest.mark.parametrize("counts_seats", [True, False])
-def test_the_longest_answers_leave_while_too_many_seats_are_taken(counts_seats):
-    """Sixty of 64 seats are below the watermark of 95 % (60.8), and 62 are two above it."""
-    state, flow = lane(4000), LongestFlowing(Degradation(0.95, counts_seats))
-    first = [decode(state, 8, emitted=5 + k, pace=Pace(0.0, 1)) for k in range(60)]
-    assert flow.leaving(state, 1.0) == []
-    assert flow.num_steps(state, DECODES, np.zeros(30), 30) == 30
-    decode(state, 8, emitted=2, pace=Pace(0.0, 1))
-    coming = decode(state, 8, emitted=2, pace=Pace(0.0, 1))
-    del state.running[coming]
-    state.coming.loading[coming] = None  # has a seat as soon as its entries are here
-    assert flow.leaving(state, 1.0) == (first[:-3:-1] if counts_seats else [])
-    assert flow.num_steps(state, DECODES, np.zeros(30), 30) == (1 if counts_seats else 30)
-
-
-@pytest.mark.parametrize("num_free", [0, 1, 5])
-def test_a_run_ends_with_the_first_step_above_the_watermark(num_free):
-    state, flow = lane(40), LongestFlowing(Degradation(0.9))
-    sequence = decode(state, 4 * (36 - num_free) - 4, emitted=5, pace=Pace(0.0, 1))
-    state.num_taken = state.clock.blocks_needed_now()
-    state.kv_cache.grow(state.num_taken)
-    steps = flow.num_steps(state, DECODES, np.zeros(30), 30)
-    used = [-(-(sequence.num_tokens - 1 + k) // 4) for k in range(1, 31)]
-    assert steps == 1 + next(k for k, blocks in enumerate(used) if blocks > 36)
-
-
-def test_a_clock_that_nobody_clears_forgets_who_has_left():
-    state = lane(10**6)
-    stays = decode(state, 8, emitted=10, pace=Pace(0.0, 1), left=10**6)
-    for _ in range(1000):
-        state.stop(decode(state, 8, emitted=10, pace=Pace(0.0, 1)))
-    assert stays in state.clock.joined
-    assert len(state.clock.joined) < 300
+# --- Algorithm 1 ------------------------------------------------------------------------------
 
 
 def test_the_pace_of_who_leaves():
-    state = lane()
-    slow = decode(state, 8, emitted=10, pace=Pace(1.0, 1))
-    state.stop(slow)
-    assert SlowestFlowing(Backflow(0.1)).pace(slow, 7.0) == Pace(7.0, 10, 1)
-    assert LongestFlowing(Degradation(0.9)).pace(slow, 7.0) == Pace(1.0, 1)
+    """A slow answer counts as new at the next client, and a long one goes on as it was."""
+    request = Request(0, 0.0, completion(8, 60), 8, 60)
+    kv = HeldKv(
+        "elsewhere",
+        lambda: None,
+        num_tokens=17,
+        num_prompt_tokens=8,
+        num_output_tokens=10,
+        last_token_at=1.0,
+        pace=Pace(1.0, 1, 2),
+    )
+    slow = SequenceState(Visit(request, request.stages[1:], 0.0, kv), 8, 60)
+    slow.num_tokens += 10
+    assert next_pace(Backflow(0.1), slow, 3.0) == Pace(3.0, 10, 3)
+    assert next_pace(Degradation(0.9), slow, 3.0) == Pace(1.0, 1, 2)
 
 
 # --- where answers go -------------------------------------------------------------------------
@@ -303,9 +133,7 @@ def test_answers_flow_both_ways_and_nothing_is_lost():
         assert (np.diff(times) > 0).all()
         assert times[0] == row.first_token_at
     for client in simulation.clients:
-        for state in client.lane_states:
-            assert not [*state.held, *state.coming.loading, *state.coming.moved, *state.waiting]
-            assert state.coming.num_promised == state.pool.num_used == 0
+        assert_all_is_free(client)
 
 
 def test_layers_of_answers_that_flow_have_not_travelled_before():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mist_sim import ChunkedScheduler, Simulation, Workload
-from mist_sim.clients.engine import run_length
+from mist_sim.clients.engine import stepped
 from mist_sim.clients.kv_cache import ContentHistory, SwapSpace
 from mist_sim.core.answers import AnswerLengths
 from mist_sim.core.candidates import Candidates
@@ -76,7 +76,7 @@ def run_lengths(request):
     if request.param == "in runs":
         yield
         return
-    with patch.multiple(run_length, _FIRST_RUN=1, _LONGEST_RUN=1):
+    with patch.object(stepped, "FAST_FORWARD", False):
         yield
 
 

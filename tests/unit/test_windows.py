@@ -18,20 +18,16 @@ from mist_sim import (
 )
 from mist_sim.clients import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
-from mist_sim.clients.kv_cache.pages import PageManager, PagePool, PageRules, Turn
+from mist_sim.clients.kv_cache.pages import Holding, PagePool, PageRules
 from mist_sim.clients.rules import page_rules
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
-from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
-from mist_sim.core.request import Request
-from mist_sim.core.visit import Visit
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.devices import MemoryTier
 from mist_sim.hardware.drafter import drafter
 from mist_sim.hardware.predictors import BestServePredictor, RooflinePredictor
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.kv_groups import KvGroups, kv_groups
-from mist_sim.stages import completion
 from mist_sim.testing import check_predictor
 
 CONFIG = {
@@ -184,7 +180,7 @@ def test_capacity_counts_pages_of_a_group():
     assert blocks == pytest.approx(2 * of_all, abs=1)
     # of a window, less one token, and two steps of 8,192 in flight; it may begin within a block
     most_in_window = -(-(127 + 2 * 8192) // 16) + 1
-    assert client.memory.manager([]).pool.blocks_alone(131_072) == 8192 + most_in_window
+    assert client.memory.pool().blocks_alone(131_072) == 8192 + most_in_window
 
 
 def test_a_layer_that_drafts_is_in_the_groups():
@@ -270,19 +266,14 @@ def test_pages_of_a_prompt_in_pieces():
     """
     groups = KvGroups(layers_per_group=1, num_window_groups=1, sliding_window=8)
     pool = PagePool(100, 4, 0, groups, PageRules())
-    manager = PageManager(pool, lags=False)
-    request = Request(0, 0.0, completion(32, 2), 32, 2)
-    sequence = SequenceState(Visit(request, request.stages, 0.0), 32, 2)
-    manager.num_plans += 1
-    manager.admit(sequence, 16)
-    manager.compute(sequence, 16)
-    used = [pool.num_used]
-    for computed, new in ((16, 16), (32, 1)):
-        manager.num_plans += 1
-        manager.serve(sequence, Turn(computed, new, computed + new, computed + new))
+    holding = Holding(pool)
+    used = []
+    for computed, new in ((0, 16), (16, 16), (32, 1)):
+        holding.leave_behind(computed)
+        holding.extend(computed + new)
         used.append(pool.num_used)
     assert used == [8, 16 - 2, 18 - 6]
-    manager.free(sequence, 0, 33)
+    holding.end()
     assert pool.num_used == 0
 
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property, partial
 from math import inf, nan
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from mist_sim.clients.draft_paths import DraftPath
+from mist_sim.clients.draft_paths import DraftPath, Speculation
 from mist_sim.clients.engine.core.blocks import Blocks
 from mist_sim.clients.engine.core.core import Core
 from mist_sim.clients.engine.core.counts import Counts
 from mist_sim.clients.engine.core.drafting import Drafting
-from mist_sim.clients.engine.core.flow import Flow
 from mist_sim.clients.engine.core.lane import (
     A_PREFIX,
     AN_ANSWER,
@@ -50,34 +48,26 @@ from mist_sim.clients.engine.core.rows import Rows
 from mist_sim.clients.engine.core.tiered import TieredBlocks
 from mist_sim.clients.engine.core.times import Times
 from mist_sim.clients.engine.core.virtual import VirtualEngine, VirtualPipeline
-from mist_sim.clients.engine.flowing_lane import num_asked
+from mist_sim.clients.engine.flowing import flow_in_core, next_pace, num_asked, pace_of
 from mist_sim.clients.engine.held_entries import HeldEntries
-from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.own_rules import OwnRules, own_rules
-from mist_sim.clients.engine.prefill_estimate import PrefillEstimate, Prompts
 from mist_sim.clients.engine.ranked_queue import RankedQueue
 from mist_sim.clients.kv_cache.moves import GPU, HOST, Kind, KvMove, Room
 from mist_sim.clients.kv_cache.pages import PagePool
 from mist_sim.clients.kv_cache.tiers import SharedTiers, Tiers
 from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
-from mist_sim.clients.scheduling import (
-    ChunkedScheduler,
-    ContinuousScheduler,
-    MixedScheduler,
-    StaticScheduler,
-    WholePromptScheduler,
-)
+from mist_sim.clients.scheduling import ChunkedScheduler, WholePromptScheduler
 from mist_sim.clients.scheduling.adapter_slots import AdapterQueue, adapter_of
-from mist_sim.clients.scheduling.flowing_answers import flowing_of, pace_of
 from mist_sim.clients.scheduling.lane_view import LaneView
-from mist_sim.clients.scheduling.order import FirstComeFirstServed
+from mist_sim.clients.scheduling.memory_needs import MemoryNeeds
+from mist_sim.clients.scheduling.order import FirstComeFirstServed, is_ours
 from mist_sim.clients.scheduling.standstill import Standstill
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.step_track import write_move
 from mist_sim.clients.stores import Mover
 from mist_sim.core.batch import AdapterWork, StepBatch, StepGrowth
-from mist_sim.core.flowing import Backflow, FlowRule
-from mist_sim.core.views import RUNNING, WAITING, ClientState, ContentWatcher
+from mist_sim.core.flowing import FlowRule
+from mist_sim.core.views import RUNNING, WAITING, ClientState
 from mist_sim.core.visit import HeldKv, Lost, Moved
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError
@@ -86,19 +76,16 @@ from mist_sim.hardware.predictors.base import Predictor, traits_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mist_sim.clients.decode.speculative_clock import Speculation
     from mist_sim.clients.engine.queue_form import QueueForm
     from mist_sim.clients.engine_rules import EngineRules
     from mist_sim.clients.kv_cache.lane_memory import LaneMemory
     from mist_sim.clients.overload import Gate
-    from mist_sim.clients.scheduling import LaneState, WaitingQueue
+    from mist_sim.clients.scheduling import WaitingQueue
     from mist_sim.clients.scheduling.adapter_slots import AdapterSlots
     from mist_sim.clients.scheduling.cadence import Cadence
     from mist_sim.clients.scheduling.image_times import ImageTimes
     from mist_sim.clients.stores import Stores
-    from mist_sim.core.answers import AnswerLengths
     from mist_sim.core.recorder import Recorder, StepRow
-    from mist_sim.core.request import Request
     from mist_sim.core.visit import Visit
     from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
@@ -107,8 +94,8 @@ Leave = Callable[["Visit", str | None], None]
 
 NEVER = 1 << 62  # more tokens than any request has
 
-PROMPTS_COME = {MixedScheduler: BESIDE, ContinuousScheduler: APART, StaticScheduler: WHEN_IDLE}
-"""When the whole prompts of these schedulers come in."""
+PROMPTS_COME = {"beside decodes": BESIDE, "apart": APART, "when idle": WHEN_IDLE}
+"""When whole prompts come in, as a scheduler and as the core says it."""
 
 FAST_FORWARD = True
 """Whether quiet steps are taken many at a time; without it, the results are the same."""
@@ -279,15 +266,32 @@ class Stages(Protocol):
         """Change stage if it is time to. has_freed: whether the room may have become larger."""
 
 
+class Contents(NamedTuple):
+    """What is in a lane that has stopped, for the lanes of another layout.
+
+    sequences: all inside. running: those that run, and whether each decodes. brought: those that
+    wait with their entries to continue. swapped: those whose entries are on the host. held: tokens
+    that have entries here which are kept for other clients.
+    """
+
+    sequences: Iterable[SequenceState]
+    running: Mapping[SequenceState, bool]
+    brought: Collection[SequenceState]
+    swapped: Collection[SequenceState]
+    held: Mapping[SequenceState, int]
+
+
 class SteppedLane:
     """A lane of the core as its client and its requests know it.
 
-    new_state: makes its `state`, which says how a request outgrows memory, and shows who is inside
-        once the lane has stopped.
-    leave: takes visits that end. gate: hears of prompts that are computed; None: need not.
-    stores, engine, block_bytes: as of `Lane` in the general loop. flow: by which answers leave for
-        other clients, None: they stay. has_taker: as of `FlowingLane`. cadence, adapters,
-        images: of `LaneState`. queue: an empty one.
+    leave: takes visits that end, with the reason of a rejection. gate: hears of prompts that are
+        computed; None: need not.
+    stores: where entries come from and go to. engine: its number at the client. block_bytes: of a
+        block over all GPUs of the engine; NaN: unknown.
+    flow: by which answers leave for other clients, None: they stay. has_taker: tells whether
+        another client is up that would go on with them; None: there always is one.
+    cadence: when steps may carry prompts. adapters, images: what their steps wait for; None: they
+        have none. queue: an empty one. speculation: how it drafts.
     """
 
     def __init__(
@@ -302,7 +306,6 @@ class SteppedLane:
         form: QueueForm | None,
         max_model_len: int | None,
         memory: LaneMemory,
-        new_state: Callable[[], LaneState],
         recorder: Recorder,
         client_id: int,
         layout: int,
@@ -326,7 +329,7 @@ class SteppedLane:
         self._flow, self._has_taker = flow, has_taker
         self._stepper, self._view, self._leave = stepper, view, leave
         self.leave = leave
-        self._new_state, self._gate = new_state, gate
+        self._gate, self._memory = gate, memory
         self.held = HeldEntries(view, self._release_held, engine, block_bytes)
         self._look: Callable[[], None] | None = None  # called when it has stopped
         self.is_still = False
@@ -457,8 +460,8 @@ class SteppedLane:
     ) -> None:
         """Let the core plan as a scheduler says."""
         if isinstance(scheduler, WholePromptScheduler):
-            kind = next(each for each in type(scheduler).__mro__ if each in PROMPTS_COME)
-            self._lane.compute_whole(PROMPTS_COME[kind])
+            asks_always = not is_ours(type(queue))
+            self._lane.compute_whole(PROMPTS_COME[scheduler.prompts_come], asks_always)
             return
         self._own = own_rules(scheduler, self.view, queue)
         if self._own is not None:
@@ -472,9 +475,10 @@ class SteppedLane:
         )
 
     @cached_property
-    def state(self) -> LaneState:
-        """What a scheduler decides about; made when it is asked for."""
-        return self._new_state()
+    def needs(self) -> MemoryNeeds:
+        """How much memory sequences need here; made when it is asked for."""
+        pool, by_piece = self._memory.pool(), self.scheduler.by_piece
+        return MemoryNeeds(pool, self._speculation, by_piece=by_piece)
 
     @property
     def core(self) -> Lane:
@@ -489,12 +493,17 @@ class SteppedLane:
 
     @property
     def score(self) -> int:
-        """How busy it is, see `least_loaded`."""
+        """How busy it is, as the balancer of vLLM's engines counts (see `Lane.score`)."""
         return int(self._lane.score())
 
     def inside(self, slot: int) -> SequenceState:
         """Return the sequence in a slot."""
         return self._inside[slot]
+
+    @property
+    def sequences(self) -> Collection[SequenceState]:
+        """The sequences inside."""
+        return self._inside.values()
 
     def queued(self) -> list[int]:
         """Return the slots of those in the queue, the next one first."""
@@ -708,7 +717,7 @@ class SteppedLane:
         visit.held_kv = kv = self._held(sequence)
         kv.compute_time = 0.0  # there is nothing that copying could overlap with
         if self._flow is not None:
-            kv.pace = flowing_of(self._flow).pace(sequence, visit.last_token_at)
+            kv.pace = next_pace(self._flow, sequence, visit.last_token_at)
         self._leave(visit, None)
 
     # --- what others see comes out ------------------------------------------------------------
@@ -759,7 +768,7 @@ class SteppedLane:
             self._leave(visit, None)
         elif how == OUTGROWN:
             sequence.num_tokens = self._lane.num_asked(slot)
-            self._leave(visit, self.state.needs.outgrown(sequence) or "dropped")
+            self._leave(visit, self.needs.outgrown(sequence) or "dropped")
         else:
             if self._gate is not None:
                 self._gate.prompt_is_done(sequence)
@@ -933,40 +942,25 @@ class SteppedLane:
         if self._look is not None:
             self._look()
 
-    def put_down(self) -> None:
-        """Show in the state who is inside, and whose entries are: no step follows."""
-        state, core, coming = self.state, self.core, self.state.coming
-        state.running.clear()
-        state.prefilling.clear()
-        for sequence in list(state.waiting):
-            state.waiting.remove(sequence)
+    def put_down(self) -> Contents:
+        """Return who is inside, and whose entries are: no step follows."""
+        core = self.core
         running = set(core.running)
         for slot, sequence in self._inside.items():
             self.settle(sequence)
             if slot in running or sequence.visit.num_preemptions:
                 sequence.have_brought()
             sequence.num_queued_tokens = core.queued_tokens(slot)
-        for slot in core.running:
-            sequence = self._inside[slot]
-            state.running[sequence] = None
-            if not core.is_decoding(slot):
-                state.prefilling.append(sequence)
-        for slot in core.queue:
-            state.waiting.add(self._inside[slot])
-        coming.moved = deque([self._inside[slot] for slot in core.moved])
-        for slot, sequence in zip(core.moved, coming.moved, strict=True):
-            if not sequence.is_brought:  # it came back from the host
+        for slot in core.moved:
+            if not (sequence := self._inside[slot]).is_brought:  # it came back from the host
                 sequence.bring(core.to_come(slot)[1])
-        coming.loaded = deque([self._inside[slot] for slot in core.loaded])
-        coming.loading = dict(self._coming)
-        state.swapped.clear()
-        for slot in core.swapped:
-            sequence = self._inside[slot]
-            copied = core.to_swap(slot)
-            state.swapped[sequence] = KvMove("swap_out", sequence, GPU, HOST, *copied)
-        size = core.blocks.size
-        held = {each: each.num_tokens - 1 for each in self.held.kept}
-        state.held = {each: (-(number // -size), number) for each, number in held.items()}
+        return Contents(
+            list(self._inside.values()),
+            {self._inside[slot]: core.is_decoding(slot) for slot in core.running},
+            {self._inside[slot] for slot in (*core.moved, *core.loaded)},
+            {self._inside[slot] for slot in core.swapped},
+            {each: each.num_tokens - 1 for each in self.held.kept},
+        )
 
     def take_off(self, sequence: SequenceState) -> int:
         """Remove a running sequence; return how many of its tokens have KV entries."""
@@ -1137,14 +1131,6 @@ class SteppedTogether:
         """Do nothing: each lane writes its own steps."""
 
 
-def flow_in_core(rule: FlowRule) -> Flow:
-    """Return a rule as the core applies it."""
-    if isinstance(rule, Backflow):
-        most_times = inf if rule.most_times is None else rule.most_times
-        return Flow(rule.most_seconds, most_times, inf, False)
-    return Flow(inf, 0, rule.watermark, rule.counts_seats)
-
-
 def rows_of(recorder: Recorder, track: int, steps_inside: Any, num_drafts: int) -> Rows:
     """Return what writes the steps of a track. num_drafts: that each decode verifies."""
     sink = recorder.step_sink(track) if steps_inside is None and not num_drafts else None
@@ -1187,10 +1173,10 @@ def rows_of(recorder: Recorder, track: int, steps_inside: Any, num_drafts: int) 
 
 
 class SteppedEngines:
-    """The engines of a client in the core, each of so many lanes; replaces `Engines`."""
+    """The engines of a client, each of so many lanes; a request stays at the lane it comes to."""
 
     def __init__(self, lanes: list[SteppedLane], size: int = 1) -> None:
-        self.stepped = self.lanes = self.all = lanes
+        self.lanes = lanes
         self._engines = [lanes[start : start + size] for start in range(0, len(lanes), size)]
         self._only = lanes[0] if len(lanes) == 1 else None
         if self._only is not None:
@@ -1211,7 +1197,7 @@ class SteppedEngines:
     def num_unwritten(self) -> int:
         """Return the output tokens of all steps that have ended by now."""
         number = 0
-        for lane in self.stepped:
+        for lane in self.lanes:
             number += lane.core.num_given
         return number
 
@@ -1220,7 +1206,10 @@ class SteppedEngines:
         self.next_lane().add_request(sequence)
 
     def stop(self, look: Callable[[], None]) -> None:
-        """Let every lane end with its step in flight, and plan no more (see `Engines.stop`)."""
+        """Let every lane end with its step in flight, and plan no more.
+
+        look: called when all have, and when something comes to them or leaves them afterwards.
+        """
 
         def look_if_still() -> None:
             if self.are_still:
@@ -1230,7 +1219,10 @@ class SteppedEngines:
             lane.stop(look_if_still)
 
     def turn(self, scheduler: ChunkedScheduler, flow: FlowRule | None) -> None:
-        """Use another scheduler, and another rule for answers that flow (see `Engines.turn`)."""
+        """Use another scheduler and another rule for answers that flow, from the next plan on.
+
+        flow: None: keep the rule.
+        """
         for lane in self.lanes:
             lane.turn(scheduler, flow)
 
@@ -1243,90 +1235,3 @@ class SteppedEngines:
         """Plan nothing before a time in seconds; call it when all initial work is queued."""
         for lane in self.lanes:
             lane.sleep_until(time)
-
-    def kv_state(
-        self, env: Environment, block_size: int, stays: Mapping[Visit, SequenceState]
-    ) -> SteppedKvState:
-        """Return what reports on their memory."""
-        return SteppedKvState(env, self, block_size, stays)
-
-
-class SteppedKvState(EngineKvState):
-    """The `KvView` of a client whose lanes step in the core."""
-
-    _engines: SteppedEngines
-
-    def num_blocks(self) -> int:
-        """KV blocks that requests hold, those for the step in flight included."""
-        return sum([lane.core.num_in_use() for lane in self._engines.stepped])
-
-    def num_tokens(self) -> int:
-        """Tokens of running requests that have KV entries, as of the last step that ended."""
-        return sum([lane.core.num_entries() for lane in self._engines.stepped])
-
-    def num_remaining(self, answers: AnswerLengths) -> float:
-        """Tokens that requests at the client may still emit, each at least 1."""
-        left, means, overall = 0.0, answers.by_bits, answers.overall
-        for visit, sequence in self._stays.items():
-            num_new, lane = 0, sequence.lane
-            if isinstance(lane, SteppedLane):
-                num_new = lane.core.tokens(sequence.slot) - sequence.num_prompt_tokens
-                num_new -= sequence.num_before
-            expected = means.get(visit.request.num_prompt_tokens.bit_length(), overall)
-            left += max(1, expected - num_new)
-        return left
-
-    def prefix_tokens(self, request: Request) -> int:
-        """Tokens of a request's prompt that are cached at the engine that would get it now."""
-        core = self._engines.next_lane().core
-        core.settle()
-        return int(core.blocks.prefix_tokens(request.content, request.num_prompt_tokens))
-
-    def _unwatch(self) -> None:
-        for lane in self._engines.stepped:
-            lane.core.blocks.cache.unwatch()
-
-    def watch(self, watcher: ContentWatcher) -> bool:
-        """Tell a watcher the contents of the caches, and every change (see `KvView`).
-
-        Not where layers are in groups: what one of them has cached is not what all have.
-        """
-        self._watch_stays(watcher)
-        self.tell(watcher)
-        return self._tells
-
-    def tell(self, watcher: ContentWatcher) -> None:
-        """Tell a watcher that knows the requests here what else is cached, now and later."""
-        self._watcher = watcher
-        for lane in self._engines.stepped if self._tells else ():
-            if lane.caches_prefixes:
-                lane.core.blocks.cache.watch(watcher)
-
-    @property
-    def _tells(self) -> bool:
-        """Whether watchers can be told what is cached.
-
-        Not where names of blocks cover the token behind them: their ids lie one token up. Nor
-        above tiers, whose blocks count as cached.
-        """
-        lanes = [lane.core for lane in self._engines.stepped if lane.caches_prefixes]
-        return not any(lane.in_turns or lane.blocks.covers_next or lane.has_tiers for lane in lanes)
-
-    def see_prefixes(self) -> None:
-        """Do nothing: lanes of the core take single steps."""
-
-
-class SteppedPrefills(PrefillEstimate):
-    """The `PrefillView` of a client whose lanes step in the core."""
-
-    def num_tokens(self) -> int:
-        """Tokens of all its prompts that are still to be computed."""
-        lane: Any = self._engines.next_lane()
-        return sum([num_left for num_left, _ in lane.core.prompts()])
-
-    def _look(self) -> Prompts:
-        lane: Any = self._engines.next_lane()
-        core = lane.core
-        number = core.num_decodes
-        num_queries = number * core.num_queries
-        return Prompts(lane.scheduler, core.prompts(), number, num_queries, core.context_sum)

@@ -9,11 +9,9 @@ from mist_sim.clients.kv_cache.capacity import (
     swap_space,
 )
 from mist_sim.clients.kv_cache.lane_memory import EngineMemory, LaneMemory, lane_memory
-from mist_sim.clients.kv_cache.manager import KvCacheManager
 from mist_sim.clients.kv_cache.moves import SerialLink, SwapSpace
 from mist_sim.clients.kv_cache.prefix_history import ContentHistory, PrefixHistory
-from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
-from mist_sim.clients.kv_cache.tiers import CacheTier, TieredManager
+from mist_sim.clients.kv_cache.tiers import CacheTier
 
 __all__ = [
     "BlockPool",
@@ -21,13 +19,10 @@ __all__ = [
     "ContentHistory",
     "EngineMemory",
     "KvCacheConfig",
-    "KvCacheManager",
     "LaneMemory",
-    "PrefixCachingManager",
     "PrefixHistory",
     "SerialLink",
     "SwapSpace",
-    "TieredManager",
     "cache_tiers",
     "kv_block_bytes",
     "lane_memory",

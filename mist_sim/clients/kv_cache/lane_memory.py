@@ -1,4 +1,4 @@
-"""The KV memory of a lane: its part of the engine's memory, and the manager that lends it."""
+"""The KV memory of a lane: its part of the engine's memory."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 from mist_sim.clients.kv_cache.block_pool import BlockPool
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS, KvCacheConfig
-from mist_sim.clients.kv_cache.manager import KvCacheManager
 from mist_sim.clients.kv_cache.moves import SwapSpace
-from mist_sim.clients.kv_cache.pages import CachingPageManager, PageManager, PagePool, PageRules
+from mist_sim.clients.kv_cache.pages import PagePool, PageRules
 from mist_sim.clients.kv_cache.prefix_history import PrefixHistory
-from mist_sim.clients.kv_cache.prefix_manager import PrefixCachingManager
-from mist_sim.clients.kv_cache.tiers import CacheTier, SharedTiers, TieredManager
+from mist_sim.clients.kv_cache.tiers import CacheTier
 from mist_sim.errors import ScenarioError
 from mist_sim.eviction import LRU, Eviction
 from mist_sim.models.adapters import AT_ONCE, AdapterMoves
@@ -65,33 +63,6 @@ class LaneMemory:
             pool = PagePool(*sizes, groups, self.page_rules, self.num_drafts)
         pool.num_in_all = self.num_in_all
         return pool
-
-    def manager(self, shared: SharedTiers | None = None) -> KvCacheManager:
-        """Return the manager of a lane's blocks, all free.
-
-        shared: contents of tiers that several clients share.
-        """
-        manager = self._manager(shared)
-        if isinstance(manager, PrefixCachingManager):
-            manager.cache.eviction = self.eviction
-        return manager
-
-    def _manager(self, shared: SharedTiers | None) -> KvCacheManager:
-        pool, again, first = self.pool(), self.num_recomputed, self.uncached_first
-        if self.tiers:
-            content = (shared or SharedTiers()).content
-            return TieredManager(pool, self.tiers, again, uncached_first=first, content=content)
-        if isinstance(pool, PagePool):
-            if not self.caches_prefixes:
-                return PageManager(pool, lags=self.page_rules.lags)
-            return CachingPageManager(
-                pool, self.page_rules, blank_first=first, hashes_ahead=self.hashes_ahead
-            )
-        if not self.caches_prefixes:
-            return KvCacheManager(pool)
-        return PrefixCachingManager(
-            pool, again, uncached_first=first, hashes_ahead=self.hashes_ahead
-        )
 
     def history(self) -> PrefixHistory | None:
         """Return the history of prompts, for hit estimates; None without prefix caching."""

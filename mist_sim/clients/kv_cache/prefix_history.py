@@ -12,7 +12,7 @@ from mist_sim.core.request import Content
 class PrefixHistory:
     """The blocks of all requests so far: a prefix cache of unlimited size.
 
-    num_recomputed: as in `PrefixCachingManager`.
+    num_recomputed: as in `LaneMemory`.
     """
 
     def __init__(self, block_size: int, num_recomputed: int = 0) -> None:

@@ -8,24 +8,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
 
-from mist_sim.clients.decode.clock import DecodeClock
 from mist_sim.clients.scheduling.order import WaitingQueue
-from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.batch import AdapterWork
 from mist_sim.models.adapters import AdapterMoves, LoraConfig
-
-
-class RunsSequences(Protocol):
-    """The part of a `LaneState` with the running sequences."""
-
-    running: dict[SequenceState, None]
-    leaving: dict[SequenceState, tuple[int, int]]
-    prefilling: list[SequenceState]
-    paused: tuple[SequenceState, ...]
-    clock: DecodeClock
 
 
 def adapter_of(sequence: SequenceState) -> str | None:
@@ -104,14 +91,6 @@ class AdapterQueue(WaitingQueue):
         return (sequence for queue in self._queues.values() for sequence in queue)
 
 
-def in_use_by(lane: RunsSequences) -> Iterator[str]:
-    """Yield the adapters of the sequences that run and go on, in order of admission."""
-    for sequence in lane.running:
-        adapter = adapter_of(sequence)
-        if adapter is not None and sequence not in lane.leaving:
-            yield adapter
-
-
 class AdapterSlots:
     """The adapters on the GPUs and in host memory, the least recently used first.
 
@@ -155,14 +134,3 @@ class _Recent:
         self._names[name] = None
         self._names.move_to_end(name)
         return is_new
-
-
-def members_of(lane: RunsSequences, plan: StepPlan) -> Iterator[tuple[SequenceState, int]]:
-    """Yield the sequences of a plan and their tokens in each step, in order of admission."""
-    chunks = dict(plan.prefills)
-    idle = {*lane.prefilling, *lane.leaving, *lane.paused}
-    for sequence in lane.running:
-        if sequence in chunks:
-            yield sequence, chunks[sequence]
-        elif plan.decodes and sequence not in idle:
-            yield sequence, lane.clock.num_queries_each

@@ -1,20 +1,22 @@
-"""A batching policy: its options. Its rules are in the engine core, or in `schedule`."""
+"""A batching policy: its options. Its rules are in the engine core."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
-from mist_sim.clients.scheduling.admission import may_join
-from mist_sim.clients.scheduling.lane_state import LaneState
+from mist_sim.clients.scheduling.memory_needs import MemoryNeeds
 from mist_sim.clients.scheduling.order import ORDERS, Order, WaitingQueue, is_ours, waiting_queue
-from mist_sim.clients.scheduling.plan import StepPlan
-from mist_sim.clients.scheduling.preemption import PREEMPTIONS, Preemption
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.errors import did_you_mean
 from mist_sim.registry import Registry
 
 SCHEDULERS = Registry("schedulers")
+
+Preemption = Literal["recompute", "swap", "async_swap"]
+PREEMPTIONS: tuple[str, ...] = get_args(Preemption)
+
+_WITHDRAWN = ("schedule", "would_admit", "by_piece")  # of the loop that asked schedulers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,6 @@ class Scheduler:
 
     takes_over: ClassVar[bool] = True  # whether decodes of other clients may join at any step
     by_piece: ClassVar[bool] = False  # whether prompts take blocks piece by piece
-    sees_time: ClassVar[bool] = False  # whether `schedule` reads `lane.time`, of this package
 
     max_num_seqs: int = 256
     order: Order = "fcfs"
@@ -64,25 +65,6 @@ class Scheduler:
             raise ValueError(f"preemption has no {self.preemption!r}{hint} Known: {known}")
 
     @property
-    def plans_single_steps(self) -> bool:
-        """Whether each plan is for one step.
-
-        So it is where the scheduler sees the time, or has a method or a kind of queue of one's own:
-        only for those of this package is it known what cuts a run of steps, or lengthens it.
-        """
-        names = {
-            name
-            for owner in type(self).__mro__
-            if not is_ours(owner)
-            for name, member in vars(owner).items()
-            if (callable(member) or isinstance(member, property | classmethod))
-            and not name.startswith("__")
-        }
-        if self.sees_time or names - {"new_queue"}:
-            return True
-        return "new_queue" in names and not is_ours(type(self.new_queue()))
-
-    @property
     def swaps(self) -> bool:
         """Whether the blocks of a preempted request are copied to host memory."""
         return self.preemption != "recompute"
@@ -92,31 +74,12 @@ class Scheduler:
         """Whether steps go on while they are."""
         return self.preemption == "async_swap"
 
-    def schedule(self, lane: LaneState, limit: int) -> StepPlan | None:
-        """Admit, preempt and return the next steps of a lane, at most `limit`; None when idle.
+    def refusal(self, needs: MemoryNeeds, sequence: SequenceState) -> str | None:
+        """Return why a sequence that arrives can never be served, or None.
 
-        The members of the plan are fixed for all its steps: no sequence finishes before the
-        last one, no waiting sequence could be admitted in between, and no block runs short. With
-        `plans_single_steps` the limit is 1.
-
-        With `sees_time` it may decide by `lane.time`, too: seconds of the run at which the plan is
-        made. That is when its step begins, or where steps are planned ahead when the step before
-        begins.
-
-        The general loop asks it; engines ask no `schedule` of another package.
+        needs: of a lane, see `MemoryNeeds.outgrown`.
         """
-        raise NotImplementedError
-
-    def would_admit(self, lane: LaneState, sequence: SequenceState, num_steps: int) -> bool:
-        """Could the sequence that was just queued join after `num_steps` steps of the plan?
-
-        True when in doubt; the plan made then decides. Plans of one step never ask.
-        """
-        return may_join(lane, sequence, num_steps)
-
-    def refusal(self, lane: LaneState, sequence: SequenceState) -> str | None:
-        """Return why a sequence that arrives can never be served, or None."""
-        return lane.needs.outgrown(sequence)
+        return needs.outgrown(sequence)
 
     def cannot_verify(self, num_drafts: int) -> str | None:
         """Return the option needed for a step to verify so many drafts of every sequence.
@@ -137,14 +100,13 @@ def _withdrawn(kind: type[Scheduler]) -> str:
         "(lane.run, lane.admit, lane.preempt), or a part of one (begin, budget, piece, admits, "
         "victim); docs/guides/own_scheduler_or_predictor.md has examples"
     )
-    for name in ("schedule", "would_admit", "by_piece"):
-        owner = next(each for each in kind.__mro__ if name in vars(each))
-        if not is_ours(owner):
+    for name in _WITHDRAWN:
+        if any(name in vars(owner) and not is_ours(owner) for owner in kind.__mro__):
             return f"{kind.__name__} must not have `{name}`, which engines no longer ask: {instead}"
     if not hasattr(kind, "own_methods"):
         for name in ("plan", "begin", "budget", "piece", "admits", "victim"):
             if hasattr(kind, name):
                 return f"{kind.__name__} is never asked for its `{name}`: {instead}"
-    if kind.schedule is Scheduler.schedule:
+    if not (hasattr(kind, "own_methods") or hasattr(kind, "prompts_come")):
         return f"{kind.__name__} has no rules by which steps are planned: {instead}"
     return ""

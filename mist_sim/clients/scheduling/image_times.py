@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mist_sim.clients.scheduling.plan import StepPlan
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.core.images import Image
 from mist_sim.hardware.predictors.tower_times import TowerTimes
@@ -20,18 +19,6 @@ class ImageTimes:
 
     def __init__(self, times: TowerTimes) -> None:
         self._times = times
-
-    def begin(self, plan: StepPlan) -> None:
-        """Let a plan's first step wait for the images that its prompts reach.
-
-        A plan whose later steps would reach further ones has one step.
-        """
-        pieces = [(each, new, each.num_computed_tokens) for each, new in plan.prefills]
-        for sequence, num_new, start in pieces:
-            images = sequence.visit.request.images
-            if images is not None and start + num_new < images.num_tokens:
-                plan.num_steps = 1
-        plan.wait_time += self.seconds(pieces)
 
     def seconds(self, pieces: Iterable[tuple[SequenceState, int, int]]) -> float:
         """Return how long the tower takes for the images that some reach in a step.

@@ -28,7 +28,7 @@ from mist_sim.clients.resharding import ReshardingClient, ShardSizes
 from mist_sim.clients.resharding_options import HOST_MEMORY
 from mist_sim.clients.rules import page_rules
 from mist_sim.clients.scheduling import SCHEDULERS, ChunkedScheduler, ContinuousScheduler, Scheduler
-from mist_sim.clients.scheduling.whole_prompts.base import WholePromptScheduler
+from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
 from mist_sim.clients.traits import ROLES, TimesOrigin
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu

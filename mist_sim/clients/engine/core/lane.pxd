@@ -99,7 +99,7 @@ cdef class Lane:
 
     cpdef swap_to(self, host, double copy_time, bint overlaps)
     cpdef be_staged(self, host, bint asks_always)
-    cpdef compute_whole(self, long long come)
+    cpdef compute_whole(self, long long come, bint asks_always)
     cpdef lie_above(self, TieredBlocks tiered, bint defers, bint spares, bint reserves,
                     bint preempted_first)
     cpdef obey(self, own)

@@ -392,11 +392,11 @@ class Lane:
         self.overlaps, self.in_order = overlaps, False
         self.host, self.copy_time = host, copy_time
 
-    def compute_whole(self, come: int) -> None:
-        """Compute prompts whole. come: when (`PROMPTS`)."""
+    def compute_whole(self, come: int, asks_always: bool) -> None:
+        """Compute prompts whole. come: when (`PROMPTS`). asks_always: as in `OwnRules`."""
         self.swaps = self.whole_must_fit = self.is_whole = True
         self.aligns = self.in_order = False
-        self.prompts_come = come
+        self.prompts_come, self.asks_always = come, asks_always
 
     def be_staged(self, host: Room | None, asks_always: bool) -> None:
         """Compute whole prompts in one stage and answers in another, as the client says.

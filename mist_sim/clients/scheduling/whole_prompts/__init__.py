@@ -1,1 +1,0 @@
-"""The policies that compute prompts whole, and their shared code (`base`)."""
