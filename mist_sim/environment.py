@@ -114,7 +114,6 @@ class Environment(simpy.Environment):
     phase: phase of the present event, while `run` waits for an event.
     agenda: scheduled events, a heap of (time, phase, number, event). next_number: returns the
         number of the next event. Hot code pushes events there directly instead of calling `at`.
-    planned_at: when an engine last planned. plan_phase: the latest phase of a plan at that time.
     stepper: steps engines between two events; None: all engines wait for events of their own.
     """
 
@@ -126,8 +125,6 @@ class Environment(simpy.Environment):
         self._started = Due(self)  # what every generator has waited for at its start
         self.agenda: list[tuple[float, int, int, Event]] = self._queue  # type: ignore[assignment]
         self.next_number = self._eid.__next__
-        self.planned_at = -1.0  # when an engine last planned
-        self.plan_phase = PLAN  # the latest phase then
         self.stepper: Stepper | None = None
 
     @property
@@ -256,17 +253,6 @@ class Environment(simpy.Environment):
                 stepper.tell()
                 return
         super().step()
-
-    def note_plan(self, phase: int) -> None:
-        """Note that an engine plans now, in the given phase."""
-        if self.planned_at != self.now:
-            self.planned_at, self.plan_phase = self.now, phase
-        elif self.plan_phase < phase:
-            self.plan_phase = phase
-
-    def is_after_plan(self, phase: int) -> bool:
-        """Return whether an engine with a later phase has planned at the present time."""
-        return self.planned_at == self.now and self.plan_phase > phase
 
     def only_waits_for(self, known: Collection[Event]) -> bool:
         """Return whether only polls and the given events are scheduled, and no engine steps."""

@@ -81,7 +81,7 @@ def test_files_and_functions_that_a_page_names_exist(page):
 
 def test_what_is_missing_is_noticed():
     text = """
-`clients/llm.py`, `llm.py`, `clients/engine/core/lane.py:Lane.plan` and `vllm/nothing.py`, `lanes.py`
+`clients/llm.py`, `llm.py`, `clients/engine/stepped.py:rows_of` and `vllm/nothing.py`, `lanes.py`
 ```python
 import nothing  # `nothing.py`
 ```

@@ -122,7 +122,6 @@ class Stepper:
         """Let others see the latest step; set the clock to its time."""
         core = self.core
         self.env.now, self.env.phase = core.now, core.phase
-        self.env.note_plan(core.phase)
         self.lanes[core.lane.number].tell()
 
     def now(self) -> float:

@@ -480,18 +480,15 @@ class Holding:
 
     num_blocks: blocks that have, or had, a page in every group. num_skipped: first ones whose pages
     in window groups have been returned, or never taken.
-    plan: the latest plan that had it. num_before, num_new: its computed tokens before the latest
-    step of that plan, and the tokens of that step.
     """
 
-    __slots__ = ("_pool", "num_before", "num_blocks", "num_new", "num_skipped", "plan")
+    __slots__ = ("_pool", "num_blocks", "num_skipped")
 
     def __init__(self, pool: PagePool, num_skipped: int = 0) -> None:
         pool.allocate(pool.num_state_pages)
         self._pool = pool
         self.num_blocks = 0
         self.num_skipped = num_skipped
-        self.plan = self.num_before = self.num_new = 0
 
     def extend(self, num_tokens: int) -> None:
         """Take pages for so many tokens; none for blocks that windows have left."""

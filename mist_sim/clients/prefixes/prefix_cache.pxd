@@ -8,14 +8,12 @@ cdef tuple _next_part(list entries, long long start, long long end)
 
 cdef class Chain:
     cdef public list spans, entries
-    cdef public long long num_shared, num_held, place, num_loaded
+    cdef public long long num_shared, num_held, place
     cdef public object found
 
     cpdef start_over(self)
     cpdef make_private(self)
     cpdef advance(self, long long position)
-    @cython.locals(start=cython.longlong, end=cython.longlong, keys=list)
-    cpdef list keys_until(self, long long num_blocks)
     @cython.locals(entry=Entry)
     cpdef list parts(self)
     @cython.locals(entry=Entry)
@@ -23,7 +21,7 @@ cdef class Chain:
 
 
 cdef class PrefixCache:
-    cdef public object on_evict, enter_copies, eviction, _watcher
+    cdef public object on_evict, eviction, _watcher
     cdef bint _counts_finds
     cdef public FreeQueue queue
     cdef public long long changes

@@ -35,11 +35,10 @@ class Chain:
     num_held: blocks that the request holds in the cache, always the first ones.
     place: index in `spans` of the first block that it does not hold there.
     entries: copies that it holds, each from its first block to the next copy's.
-    num_loaded: blocks present after its load from lower tiers; 0 without a load.
     found: result of the latest look-up; kept by the manager.
     """
 
-    __slots__ = ("entries", "found", "num_held", "num_loaded", "num_shared", "place", "spans")
+    __slots__ = ("entries", "found", "num_held", "num_shared", "place", "spans")
 
     def __init__(self, content: Content, block_size: int) -> None:
         self.spans: list[tuple[Hashable, int]] = []
@@ -58,7 +57,6 @@ class Chain:
         """Hold no blocks."""
         self.entries: list[Entry] = []
         self.num_held = self.place = 0
-        self.num_loaded = 0
         self.found: Found | None = None
 
     def make_private(self) -> None:
@@ -66,26 +64,11 @@ class Chain:
         if not self.spans or self.spans[-1][1] != _NO_END:
             self.spans.append((object(), _NO_END))
 
-    @property
-    def is_entering(self) -> bool:
-        """Whether more of its blocks will be there for other requests."""
-        return self.num_held < self.num_shared
-
     def advance(self, position: int) -> None:
         """Note that it holds the blocks before a position, which is in the span of the next."""
         self.num_held = position
         if position == self.spans[self.place][1]:
             self.place += 1
-
-    def keys_until(self, num_blocks: int) -> list[Hashable]:
-        """Return the ids of the blocks before a position that it does not hold in the cache."""
-        keys, start = [], self.num_held
-        for key, end in self.spans[self.place :]:
-            if start >= num_blocks:
-                break
-            keys.append(key)
-            start = end
-        return keys
 
     def parts(self) -> list[Entry]:
         """Return the copies that it holds, including the parts they were split into."""
@@ -136,8 +119,7 @@ class PrefixCache:
 
     queue: all free blocks. changes: grows whenever an entry changes; earlier look-ups are valid
         until then. on_evict: receives the id and range [start, end) of evicted blocks without
-        another copy, last block first; None: not notified. enter_copies: enters the copies of an id
-        that are filled by now, before `on_evict` is notified. eviction: the order of free blocks.
+        another copy, last block first; None: not notified. eviction: the order of free blocks.
     """
 
     def __init__(
@@ -147,7 +129,6 @@ class PrefixCache:
         eviction: Eviction = LRU,
     ) -> None:
         self.on_evict = on_evict
-        self.enter_copies: Callable[[Hashable], None] | None = None
         self.changes = 0
         self.eviction = eviction
         self.queue_anew(num_blocks)
@@ -215,40 +196,6 @@ class PrefixCache:
             entry.first < end and start < entry.first + entry.num_held
             for entry in self._entries.get(key, ())
         )
-
-    def find_later(
-        self, chain: Chain, most: int, num_taken: int, entering: list[tuple[Chain, int]]
-    ) -> int:
-        """Return how many of a chain's first blocks, at most `most`, will be cached later.
-
-        Later means: after `num_taken` free blocks are reused, and other chains have entered the
-        given numbers of their first blocks. Nothing changes.
-        """
-        ends: dict[Entry, int] = {}  # where it changes
-        for piece in self.queue:
-            if num_taken <= 0:
-                break
-            if (entry := piece.entry) is not None:
-                ends[entry] = ends.get(entry, entry.end) - min(num_taken, piece.num_blocks)
-            num_taken -= piece.num_blocks
-        entered: dict[Hashable, list[tuple[int, int]]] = {}
-        for other, num_blocks in entering:
-            start = other.num_held
-            for key, end in other.spans[other.place :]:
-                if start < num_blocks:
-                    entered.setdefault(key, []).append((start, min(end, num_blocks)))
-                    start = end
-        num_found = 0
-        for key, end in chain.spans:
-            entries = self._entries_of(key, num_found)
-            there = [(entry.first, ends.get(entry, entry.end)) for entry in entries]
-            for first, last in sorted(there + entered.get(key, [])):
-                if first <= num_found < last:
-                    num_found = last
-            num_found = min(num_found, end, most)
-            if num_found < end:
-                break
-        return num_found
 
     def hold(self, chain: Chain, num_blocks: int) -> int:
         """Let a request hold the first blocks of its chain, which are cached.
@@ -341,8 +288,6 @@ class PrefixCache:
 
     def lose(self, entry: Entry, num_blocks: int) -> None:
         """Forget the last blocks of an entry, which were free and are now reused."""
-        if self.enter_copies is not None:
-            self.enter_copies(entry.key)
         entry.num_cached -= num_blocks
         entries = self._entries[entry.key]
         if self.on_evict is not None:

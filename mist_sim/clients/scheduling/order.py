@@ -32,12 +32,9 @@ class WaitingQueue(ABC):
     """The sequences waiting for admission, and the rule for preemption.
 
     takes_from_anywhere: whether a sequence other than the last admitted may have to give way.
-    returns_whole: whether a preempted sequence waits until all of it fits, even if a first piece is
-        enough for others.
     """
 
     takes_from_anywhere: ClassVar[bool] = False
-    returns_whole: ClassVar[bool] = False
 
     @abstractmethod
     def add(self, sequence: SequenceState) -> None:
@@ -112,8 +109,6 @@ class EntriesFirst(FirstComeFirstServed):
     fits: memory may be kept for answers that wait for this client's own prompts to move, and a
     first piece would then be computed and given up over and over.
     """
-
-    returns_whole = True
 
     def __init__(self) -> None:
         super().__init__()
