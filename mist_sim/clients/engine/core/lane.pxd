@@ -198,7 +198,7 @@ cdef class Lane:
     @cython.locals(need=cython.longlong)
     cdef come_instead(self)
     cdef prepare(self)
-    cdef let_back(self)
+    cdef welcome_back(self)
     cdef give_blocks(self, bint is_short)
     cdef bint ask_own(self) except -1
     cpdef send_back(self, long long slot)

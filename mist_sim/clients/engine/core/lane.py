@@ -1162,7 +1162,7 @@ class Lane:
                 return has_sent_back or not self.overlaps or len(self.running) < num_before
         has_preempted = len(self.running) < num_before
         if not (has_preempted or is_short):
-            self.let_back()
+            self.welcome_back()
         self.give_blocks(is_short)
         if has_preempted:
             return True
@@ -1179,7 +1179,7 @@ class Lane:
         if self.spares and self.num_writers and self.known_until < inf:
             self.enter_resumed()
 
-    def let_back(self) -> None:
+    def welcome_back(self) -> None:
         """Let those come back who wait on the host, or whose entries have come."""
         if self.swapped:
             self.swap_in()
