@@ -1,7 +1,7 @@
 """What TaiChi's two algorithms cost the simulator, of a run's time: `python -m benchmarks.taichi`.
 
-Every call of theirs is timed, less what timing takes. Of Algorithm 1 it is the choice of clients;
-the engine core finds in passing who leaves. Algorithm 2 is asked once a prompt.
+Every call of theirs is timed, less what timing takes. Of Algorithm 1 it is the choice of clients,
+as the engine core finds in passing who leaves. Algorithm 2 is asked once a prompt.
 """
 
 from __future__ import annotations

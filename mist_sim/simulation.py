@@ -309,9 +309,9 @@ class Simulation:
     def warnings(self) -> tuple[ResultWarning, ...]:
         """Warnings of all results of these clients that are known before a run."""
         found = self._assumed()
-        if self.workload.tells_no_prefixes:
+        if untold := self.workload.untold:
             caching = [name for name, origin in self._times.items() if origin.caches_prefixes]
-            found = _joined([found, dict.fromkeys(caching, ("prefixes",))])
+            found = _joined([found, dict.fromkeys(caching, (untold,))])
         return (*distance_warnings(self.expected_errors), *self._warnings(found))
 
     @property
@@ -402,8 +402,8 @@ class Simulation:
         requests = recorder.requests.columns()
         if requests["num_queried_tokens"].any() and not requests["num_known_tokens"].any():
             engines = [client.name for client in self.clients if client.traits.times is not None]
-            if self.workload.tells_no_prefixes:
-                found = _joined([found, dict.fromkeys(engines, ("prefixes",))])
+            if untold := self.workload.untold:
+                found = _joined([found, dict.fromkeys(engines, (untold,))])
         return found
 
     def _step_limits(self, client: Client) -> StepLimits | None:

@@ -45,6 +45,16 @@ _Told = tuple[Sequence[str], str]
 """Assumed options, and the sentences about them."""
 
 
+_NO_CONTENT = "says which requests are of one conversation, and not what their prompts share."
+_WHY_NOTHING = {
+    "prefixes": "has neither hashes nor conversations, so no two prompts are known to begin alike.",
+    "prefixes of conversations": _NO_CONTENT,
+    "session_history": f"{_NO_CONTENT} If each begins with the prompt and answer before it, say "
+    "so: session_history: repeats in workload.trace.",
+}
+"""Why no prefix is found, by what a trace does not tell (`Workload.untold`)."""
+
+
 def _sentences(
     options: Sequence[str], assumed: Mapping[str, Sequence[str]]
 ) -> dict[WarningKind, _Told]:
@@ -59,6 +69,7 @@ def _sentences(
     def if_any(names: list[str], text: str) -> _Told:
         return names, text if names else ""
 
+    untold = named("prefixes", "prefixes of conversations", "session_history")
     times = named("overhead.step", "overhead.sequence")
     penalties, starts = beginning("sampling."), beginning("lifecycle.start_up")
     images = beginning("images")
@@ -106,9 +117,9 @@ def _sentences(
             "pieces or a topology.",
         ),
         kinds.NO_PREFIXES: if_any(
-            named("prefixes"),
-            "Prefixes are cached, and nothing can be found: the trace has neither hashes nor "
-            "conversations, so no two prompts are known to begin alike.",
+            untold,
+            "Prefixes are cached, and nothing can be found: the trace "
+            + "".join(_WHY_NOTHING[name] for name in untold[:1]),
         ),
         kinds.BETWEEN_RELEASES: (beginning(RELEASE), _between(assumed)),
         kinds.ADAPTERS: if_any(

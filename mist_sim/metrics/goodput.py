@@ -84,7 +84,7 @@ class ClassLimits(Limits):
 
     priority, model: a request is of the class if it has that priority and names that model; if only
         one is set, that one decides. None for both: the workload gives the class's name.
-    percentiles: as of all requests; None: theirs.
+    percentiles: percentiles that must keep a limit of its requests; None: those of all requests.
     attainment: share of its requests that must be good (> 0, <= 1); None: as for all requests.
     """
 

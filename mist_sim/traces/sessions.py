@@ -29,6 +29,7 @@ from mist_sim.traces.readers.opening import (
     time_from_json,
     tokens_from_json,
 )
+from mist_sim.traces.readers.session_history import SessionReader
 from mist_sim.traces.workload import block_content
 from mist_sim.units import Seconds
 
@@ -40,7 +41,7 @@ _LONGEST = 2**24  # characters of a session: with a list of ids for each of a th
 
 @TRACE_READERS.register("agentic")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgenticReader(FileReader):
+class AgenticReader(SessionReader):
     """Sessions of coding agents: one JSON object a line, with the requests of a session.
 
     Each has `block_size` and `requests`; each request `t` (seconds from the session's start), `in`
@@ -63,7 +64,7 @@ class AgenticReader(FileReader):
     absolute_times: bool = False
 
     def __post_init__(self) -> None:
-        FileReader.__post_init__(self)
+        SessionReader.__post_init__(self)
         every = self.start_every
         if every is not None and not 0 <= every <= TRACE_TIME:
             raise ValueError(f"start_every must be from 0 s to {TRACE_TIME:g} s, got {every}")
@@ -262,7 +263,7 @@ class Call(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallReader(FileReader):
+class CallReader(SessionReader):
     """A reader of calls that a service records as they end; they are sorted here.
 
     The file is read whole. Services record calls without an answer too, which are left out unless
@@ -332,7 +333,7 @@ class _DependentSession:
 
 @TRACE_READERS.register("agentic_mooncake")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgenticMooncakeReader(FileReader):
+class AgenticMooncakeReader(SessionReader):
     """Agentic Mooncake, as Dynamo and AIPerf replay it: Mooncake's rows with sessions and waits.
 
     Each line has input_length, output_length, perhaps hash_ids and output_hash_ids (as in
@@ -351,7 +352,7 @@ class AgenticMooncakeReader(FileReader):
     hash_block_size: int = 512
 
     def __post_init__(self) -> None:
-        FileReader.__post_init__(self)
+        SessionReader.__post_init__(self)
         require_count("hash_block_size", self.hash_block_size)
 
     def _read(self, faults: Faults) -> Iterator[TraceRow]:

@@ -277,11 +277,22 @@ class Workload:
         return count
 
     @property
-    def tells_no_prefixes(self) -> bool:
-        """Whether it has a trace file whose first rows, now read, tell of no shared prefixes."""
+    def untold(self) -> str:
+        """What its trace file does not tell of prefixes, by its first rows, which are now read.
+
+        "prefixes": its prompts share nothing. "prefixes of conversations": neither do they, though
+        they have conversations; "session_history": its reader has that option besides. Empty where
+        it tells something, and without a file.
+        """
         if not hasattr(self.source, "path") or not isinstance(self.source, TraceReader):
-            return False
-        return not any(row.content for row in islice(self.source.rows(), _FIRST_ROWS))
+            return ""
+        first = list(islice(self.source.rows(), _FIRST_ROWS))
+        if any(row.content for row in first):
+            return ""
+        if all(row.session_id is None for row in first):
+            return "prefixes"
+        has_option = hasattr(self.source, "session_history")
+        return "session_history" if has_option else "prefixes of conversations"
 
     @property
     def left_out(self) -> str:

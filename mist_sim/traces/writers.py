@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import count
 
-from mist_sim.core.content_ids import OF_BLOCK, origin_of
+from mist_sim.core.content_ids import OF_BLOCK, OF_CONVERSATION, origin_of
 from mist_sim.errors import ScenarioError
 from mist_sim.traces.base import TraceRow
 from mist_sim.traces.readers.opening import A_SECOND
@@ -50,25 +51,29 @@ def serving_sim_lines(rows: Iterable[TraceRow]) -> Iterator[str]:
         yield json.dumps(record) + "\n"
 
 
-def mooncake_lines(rows: Iterable[TraceRow], a_second: float = 1e3) -> Iterator[str]:
+def mooncake_lines(
+    rows: Iterable[TraceRow], a_second: float = 1e3, block_size: int = 512
+) -> Iterator[str]:
     """Yield Mooncake's JSON lines, with ids of blocks if the rows have any.
 
-    a_second: of the unit of times, by default in milliseconds; they are floats. Raises
-    ScenarioError without times, and for content that is not of blocks of one size.
+    Conversations become blocks of `block_size` tokens, which the answers have too. a_second: of the
+    unit of times, by default in milliseconds; they are floats. Raises ScenarioError without times,
+    and for content that is neither of blocks of one size nor of conversations.
     """
+    blocks = _Blocks(block_size)
     for row in rows:
         record = {
             "timestamp": _time(row) * a_second,
             "input_length": row.num_prompt_tokens,
             "output_length": row.num_output_tokens,
-            "hash_ids": _hash_ids(row),
+            **blocks.of(row),
         }
         yield json.dumps(record) + "\n"
 
 
 def timed_trace_lines(rows: Iterable[TraceRow]) -> Iterator[str]:
-    """Yield the lines of vLLM's `timed_trace`: Mooncake's with seconds."""
-    return mooncake_lines(rows, 1.0)
+    """Yield the lines of vLLM's `timed_trace`: Mooncake's with seconds, and shorter blocks."""
+    return mooncake_lines(rows, 1.0, 16)
 
 
 WRITERS: dict[str, Callable[[Iterable[TraceRow]], Iterator[str]]] = {
@@ -92,18 +97,38 @@ def _time(row: TraceRow) -> float:
     return row.arrival_time
 
 
-def _hash_ids(row: TraceRow) -> list[int]:
-    """Return the ids of the prompt's blocks."""
-    ids, tokens = [], 0
-    for span, length in row.content:
-        if tokens >= row.num_prompt_tokens:
-            break
-        origin, number = origin_of(span)
-        if origin != OF_BLOCK:
+class _Blocks:
+    """The ids of the blocks of rows; those of conversations, of so many tokens, are made here."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._numbers = count()
+        self._of_conversation: dict[int, list[int]] = {}
+        self._origins: set[int] = set()
+
+    def of(self, row: TraceRow) -> dict[str, list[int]]:
+        """Return the ids of the blocks of a prompt, and of those that its answer completes."""
+        found = [(*origin_of(span), length) for span, length in row.content]
+        self._origins.update(origin for origin, _, _ in found)
+        if not self._origins <= {OF_BLOCK} and (
+            len(found) > 1 or self._origins != {OF_CONVERSATION}
+        ):
             raise ScenarioError(
-                "prompts share conversations or parts, which hash_ids of blocks cannot express; "
-                "--without-prefixes leaves them out"
+                "prompts share parts, or blocks and conversations, which hash_ids of blocks cannot "
+                "express; --without-prefixes leaves them out"
             )
-        ids.append(number)
-        tokens += length
-    return ids
+        if found and self._origins == {OF_CONVERSATION}:
+            return self._of_turn(row, *found[0][1:])
+        ids, tokens = [], 0
+        for _, number, length in found:
+            if tokens >= row.num_prompt_tokens:
+                break
+            ids.append(number)
+            tokens += length
+        return {"hash_ids": ids}
+
+    def _of_turn(self, row: TraceRow, conversation: int, num_tokens: int) -> dict[str, list[int]]:
+        ids = self._of_conversation.setdefault(conversation, [])
+        full, last = row.num_prompt_tokens // self._block_size, num_tokens // self._block_size
+        ids += [next(self._numbers) for _ in range(last - len(ids))]
+        return {"hash_ids": ids[:full], "output_hash_ids": ids[full:last]}

@@ -388,7 +388,7 @@ def test_features_that_are_named_but_off(changes):
         ({"kv_lora_rank": 512}, "kv_lora_rank means multi-head latent attention"),
         ({"quantization_config": {"bits": 4}}, "quantization_config means quantized weights"),
         ({"text_config": {}, "hidden_size": ...}, "hidden_size"),
-        ({"text_config": {"hidden_size": 1}, "hidden_size": ...}, "a multimodal model"),
+        ({"text_config": {"hidden_size": 1}, "hidden_size": ...}, "model_type is missing"),
         ({"is_encoder_decoder": True}, "an encoder-decoder model"),
         ({"layer_types": ["full_attention", "mamba"]}, "layer_types names 'mamba'"),
         ({"num_hidden_layers": ...}, r"num_hidden_layers \(or n_layer\) is missing"),

@@ -58,7 +58,7 @@ class Fixed:
     closed_loop = None
     max_concurrency = None
     retries = None
-    tells_no_prefixes = False
+    untold = ""
 
     def __init__(self, requests):
         self._requests = requests

@@ -26,7 +26,7 @@ from mist_sim.traces import (
 )
 from mist_sim.traces.readers.opening import form_of, reader_of
 from mist_sim.traces.statistics import statistics
-from mist_sim.traces.workload import block_content
+from mist_sim.traces.workload import block_content, conversation_content, prefix_content
 from mist_sim.traces.writers import WRITERS
 from tests.commands import mist
 from tests.contract.test_registered_plugins import PARQUET_TRACES, TRACES
@@ -199,11 +199,17 @@ def test_what_is_written_reads_back(form, tmp_path_factory, ticks, pair, has_blo
         assert [row.content for row in back] == [row.content for row in rows]
 
 
+TURN = conversation_content(0, 2)
+
+
 def test_a_row_without_what_a_form_needs_is_told():
     with pytest.raises(ScenarioError, match="the trace has no times"):
         list(WRITERS["azure"]([TraceRow(1, 1)]))
-    with pytest.raises(ScenarioError, match="--without-prefixes"):
-        list(WRITERS["mooncake"]([TraceRow(1, 1, 0.0, content=((1, 1),))]))
+    prefix, turn = (TraceRow(1, 1, 0.0, content=c) for c in (prefix_content(0, 1), TURN))
+    block = TraceRow(1, 1, 0.0, content=block_content([7], [], 1, 1, 16))
+    for rows in [prefix], [turn, block], [block, turn], [turn, prefix]:
+        with pytest.raises(ScenarioError, match="--without-prefixes"):
+            list(WRITERS["mooncake"](rows))
 
 
 # ------------------------------------------------------------------------- rate

@@ -128,10 +128,47 @@ def convert(
         rows = _drawn(rows, rate, seed)
     if without_prefixes:
         rows = (row._replace(content=()) for row in rows)
+    dropped = Dropped()
+    rows = dropped.noting(rows)
     with by_settings(), Saved() as saved, output_file(out, replace=force) as target:
         saved.output = target
         target.write(lines(rows))
     tell_left_out(source)
+    dropped.tell(to, source)
+
+
+_HASHED = ("mooncake", "timed_trace")  # forms that say what prompts share
+
+
+class Dropped:
+    """What rows have that a form may have no place for."""
+
+    def __init__(self) -> None:
+        self._has_sessions = self._has_content = False
+
+    def noting(self, rows: Iterable[TraceRow]) -> Iterator[TraceRow]:
+        """Yield the rows, and note what they have."""
+        for row in rows:
+            self._has_sessions |= row.session_id is not None
+            self._has_content |= bool(row.content)
+            yield row
+
+    def tell(self, to: str, source: TraceReader) -> None:
+        """Say what was left out of a file of this form."""
+        is_kept = self._has_content and to in _HASHED
+        if self._has_sessions:
+            told = f"Conversations are left out: {to} has no place for them"
+            if is_kept:
+                told += "; hash_ids say what their prompts share"
+            elif hasattr(source, "session_history") and not self._has_content:
+                told += (
+                    ". Where each prompt begins with the prompt and answer before it, --set "
+                    "session_history=repeats with --to mooncake or timed_trace writes hash_ids"
+                )
+            note(f"{told}.")
+        if self._has_content and not is_kept:
+            others = " and ".join(_HASHED)
+            note(f"What prompts share is left out: {to} has no place for it, {others} have.")
 
 
 def tell_left_out(source: TraceReader) -> None:

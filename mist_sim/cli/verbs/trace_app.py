@@ -12,6 +12,7 @@ import typer
 from mist_sim.cli.options import Quiet
 from mist_sim.cli.verbs.trace import (
     Columns,
+    Dropped,
     File,
     Force,
     Form,
@@ -87,12 +88,13 @@ def sample(
     """
     from mist_sim.traces.workload import sampled
 
-    lines = writer(to)
+    lines, dropped = writer(to), Dropped()
     with as_options():
         source = reader(file, form, num_requests, settings)
-        rows = sampled(source.rows(), share, seed)
+        rows = dropped.noting(sampled(source.rows(), share, seed))
         _written(lines(_some(rows)), out, force)
     tell_left_out(source)
+    dropped.tell(to, source)
 
 
 def fetch(

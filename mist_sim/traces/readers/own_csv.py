@@ -18,7 +18,6 @@ from mist_sim.traces.readers.opening import (
     TOKENS,
     Clock,
     Faults,
-    FileReader,
     csv_records,
     first_line,
     json_lines,
@@ -28,6 +27,7 @@ from mist_sim.traces.readers.opening import (
     timed_rows,
     tokens_from_text,
 )
+from mist_sim.traces.readers.session_history import SessionReader
 
 _REMEDY = (
     "; say what yours are called with time_column, prompt_column and output_column, such as "
@@ -41,7 +41,7 @@ TimeUnit = Literal["s", "ms", "us", "ns", "date"]
 
 @TRACE_READERS.register("csv")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CsvReader(FileReader):
+class CsvReader(SessionReader):
     """A log of your own: a CSV file or JSON lines, a request a row, in order of time.
 
     A column of JSON lines is a key of their objects; usage.prompt_tokens is one of an inner object.
@@ -64,10 +64,15 @@ class CsvReader(FileReader):
     predicted_column: str | None = None
 
     def __post_init__(self) -> None:
-        FileReader.__post_init__(self)
+        SessionReader.__post_init__(self)
         columns = self._columns
         if len(set(columns)) < len(columns):
             raise ValueError(f"columns must differ from one another, got {brief(columns)}")
+        if self.session_history != "unknown" and self.session_column is None:
+            raise ValueError(
+                "session_history must be left out without session_column, which names the column "
+                f"with the conversation; got {self.session_history}"
+            )
 
     @property
     def _columns(self) -> list[str]:

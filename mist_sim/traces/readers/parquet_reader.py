@@ -15,10 +15,10 @@ from mist_sim.traces.readers.conversations import Chat, ChatReader, Message
 from mist_sim.traces.readers.opening import (
     Clock,
     Faults,
-    FileReader,
     time_from_json,
     tokens_from_json,
 )
+from mist_sim.traces.readers.session_history import SessionReader
 
 _BATCH = 1024  # rows in memory at a time
 
@@ -58,7 +58,7 @@ class ChatParquetReader(ChatReader):
 
 @TRACE_READERS.register("mist")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MistReader(FileReader):
+class MistReader(SessionReader):
     """The requests of a run of ours: `requests.parquet`, as `mist run --out` writes it.
 
     Times, lengths, conversations and models are those of the run, so that a replay of a workload

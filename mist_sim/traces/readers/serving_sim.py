@@ -15,18 +15,18 @@ from mist_sim.traces.readers.opening import (
     A_SECOND,
     Clock,
     Faults,
-    FileReader,
     integers,
     json_lines,
     time_from_json,
     tokens_from_json,
 )
+from mist_sim.traces.readers.session_history import SessionReader
 from mist_sim.traces.workload import block_content
 
 
 @TRACE_READERS.register("llmservingsim")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlmServingSimReader(FileReader):
+class LlmServingSimReader(SessionReader):
     """LLMServingSim: one JSON object a line, a request or a session of them.
 
     A request has `input_toks`, `output_toks` and `arrival_time_ns`, and perhaps `input_tok_ids`
@@ -42,7 +42,7 @@ class LlmServingSimReader(FileReader):
     block_size: int = 16
 
     def __post_init__(self) -> None:
-        FileReader.__post_init__(self)
+        SessionReader.__post_init__(self)
         require_count("block_size", self.block_size)
 
     def _read(self, faults: Faults) -> Iterator[TraceRow]:

@@ -15,13 +15,13 @@ from mist_sim.traces.readers.opening import (
     TOKENS,
     Clock,
     Faults,
-    FileReader,
     csv_records,
     open_trace,
     plain_csv,
     timed_rows,
     tokens_from_text,
 )
+from mist_sim.traces.readers.session_history import SessionReader
 
 _MOST_MODELS = 100  # kept, to tell them where none is the one that is asked for
 
@@ -36,7 +36,7 @@ class _Columns(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _TimedCsv(FileReader):
+class _TimedCsv(SessionReader):
     """A CSV file with seconds, and tokens of prompt and answer; any other column is not used."""
 
     COLUMNS: ClassVar[_Columns]

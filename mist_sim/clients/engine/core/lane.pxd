@@ -197,6 +197,8 @@ cdef class Lane:
     cdef bint come_alone(self) except -1
     @cython.locals(need=cython.longlong)
     cdef come_instead(self)
+    cdef prepare(self)
+    cdef welcome_back(self)
     cdef give_blocks(self, bint is_short)
     cdef bint ask_own(self) except -1
     cpdef send_back(self, long long slot)

@@ -1152,10 +1152,7 @@ class Lane:
                 return len(self.left) > number
         elif self.prompts_come and self.come_alone():
             return True
-        if self.cadence is not None or self.spares_one or self.in_turns:
-            self.find_limits()
-        if self.spares and self.num_writers and self.known_until < inf:
-            self.enter_resumed()
+        self.prepare()
         is_short = self.is_short()
         if is_short:
             self.preempt()
@@ -1164,10 +1161,8 @@ class Lane:
                     self.come_instead()
                 return has_sent_back or not self.overlaps or len(self.running) < num_before
         has_preempted = len(self.running) < num_before
-        if self.swapped and not (has_preempted or is_short):
-            self.swap_in()
-        if self.moved and not (has_preempted or is_short):
-            self.join()
+        if not (has_preempted or is_short):
+            self.welcome_back()
         self.give_blocks(is_short)
         if has_preempted:
             return True
@@ -1176,6 +1171,20 @@ class Lane:
         # nobody waits on the host any more, perhaps, so that others may come in
         returns = len(self.returning) > num_returning
         return has_sent_back or returns or len(self.running) > num_before
+
+    def prepare(self) -> None:
+        """Find what those who run may take, and name the blocks of those who sat out."""
+        if self.cadence is not None or self.spares_one or self.in_turns:
+            self.find_limits()
+        if self.spares and self.num_writers and self.known_until < inf:
+            self.enter_resumed()
+
+    def welcome_back(self) -> None:
+        """Let those come back who wait on the host, or whose entries have come."""
+        if self.swapped:
+            self.swap_in()
+        if self.moved:
+            self.join()
 
     def give_blocks(self, is_short: bool) -> None:
         """Give those who run the blocks of the next step.
