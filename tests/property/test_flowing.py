@@ -642,8 +642,7 @@ def test_nothing_is_held_and_no_token_is_lost_on_the_way(case, predictor):
     assume(not is_stuck(case.stepwise(predictor)))
     simulation = case.simulation(predictor)
     result = simulation.run()
-    for core in [lane.core for client in simulation.clients for lane in client.lanes]:
-        assert_nobody_is_inside(core)
+    assert_nobody_is_inside(*(lane.core for client in simulation.clients for lane in client.lanes))
     assert_answers_go_on_where_they_left(case, result)
 
 

@@ -534,8 +534,7 @@ def test_the_length_of_runs_changes_nothing(case, predictor):
 def test_nothing_is_held_and_every_token_comes_after_the_one_before(case, predictor):
     simulation = case.simulation(predictor)
     result = simulation.run()
-    for core in [lane.core for client in simulation.clients for lane in client.lanes]:
-        assert_nobody_is_inside(core)
+    assert_nobody_is_inside(*(lane.core for client in simulation.clients for lane in client.lanes))
     assert_causes_come_before_effects(case, result)
 
 

@@ -87,8 +87,7 @@ def assert_nothing_is_left(simulation: Simulation) -> None:
     step that was planned ahead for who has ended.
     """
     for client in simulation.clients:
-        for core in [lane.core for lane in client.lanes]:
-            assert_nobody_is_inside(core)
+        assert_nobody_is_inside(*(lane.core for lane in client.lanes))
         view = client.view
         assert view.num_waiting == view.num_running == view.num_outstanding == 0
 

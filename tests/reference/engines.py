@@ -38,11 +38,15 @@ def llm_engine(
     )
 
 
-def assert_nobody_is_inside(core: Any) -> None:
-    """Of a lane; its blocks are free, but for those of who has ended or gave up and still moves."""
-    assert not any([core.running, core.queue, core.swapped, core.moved, core.loaded])
-    if not (core.num_abandoned or core.leaving):
-        assert core.blocks.num_free == core.blocks.num_blocks
+def assert_nobody_is_inside(*cores: Any) -> None:
+    """Of lanes; their blocks are free, but for those of who has ended or gave up and still moves.
+
+    A run does not wait for what moves for nobody, and a move has blocks at both of its ends.
+    """
+    for core in cores:
+        assert not any([core.running, core.queue, core.swapped, core.moved, core.loaded])
+    if not any(core.num_abandoned or core.leaving for core in cores):
+        assert all(core.blocks.num_free == core.blocks.num_blocks for core in cores)
 
 
 def assert_all_is_free(client: LlmClient) -> None:

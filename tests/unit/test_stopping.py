@@ -198,7 +198,7 @@ def test_an_interruption_after_the_results_are_written_says_so(capsys, monkeypat
 @pytest.mark.parametrize("command", [["demo", "--out", "a"], ["schema", "--out", "a"]])
 def test_a_signal_after_all_is_written_and_said_says_where_it_is(command, capsys, monkeypatch):
     def interrupted(*_: object) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(Saved, "__exit__", interrupted)
     with pytest.raises(SystemExit) as leaving:
@@ -240,7 +240,7 @@ def test_a_signal_while_results_go_into_their_place_waits_until_they_are_there(
 
     def interrupted(*args: Any) -> None:
         move(*args)
-        os.kill(os.getpid(), signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
 
     monkeypatch.setattr(home, name, interrupted)
     Path("empty").mkdir()
@@ -264,7 +264,7 @@ def test_a_signal_while_results_are_kept_beside_says_where(capsys, monkeypatch):
         Path("a/summary.json").write_text("theirs")
 
     def interrupted(*args: Any) -> Path:
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         return beside(*args)
 
     monkeypatch.setattr(folders, "_free_name", interrupted)
@@ -310,7 +310,7 @@ class Dying:
     """Takes a signal while Python swallows exceptions."""
 
     def __del__(self) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         time.sleep(0.05)
 
 
@@ -337,7 +337,7 @@ def test_an_interruption_comes_once_while_the_command_leaves():
 
     def work() -> None:
         try:
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
             time.sleep(1)
         except Stopped as stop:
             seen.append(stop.number)
