@@ -414,7 +414,7 @@ class StepwiseCluster:
             has_rest = self.first_token == "decode" or job.num_output_tokens > 1
             live.is_followed = has_rest and not is_cut
             live.is_silent = live.is_followed and self.first_token == "decode"
-            live.job = replace(job, num_output_tokens=1, path=())
+            live.job = replace(job, num_output_tokens=1, path=(), whole_answer=job.predicted)
         self.visits[number].insert(0 if awaited else len(self.visits[number]), live.outcome)
         self.arrive(live, client, number)
 

@@ -128,6 +128,7 @@ class Outages:
                 arrival_time=until,
                 num_prompt_tokens=job.num_prompt_tokens + num_got,
                 num_output_tokens=job.num_output_tokens - num_got,
+                whole_answer=job.predicted,
                 path=(),
             )
             lost.append((number, rest))

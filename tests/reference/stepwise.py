@@ -147,7 +147,8 @@ class Job:
     path: tokens that each of its decode steps would give, in an engine with drafts.
     timeout, ttft_timeout, ttft_deadline: seconds after its arrival, without end by default.
     num_elsewhere: first tokens whose entries lie elsewhere when it comes.
-    adapter: name of its LoRA adapter.
+    adapter: name of its LoRA adapter. whole_answer: output tokens of the whole request, which are
+    predicted, where this is a part of one; None: this is all of it.
     """
 
     arrival_time: float
@@ -161,6 +162,12 @@ class Job:
     ttft_deadline: float = inf
     num_elsewhere: int = 0
     adapter: str | None = None
+    whole_answer: int | None = None
+
+    @property
+    def predicted(self) -> int:
+        """Output tokens that are predicted of the request."""
+        return self.whole_answer or self.num_output_tokens
 
 
 @dataclass(eq=False)
@@ -1138,7 +1145,7 @@ class StepwiseEngine(ABC):
     def rank(self, live: Live) -> float:
         return {
             "shortest_prompt_first": live.job.num_prompt_tokens,
-            "shortest_predicted_first": live.job.num_output_tokens,
+            "shortest_predicted_first": live.job.predicted,
             "least_work_left": live.num_known,
             "priority": live.job.priority,
             "earliest_deadline_first": live.job.arrival_time + live.job.ttft_deadline,
