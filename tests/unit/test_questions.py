@@ -12,17 +12,18 @@ SCRIPTS = ROOT / "examples/questions"
 PAGE = (ROOT / "docs/guides/ten_questions.md").read_text(encoding="utf-8")
 
 # script -> what it prints
+_KEEP = r"at this rate \(90 % of requests\)"
 EXPECTED = {
     "burst": r"p99 TTFT +[23],\d{3} +ms, limit 500 ms: miss",
-    "fp8_or_bf16": r"1 of 2 keep their limits at this rate \(90 % of requests\): fp8\.",
+    "fp8_or_bf16": rf"1 of 2 keep their limits {_KEEP}: fp8\.",
     "how_many_gpus": r"From count=3 on, 90 % of the requests are good",
     "largest_rate": r"18\.\d /s, between \d+\.\d and \d+\.\d; tpot misses first",
     "prefix_cache": r"p99 TTFT, ms +36\d +6\d\.\d \*",
-    "split_or_not": r"None keeps its limits at this rate \(90 % of requests\); 2 prefill \+ 2 decode\s+comes",
+    "split_or_not": rf"None keeps its limits {_KEEP}; 2 prefill \+ 2 decode\s+comes",
     "which_chunk": r"max_num_batched_tokens=1024\n.*\n? *.*good requests 9\d\.\d %",
     "which_gpu": r"\$ a million output tokens +1\.\d\d +0\.9\d +0\.\d\d \* +0\.\d\d",
     "which_parallelism": r"p99 TPOT, ms +3\d\.\d +2\d\.\d +1\d\.\d \*",
-    "which_router": r"1 of 4 keep their limits at this rate \(90 % of requests\): prefix_affinity\.",
+    "which_router": rf"1 of 4 keep their limits {_KEEP}: prefix_affinity\.",
 }
 
 
