@@ -11,8 +11,9 @@ from tests.conftest import ROOT
 SCRIPTS = ROOT / "examples/questions"
 PAGE = (ROOT / "docs/guides/ten_questions.md").read_text(encoding="utf-8")
 
-# script -> what it prints
 _KEEP = r"at this rate \(90 % of requests\)"
+
+# script -> what it prints
 EXPECTED = {
     "burst": r"p99 TTFT +[23],\d{3} +ms, limit 500 ms: miss",
     "fp8_or_bf16": rf"1 of 2 keep their limits {_KEEP}: fp8\.",
