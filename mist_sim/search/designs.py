@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.clients import AfdClient
 from mist_sim.clients.traits import FLOWING_ROLES
 from mist_sim.core.sliders import Sliders
 from mist_sim.errors import ScenarioError
@@ -602,6 +601,8 @@ requests."""
 
 _BATCHES = (2, 3)  # batches in flight, as in the paper, whose figure 2 has three
 
+_BUNDLE = "bundle"  # name of its client
+
 
 def bundles(fleet: Fleet) -> Iterator[Proposal]:
     """Yield some ratios of engines for prompts, each with the best bundle on the remaining GPUs.
@@ -648,7 +649,7 @@ def _client(fleet: Fleet, gpus: _Gpus, bundle: _Bundle) -> Client:
         times["alpha_c"] = None
     longest = said["max_model_len"]
     return {
-        "name": "bundle",
+        "name": _BUNDLE,
         "type": "afd",
         "model": said["model"] or fleet.scenario.model,
         "attention_workers": bundle.attention,
@@ -824,7 +825,7 @@ class _Planner:
         times = self._times(gpus, ffn, slots)
         guess = predict(BundleSpec(times, self._load, slots, batches), gpus.number - ffn)
         made = build(_with_bundle(self._fleet, num_p, gpus, _Bundle(ffn, times, guess, batches)))
-        bundle = next(each for each in made.clients if isinstance(each, AfdClient))
+        bundle: Any = next(each for each in made.clients if each.name == _BUNDLE)
         found = bundle.on_links(made.network).coefficients
         return {"alpha_c": found.alpha_c, "beta_c": found.beta_c}
 

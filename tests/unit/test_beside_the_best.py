@@ -83,7 +83,7 @@ def test_a_comparison_gives_equals_a_star_each():
     several = scenarios(a=8192, b=8192, small=256)
     found = compare(several, goodput=OPTIONS, jobs=1)
     assert found.best["goodput"][:2] == ["a", "b"]
-    assert "b serves as much, within the --tolerance of 2 %" in found.verdict
+    assert "b as much, within the --tolerance of 2 %" in found.verdict
     assert found.summary["beside"]["b"]["not_more"] is True
 
 
