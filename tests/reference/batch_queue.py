@@ -188,6 +188,9 @@ class QueuedLane(StepwiseChunked):
     def begin_loads(self, first_piece: int | None = None) -> bool:
         return bool(self.fresh) and not self.is_stale(self.head())
 
+    def first_piece(self, budget: int) -> int | None:
+        return super().first_piece(budget) if self.fresh else None
+
     @property
     def fresh(self) -> list[Live]:
         """Those among whom the next one is looked for."""
