@@ -278,7 +278,7 @@ class Workload:
 
     @property
     def untold(self) -> str:
-        """What its trace file does not tell of prefixes, by its first rows, which are now read.
+        """Prefixes that the trace file does not tell, by its first rows, which are now read.
 
         "prefixes": its prompts share nothing. "prefixes of conversations": neither do they, though
         they have conversations; "session_history": its reader has that option besides. Empty where

@@ -141,7 +141,7 @@ _HASHED = ("mooncake", "timed_trace")  # forms that say what prompts share
 
 
 class Dropped:
-    """What rows have that a form may have no place for."""
+    """Parts of rows for which a form may have no place."""
 
     def __init__(self) -> None:
         self._has_sessions = self._has_content = False

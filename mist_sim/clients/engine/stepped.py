@@ -266,7 +266,7 @@ class Stages(Protocol):
 
 
 class Contents(NamedTuple):
-    """What is in a lane that has stopped, for the lanes of another layout.
+    """The contents of a lane that has stopped, for the lanes of another layout.
 
     sequences: all inside. running: those that run, and whether each decodes. brought: those that
     wait with their entries to continue. swapped: those whose entries are on the host. held: tokens
@@ -580,7 +580,7 @@ class SteppedLane:
         return self._stages is None or self._stages.plan(self)
 
     def wake(self) -> None:
-        """Plan now, if it rests and somebody waits."""
+        """Plan now, if the lane rests and requests wait."""
         self.core.wake(self._stepper.env.now)
         self._go_on()
 
