@@ -160,10 +160,10 @@ def _best(
 ) -> tuple[Tried, Trial, Scenario, dict[str, Any]]:
     """Return the answer, its run, its scenario, and its figures over the whole workload.
 
-    A run that did not decide may have ended before the peak of the arrivals: a candidate that misses
-    a limit over the whole workload gives way to the next that seems to keep them. If none does, the
-    answer is the first. Raises ScenarioError if no candidate seems to keep the limits, or if a run
-    fails.
+    A run that did not decide may have ended before the peak of the arrivals: a candidate that
+    misses a limit over the whole workload gives way to the next that seems to keep them. If none
+    does, the answer is the first. Raises ScenarioError if no candidate seems to keep the limits, or
+    if a run fails.
     """
     first = None
     while (best := hunt.best) is not None and best.trial is not None:
