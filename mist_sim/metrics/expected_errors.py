@@ -181,6 +181,29 @@ def with_verdicts(
     return told
 
 
+def shares_with_verdicts(
+    shares: Mapping[str, Mapping[str, Any]], slo: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return each share of good requests, with a verdict as `with_verdicts` gives figures.
+
+    A real engine might do the other where it might at a limit that good requests keep.
+
+    shares: of all, or by class. slo: figures with verdicts, those of a class under its name.
+    """
+    of_class: dict[str, list[Mapping[str, Any]]] = {}
+    for name, each in slo.items():
+        of_class.setdefault(name.rpartition(".")[0], []).append(each)
+    told = {}
+    for name, found in shares.items():
+        mine = of_class.get(name, of_class.get("", []))
+        verdicts = {each["verdict"] for each in mine}
+        is_known = all(each["error_known"] for each in mine)
+        is_near = WITHIN in verdicts if found["kept"] else is_known and "miss" not in verdicts
+        verdict = WITHIN if is_near else "pass" if found["kept"] else "miss"
+        told[name] = {**found, "verdict": verdict, "error_known": is_known}
+    return told
+
+
 def end_to_end(ttft: Range | ErrorBar, tpot: Range | ErrorBar, ttft_share: float) -> Range:
     """Return the range of E2E from the ranges of TTFT and of the time after it.
 

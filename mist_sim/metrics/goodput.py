@@ -20,6 +20,7 @@ _LIMITS = ("ttft", "tpot", "e2el")
 _MS = 1e3
 _LONGEST = 40  # characters of a class's name
 _ATTAINMENT = 0.9  # DistServe's (Zhong et al., OSDI 2024)
+_OF_GAPS = 99.0  # percentile of gaps that a limit on ITL is for: `--metric-percentiles` of vLLM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class Limits:
     """Upper limits in seconds that a good request keeps; None sets no limit.
 
     percentiles: percentiles (> 0, <= 100) that must keep a limit for the run to pass; a failed
-        request keeps none. None: 99.
+        request keeps none. None: none are named.
 
     Raises ValueError for limits that are not positive and finite, and for other percentiles.
     """
@@ -44,14 +45,9 @@ class Limits:
                 require_number(f"slo.{name}", limit)
             if limit is not None and not 0 < limit < math.inf:
                 raise ValueError(f"slo.{name} must be finite and > 0 s, got {limit}")
-        asked = self.looks_at
-        if not asked or not all(0 < percentile <= 100 for percentile in asked):
+        asked = self.percentiles
+        if asked is not None and not (asked and all(0 < each <= 100 for each in asked)):
             raise ValueError(f"slo.percentiles must be in (0, 100], one or more, got {list(asked)}")
-
-    @property
-    def looks_at(self) -> Sequence[float]:
-        """The percentiles that must keep a limit."""
-        return (99.0,) if self.percentiles is None else self.percentiles
 
     @property
     def is_set(self) -> bool:
@@ -109,15 +105,16 @@ class Slo(Limits):
     """Upper limits in seconds that a good request keeps; None sets no limit.
 
     percentiles: percentiles (> 0, <= 100) that must keep a limit for the run to pass; a failed
-        request keeps none. None: 99. Given without `attainment`, searches and studies ask for them,
-        too: each limit has to be kept by the share of the highest.
+        request keeps none. None: that of `attainment`. Given without `attainment`, each limit has
+        to be kept by the share of the highest, not necessarily of the same requests, in a run as in
+        searches and studies.
     itl: limit on the time between two tokens, of all gaps together: each of `percentiles` of them
-        has to keep it. at: limits on other percentiles (> 0, < 100) of ttft, tpot, itl, e2el and
-        queue, such as {p99_itl: 0.05, p50_ttft: 1}. Neither makes a request good or not: they are
-        of a run, and of a goodput, which has to keep them as well.
-    attainment: share of the requests that has to be good at a goodput (> 0, <= 1), if the search
-        sets no other; None: that of `percentiles`, or 0.9. each: each limit has to be kept by that
-        share, not necessarily of the same requests.
+        has to keep it, or 99 %. at: limits on other percentiles (> 0, < 100) of ttft, tpot, itl,
+        e2el and queue, such as {p99_itl: 0.05, p50_ttft: 1}. Neither makes a request good or not:
+        they are of a run, and of a goodput, which has to keep them as well.
+    attainment: share of the requests that has to be good (> 0, <= 1), in a run as at a goodput, if
+        the search sets no other; None: that of `percentiles`, or 0.9. each: each limit has to be
+        kept by that share, not necessarily of the same requests.
     classes: limits on requests of a class, by its name; a request is of the first class that takes
         it, keeps the limits of that one alone, and each class has to attain its share. The other
         limits are for requests of no class.
@@ -171,7 +168,7 @@ class Slo(Limits):
     @property
     def figures(self) -> dict[str, float]:
         """The limits on percentiles of a run, in seconds, by names such as "p99_itl"."""
-        of_itl = () if self.itl is None else self.looks_at
+        of_itl = () if self.itl is None else self.percentiles or (_OF_GAPS,)
         return {**{f"p{p:g}_itl": self.itl or 0.0 for p in of_itl}, **self.at}
 
     @property
@@ -190,14 +187,26 @@ class Slo(Limits):
     def groups(self) -> dict[str, Limits]:
         """The limits by class name, in order; those without a class first, under "".
 
-        Classes without percentiles of their own have those of all requests.
+        Each has the percentiles that are looked at: its own, those of all requests, or that of the
+        share that is asked for.
         """
-        mine = self.percentiles
-        classes = {
-            name: replace(limits, percentiles=mine) if limits.percentiles is None else limits
-            for name, limits in self.classes.items()
+        shares = self.shares
+        return {
+            name: replace(
+                limits,
+                percentiles=limits.percentiles or self.percentiles or (100 * shares[name],),
+            )
+            for name, limits in {"": self, **self.classes}.items()
         }
-        return {"": self, **classes}
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of good requests that is asked for, by class name as in `groups`."""
+        of_class = {name: limits.attainment for name, limits in self.classes.items()}
+        return {
+            name: self.asked if share is None else share
+            for name, share in {"": None, **of_class}.items()
+        }
 
     @property
     def goes_by_priority(self) -> bool:
@@ -296,16 +305,17 @@ def slo_verdicts(
 ) -> dict[str, dict[str, Any]]:
     """Return each limit's figure and whether it is kept, by names such as `p99_ttft_ms`.
 
-    samples: times of the finished requests by metric, seconds. num_gaps: their output tokens after
-        the first; requests without any have no TPOT. Failed requests and unmeasured times rank as
-        later than all others; if the figure is one of these, it is NaN and a miss.
+    slo: with the percentiles that are looked at, as in `Slo.groups`. samples: times of the finished
+        requests by metric, seconds. num_gaps: their output tokens after the first; requests without
+        any have no TPOT. Failed requests and unmeasured times rank as later than all others; if the
+        figure is one of these, it is NaN and a miss.
     """
     found = {}
     for metric, limit in slo.limits.items():
         times = samples[metric] if metric != "tpot" else samples[metric][num_gaps > 0]
         known = times[~np.isnan(times)]
         is_asked = len(times) or num_failed or not len(num_gaps)
-        for percentile in slo.looks_at:
+        for percentile in slo.percentiles or ():
             value = _percentile(known, len(times) + num_failed, percentile)
             found[f"p{percentile:g}_{metric}_ms"] = {
                 "limit": limit * _MS,

@@ -58,6 +58,10 @@ def is_of_gaps(limit: str) -> bool:
     return (percentile_of(limit) or (0.0, ""))[1] == "itl"
 
 
+ALL = "all"
+"""Name of all requests beside a share of good ones, where the slo has no classes."""
+
+
 def limit_title(name: str | None, unknown: str = "the limits") -> str:
     """Return the title of a limit: "TTFT", or "TTFT of chat" for the limit of a class.
 

@@ -14,7 +14,7 @@ import numpy as np
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_data, over_runs
 from mist_sim.errors import ScenarioError, brief, did_you_mean
-from mist_sim.metrics.expected_errors import with_verdicts
+from mist_sim.metrics.expected_errors import shares_with_verdicts, with_verdicts
 from mist_sim.metrics.tables import ONE_LINE, Findings, Presenter
 from mist_sim.output import json_text, write_text
 
@@ -144,6 +144,15 @@ class Replications(Findings):
             }
         means = {name: self.estimate(name).mean for name in ("mean_ttft_ms", "mean_e2el_ms")}
         return with_verdicts(found, {**self.summaries[0], **means}) if found else {}
+
+    @property
+    def slo_shares(self) -> dict[str, dict[str, Any]]:
+        """The mean share of good requests beside the one asked for, as in a run's summary."""
+        found = {}
+        for name, share in self.summaries[0].get("slo_shares", {}).items():
+            mean = self.estimate(f"slo_shares.{name}.value").mean
+            found[name] = share | {"value": mean, "kept": mean >= share["asked"]}
+        return shares_with_verdicts(found, self.slo)
 
     @property
     def are_equal(self) -> bool:

@@ -479,6 +479,9 @@ def goodput(
 ) -> dict[str, Any]:
     """Return goodput, the causes of misses and the verdict on each limit; empty without limits.
 
+    `slo_shares` has the share of good requests of all, or by class, beside the one asked for; not
+    where each limit may be kept by other requests.
+
     The goodput of the steady part is of the requests that arrive in it, whenever they end.
 
     c: columns of requests, with `group` where the slo has classes (`request_columns`). Verdicts on
@@ -496,12 +499,18 @@ def goodput(
     arrival = c["arrival_time"][ended]
     in_part = part.is_whole | ((arrival >= part.begin) & (arrival < part.end))
     verdicts: dict[str, dict[str, Any]] = {}
+    shares: dict[str, dict[str, Any]] = {}
     for place, (name, limits) in enumerate(slo.groups.items()):
         mine = counted if group is None else counted & (group == place)
         prefix = f"{name}." if name else ""
         found = _verdicts(limits, c, mine & ended, int(mine.sum()))
         of_none = {"kept": True} if num_counted and not mine.any() else {}
         verdicts |= {f"{prefix}{key}": verdict | of_none for key, verdict in found.items()}
+        if limits.limits and not slo.asks_each and (mine.any() or not num_counted):
+            value = stats.share(int(kept[mine[ended]].sum()), int(mine.sum()))
+            asked = slo.shares[name]
+            who = name or (OTHERS if slo.classes else latency.ALL)
+            shares[who] = {"asked": asked, "value": value, "kept": value >= asked}
     return {
         "request_goodput": rate(int(kept.sum()), duration),
         "steady_request_goodput": rate(int((kept & in_part).sum()), part.seconds),
@@ -509,6 +518,7 @@ def goodput(
         "num_missed": num_counted - num_good,
         "misses": _misses(slo, c, counted, counted & ended),
         "slo": verdicts,
+        **({"slo_shares": shares} if shares else {}),
     }
 
 
@@ -598,7 +608,9 @@ class _Figures:
         figures |= throughput(self.recorder, c, finished, self.warmup, self.duration)
         figures |= steady_rates(self.recorder, c, finished, self.part)
         good = goodput(self.slo, c, ended, counted, self.duration, self.part)
-        figures |= {name: value for name, value in good.items() if name != "slo"}
+        figures |= {
+            name: value for name, value in good.items() if name not in {"slo", "slo_shares"}
+        }
         times = samples(c, ended & counted)
         for name in _LATENCIES:
             described = stats.describe(times[name][~np.isnan(times[name])])

@@ -30,7 +30,7 @@ from mist_sim.metrics.clients import (
     pooled_gaps,
     utilisation,
 )
-from mist_sim.metrics.expected_errors import expected_errors, with_verdicts
+from mist_sim.metrics.expected_errors import expected_errors, shares_with_verdicts, with_verdicts
 from mist_sim.metrics.goodput import Slo, figure_verdicts
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.load import load_of_run
@@ -208,6 +208,8 @@ def summarise(
         summary["slo"] = summary.get("slo", {}) | of_run
     if "slo" in summary:
         summary["slo"] = with_verdicts(summary["slo"], summary)
+    if "slo_shares" in summary:
+        summary["slo_shares"] = shares_with_verdicts(summary["slo_shares"], summary["slo"])
     if "measured" in estimates.values():
         summary["extrapolated_step_fraction"] = extrapolated_share(recorder)
     return summary

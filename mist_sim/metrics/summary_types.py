@@ -10,6 +10,16 @@ from typing import NotRequired, TypedDict, get_type_hints
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 
 
+class SloShare(TypedDict):
+    """The share of good requests beside the one asked for; the rest is as of `SloFigure`."""
+
+    asked: float
+    value: float
+    kept: bool
+    verdict: str
+    error_known: bool
+
+
 class SloFigure(TypedDict):
     """A figure beside its limit, milliseconds. verdict: pass, miss, or within error.
 
@@ -301,6 +311,7 @@ class Summary(_Always, total=False):
     num_missed: int
     misses: dict[str, int]
     slo: dict[str, SloFigure]
+    slo_shares: dict[str, SloShare]
     models: dict[str, GroupFigures]
     classes: dict[str, GroupFigures]
     communication: dict[str, Moves]

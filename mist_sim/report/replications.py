@@ -75,7 +75,7 @@ def replications_table(found: Replications) -> RenderableType:
         *expected_section(
             found.summary.get("expected_errors", {}), lambda key: _latency(key, found.estimate(key))
         ),
-        *slo_section(found.slo, found.estimate("failed").mean),
+        *slo_section(found.slo, found.slo_shares, found.estimate("failed").mean),
         *_spending(found),
     )
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mist_sim.errors import in_words
-from mist_sim.metrics.latency import SHORT_NAMES, limit_of, limit_title
+from mist_sim.metrics.latency import ALL, SHORT_NAMES, limit_of, limit_title
 from mist_sim.metrics.recoveries import RECOVERING
 from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT
 from mist_sim.metrics.tables import column
@@ -440,15 +440,28 @@ Verdicts = Mapping[str, Mapping[str, Any]]
 `p99_ttft_ms`."""
 
 
-def slo_section(verdicts: Verdicts, num_failed: float) -> Iterator[RenderableType]:
+def slo_section(
+    verdicts: Verdicts, shares: Verdicts, num_failed: float
+) -> Iterator[RenderableType]:
     """Yield every limit with the figure that keeps or misses it; empty without limits.
 
-    num_failed: requests that did not finish, which count as later than all others.
+    shares: `slo_shares` of a summary. num_failed: requests that did not finish, which count as
+    later than all others.
     """
     if verdicts:
         failed = f"the {num_failed:,.0f} that failed counted as latest"
         title = f"Limits (slo), of all requests, {failed}" if num_failed else "Limits (slo)"
-        yield from section(title, pairs(_verdict_rows(verdicts)))
+        yield from section(title, pairs([*_share_rows(shares), *_verdict_rows(verdicts)]))
+
+
+def _share_rows(shares: Verdicts) -> Iterator[tuple[str, str, str]]:
+    for name, share in shares.items():
+        who = "good requests" if name == ALL else f"good requests of {name}"
+        yield who, _percent(share["value"]), f"{_percent(share['asked'])} asked: {share['verdict']}"
+
+
+def _percent(share: float) -> str:
+    return "-" if isnan(share) else f"{100 * share:.4g} %"
 
 
 def _verdict_rows(verdicts: Verdicts) -> Iterator[tuple[str, str, str]]:
@@ -463,17 +476,29 @@ def _verdict_rows(verdicts: Verdicts) -> Iterator[tuple[str, str, str]]:
             yield titled(name), value, f"{unit}, {remark}{unknown}"
 
 
-def shortcomings(summaries: Sequence[Mapping[str, Any]], verdicts: Verdicts) -> list[str]:
+def shortcomings(
+    summaries: Sequence[Mapping[str, Any]], verdicts: Verdicts, shares: Verdicts
+) -> list[str]:
     """Return the shortcomings of the runs, a sentence each, that fail `--strict`.
 
-    These are: a run in which no request finished, more than half of the runs unstable, a missed
-    limit.
+    These are: a run in which no request finished, more than half of the runs unstable, too few good
+    requests where a share of them is asked for, else a missed limit, and limits on percentiles that
+    the slo names.
+
+    shares: `slo_shares` of a summary.
     """
     found = []
     if not all(summary["completed"] for summary in summaries):
         found.append("no request finished")
     if 2 * sum(summary["unstable"] for summary in summaries) > len(summaries):
         found.append("unstable: more work arrives than the clients can do")
+    for name, share in shares.items():
+        if not share["kept"]:
+            who = "" if name == ALL else f" of {name}"
+            asked = f"{_percent(share['asked'])} asked"
+            found.append(
+                f"{_percent(share['value'])} of the requests{who} keep all limits, {asked}"
+            )
     found += [_miss(name, verdict) for name, verdict in verdicts.items() if not verdict["kept"]]
     return found
 
@@ -515,7 +540,7 @@ def results_table(result: Result) -> RenderableType:
         *groups_section("Models", summary.get("models", {})),
         *groups_section("Classes", summary.get("classes", {})),
         *expected_section(summary.get("expected_errors", {}), lambda key: in_ms(summary[key])),
-        *slo_section(summary.get("slo", {}), summary["failed"]),
+        *slo_section(summary.get("slo", {}), summary.get("slo_shares", {}), summary["failed"]),
         *spending_section(result),
         *section("Clients", clients_table(result)),
     )

@@ -38,11 +38,14 @@ def test_the_sheet_says_question_answer_and_three_tiles(saved, tmp_path):
     summary = json.loads((saved / "summary.json").read_text())
     mist("report", saved, "--brief", "--out", tmp_path / "sheet.html")
     html = (tmp_path / "sheet.html").read_text(encoding="utf-8")
-    assert re.search(r"<h1>Can 2 x llm .* with p99 TTFT &lt;= 200 ms and p99 TPOT", html)
+    assert re.search(
+        r"<h1>Can 2 x llm .* with 90 % of requests good and p90 TTFT &lt;= 200 ms and p90 TPOT",
+        html,
+    )
     assert "How sure: " in html
     assert re.findall(r"<dt>(\w+)</dt>", html) == ["limits", "cost", "room"]
-    kept = sum(each["kept"] for each in summary["slo"].values())
-    assert f"<dd>{kept} of 2 <small>kept" in html
+    kept = sum(each["kept"] for each in [*summary["slo"].values(), *summary["slo_shares"].values()])
+    assert f"<dd>{kept} of 3 <small>kept" in html
     assert f"{HOURS_A_MONTH * 2 * price_of('h100-sxm', 'on_demand').dollars:,.0f}" in html
     assert html.count("<svg") == 1
     assert "Not given, so assumed: front_end." in html
@@ -80,7 +83,7 @@ def test_the_sheet_asks_for_the_load_and_doubts_runs(changes, load, sure, tmp_pa
     result.save(tmp_path / "run")
     for run_data in (OfResult(result), RunFolder(tmp_path / "run")):
         brief = run_page(run_data, "a run").brief
-        assert re.match(f"Can a run serve {load} with p99", brief.question)
+        assert re.match(f"Can a run serve {load} with 90 % of", brief.question)
         assert brief.sure.startswith(f"How sure: {sure}")
 
 

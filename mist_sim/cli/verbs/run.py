@@ -115,10 +115,10 @@ def run(
         missed = _study(session, loaded, axes, jobs, shown)
     elif loaded.replications > 1:
         found = session.replicate(loaded, jobs)
-        missed = shortcomings(found.summaries, found.slo)
+        missed = shortcomings(found.summaries, found.slo, found.slo_shares)
     else:
         summary = session.run(loaded).summary
-        missed = shortcomings([summary], summary.get("slo", {}))
+        missed = shortcomings([summary], summary.get("slo", {}), summary.get("slo_shares", {}))
     if strict and missed:
         note("\n  ".join(("missed:", *missed)))
         raise typer.Exit(MISSED)
@@ -148,7 +148,7 @@ def _study(
         texts = [f"failed: {failure}" for failure in each.failures]
         if summaries := tuple(each.summaries):
             runs = Replications(tuple(range(len(summaries))), summaries, "")
-            texts += shortcomings(summaries, runs.slo)
+            texts += shortcomings(summaries, runs.slo, runs.slo_shares)
         missed += [f"{each.point.name}: {text}" for text in texts]
     return missed
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.metrics.latency import NAMES
+from mist_sim.metrics.latency import ALL, NAMES
 from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT, nothing_finished
 from mist_sim.report.elements import count, in_ms, latency, number, percent
 from mist_sim.report.pages.page import Brief, Card, Cell, Detail, Drawing, Page, PageTable, Verdict
@@ -94,14 +94,22 @@ def run_verdict(summary: Mapping[str, Any]) -> Verdict:
         )
     if not summary.get("slo"):
         return Verdict("plain", "No limits were set.", _served(summary))
-    worst = min((each["verdict"] for each in summary["slo"].values()), key=_RANKS.index)
+    judged = [*summary.get("slo_shares", {}).values(), *summary["slo"].values()]
+    worst = min((each["verdict"] for each in judged), key=_RANKS.index)
     level, word = _WORDS[worst]
     return Verdict(level, word, _limits(summary))
 
 
 def _limits(summary: Mapping[str, Any]) -> str:
-    told = [_limit(name, each) for name, each in summary.get("slo", {}).items()]
+    told = [_share(name, each) for name, each in summary.get("slo_shares", {}).items()]
+    told += [_limit(name, each) for name, each in summary.get("slo", {}).items()]
     return f"{'; '.join(told)}." if told else ""
+
+
+def _share(name: str, share: Mapping[str, Any]) -> str:
+    who = "" if name == ALL else f" of {name}"
+    good = "-" if share["value"] is None else f"{100 * share['value']:.4g} %"
+    return f"{good} good requests{who}, {100 * share['asked']:g} % asked: {share['verdict']}"
 
 
 def _limit(name: str, verdict: Mapping[str, Any]) -> str:
@@ -185,12 +193,23 @@ def _brief(run: RunData, title: str) -> Brief:
     summary = run.summary
     what = title.split(";", maxsplit=1)[0]
     slo = summary.get("slo", {})
-    limits = " and ".join(f"{titled(name)} <= {each['limit']:g} ms" for name, each in slo.items())
     question = (
-        f"Can {what} serve {offered_load(run)} with {limits}?" if slo else f"What can {what} serve?"
+        f"Can {what} serve {offered_load(run)} with {_asked(summary)}?"
+        if slo
+        else f"What can {what} serve?"
     )
     return Brief(question, _sure(summary), [_kept(summary), billed(summary), _room(run)],
                  list(_assumed(summary)))  # fmt: skip
+
+
+def _asked(summary: Mapping[str, Any]) -> str:
+    """Return what is asked for, in words: shares of good requests, and limits on percentiles."""
+    shares = [
+        f"{100 * share['asked']:g} % of requests good" + ("" if name == ALL else f" of {name}")
+        for name, share in summary.get("slo_shares", {}).items()
+    ]
+    limits = [f"{titled(name)} <= {each['limit']:g} ms" for name, each in summary["slo"].items()]
+    return " and ".join([*shares, *limits])
 
 
 def _sure(summary: Mapping[str, Any]) -> str:
@@ -201,7 +220,8 @@ def _sure(summary: Mapping[str, Any]) -> str:
     """
     if doubt := _DOUBTS.get(summary.get("stability", "")):
         return how_sure(doubt, summary)
-    verdicts = [(each["verdict"], each["error_known"]) for each in summary.get("slo", {}).values()]
+    judged = [*summary.get("slo_shares", {}).values(), *summary.get("slo", {}).values()]
+    verdicts = [(each["verdict"], each["error_known"]) for each in judged]
     if not all(is_known for _, is_known in verdicts):
         how = "not known of each limit"
     elif ("within error", True) in verdicts:
@@ -215,9 +235,11 @@ def _kept(summary: Mapping[str, Any]) -> Card:
     slo = summary.get("slo", {})
     if not slo:
         return Card("limits", "none", note="give an slo to have them judged")
-    good = summary.get("good_request_fraction")
+    good, shares = summary.get("good_request_fraction"), summary.get("slo_shares", {})
     notes = [] if good is None else [f"{percent(good, digits=1)} of the requests are good"]
-    return limits_kept(slo, *notes)
+    if (share := shares.get(ALL)) is not None:
+        notes.append(f"{100 * share['asked']:g} % asked")
+    return limits_kept({**shares, **slo}, *notes)
 
 
 def _room(run: RunData) -> Card:
