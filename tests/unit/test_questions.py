@@ -15,7 +15,7 @@ _KEEP = r"at this rate \(90 % of requests\)"
 
 # script -> what it prints
 EXPECTED = {
-    "burst": r"p99 TTFT +[23],\d{3} +ms, limit 500 ms: miss",
+    "burst": r"good requests +39\.\d+ % +90 % asked: ",
     "fp8_or_bf16": rf"1 of 2 keep their limits {_KEEP}: fp8\.",
     "how_many_gpus": r"From count=3 on, 90 % of the requests are good",
     "largest_rate": r"18\.\d /s, between \d+\.\d and \d+\.\d; tpot misses first",
