@@ -1076,10 +1076,8 @@ def _made(fleet: Fleet) -> tuple[dict[str, Scenario], dict[str, str]]:
     left_out: dict[str, str] = {}
     several = ("apart", "hybrid", "afd")
     if is_one := fleet.num_clients < 2:
-        client = f"clients.{fleet.groups[0].position}"
-        left_out["prompts and answers apart"] = (
-            f"takes two clients at least, got 1; raise {client}.count, or halve "
-            f"{client}.tensor_parallel_size and double the count"
+        left_out["prompts and answers apart, hybrids, and bundles"] = (
+            f"take two clients at least, got 1; {_two_of_one(fleet.groups[0])}"
         )
     for kind in DESIGNS:
         if (is_one and kind in several) or (kind == "reshard" and not can_re_shard(fleet)):
@@ -1090,6 +1088,17 @@ def _made(fleet: Fleet) -> tuple[dict[str, Scenario], dict[str, str]]:
             else:
                 left_out[_TITLES.get(kind, kind) if name == kind else name] = _reason(design)
     return found, left_out
+
+
+_RANKS = ("data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size")
+
+
+def _two_of_one(group: Group) -> str:
+    """Return how one client becomes two, on as many GPUs where its ranks can be halved."""
+    client = f"clients.{group.position}"
+    even = [name for name in _RANKS if (group.said.get(name) or 1) % 2 == 0]
+    halved = f", or halve {client}.{even[0]} and double the count" if even else ""
+    return f"raise {client}.count{halved}"
 
 
 def _reason(error: ScenarioError) -> str:

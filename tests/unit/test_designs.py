@@ -271,13 +271,27 @@ def test_one_client_has_other_chunks_and_is_told_what_splitting_takes():
     designs = designs_of(said(clients__0__count=1))
     assert list(designs.scenarios) == ["together 8192", "together 512", "together 2048"]
     (reason,) = designs.left_out.values()
-    assert "takes two clients at least, got 1; raise clients.0.count" in reason
+    assert reason == "take two clients at least, got 1; raise clients.0.count"
+    assert "hybrids, and bundles" in next(iter(designs.left_out))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "halved"),
+    [
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size"),
+        ({"tensor_parallel_size": 1, "pipeline_parallel_size": 2}, "pipeline_parallel_size"),
+    ],
+)
+def test_one_client_becomes_two_by_halving_ranks_that_it_has(ranks, halved):
+    own = {f"clients__0__{name}": value for name, value in ranks.items()}
+    (reason,) = designs_of(said(clients__0__count=1, **own)).left_out.values()
+    assert reason.endswith(f", or halve clients.0.{halved} and double the count")
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"clients__0__count": 1, "clients__0__scheduler": "static"}, "takes two clients at least"),
+        ({"clients__0__count": 1, "clients__0__scheduler": "static"}, "take two clients at least"),
         ({"clients__0__scheduler": "static"}, "no request joins a static batch"),
         (
             {
