@@ -141,9 +141,16 @@ class ConstantArrivals:
 @ARRIVALS.register("poisson")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoissonArrivals:
-    """A Poisson process: exponential gaps of mean 1 / rate. rate: requests per second."""
+    """A Poisson process: exponential gaps of mean 1 / rate.
+
+    rate: requests per second. stretched: whether the finished schedule is stretched so that the
+    last of n requests comes at n / rate, as `vllm bench serve` sends them; then the first ones
+    depend on how many follow.
+    Source: vLLM, vllm/benchmarks/serve.py, get_request.
+    """
 
     rate: PerSecond
+    stretched: bool = False
 
     def __post_init__(self) -> None:
         require_positive("rate", self.rate, "/s")
@@ -160,13 +167,13 @@ class GammaArrivals:
 
     rate: requests per second. burstiness: the shape (> 0); 1 is a Poisson process, less is
     burstier, more is smoother; gaps have a coefficient of variation of 1 / sqrt(burstiness).
-    vLLM also stretches the finished schedule so that it ends at n / rate; this one does not,
-    since then the first requests would depend on how many follow.
+    stretched: as of `PoissonArrivals`; vLLM does.
     Source: vLLM, vllm/benchmarks/serve.py, get_request.
     """
 
     rate: PerSecond
     burstiness: float
+    stretched: bool = False
 
     def __post_init__(self) -> None:
         require_positive("rate", self.rate, "/s")

@@ -25,7 +25,14 @@ from mist_sim.core.request import Content, Request, Stage, token_totals
 from mist_sim.errors import ScenarioError
 from mist_sim.rng import Streams
 from mist_sim.stages import EncodeImages, completion, validate_pipeline
-from mist_sim.traces.arrivals import AllAtOnce, ArrivalProcess, ClosedLoop, TraceArrivals
+from mist_sim.traces.arrivals import (
+    AllAtOnce,
+    ArrivalProcess,
+    ClosedLoop,
+    GammaArrivals,
+    PoissonArrivals,
+    TraceArrivals,
+)
 from mist_sim.traces.base import (
     ARRIVALS,
     LeavesOut,
@@ -373,6 +380,10 @@ class Workload:
         if isinstance(self.arrivals, TraceArrivals):
             return _own_times(rows, self._speedup(self.arrivals), self.source)
         times = self.arrivals.times(streams.generator("arrivals"))
+        if isinstance(self.arrivals, PoissonArrivals | GammaArrivals) and self.arrivals.stretched:
+            all_rows = list(rows)
+            end = len(all_rows) / self.arrivals.rate
+            return zip(all_rows, _stretched(islice(times, len(all_rows)), end), strict=True)
         return zip(rows, _without_end(times, self.arrivals), strict=False)
 
     def _speedup(self, arrivals: TraceArrivals) -> float:
@@ -396,6 +407,12 @@ class Workload:
             f"{time} s after {last} s from {type(self.source).__name__} with "
             f"{type(self.arrivals).__name__}; sort the requests by time"
         )
+
+
+def _stretched(times: Iterable[float], end: float) -> Iterator[float]:
+    """Yield times in proportion, so that the last one is at the end, seconds."""
+    drawn = list(times)
+    return (time * (end / drawn[-1]) for time in drawn)
 
 
 def own_rate(source: TraceReader) -> float:

@@ -166,6 +166,10 @@ def _of_bench(found: Mapping[str, Any], path: Path) -> dict[str, Any]:
         arrivals = {"type": "closed_loop", "concurrency": int(users)}
     elif math.isfinite(float(rate)):
         arrivals = {"type": "poisson", "rate": f"{float(rate):g} /s"}
+        if (burstiness := found.get("burstiness")) is not None:  # a result of vLLM's own
+            arrivals["stretched"] = True
+            if burstiness != 1:
+                arrivals |= {"type": "gamma", "burstiness": float(burstiness)}
     return {
         "workload": {"arrivals": arrivals},
         "requests": requests,

@@ -94,13 +94,16 @@ def test_drafts_are_read_as_json():
     [
         ("", {"type": "all_at_once"}),
         ("--request-rate inf", {"type": "all_at_once"}),
-        ("--request-rate 4", {"type": "poisson", "rate": "4 /s"}),
+        ("--request-rate 4", {"type": "poisson", "rate": "4 /s", "stretched": True}),
         (
             "--request-rate 4 --burstiness 0.5",
-            {"type": "gamma", "rate": "4 /s", "burstiness": 0.5},
+            {"type": "gamma", "rate": "4 /s", "burstiness": 0.5, "stretched": True},
         ),
         ("--max-concurrency 16", {"type": "closed_loop", "concurrency": 16}),
-        ("--max-concurrency 16 --request-rate 4", {"type": "poisson", "rate": "4 /s"}),
+        (
+            "--max-concurrency 16 --request-rate 4",
+            {"type": "poisson", "rate": "4 /s", "stretched": True},
+        ),
     ],
 )
 def test_arrivals_of_the_benchmark(arguments, found):

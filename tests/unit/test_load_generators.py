@@ -240,7 +240,7 @@ def test_limits_go_by_the_generators_names():
         (
             "vllm bench serve --dataset-name timed_trace --no-self-timed --request-rate 3",
             {"type": "timed_trace", "hash_block_size": 16},
-            {"type": "poisson", "rate": "3 /s"},
+            {"type": "poisson", "rate": "3 /s", "stretched": True},
         ),
         (
             f"{SGLANG} --dataset-name mooncake --mooncake-slowdown-factor 4",
@@ -250,7 +250,7 @@ def test_limits_go_by_the_generators_names():
         (
             "vllm bench serve --dataset-name burstgpt --request-rate 3",
             {"type": "burstgpt", "only_model": "GPT-4", "skip": "cancelled"},
-            {"type": "poisson", "rate": "3 /s"},
+            {"type": "poisson", "rate": "3 /s", "stretched": True},
         ),
     ],
 )

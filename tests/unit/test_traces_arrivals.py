@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from mist_sim import Scenario, simulate
 from mist_sim.rng import Streams
 from mist_sim.traces import (
     ARRIVALS,
@@ -234,3 +235,30 @@ def test_impossible_closed_loops_are_refused():
             ClosedLoop(concurrency=1, think_time=bad)
         with pytest.raises(ValueError, match="ramp_up must be finite and >= 0 s, got"):
             ClosedLoop(concurrency=1, ramp_up=bad)
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        {"type": "poisson", "rate": "4 /s"},
+        {"type": "gamma", "rate": "4 /s", "burstiness": 0.3},
+    ],
+)
+def test_a_stretched_schedule_is_the_same_one_and_ends_at_n_over_the_rate(process):
+    """As `vllm bench serve` sends requests: the rate of a run is the one asked for."""
+
+    def times(**more):
+        workload = {
+            "lengths": {"type": "profile", "num_requests": 50},
+            "arrivals": process | more,
+        }
+        scenario = Scenario.from_dict(
+            {"model": "llama-3.1-8b", "clients": [{"name": "a", "gpu": "h100-sxm"}]}
+            | {"workload": workload}
+        )
+        return simulate(scenario).requests["arrival_time"].to_numpy()
+
+    drawn, stretched = times(), times(stretched=True)
+    assert stretched[-1] == pytest.approx(50 / 4, rel=1e-12)
+    assert abs(drawn[-1] / 12.5 - 1) > 0.01, "this draw has another rate"
+    np.testing.assert_allclose(stretched / stretched[-1], drawn / drawn[-1], rtol=1e-9)

@@ -652,7 +652,10 @@ def test_a_cap_of_answers_is_the_workloads(capsys):
     [
         (
             "--request-rate 5 --max-concurrency 8",
-            {"arrivals": {"type": "poisson", "rate": "5 /s"}, "max_concurrency": 8},
+            {
+                "arrivals": {"type": "poisson", "rate": "5 /s", "stretched": True},
+                "max_concurrency": 8,
+            },
         ),
         (
             "--dataset-name prefix_repetition --prefix-repetition-prefix-len 512 --num-warmups 3",

@@ -79,7 +79,7 @@ def serve(load: Load) -> dict[str, Any]:
     if "limits" in load.said:
         load.said["goodput"] = limits(load, load.get("limits"), _GOODPUT)
     if "arrivals" not in workload:
-        workload |= arrivals(load)
+        workload |= arrivals(load, stretched=True)
     return keys_of(load, workload)
 
 

@@ -145,8 +145,11 @@ def choose(load: Load, dataset: str, reads: Mapping[str, Sequence[str]], known: 
     return True
 
 
-def arrivals(load: Load) -> dict[str, Any]:
-    """Return when requests are sent, and how many may be under way."""
+def arrivals(load: Load, *, stretched: bool = False) -> dict[str, Any]:
+    """Return when requests are sent, and how many may be under way.
+
+    stretched: whether the tool sends the last of n requests at n / rate.
+    """
     rate, users = load.get("rate", math.inf), load.get("concurrency")
     burstiness, pattern = load.get("burstiness", 1.0), load.get("pattern", "poisson")
     load.applied(("rate", "pattern"), "workload.arrivals")
@@ -164,6 +167,8 @@ def arrivals(load: Load) -> dict[str, Any]:
     sent["rate"] = f"{_digits(rate)} /s"
     if burstiness != 1.0 and pattern != "constant":
         sent |= {"type": "gamma", "burstiness": burstiness}
+    if stretched:
+        sent["stretched"] = True
     return {"arrivals": sent, **({} if users is None else {"max_concurrency": users})}
 
 
