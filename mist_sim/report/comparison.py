@@ -67,14 +67,16 @@ _COLUMNS = {
     "energy_per_output_token_at_goodput_j": ("J", "at goodput"),
     "cost_per_million_output_tokens_at_goodput_usd": ("$", "at goodput"),
 }
-"""Figures by which many scenarios are compared, as titles of two lines; others are in the files."""
+"""Figures by which many scenarios are compared, as titles of two lines; others are in the files.
+
+The percentile of a limit takes the place of a median."""
 
 _BY_GOODPUT = ("goodput", "goodput_per_gpu", "headroom")
 _BY_GPU = ("num_gpus", "goodput_per_gpu")
 _STAR = "* the best{}; goodputs and means of seeds only if sure"
 _RATES = (
     "tokens a second of the steady part of each run, without ramp and end; no star where requests "
-    "come at a rate, which all serve that keep up"
+    "come at a rate, which all serve that keep up; dollars and joules are of whole runs, with both"
 )
 _FINISHED = "latencies of requests that finished, except beside limits"
 _JOULES = "joules, where they were measured, are 7 % (H100) to 17 % (B200) off in the mean"
@@ -148,7 +150,11 @@ def _below_one_another(summary: Mapping[str, Any]) -> tuple[str, RenderableType]
     cases = summary["scenarios"]
     gpus = {case["num_gpus"] for case in cases.values() if not isnan(case["num_gpus"])}
     alike = len(gpus) == 1
-    columns = _with_limits(_COLUMNS, summary, _column)
+    judged = {limit_of(key)[0] for key in summary.get("limits", ()) if key not in _COLUMNS}
+    few = {
+        key: title for key, title in _COLUMNS.items() if key not in map("p50_{}_ms".format, judged)
+    }
+    columns = _with_limits(few, summary, _column)
     keys = [key for key in columns if _is_shown(key, summary) and not (alike and key in _BY_GPU)]
     titles, below = zip(*[columns[key] for key in keys], strict=True)
     rows = [[name, *(_marked(summary, key, name) for key in keys)] for name in cases]
@@ -249,7 +255,8 @@ def _cell(key: str, value: float) -> str:
         return percent(value, 1)
     if key in ("headroom", "room"):
         return percent(value)
-    if key == "cost_usd" or key.startswith("energy_per"):
+    is_small = key.startswith("cost_per") and 0 < abs(value) < 1
+    if is_small or key == "cost_usd" or key.startswith("energy_per"):
         return f"{value:.3g}"
     if key in _COUNTS and value == round(value):
         return f"{value:,.0f}"

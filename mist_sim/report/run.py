@@ -550,6 +550,8 @@ def _latency(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield latency_table(FIGURES, lambda key: in_ms(summary[key]), width=7)
     if note := note_on_turns(summary):
         yield Text(note)
+    if "tier_hit_rates" in summary:
+        yield Text("queue: loads from tiers count, too; below they are transfer.", style="dim")
 
 
 def _doubt(summary: Mapping[str, Any]) -> str:

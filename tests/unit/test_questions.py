@@ -22,7 +22,7 @@ EXPECTED = {
     "prefix_cache": r"p99 TTFT, ms +36\d +6\d\.\d \*",
     "split_or_not": rf"None keeps its limits {_KEEP}; 2 prefill \+ 2 decode\s+comes",
     "which_chunk": r"max_num_batched_tokens=1024\n.*\n? *.*good requests 9\d\.\d %",
-    "which_gpu": r"\$ a million output tokens +1\.\d\d +0\.9\d +0\.\d\d \* +0\.\d\d",
+    "which_gpu": r"\$ a million output tokens +1\.\d\d +0\.9\d+ +0\.\d+ \* +0\.\d+",
     "which_parallelism": r"p99 TPOT, ms +3\d\.\d +2\d\.\d +1\d\.\d \*",
     "which_router": rf"1 of 4 keep their limits {_KEEP}: prefix_affinity\.",
 }
