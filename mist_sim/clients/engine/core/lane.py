@@ -40,9 +40,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from mist_sim.clients.engine.core.blocks import Blocks
-    from mist_sim.clients.engine.core.counts import Counts
     from mist_sim.clients.engine.core.paged import PagedBlocks
-    from mist_sim.clients.engine.core.rows import Rows
+    from mist_sim.clients.engine.core.rows import Counts, Rows
     from mist_sim.clients.engine.core.tiered import TieredBlocks
     from mist_sim.clients.engine.core.times import Times
     from mist_sim.clients.kv_cache.moves import Room
