@@ -61,6 +61,8 @@ class Runs:
         """Take the header of a file. Raises FailedError for results of another kind of run."""
         if not header:
             return
+        if "asynchronous" not in header:
+            raise FailedError(f"--keep {self.keep} is no file of results: name another one")
         if header["asynchronous"] != self.asynchronous:
             mode = "with" if header["asynchronous"] else "without"
             raise FailedError(f"--keep {self.keep} has results {mode} --async: name another file")
