@@ -49,6 +49,8 @@ class Runs:
         """Read the file; a last line that was cut off by a stop is dropped from it."""
         text = path.read_text("utf-8")
         whole = text[: text.rfind("\n") + 1]
+        if text and not whole:
+            raise FailedError(f"--keep {path} is no file of results: name another one")
         if whole != text:
             path.write_text(whole, "utf-8")
         first, *lines = whole.splitlines() or ["{}"]

@@ -115,6 +115,16 @@ def test_results_of_another_kind_are_refused(tmp_path):
     assert "has results without --async: name another file" in " ".join(other.output.split())
 
 
+@pytest.mark.parametrize("text", ['{"version": "0.19.0"}', '{"version": "0.19.0"}\n'])
+def test_a_file_of_something_else_is_refused_and_stays(text, tmp_path):
+    keep = tmp_path / "kept.json"
+    keep.write_text(text)
+    found = of_log(tmp_path, stand_in(tmp_path), "--keep", keep)
+    assert found.exit_code == 2
+    assert "is no file of results: name another one" in " ".join(found.output.split())
+    assert keep.read_text() == text
+
+
 def test_what_ran_before_a_stop_is_shown(tmp_path, monkeypatch):
     add, compared = conformance.Findings.add, []
 
