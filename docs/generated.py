@@ -15,6 +15,7 @@ import typer
 
 from mist_sim.cli.app import app
 from mist_sim.cli.listings import scenario_keys
+from mist_sim.clients.refused_options import REFUSALS, Rule
 from mist_sim.scenario.engines.engine_version import LATEST, OLDEST, Default
 from mist_sim.scenario.engines.server_start import RULES
 from mist_sim.scenario.engines.versions import TABLE
@@ -117,4 +118,23 @@ def versions() -> str:
     return "\n".join(_versions())
 
 
-MADE = {"keys": keys, "verbs": verbs, "versions": versions}
+def _refusals() -> Iterator[str]:
+    """Yield which options of an engine are refused beside another one."""
+    yield "| with | these have to be so | why |"
+    yield "|---|---|---|"
+    for refusal in REFUSALS:
+        rules = (f"`{each.option}`: {_needed(each)}" for each in refusal.rules)
+        yield f"| `{refusal.option}` | {'; '.join(rules)} | {refusal.why} |"
+
+
+def _needed(rule: Rule) -> str:
+    """Return what an option has to be, without what an error says behind it."""
+    return re.split(r"[,;]", rule.rule.removeprefix("be "))[0]
+
+
+def refusals() -> str:
+    """Return which options of an engine are refused together."""
+    return "\n".join(_refusals())
+
+
+MADE = {"keys": keys, "refusals": refusals, "verbs": verbs, "versions": versions}

@@ -30,6 +30,7 @@ API: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "testing": ("Tests for your own parts", (), ("testing",)),
 }
 LIST_ITEM = re.compile(r"(?:[-*]|\d+\.) ")
+COPIED_LINK = re.compile(rf"\]\((?:\.\./)+({'|'.join(map(re.escape, COPIED))})")
 EXAMPLE = re.compile(r"\]\((?:\.\./)+(examples/[\w./-]+)\)")
 
 
@@ -50,14 +51,15 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Point links to examples at their pages, and part lists from the text before them."""
+    """Point links out of docs/ at pages of the site, and part lists from the text before them."""
     import sys
 
     sys.path.insert(0, str(ROOT))
     from docs.generated import whole
 
     up = "../" * page.file.src_uri.count("/")
-    return _with_parted_lists(EXAMPLE.sub(rf"]({up}\1.md)", whole(markdown)))
+    linked = EXAMPLE.sub(rf"]({up}\1.md)", COPIED_LINK.sub(rf"]({up}\1", whole(markdown)))
+    return _with_parted_lists(linked)
 
 
 def _api_page(title: str, modules: tuple[str, ...], packages: tuple[str, ...]) -> str:

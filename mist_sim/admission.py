@@ -119,6 +119,7 @@ class LimitAdmission(Admission):
                 raise ValueError(f"shares must be > 0 and <= 1, got {share} for {brief(label)}")
 
     def refusal(self, request: Request, gateway: GatewayView) -> str:
+        """Return why a request is refused: too many wait, and it cannot go on at once."""
         if self.max_waiting is None or gateway.num_waiting < self.max_waiting:
             return ""
         if gateway.is_next and self._has_room(request, gateway):
@@ -126,6 +127,7 @@ class LimitAdmission(Admission):
         return f"busy, max_waiting={self.max_waiting} requests wait at the gateway"
 
     def delay(self, request: Request, gateway: GatewayView) -> float:
+        """Return 0 seconds where there is room for a request; inf: it waits until one ends."""
         return 0.0 if self._has_room(request, gateway) else inf
 
     def _has_room(self, request: Request, gateway: GatewayView) -> bool:
@@ -178,12 +180,14 @@ class SaturationAdmission(Admission):
             )
 
     def refusal(self, request: Request, gateway: GatewayView) -> str:
+        """Return why a request is refused: its priority is shed while clients are saturated."""
         sheds = self.sheds_from is not None and request.priority >= self.sheds_from
         if sheds and self.is_saturated(gateway):
             return f"busy, clients are saturated and its priority is {request.priority}"
         return ""
 
     def delay(self, request: Request, gateway: GatewayView) -> float:
+        """Return the seconds after which a saturated gateway asks again; 0: the request goes on."""
         return self.interval if self.is_saturated(gateway) else 0.0
 
     def is_saturated(self, gateway: GatewayView) -> bool:

@@ -62,6 +62,7 @@ class LruEviction(Eviction):
     """The least recently used blocks go first, as in vLLM."""
 
     def rank(self, blocks: CachedBlocks) -> int:
+        """Return when they were used last."""
         return blocks.used
 
 
@@ -71,6 +72,7 @@ class LfuEviction(Eviction):
     """The blocks with the fewest uses go first, of these the least recently used."""
 
     def rank(self, blocks: CachedBlocks) -> tuple[int, int]:
+        """Return how often they were used, and when last."""
         return blocks.num_uses, blocks.used
 
 
@@ -80,6 +82,7 @@ class FifoEviction(Eviction):
     """The blocks that were written first go first."""
 
     def rank(self, blocks: CachedBlocks) -> int:
+        """Return when they were written."""
         return blocks.written
 
 

@@ -12,7 +12,7 @@ from hypothesis import Phase, given, seed, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.strategies import SearchStrategy
 
-FACTORS = {"quick": 0.2, "ci": 0.1, "explore": 10.0}
+FACTORS = {"least": 0.02, "quick": 0.2, "ci": 0.1, "explore": 10.0}
 """Profiles, by what each multiplies the number of examples with. The default is `ci`."""
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
@@ -37,21 +37,23 @@ def load_profile() -> None:
     """Let Hypothesis run as the environment's HYPOTHESIS_PROFILE says.
 
     `quick` reports the first failure as it is found: to have it simplified, run that test again
-    without the profile. `explore` takes other examples every time, and so does any profile with
-    another TEST_SEED; `HOW_TO_REPEAT` says with which.
+    without the profile. `least` does so with a tenth of its examples, for mutants. `explore` takes
+    other examples every time, and so does any profile with another TEST_SEED; `HOW_TO_REPEAT` says
+    with which.
     """
     is_same = SEED == 0
     _draw_no_constants_of_modules()
     seldom_wrong = settings(deadline=None, print_blob=False, max_examples=_scaled(60))
     settings.register_profile("ci", seldom_wrong, derandomize=is_same)
-    settings.register_profile(
-        "quick",
-        seldom_wrong,
-        derandomize=is_same,
-        database=None,
-        phases=(Phase.explicit, Phase.generate),
-        report_multiple_bugs=False,
-    )
+    for name in ("least", "quick"):
+        settings.register_profile(
+            name,
+            seldom_wrong,
+            derandomize=is_same,
+            database=None,
+            phases=(Phase.explicit, Phase.generate),
+            report_multiple_bugs=False,
+        )
     settings.register_profile("explore", seldom_wrong, print_blob=True)
     settings.load_profile(PROFILE)
 

@@ -89,6 +89,24 @@ def scheduler_of(
         )
 
 
+def lacks(spec: dict[str, Any]) -> str:
+    """Return the option that a workload needs and this version of vLLM does not have; empty: none.
+
+    Without it vLLM would run another workload. What a version refuses by itself is not told here.
+    """
+    from vllm.config import SchedulerConfig
+    from vllm.v1.kv_cache_interface import MambaSpec
+
+    of_states = inspect.signature(MambaSpec).parameters
+    if spec[INTERVAL] > 1 and INTERVAL not in inspect.signature(SchedulerConfig).parameters:
+        return f"it has no {INTERVAL}"
+    if spec["state_cache"] != "none" and "mamba_cache_mode" not in of_states:
+        return "it has no mamba_cache_mode"
+    if spec["states_inside"] and "num_prefill_checkpoint_blocks" not in of_states:
+        return "it saves no states inside pieces of prompts"
+    return ""
+
+
 def config_of(spec: dict[str, Any], asynchronous: bool, options: dict[str, Any]) -> Any:
     """Return what the schedulers of vLLM 0.12 to 0.33 read of a `VllmConfig`."""
     from vllm.config import SchedulerConfig

@@ -6,9 +6,8 @@ import math
 
 from mist_sim.bounds import COPIES
 from mist_sim.clients.engine_options import EngineOptions
+from mist_sim.clients.refused_options import LOADS_IN_STEP, REFUSALS
 from mist_sim.clients.resharding_options import Resharding
-from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
-from mist_sim.clients.traits import FLOWING_ROLES
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import PARALLEL_SIZES
 from mist_sim.hardware.predictors.overhead import EXPOSED
@@ -56,15 +55,11 @@ def check_options(config: EngineOptions) -> None:
             "one rank"
         )
     _check_figures(config)
-    _check_flowing(config)
-    _check_adapters(config)
-    _check_loads(config)
-    _check_images(config)
-    _check_contexts(config)
-    _check_prompts(config)
     _check_planning_ahead(config)
+    for refusal in REFUSALS:
+        refusal.check(config)
     if config.resharding is not None:
-        _check_resharding(config, config.resharding)
+        _check_layouts(config, config.resharding)
 
 
 def _check_figures(config: EngineOptions) -> None:
@@ -77,136 +72,8 @@ def _check_figures(config: EngineOptions) -> None:
         raise ScenarioError(f"step_time_scale {error}") from None
 
 
-def _check_flowing(config: EngineOptions) -> None:
-    """Raise ScenarioError for options that are not simulated together with flowing answers."""
-    if config.role not in FLOWING_ROLES:
-        return
-    scheduler = config.scheduler
-    for name, is_wrong, rule in (
-        ("pipeline_parallel_size", config.pipeline_parallel_size > 1, "be 1"),
-        ("speculative_config", config.speculative_config is not None, "be left out"),
-        ("scheduler", scheduler is not None and not scheduler.by_piece, "be chunked"),
-        (
-            "scheduler.order",
-            getattr(scheduler, "order", "fcfs") != "fcfs",
-            "be fcfs, which lets those first who come with their KV entries",
-        ),
-        (
-            "scheduler.preemption",
-            scheduler is not None and scheduler.preemption != "recompute",
-            "be recompute",
-        ),
-    ):
-        if is_wrong:
-            raise ScenarioError(
-                f"{name} must {rule} with role {config.role}; answers that flow are not "
-                "simulated otherwise"
-            )
-
-
-def _check_adapters(config: EngineOptions) -> None:
-    """Raise ScenarioError for options that are not simulated together with LoRA adapters."""
-    if config.lora is None:
-        return
-    scheduler = config.scheduler
-    for name, is_wrong, rule in (
-        ("role", config.role is not None, "be left out"),
-        ("pipeline_parallel_size", config.pipeline_parallel_size > 1, "be 1"),
-        ("enable_expert_parallel", config.enable_expert_parallel, "be false"),
-        ("speculative_config", config.speculative_config is not None, "be left out"),
-        ("resharding", config.resharding is not None, "be left out"),
-        ("kv_cache.tiers", bool(config.kv_cache.tiers), "be empty"),
-        ("scheduler", not isinstance(scheduler, ChunkedScheduler | None), "be chunked"),
-        ("scheduler.order", getattr(scheduler, "order", "fcfs") != "fcfs", "be fcfs"),
-        ("scheduler.preemption", scheduler is not None and scheduler.swaps, "be recompute"),
-    ):
-        if is_wrong:
-            raise ScenarioError(
-                f"{name} must {rule} with lora; adapters are not simulated otherwise"
-            )
-
-
-def _check_loads(config: EngineOptions) -> None:
-    """Raise ScenarioError for options that are not simulated with loads for which a step waits."""
-    rule = against_loads(config)
-    if rule and any(tier.loads_in_step for tier in config.kv_cache.tiers):
-        raise ScenarioError(
-            f"{rule} with loads_in_step of kv_cache.tiers; such loads are not simulated otherwise"
-        )
-
-
-def against_loads(config: EngineOptions) -> str:
-    """Return what must change so that a step can wait for loads from tiers; empty: nothing."""
-    scheduler = config.scheduler
-    partial = getattr(scheduler, "max_num_partial_prefills", None)
-    for name, is_wrong, rule in (
-        ("role", config.role is not None, "be left out"),
-        ("speculative_config", config.speculative_config is not None, "be left out"),
-        ("scheduler", scheduler is not None and not scheduler.by_piece, "be chunked"),
-        ("scheduler.prefill_schedule_interval", config.prefill_interval > 1, "be 1"),
-        ("scheduler.max_num_partial_prefills", partial is not None, "be left out"),
-    ):
-        if is_wrong:
-            return f"{name} must {rule}"
-    return ""
-
-
-def _check_images(config: EngineOptions) -> None:
-    """Raise ScenarioError for options that are not simulated together with images."""
-    if config.images is None:
-        return
-    for name, is_wrong, rule in (
-        ("role", config.role in ("decode", *FLOWING_ROLES), "be prefill or left out"),
-        ("language_model_only", config.language_model_only, "be false"),
-        ("pipeline_parallel_size", config.pipeline_parallel_size > 1, "be 1"),
-        ("resharding", config.resharding is not None, "be left out"),
-    ):
-        if is_wrong:
-            raise ScenarioError(f"{name} must {rule} with images; they are not simulated otherwise")
-
-
-def _check_contexts(config: EngineOptions) -> None:
-    """Raise ScenarioError for options that are not simulated with contexts in parts."""
-    if config.decode_context_parallel_size == 1:
-        return
-    scheduler = config.scheduler
-    for name, is_wrong, rule in (
-        ("role", config.role is not None, "be left out"),
-        ("speculative_config", config.speculative_config is not None, "be left out"),
-        ("resharding", config.resharding is not None, "be left out"),
-        ("kv_cache.tiers", bool(config.kv_cache.tiers), "be empty"),
-        ("scheduler.preemption", scheduler is not None and scheduler.swaps, "be recompute"),
-    ):
-        if is_wrong:
-            raise ScenarioError(
-                f"{name} must {rule} with decode_context_parallel_size "
-                f"{config.decode_context_parallel_size}; that combination is not simulated"
-            )
-
-
-def _check_prompts(config: EngineOptions) -> None:
-    """Raise ScenarioError for options that are not simulated with prompts in pieces."""
-    if config.prefill_context_parallel_size == 1:
-        return
-    for name, is_wrong, rule in (
-        ("decode_context_parallel_size", config.decode_context_parallel_size > 1, "be 1"),
-        ("pipeline_parallel_size", config.pipeline_parallel_size > 1, "be 1"),
-        ("role", config.role is not None, "be left out"),
-        ("speculative_config", config.speculative_config is not None, "be left out"),
-        ("resharding", config.resharding is not None, "be left out"),
-        ("lora", config.lora is not None, "be left out"),
-        ("images", config.images is not None, "be left out"),
-        ("kv_cache.tiers", bool(config.kv_cache.tiers), "be empty"),
-    ):
-        if is_wrong:
-            raise ScenarioError(
-                f"{name} must {rule} with prefill_context_parallel_size "
-                f"{config.prefill_context_parallel_size}; that combination is not simulated"
-            )
-
-
-def _check_resharding(config: EngineOptions, other: Resharding) -> None:
-    """Raise ScenarioError for layouts on unequal GPUs, and for options that need one layout."""
+def _check_layouts(config: EngineOptions, other: Resharding) -> None:
+    """Raise ScenarioError for layouts of prompts and of answers on unequal GPUs."""
     sizes = [(other.tensor_parallel_size, other.pipeline_parallel_size)]
     sizes.append((config.tensor_parallel_size, config.pipeline_parallel_size))
     if sizes[0][0] * sizes[0][1] != sizes[1][0] * sizes[1][1]:
@@ -216,33 +83,11 @@ def _check_resharding(config: EngineOptions, other: Resharding) -> None:
             f"{prompts} and {answers}, both times data_parallel_size "
             f"{config.data_parallel_size}, which does not change"
         )
-    scheduler = config.scheduler
-    for name, is_wrong, rule in (
-        ("role", config.role is not None, "be left out"),
-        ("enable_expert_parallel", config.enable_expert_parallel, "be false"),
-        ("speculative_config", config.speculative_config is not None, "be left out"),
-        ("async_scheduling", bool(config.async_scheduling), "be false"),
-        ("kv_cache.enable_prefix_caching", config.kv_cache.enable_prefix_caching, "be false"),
-        ("kv_cache.tiers", bool(config.kv_cache.tiers), "be empty"),
-        ("admission.early_rejection", config.admission.early_rejection, "be false"),
-        (
-            "scheduler",
-            not isinstance(scheduler, ContinuousScheduler | None),
-            "be continuous, which computes prompts and answers in steps of their own",
-        ),
-        (
-            "scheduler.preemption",
-            scheduler is not None and scheduler.swaps,
-            "be recompute; the buffer on the host takes preempted answers as well",
-        ),
-        (
-            "predictor",
-            config.predictor is not None and not callable(config.predictor),
-            "be what makes one for a layout, such as RooflinePredictor",
-        ),
-    ):
-        if is_wrong:
-            raise ScenarioError(f"{name} must {rule} with resharding")
+
+
+def against_loads(config: EngineOptions) -> str:
+    """Return what must change so that a step can wait for loads from tiers; empty: nothing."""
+    return LOADS_IN_STEP.against(config)
 
 
 def _check_planning_ahead(config: EngineOptions) -> None:

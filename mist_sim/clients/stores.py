@@ -140,7 +140,8 @@ class Stores:
 class Record(Protocol):
     """Writes a move that has ended: its bytes, and when it began and ended (seconds)."""
 
-    def __call__(self, move: KvMove, num_bytes: float, start: float, end: float) -> None: ...
+    def __call__(self, move: KvMove, num_bytes: float, start: float, end: float) -> None:
+        """Write one."""
 
 
 class Mover:

@@ -141,17 +141,5 @@ def grown(batch: StepBatch, growth: StepGrowth, num_steps: int) -> StepBatch:
     )
 
 
-def share_experts(batches: Sequence[StepBatch], num_replicas: int) -> StepBatch:
-    """Tell the batches of replicas in lockstep of one another; return what an idle one computes.
-
-    num_replicas: all of them; those without a batch are idle, and have no tokens.
-    """
-    sizes = [batch.num_prefill_tokens + batch.num_decode_queries for batch in batches]
-    replicas = (*sizes, *(num_replicas - len(sizes)) * [0])
-    for batch in batches:
-        batch.replicas = replicas
-    return StepBatch(replicas=replicas)
-
-
 def _added(added: int | NDArray[np.int64], num_steps: int) -> int:
     return num_steps * added if isinstance(added, int) else int(added[num_steps])

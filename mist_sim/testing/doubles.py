@@ -158,6 +158,7 @@ class _Seated(LlmClient):
     num_seats: ClassVar[int | None] = None
 
     def start(self, *arguments: Any) -> None:
+        """Begin with so few seats."""
         self._shares = [min(share, self.num_seats or share) for share in self._shares]
         super().start(*arguments)
 
@@ -180,9 +181,11 @@ class Steps:
     """A second a step, and a little for each token in it."""
 
     def step_time(self, batch: StepBatch) -> float:
+        """Return the seconds of one step."""
         return float(self.run(batch, StepGrowth(), 1)[0])
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
+        """Return the seconds of so many steps, shape (num_steps,)."""
         ahead = np.arange(float(num_steps))
         context = batch.context_sum + growth.contexts(ahead)
         num_tokens = batch.num_prefill_tokens + batch.num_decodes
@@ -196,6 +199,7 @@ class _WithPrefixes(Workload):
     sent: tuple[Arrival, ...] = ()
 
     def requests(self, streams: Streams, in_runs: bool = True) -> Iterator[Request]:
+        """Yield the requests."""
         for request, each in zip(Workload.requests(self, streams, in_runs), self.sent, strict=True):
             request.content = (each.prefix,) if each.prefix else ()
             yield request

@@ -36,6 +36,8 @@ def test_a_list_after_text_is_parted_from_it_but_not_in_code():
     )
     linked = on_page_markdown("[code](../../examples/own_router.py)", Page)
     assert linked == "[code](../examples/own_router.py.md)\n"
+    linked = on_page_markdown("[tests](../../CONTRIBUTING.md#tests)", Page)
+    assert linked == "[tests](../CONTRIBUTING.md#tests)\n"
 
 
 def test_broken_links_are_found(tmp_path):

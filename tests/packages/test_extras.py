@@ -75,6 +75,7 @@ def test_every_extra_is_tried():
         "conformance": "python -m conformance, in an environment of its own with vLLM",
         "dev": "make test",
         "docs": "make docs",
+        "mutants": "cosmic-ray, by hand: CONTRIBUTING.md",
     }
     assert tried | set(elsewhere) == set(EXTRAS)
 

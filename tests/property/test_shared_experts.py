@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mist_sim import llm_client
-from mist_sim.core.batch import StepBatch, StepGrowth, share_experts
+from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.predictors.explained import explained
@@ -27,6 +27,18 @@ TIMED = {
     for size in SIZES
 }
 SHARED = {"all_gather"}
+
+
+def share_experts(batches: list[StepBatch], num_replicas: int) -> StepBatch:
+    """Tell the batches of replicas in lockstep of one another; return what an idle one computes.
+
+    num_replicas: all of them; those without a batch are idle, and have no tokens.
+    """
+    sizes = [batch.num_prefill_tokens + batch.num_decode_queries for batch in batches]
+    replicas = (*sizes, *(num_replicas - len(sizes)) * [0])
+    for batch in batches:
+        batch.replicas = replicas
+    return StepBatch(replicas=replicas)
 
 
 @st.composite

@@ -14,7 +14,6 @@ import numpy as np
 from mist_sim.clients.draft_paths import DraftPath, Speculation
 from mist_sim.clients.engine.core.blocks import Blocks
 from mist_sim.clients.engine.core.core import Core
-from mist_sim.clients.engine.core.counts import Counts
 from mist_sim.clients.engine.core.drafting import Drafting
 from mist_sim.clients.engine.core.lane import (
     A_PREFIX,
@@ -44,7 +43,7 @@ from mist_sim.clients.engine.core.lockstep import Lockstep, Replica
 from mist_sim.clients.engine.core.paged import PagedBlocks
 from mist_sim.clients.engine.core.pipeline import Group, Pipeline
 from mist_sim.clients.engine.core.quiet import FastForward
-from mist_sim.clients.engine.core.rows import Rows
+from mist_sim.clients.engine.core.rows import Counts, Rows
 from mist_sim.clients.engine.core.tiered import TieredBlocks
 from mist_sim.clients.engine.core.times import Times
 from mist_sim.clients.engine.core.virtual import VirtualEngine, VirtualPipeline

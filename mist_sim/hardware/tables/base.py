@@ -69,7 +69,8 @@ class Reads(Protocol):
 
     def __call__(
         self, path: Path, model: ModelSpec, cluster: Cluster, subset: str | None
-    ) -> StepTables: ...
+    ) -> StepTables:
+        """Return the tables of a model on a cluster. subset: a part of the file, by name."""
 
 
 TABLE_FORMATS: dict[str, Reads] = {}

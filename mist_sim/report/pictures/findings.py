@@ -115,6 +115,7 @@ class _Winners(Mark):
         } | _NEUTRAL
 
     def draw(self, axes: Axes) -> None:
+        """Draw a cell in the colour of its winner, paler where that is not clear."""
         from matplotlib.colors import to_rgb
 
         plane, colours = self.plane, self.colours

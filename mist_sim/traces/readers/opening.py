@@ -53,12 +53,14 @@ class _Kind:
 
     @property
     def rule(self) -> str:
+        """What rows of this kind break, without their values."""
         if isinstance(self.first, UnansweredError):
             return _NO_ANSWER
         return cut(self.first.problem.partition(", got ")[0], _LONGEST_RULE)
 
     @property
     def told(self) -> str:
+        """The first of them, and how many there are."""
         also = "" if self.number == 1 else f" ({self.number:,} rows, this is the first)"
         return f"{self.first.problem}{also}"
 

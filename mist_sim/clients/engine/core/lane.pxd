@@ -1,9 +1,8 @@
 cimport cython
 
 from mist_sim.clients.engine.core.blocks cimport Blocks
-from mist_sim.clients.engine.core.counts cimport Counts
 from mist_sim.clients.engine.core.paged cimport PagedBlocks, PagedChain
-from mist_sim.clients.engine.core.rows cimport Rows
+from mist_sim.clients.engine.core.rows cimport Counts, Rows
 from mist_sim.clients.engine.core.tiered cimport TieredBlocks
 from mist_sim.clients.engine.core.times cimport Times
 from mist_sim.clients.prefixes.prefix_cache cimport Chain

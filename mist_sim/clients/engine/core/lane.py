@@ -1,9 +1,9 @@
 """A lane: one scheduler with its memory, in steps. Each is planned, timed, and ends.
 
 Chunked prefill as in vLLM v1: decodes first, pieces of prompts fill the token budget, first come,
-first served; who finds no block takes those of the request admitted last, which is computed again.
-In another order (`ranked`), the queue says who is next, and by priority also who gives way. Pieces
-may be limited (`limit_pieces`).
+first served; a request that finds no block takes those of the one admitted last, which is computed
+again. In another order (`ranked`), the queue says which request is next, and by priority also which
+one gives way. Pieces may be limited (`limit_pieces`).
 
 A lane that plans ahead makes the plan of a step when the step before it begins, as vLLM's
 `step_with_batch_queue` does with two batches. Here that plan is made when its step begins, from
@@ -40,9 +40,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from mist_sim.clients.engine.core.blocks import Blocks
-    from mist_sim.clients.engine.core.counts import Counts
     from mist_sim.clients.engine.core.paged import PagedBlocks
-    from mist_sim.clients.engine.core.rows import Rows
+    from mist_sim.clients.engine.core.rows import Counts, Rows
     from mist_sim.clients.engine.core.tiered import TieredBlocks
     from mist_sim.clients.engine.core.times import Times
     from mist_sim.clients.kv_cache.moves import Room
@@ -129,7 +128,7 @@ class Notes(Protocol):
         """A plan makes some give way and lets no decode take a step; raise if that has no end."""
 
     def wait_for_ever(self, num_waiting: int, /) -> None:
-        """Nothing will let anybody in of those that wait: raise."""
+        """Raise: nothing will ever admit the requests that wait."""
 
     def draw(self, slot: int, num_tokens: int, /) -> bytes:
         """Return how many drafts each step of an answer accepts, which lacks so many tokens.
@@ -178,7 +177,7 @@ class OwnRules(Protocol):
     plans: bool
 
     def plan(self) -> None:
-        """Say who takes part in the step (`give_step`, `let_come`, `put_off`)."""
+        """Say which requests take part in the step (`give_step`, `let_come`, `put_off`)."""
 
     def begin(self) -> int:
         """Return the token budget of the step that is planned next; some may give way now."""
@@ -197,7 +196,7 @@ class Flow(Protocol):
     """Says which answers go on at other clients (see `flow.py`)."""
 
     def leaving(self, lane: Lane, /) -> list[int]:
-        """Return who leaves now, in this order."""
+        """Return the slots that leave now, in this order."""
 
     def num_quiet(self, lane: Lane, number: int, /) -> int:
         """Return how many of so many quiet steps end with no answer too long."""
@@ -505,7 +504,7 @@ class Lane:
             self.time, self.phase = max(now, self.begins_at), self.plan_phase
 
     def waits(self) -> bool:
-        """Tell whether somebody waits while the lane rests, also on the host or for copies."""
+        """Tell whether requests wait while the lane rests, also on the host or for copies."""
         if self.swapped or (self.overlaps and self.running):
             return True
         return bool(self.queue or self.moved or self.loaded)
@@ -797,9 +796,9 @@ class Lane:
     # --- entries that others have, or ask for ---------------------------------------------------
 
     def need_to_join(self, slot: int) -> int:
-        """Return the blocks that one whose entries come lacks for its next step, or its prompt.
+        """Return the blocks that a request lacks beside its entries: for its step, or its prompt.
 
-        None are kept for one whose entries come from tiers.
+        For entries that come from tiers: 0, since none are kept.
         """
         if self.brings[slot] == _FROM_TIERS:
             return 0
@@ -808,7 +807,7 @@ class Lane:
         )
 
     def num_needed(self, slot: int) -> int:
-        """Return the tokens that one who waits needs memory for in its next step as a decode."""
+        """Return the tokens that a waiting request needs memory for in its next decode step."""
         return self.num_tokens[slot]
 
     def outgrows(self, slot: int) -> bool:
@@ -918,10 +917,10 @@ class Lane:
                 self.free_leaving()
 
     def join(self) -> None:
-        """Let those decode whose entries have come, in order, while seats and blocks last.
+        """Let requests decode whose entries have come, in order, while seats and blocks last.
 
-        Sequences on the host come back first; but if none runs, they wait for these. Where swaps
-        overlap with steps, those who return are among these.
+        Requests on the host come back first; but if none runs, they wait for these. Where swaps
+        overlap with steps, requests that return from the host are among these.
         """
         need = self.decode_need + self.cut_pieces()
         while self.moved and len(self.running) < self.max_num_seqs:
@@ -1057,7 +1056,7 @@ class Lane:
         self.num_done_blocks += number
 
     def begin_at(self, time: float) -> None:
-        """Plan nothing before a time, and then, if anybody is here."""
+        """Plan nothing before a time, and at that time if there are requests."""
         self.begins_at = time
         some = self.running or self.queue or self.moved or self.loaded or self.swapped
         self.is_planning, self.phase = True, self.plan_phase
@@ -1136,10 +1135,10 @@ class Lane:
         )
 
     def schedule(self) -> bool:
-        """Give those who run the blocks of the next step, and admit others.
+        """Give running requests the blocks of the next step, and admit others.
 
-        A step that preempts admits nobody, nor does one while others are on the host, but for
-        prompts whose entries have come. Returns whether anybody came in or had to go.
+        A step that preempts admits no request. While some are on the host, only prompts whose
+        entries have come are admitted. Returns whether a request came in or had to go.
         """
         if self.follows:
             return self.follow()
@@ -1168,29 +1167,29 @@ class Lane:
             return True
         if not (self.prompts_come or (is_short and self.overlaps)):
             self.let_in()
-        # nobody waits on the host any more, perhaps, so that others may come in
+        # the host may be empty now, so that others may come in
         returns = len(self.returning) > num_returning
         return has_sent_back or returns or len(self.running) > num_before
 
     def prepare(self) -> None:
-        """Find what those who run may take, and name the blocks of those who sat out."""
+        """Find what running requests may take; name the blocks of those that missed a step."""
         if self.cadence is not None or self.spares_one or self.in_turns:
             self.find_limits()
         if self.spares and self.num_writers and self.known_until < inf:
             self.enter_resumed()
 
     def welcome_back(self) -> None:
-        """Let those come back who wait on the host, or whose entries have come."""
+        """Bring requests back from the host, and let those join whose entries have come."""
         if self.swapped:
             self.swap_in()
         if self.moved:
             self.join()
 
     def give_blocks(self, is_short: bool) -> None:
-        """Give those who run the blocks of the next step.
+        """Give running requests the blocks of the next step.
 
         is_short: whether some had to give way first, so that whole prompts wait. Where answers have
-        a stage of their own, nobody comes in then before one leaves.
+        a stage of their own, the next admission then has to wait until a request leaves.
         """
         if self.is_staged:
             self.is_blocked = True
@@ -1228,7 +1227,7 @@ class Lane:
         return self.is_apart
 
     def come_instead(self) -> None:
-        """Let some in though all who run miss the step: nobody gave way for those."""
+        """Admit requests though all decodes miss the step: none was preempted for them."""
         decodes, need = self.who_decode(), self.decode_need
         self.num_decodes = self.decode_need = 0
         self.let_in()
@@ -1245,7 +1244,7 @@ class Lane:
         return len(self.running) < number
 
     def send_back(self, slot: int) -> None:
-        """Let one who runs give way before a plan, as its scheduler says."""
+        """Preempt a running request before a plan, as the scheduler says."""
         outgrown: list[int] = []
         self.give_way(slot, [], outgrown)
         self.let_outgrown_go(outgrown)
@@ -1280,7 +1279,7 @@ class Lane:
         return self.turns[self.num_steps % self.blocks.size]
 
     def let_in(self) -> None:
-        """Admit those who wait, as far as they may come in."""
+        """Admit waiting requests, as far as seats, tokens and blocks go."""
         if self.moved and not (self.overlaps and self.loaded):
             self.is_blocked = not self.in_turns
         elif self.queue or self.loaded:
@@ -1357,13 +1356,13 @@ class Lane:
         return self.running[-1] if self.ranked is None else self.ranked.victim(self.running)
 
     def take_turns(self, gone: list[int], outgrown: list[int]) -> None:
-        """Let all who run have their turn for blocks, where any of them may give way.
+        """Give running requests their turns for blocks, where any of them may have to give way.
 
         A request that finds too few makes others give way, until it has enough or gives way itself.
         Then all behind it miss the step (unless `pass_goes_on`). If a request that has ended gives
         way and stood before the present one, the next one misses the step, too: vLLM does not move
-        its index into the list back. Where nobody gives way that the step in flight computes, a
-        request that finds too few misses the step, and all behind it.
+        its index into the list back. If requests of the step in flight never give way (`spares`), a
+        request that finds too few misses the step instead, and all behind it.
         """
         turns: list[int] = list(self.running)
         is_sparing = self.spares and self.known_until < inf
@@ -1454,11 +1453,11 @@ class Lane:
             self.num_piece[slot] = 0
 
     def is_busy(self, slot: int) -> bool:
-        """Tell whether one who runs has nothing left to compute that a plan could give it."""
+        """Tell whether a running request has nothing left to compute that a plan could give it."""
         return self.state[slot] == _LEAVING
 
     def has_no_turn(self, slot: int) -> bool:
-        """Tell whether one who runs takes no part in the step that is planned."""
+        """Tell whether a running request takes no part in the step that is planned."""
         return self.is_busy(slot)
 
     def takes_blocks(self, slot: int) -> int:
@@ -1484,7 +1483,7 @@ class Lane:
         return 0
 
     def turn_for(self, slot: int, budget: int) -> tuple[int, int]:
-        """Return the tokens of a prompt that one gets who runs, and the blocks that it lacks."""
+        """Return the prompt tokens that a running request gets, and the blocks that it lacks."""
         if self.state[slot] != _PREFILL:
             if self.in_turns:
                 return 0, self.need_in_turn(slot, self.context_of(slot), self.num_queries)
@@ -1535,7 +1534,7 @@ class Lane:
         self.join_decodes(slot)
 
     def end_pause(self) -> None:
-        """Let those decode again who missed a step."""
+        """Let requests decode again that missed a step."""
         for slot in self.paused:
             self.come_back(slot)
         self.paused = []
@@ -1646,7 +1645,7 @@ class Lane:
     def give_way(
         self, slot: int, gone: list[int], outgrown: list[int], was_served: bool = False
     ) -> None:
-        """Take the blocks of one who runs, which waits before others, or in its place.
+        """Take the blocks of a running request, which then waits before others, or by its rank.
 
         It is computed again, and of several the one admitted first comes back first (`admit`); or
         it is on the host meanwhile, and the one that went first comes back first (`swap_in`). It is
@@ -1705,7 +1704,7 @@ class Lane:
             self.ranked.remove(slot)
 
     def head(self) -> int:
-        """Return who is admitted next: the first to arrive, but answers of others come before.
+        """Return the slot to admit next: the first to arrive, but answers of other clients first.
 
         In another order -1 if no plan knows of any that may come.
         """
@@ -1748,12 +1747,12 @@ class Lane:
         self.state[slot], self.swapped[slot] = _SWAPPED, None
 
     def to_swap(self, slot: int) -> tuple[int, int]:
-        """Return the blocks and tokens that are copied of one who gave way."""
+        """Return how many blocks of a preempted request are copied, and its tokens in them."""
         num_kept = self.num_kept(slot)
         return self.blocks.held(num_kept), num_kept
 
     def swap_in(self) -> None:
-        """Bring those back who are on the host, in the order in which they went, while they fit."""
+        """Bring requests back from the host while they fit, in the order in which they went."""
         while self.swapped and self.fits_back(next(iter(self.swapped))):
             self.bring_back(next(iter(self.swapped)))
             self.decode_need = self.next_need()
@@ -1761,7 +1760,7 @@ class Lane:
         self.cut_pieces()
 
     def bring_back(self, slot: int) -> None:
-        """Bring one back who is on the host; there is room."""
+        """Bring a request back from the host; there is room."""
         del self.swapped[slot]
         num_kept = self.num_kept(slot)
         number = self.blocks.held(num_kept)
@@ -1885,7 +1884,7 @@ class Lane:
         return False
 
     def fits(self, slot: int) -> bool:
-        """Tell whether one who waits has a seat and room for its prompt."""
+        """Tell whether there are a seat and blocks for a waiting prompt."""
         need = 0 if self.state[slot] == _CAME else self.blocks.count(self.num_tokens[slot])
         return len(self.running) < self.max_num_seqs and need <= self.room()
 
@@ -1924,10 +1923,10 @@ class Lane:
     # --- a whole plan of a scheduler of one's own -----------------------------------------------
 
     def follow(self) -> bool:
-        """Plan as a scheduler says who names all who take part; decodes that it leaves out pause.
+        """Plan as a scheduler says that names all requests of the step; other decodes pause.
 
-        Those who run get their blocks with the first admission behind them, or at the end: decodes
-        before prompts, as by the built-in rules. Returns whether any came in or had to go.
+        Running requests get their blocks with the first admission behind them, or at the end:
+        decodes before prompts, as by the built-in rules. Returns whether any came in or had to go.
         """
         num_before = len(self.running)
         self.is_blocked = self.some_missed = self.all_missed = self.is_given = False
@@ -1949,31 +1948,31 @@ class Lane:
         return bool(self.gone) or len(self.running) != num_before
 
     def may_run(self, slot: int) -> bool:
-        """Tell whether one may take part in the step that is planned, of those who run."""
+        """Tell whether a running request may take part in the step that is planned."""
         if self.state[slot] == _DECODE:
             return not self.is_busy(slot)
         return self.state[slot] == _PREFILL
 
     def may_be_admitted(self, slot: int) -> bool:
-        """Tell whether one waits who may be admitted, as far as the plan knows."""
+        """Tell whether a request waits and may be admitted, as far as the plan knows."""
         if self.state[slot] == _WAITING:
             return self.queued_at[slot] <= self.known_until
         return self.state[slot] in (_CAME, _SWAPPED)
 
     def may_come(self) -> list[int]:
-        """Return all who wait and may be admitted, those first whose entries are on the host."""
+        """Return the slots that wait and may be admitted, those with entries on the host first."""
         several = [*self.swapped, *self.moved] if self.running else [*self.moved, *self.swapped]
         return several + self.loaded + self.known_waiting()
 
     def lacks(self, slot: int, most: int) -> int:
-        """Return the blocks that one who runs lacks to take part, with so many tokens at most."""
+        """Return the blocks that a running request lacks for a step of at most so many tokens."""
         new = self.own_piece(slot, most)
         if not new and self.state[slot] == _PREFILL:
             return 0
         return max(0, self.need_for(slot, new) - self.blocks.num_free + self.decode_need)
 
     def give_step(self, slot: int, most: int) -> int:
-        """Let one who runs take part; return its tokens in the step, 0 if it has no room.
+        """Let a running request take part; return its tokens in the step, 0 if it has no room.
 
         most: tokens of a prompt.
         """
@@ -2028,7 +2027,7 @@ class Lane:
         self.decode_need += need
 
     def give_all(self) -> None:
-        """Give those who take part the blocks of the step."""
+        """Give the requests that take part the blocks of the step."""
         self.is_given = True
         if self.in_turns:
             return
@@ -2068,7 +2067,7 @@ class Lane:
             self.decode_need = 0
 
     def put_off(self, slot: int) -> None:
-        """Let one who runs give way, also if it takes part, before the blocks are given."""
+        """Preempt a running request, also if it takes part, before the blocks are given."""
         was_served = slot in self.taking
         left = self.decode_need - self.taking.pop(slot, 0)
         if was_served:
@@ -2081,7 +2080,7 @@ class Lane:
         self.let_outgrown_go(outgrown)
 
     def let_come(self, slot: int, most: int) -> int:
-        """Admit one who waits; return its tokens in the step, 0: it waits, perhaps for entries.
+        """Admit a waiting request; return its tokens in the step, 0: it waits, perhaps for entries.
 
         most: tokens of a prompt.
         """
@@ -2111,7 +2110,7 @@ class Lane:
         return number
 
     def let_back(self, slot: int, most: int) -> int:
-        """Bring one back who is on the host; return its tokens in the step, 0: it stays there."""
+        """Bring a request back from the host; return its tokens in the step, 0: it stays there."""
         is_prompt = self.first_step[slot] == _NO_STEP
         if self.num_tokens_left < (1 if is_prompt else self.num_queries):
             return 0
@@ -2145,7 +2144,7 @@ class Lane:
                     self.paged.give_behind(self.chains[slot], num_seen)
 
     def serve(self, had_turns: bool) -> None:
-        """Give all who run their turn, in order of admission, unless they had it."""
+        """Give running requests their turn, in order of admission, unless they had it."""
         if self.left_out and not had_turns:
             self.some_missed = True
             self.pause(self.sit_out(self.left_out))
@@ -2260,7 +2259,8 @@ class Lane:
     def admit(self, budget: int) -> None:
         """Admit requests in order of arrival while seats, memory and tokens last.
 
-        Prompts that have come with entries go first; who brings some gets blocks, and no seat yet.
+        Prompts whose entries have come go first. A request whose entries are elsewhere gets blocks,
+        and its seat once they are here.
         """
         while budget >= 0:
             if self.loaded:
@@ -2378,10 +2378,10 @@ class Lane:
         return self.num_preempted[slot] > self.gave_back.get(slot, 0)
 
     def loses_load(self, slot: int) -> bool:
-        """Let the one loaded last begin anew, if loaded ones hold what `slot` waits for.
+        """Let the prompt loaded last begin anew, if loaded ones hold blocks that `slot` waits for.
 
-        Nobody else could give back any; vLLM hangs then (`EngineRules.reserves_prefills`). It goes
-        behind one that was preempted and waits for that memory, or it would take it again.
+        No other request could give any back; vLLM hangs then (`EngineRules.reserves_prefills`). The
+        prompt goes behind a preempted request that waits for the blocks, or would take them again.
         """
         if not self.has_tiers or self.running or self.num_coming or self.num_abandoned:
             return False
@@ -2473,7 +2473,7 @@ class Lane:
         return budget
 
     def admit_behind(self, slot: int, budget: int) -> int:
-        """Admit one whose entries have come; return what is left of the budget, -1: it waits."""
+        """Admit a request whose entries have come; return the budget left, -1: it waits."""
         has_seat = len(self.running) < self.max_num_seqs
         need = 0
         if has_seat and self.brings[slot] == _FROM_TIERS:
@@ -2617,7 +2617,7 @@ class Lane:
                 self.joined.append(slot)
 
     def end_missing(self) -> None:
-        """Give those their token who have missed steps before this one."""
+        """Give the requests their token that missed steps before this one."""
         if self.num_late:
             self.notes.gap(self.ended, self.ended - self.waits_since, self.num_late)
         self.num_late, self.waits_since = 0, -1.0

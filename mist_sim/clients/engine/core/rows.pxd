@@ -23,3 +23,10 @@ cdef class Rows:
                    num_before=cython.longlong, num_pairs=cython.longlong, num_all=cython.longlong, new=cython.longlong,
                    before=cython.longlong)
     cpdef flush(self)
+
+
+cdef class Counts:
+    cdef public long long num_waiting, num_running, num_waiting_tokens, num_changes
+
+    cdef begin(self, long long num_tokens)
+    cdef go_back(self, long long num_tokens)

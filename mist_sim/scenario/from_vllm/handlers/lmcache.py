@@ -69,6 +69,7 @@ class _Setting:
 
     @property
     def is_on(self) -> bool:
+        """Whether it says neither false, none nor 0."""
         return str(self.value).lower() not in _OFF
 
 
