@@ -1007,6 +1007,19 @@ class SteppedLane:
         self._lane.carry_swapped(sequence.slot)
         self._keep(sequence, True)
 
+    def let_outgrown_go(self) -> None:
+        """Let those on the host go that need more blocks than there are, so never come back."""
+        for slot in list(self.core.swapped):
+            sequence = self._inside[slot]
+            if (reason := self.needs.outgrown(sequence)) is None:
+                continue
+            visit = self.settle(sequence)
+            sequence.num_queued_tokens = self._lane.queued_tokens(slot)
+            self._lane.give_up(self._stepper.env.now, slot)
+            del self._inside[slot]
+            sequence.lane = None
+            self._leave(visit, reason)
+
     def carry_held(self, sequence: SequenceState, kv: HeldKv, num_tokens: int) -> None:
         """Keep the entries of a sequence that is done for another client."""
         self.add_request(sequence, comes=False)
