@@ -602,9 +602,7 @@ class SteppedLane:
         kind: Kind = "fetch" if sequence.has_rest else "hand_over"
         sequence.num_coming += 1
         self._coming[sequence] = None
-        self._mover.begin(
-            KvMove(kind, sequence, kv.source, GPU, num_blocks, num_tokens, sequence.has_rest)
-        )
+        self._mover.begin(KvMove(kind, sequence, kv.source, GPU, num_blocks, num_tokens))
 
     def _swap(self, sequence: SequenceState, *, out: bool) -> None:
         """Let the blocks of one be copied to the host, or back, while steps go on."""
@@ -655,7 +653,7 @@ class SteppedLane:
         sequence.have_brought()  # nothing of it is at another client any more
         sequence.visit.num_preemptions = self._lane.story(slot)[6]
         moves = [
-            KvMove("load", sequence, tier.name, GPU, number, number * size, True)
+            KvMove("load", sequence, tier.name, GPU, number, number * size)
             for tier, number in zip(tiers.tiers, numbers, strict=True)
             if number
         ]
