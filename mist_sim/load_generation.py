@@ -90,6 +90,7 @@ class LoadGenerator(ABC):
         self.num_stages: list[int] = []
         self._rng = rng
         self._num_own_ended = 0  # without children
+        self._left_at = 0.0  # when users have all answers that have ended, if nothing waits for it
         self._num_sources = 0  # processes that may send another request
 
     def start(self, requests: Iterator[Request]) -> None:
@@ -195,7 +196,8 @@ class LoadGenerator(ABC):
     def _stop_when_all_ended(self) -> None:
         all_ended = not self._num_sources and self.num_ended == self.num_sent
         if all_ended and not self.all_ended.triggered:
-            self.all_ended.succeed()
+            now = self.env.now
+            self.env.trigger(self.all_ended, max(now, self._left_at), MOVE)
 
 
 def _gone_at(request: Request) -> float:
@@ -315,10 +317,10 @@ Ended = Callable[[Request, list[Visit], Failure | None], None]
 class PlainWalk:
     """Walks requests through clients whose traits say `serves_whole`.
 
-    ended: called to record a request that ended. counted: called after that with the request and
-        its number of visits. at_once: whether both happen as the step ends rather than in the later
-        phase in which requests move: if all requests walk plainly and no other part reads the
-        records meanwhile, the result is the same.
+    ended: called to record a request that ended. counted: called after that with the request, its
+        number of visits, and when its user has all of it (seconds). at_once: whether both happen as
+        the step ends rather than in the later phase in which requests move: if all requests walk
+        plainly and no other part reads the records meanwhile, the result is the same.
     """
 
     def __init__(
@@ -327,7 +329,7 @@ class PlainWalk:
         coordinator: Coordinator,
         recorder: Recorder,
         ended: Ended,
-        counted: Callable[[Request, int], None],
+        counted: Callable[[Request, int, float], None],
         *,
         at_once: bool,
     ) -> None:
@@ -355,8 +357,8 @@ class PlainWalk:
         if visit.outcome is SERVED and visit.first_token_at == visit.first_token_at:
             request = visit.request
             request.to_serve = ()
-            self._recorder.record_whole(client_id, visit)
-            self._counted(request, 1)
+            left_at = self._recorder.record_whole(client_id, visit)
+            self._counted(request, 1, left_at)
         else:
             self._recorder.record_visit(client_id, visit)
             self._end_now(visit, None)
@@ -450,12 +452,17 @@ class OpenLoop(LoadGenerator):
         if failure is None:
             leaving = self._leaves_after(visits)
             request.front_end += leaving
-            self.recorder.record_end(request, visits, self.env.now + leaving)
+            left_at = self.env.now + leaving
+            self.recorder.record_end(request, visits, left_at)
         else:
-            self.recorder.record_end(request, visits, failure.time, failure, 1, visits)
-        self._count_plainly(request, len(visits))
+            left_at = failure.time
+            self.recorder.record_end(request, visits, left_at, failure, 1, visits)
+        self._count_plainly(request, len(visits), left_at)
 
-    def _count_plainly(self, request: Request, num_visits: int) -> None:
+    def _count_plainly(self, request: Request, num_visits: int, left_at: float) -> None:
+        """Note what the row of a request counts, and its end; the run goes on until `left_at`."""
+        if left_at > self._left_at:  # noqa: PLR1730 - max() is a call a request
+            self._left_at = left_at
         self.num_visits.append(num_visits)
         self.num_stages.append(request.num_stages)
         self._count_end(request)

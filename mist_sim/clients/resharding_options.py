@@ -36,10 +36,10 @@ class Resharding:
     policy: when the client changes layout. transition_minimising computes prompts until the host's
         buffer is full of their KV entries, or no prompt waits, and answers until it is empty
         (Seesaw 4.2). ttft_bound has the buffer too; it changes to prompts when the next one has
-        waited for long or no answer is left, and to answers otherwise. The other policies have no
-        buffer: prefill_prioritised computes a prompt as soon as it fits on the GPUs,
-        decode_prioritised when all answers are complete, and threshold when they use less than a
-        share of the KV blocks.
+        waited for long, and answers have had a step, or no answer is left, and to answers
+        otherwise. The other policies have no buffer: prefill_prioritised computes a prompt as soon
+        as it fits on the GPUs, decode_prioritised when all answers are complete, and threshold when
+        they use less than a share of the KV blocks.
     threshold: that share, in (0, 1]; by default a half.
     ttft_limit: with ttft_bound, the limit on TTFT; the next two are shares of it (required).
     to_prefill: share of it that the next prompt has waited when the client goes to the prompts;

@@ -165,8 +165,14 @@ class Phases:
             lane.be_staged(self)
 
     def carried(self) -> None:
-        """Note which answers the lanes have begun with: they stay there while prompts go on."""
-        if self.stage == "prefill":
+        """Note which answers the lanes have begun with: they stay there while prompts go on.
+
+        In the stage of answers those go whose next step needs more than a lane has.
+        """
+        if self.stage == "decode":
+            for lane in self.lanes:
+                lane.let_outgrown_go()
+        else:
             lanes = self.lanes
             self.staying = {lane.inside(slot) for lane in lanes for slot in lane.core.running}
             if self.prefetched is not None:
@@ -285,6 +291,8 @@ class Phases:
             is_below = self._has_gained and self._share_in_use() < share
             return is_below and any(map(self._is_next, self.lanes))
         if self._due is not None and self._has_any_answers():
+            if not any(each.core.num_steps for each in self.lanes):
+                return False  # or layouts would change for ever under a limit shorter than that
             return self._due.any_of(self.lanes) and self._has_room_beside_answers()
         return self._buffer_is_spent()
 

@@ -102,10 +102,11 @@ class Recorder(Protocol):
         None: in none of them, since it does other work.
         """
 
-    def record_whole(self, client_id: int, visit: Visit) -> None:
+    def record_whole(self, client_id: int, visit: Visit) -> float:
         """A request left a client that served it whole, in its only visit, and the system.
 
         As `record_visit` and `record_end` write it: a prompt, and its answer of a token or more.
+        Returns when its user has all of it, seconds.
         """
 
     def record_move(

@@ -294,6 +294,21 @@ def test_an_answer_goes_on_in_the_pages_that_its_windows_have(num_full_groups):
     assert assert_cluster_exact(case, EVEN).outcomes[0].status == "finished"
 
 
+@pytest.mark.exact
+def test_an_answer_that_comes_leaves_pages_for_the_first_step_of_another():
+    """Two answers of 147 pages have 42 more in their first steps, and there are 188."""
+    drafting = SpeculativeConfig(method="mtp", num_speculative_tokens=3, acceptance_rate=0.9)
+    prompts = EngineOptions("continuous", 7, 27, 9, None, role="prefill")
+    answers = EngineOptions(
+        "continuous", 188, 1, 11, 79, windows=Windows(44, 2, 1), drafting=drafting, role="decode"
+    )
+    case = ClusterCase(
+        (answers, prompts, prompts), (Job(0.0, 33, 26), Job(0.0, 16, 40)), link=(3e6, 0.0)
+    )
+    moves = assert_cluster_exact(case, EVEN).cluster.moves
+    assert moves[1].start > moves[0].end
+
+
 @st.composite
 def alike_and_ahead(draw: st.DrawFn) -> ClusterCase:
     """Answers that begin alike, in small blocks, on a client that plans ahead.

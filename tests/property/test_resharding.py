@@ -17,6 +17,7 @@ from mist_sim.clients.staging import Phases
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.lifecycle import Failures, Lifecycle
+from mist_sim.network import Link
 from mist_sim.traces import Workload
 from tests.effort import examples
 from tests.reference.comparison import workload
@@ -451,3 +452,42 @@ def test_what_disturbs_a_client_leaves_no_trace(case, limits, fails, at):
     assert result.steps.equals(again.steps)
     for status in sorted(set(requests["status"])):
         event(f"{case['options']['policy']}: {status}")
+
+
+@pytest.mark.exact
+@examples(200)
+@given(
+    case=LAWFUL,
+    per_block=st.sampled_from([1e-9, 1e-4, 3e-3]),
+    latency=st.sampled_from([0.0, 1e-3]),
+    router=st.sampled_from(["round_robin", "least_outstanding"]),
+)
+def test_answers_whose_prompts_another_client_computed_go_on_here(case, per_block, latency, router):
+    """Whole requests come, too; blocks of both add up after every step, and all tokens are out."""
+    client, times = lawful(**case)
+    other = llm_engine(
+        "prompts",
+        predictor=PLAIN,
+        scheduler=scheduler(4),
+        num_gpu_blocks=case["num_blocks"],
+        block_size=SIZE,
+        enable_prefix_caching=False,
+        kv_block_bytes=BLOCK_BYTES,
+        role="prefill",
+    )
+    prompts, outputs = zip(*case["jobs"], strict=True)
+    simulation = mist.Simulation(
+        clients=[other, client],
+        workload=Workload.from_lists(list(prompts), list(outputs), times),
+        router=router,
+        network=Link(bandwidth=BLOCK_BYTES / per_block, latency=latency),
+    )
+    result = watched(simulation.run)
+    for number, row in result.requests.iterrows():
+        if row["status"] == "finished":
+            assert row["num_output_tokens"] == outputs[number] == len(result.token_times(number))
+        else:
+            assert "tokens" in row["reason"]
+    assert_all_is_free(client)
+    handed = (result.transfers["kind"] == "hand_over").any()
+    event(f"{case['options']['policy']}, handed over: {handed}")

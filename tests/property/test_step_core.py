@@ -18,6 +18,7 @@ from mist_sim.core.front_end import FrontEnd
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import Predictor
 from mist_sim.metrics import ColumnRecorder, Result
+from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.routers import ROUTERS, FlowingPolicy
 from mist_sim.simulation import Simulation
 from mist_sim.traces import ClosedLoop
@@ -374,7 +375,9 @@ def test_two_whom_no_plan_knows_change_their_layout():
 @pytest.mark.exact
 @examples(200)
 @given(
-    several=st.lists(engines(longest=60), min_size=1, max_size=4),
+    several=st.lists(
+        engines(longest=60) | engines(longest=60, drafts=None), min_size=1, max_size=4
+    ),
     predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]),
     router=st.sampled_from(NAMES),
     data=st.data(),
@@ -396,9 +399,37 @@ def test_all_walks_to_the_core_give_the_same_steps(several, predictor, router, d
         )
         return simulation.run(recorder=recorder)
 
+    assert_same_walks(run)
+
+
+def assert_same_walks(run: Callable[..., Result]) -> Result:
+    """Compare all walks of a run, with steps taken at once and one by one; return the plain one."""
+    found = one_by_one(run)
     with general_walks():
-        one_by_one(run)
-    assert_same_steps(run(recorder=Watched()), one_by_one(run))
+        assert_same_steps(one_by_one(run), found)
+    assert_same_steps(run(recorder=Watched()), found)
+    return found
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("front_end", [None, replace(BUSY, response=0.25)])
+def test_a_lost_step_of_an_answer_that_has_ended_counts_if_it_ends_before_the_run(front_end):
+    """Its plan does not know that the first answer has all; the other one ends during that step.
+
+    With a front end the run lasts until both users have their answers.
+    """
+    drafting = SpeculativeConfig(method="ngram", num_speculative_tokens=1, acceptance_rate=1.0)
+    options = EngineOptions("chunked", 100, 8, 8, 64, drafting=drafting, async_scheduling=True)
+    jobs = Case(options, (Job(0.0, 8, 21), Job(2.0**-10, 8, 21)))
+
+    def run(recorder: ColumnRecorder | None = None) -> Result:
+        clients = [client(jobs, DYADIC, name) for name in ("one", "other")]
+        simulation = Simulation(clients=clients, workload=plain_workload(jobs), front_end=front_end)
+        return simulation.run(recorder=recorder)
+
+    found = assert_same_walks(run)
+    num_steps = [len(ends[:]) for ends in found.recorder.step_ends]
+    assert num_steps == ([11, 11] if front_end is None else [12, 12])
 
 
 def test_clients_of_one_entry_count_their_own_tokens():

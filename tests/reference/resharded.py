@@ -83,7 +83,7 @@ class ReferenceResharding:
         self.num_promised_places = 0  # blocks of the other layout for those who came back
         self.num_transitions = 0
         self.num_prefetched = self.blocks_out = self.blocks_back = 0
-        self.was_short = self.has_finished = False
+        self.was_short = self.has_finished = self.has_stepped = False
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.size)
@@ -146,7 +146,7 @@ class ReferenceResharding:
         self.now += self.reload[stage == "decode"] + 2 * stays * self.per_block
         self.stage = stage
         self.num_transitions += 1
-        self.has_finished = False
+        self.has_finished = self.has_stepped = False
         self.on_host = deque(sorted(self.on_host, key=lambda each: each.number))
         self.here = deque(sorted(self.here, key=lambda each: each.number))
         self.decoding.sort(key=lambda each: each.number)
@@ -328,6 +328,7 @@ class ReferenceResharding:
             raise OutgrownError
         contexts = sum(each.known - 1 for each in self.decoding)
         self.now += self.decode_time(len(self.decoding), contexts)
+        self.has_stepped = True
         self.free -= need
         for each in self.decoding:
             each.times.append(self.now)

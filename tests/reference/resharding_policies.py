@@ -74,7 +74,10 @@ class Out(Policy):
 
 @dataclass
 class Bound(Out):
-    """Prompts that have waited for `late` seconds go first, those up to `early` last."""
+    """Prompts that have waited for `late` seconds go first, those up to `early` last.
+
+    Answers have a step first whenever their turn begins.
+    """
 
     early: float
     late: float
@@ -88,4 +91,4 @@ class Bound(Out):
         if not (client.has_answers or client.on_host):
             return True
         is_late = client.now >= client.waiting[0].arrival + self.late
-        return is_late and self.has_room(client, 1.0)
+        return client.has_stepped and is_late and self.has_room(client, 1.0)

@@ -872,6 +872,12 @@ class StepwiseEngine(ABC):
             return self.missing_pages(self.memory, live, 1)
         return self.blocks_for(self.next_slots(live)) - len(live.blocks)
 
+    def first_blocks(self, live: Live) -> int:
+        """Blocks that one whose blocks come or have come takes in its first step as a decode."""
+        if isinstance(self.memory, PageMemory):
+            return self.more_for(live.num_known - 1, self.next_slots(live))
+        return self.next_blocks(live)
+
     def missing_pages(self, memory: PageMemory, live: Live, num_new: int) -> int:
         """Pages that one who runs lacks for a step."""
         slots = self.behind(live.num_cached + num_new)
@@ -1063,7 +1069,7 @@ class StepwiseEngine(ABC):
             room = self.num_free - self.decode_need() - reserve
             room -= num_needed
             waits = self.swapped and self.running and not self.swaps_overlap
-            if waits or self.next_blocks(live) > room:
+            if waits or self.first_blocks(live) > room:
                 return
             self.moved.remove(live)
             live.returns = False
@@ -1079,7 +1085,7 @@ class StepwiseEngine(ABC):
         coming = [live for live in self.coming if not live.has_given_up]
         incoming = [live for live in coming if live.incoming or (live.returns and live.resumes)]
         fetched = [live for live in coming + self.loaded if live.num_elsewhere]
-        return sum(self.next_blocks(live) for live in incoming + self.moved) + sum(
+        return sum(self.first_blocks(live) for live in incoming + self.moved) + sum(
             self.more_for(live.num_elsewhere, live.num_known, in_pieces=True) for live in fetched
         )
 

@@ -13,6 +13,7 @@ from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.resharding_options import Resharding
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
+from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.hardware.resharding import SeesawPredictor
 from tests.reference.predictors import AWKWARD
 from tests.reference.resharding import BLOCK_BYTES, resharding_engine
@@ -361,3 +362,38 @@ def test_a_timeline_shows_transitions_and_copies(tmp_path):
     names = {event["name"] for event in events}
     assert {"prefill", "decode", "swap_out gpu to host", "swap_in host to gpu"} <= names
     assert any(name.startswith("re-shard to") for name in names)
+
+
+# --- progress -----------------------------------------------------------------------------------
+
+
+def test_answers_go_on_under_a_limit_far_below_a_transition():
+    """A prompt is due whenever a transition to the answers ends, which takes a second."""
+    engine = client(1e-6, weights=BLOCK_BYTES / 1e-6, policy="ttft_bound", ttft_limit=1e-6)
+    times = [0.5 * n for n in range(NUM)]
+    workload = Workload.from_lists([PROMPT] * NUM, [OUTPUT] * NUM, times)
+    result = mist.Simulation(clients=[engine], workload=workload).run()
+    with_decodes = set(result.steps.query("num_decodes > 0")["layout"])
+    assert with_decodes == set(range(2, len(engine.layouts), 2))  # those of prompts are odd
+    assert (result.requests["status"] == "finished").all()
+    assert result.requests["finished_at"].iloc[0] < times[-1]
+
+
+def test_an_answer_that_outgrows_the_lanes_for_answers_is_refused():
+    """Its prompt fills the six blocks of a lane; the first answer's does not."""
+    engine = resharding_engine(
+        PLAIN,
+        PipelinePredictor((PLAIN, PLAIN), lambda _: 0.0),
+        num_host_blocks=20,
+        options={"tensor_parallel_size": 8},
+        scheduler=ContinuousScheduler(max_num_seqs=4),
+        num_gpu_blocks=12,
+        block_size=4,
+        enable_prefix_caching=False,
+        kv_block_bytes=BLOCK_BYTES,
+    )
+    workload = Workload.from_lists([20, 24], [4, 4], [0.0, 0.0])
+    result = mist.Simulation(clients=[engine], workload=workload).run()
+    assert result.requests["status"].tolist() == ["finished", "rejected"]
+    assert "25 tokens" in result.requests["reason"][1]
+    assert engine.phases.room.num_used == 0

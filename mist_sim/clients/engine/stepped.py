@@ -601,9 +601,7 @@ class SteppedLane:
         kind: Kind = "fetch" if sequence.has_rest else "hand_over"
         sequence.num_coming += 1
         self._coming[sequence] = None
-        self._mover.begin(
-            KvMove(kind, sequence, kv.source, GPU, num_blocks, num_tokens, sequence.has_rest)
-        )
+        self._mover.begin(KvMove(kind, sequence, kv.source, GPU, num_blocks, num_tokens))
 
     def _swap(self, sequence: SequenceState, *, out: bool) -> None:
         """Let the blocks of one be copied to the host, or back, while steps go on."""
@@ -654,7 +652,7 @@ class SteppedLane:
         sequence.have_brought()  # nothing of it is at another client any more
         sequence.visit.num_preemptions = self._lane.story(slot)[6]
         moves = [
-            KvMove("load", sequence, tier.name, GPU, number, number * size, True)
+            KvMove("load", sequence, tier.name, GPU, number, number * size)
             for tier, number in zip(tiers.tiers, numbers, strict=True)
             if number
         ]
@@ -1005,6 +1003,19 @@ class SteppedLane:
         self.add_request(sequence, comes=False)
         self._lane.carry_swapped(sequence.slot)
         self._keep(sequence, True)
+
+    def let_outgrown_go(self) -> None:
+        """Let those on the host go that need more blocks than there are, so never come back."""
+        for slot in list(self.core.swapped):
+            sequence = self._inside[slot]
+            if (reason := self.needs.outgrown(sequence)) is None:
+                continue
+            visit = self.settle(sequence)
+            sequence.num_queued_tokens = self._lane.queued_tokens(slot)
+            self._lane.give_up(self._stepper.env.now, slot)
+            del self._inside[slot]
+            sequence.lane = None
+            self._leave(visit, reason)
 
     def carry_held(self, sequence: SequenceState, kv: HeldKv, num_tokens: int) -> None:
         """Keep the entries of a sequence that is done for another client."""

@@ -46,7 +46,6 @@ class KvMove(NamedTuple):
     source, destination: `GPU`, the memory of the lane; `HOST`, its swap space; the name of a tier
         or of another client.
     num_blocks: blocks that are copied. num_tokens: tokens that have entries in them.
-    in_prefill: whether more of the tokens that the sequence knows have to be computed.
     """
 
     kind: Kind
@@ -55,7 +54,6 @@ class KvMove(NamedTuple):
     destination: str
     num_blocks: int
     num_tokens: int
-    in_prefill: bool = False
 
     @property
     def is_swap(self) -> bool:

@@ -275,8 +275,11 @@ class ColumnRecorder:
                 seconds += self.output_token * num_output_tokens
         return seconds, num_gaps
 
-    def record_whole(self, client_id: int, visit: Visit) -> None:
-        """Add the rows of a request that one visit served whole, and of that visit."""
+    def record_whole(self, client_id: int, visit: Visit) -> float:
+        """Add the rows of a request that one visit served whole, and of that visit.
+
+        Returns when its user has all of it, seconds.
+        """
         request, stages = visit.request, visit.stages
         first_token_at, time = visit.first_token_at, visit.finished_at
         num_queried, num_cached = visit.num_queried_tokens, visit.num_cached_tokens
@@ -339,6 +342,7 @@ class ColumnRecorder:
         )
         if len(self.requests.rows) >= self._most_rows:
             self._pack()
+        return time + leaving
 
     def _pack(self) -> None:
         """Pack the tables that have grown; between two ends of requests they grow by a few rows."""

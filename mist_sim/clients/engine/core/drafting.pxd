@@ -116,6 +116,7 @@ cdef class Drafting(Replica):
                    finished=list, slot=cython.longlong, given=cython.longlong,
                    left=cython.longlong)
     cdef end_decodes(self)
+    cdef bint is_seen(self) except -1
     cpdef long long tokens(self, long long slot) except -1
     cpdef long long joined_with(self, long long slot) except -1
     cpdef long long num_decoded(self, long long slot) except -1

@@ -604,6 +604,15 @@ class Drafting(Replica):
 
     # --- what others read ---------------------------------------------------------------------
 
+    def is_seen(self) -> bool:
+        """Tell whether others see what it does next, or its order among lanes.
+
+        Where only answers take part that have ended, the run may end before the step does.
+        """
+        if self.num_over == self.num_inside():
+            return True
+        return Replica.is_seen(self)
+
     def tokens(self, slot: int) -> int:
         """Return the tokens of a request that are known now."""
         return self.num_tokens[slot]
