@@ -145,6 +145,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         not_tried=[each.name for each in hunt.left],
         left_out=shop.left_out,
         notes=[
+            *question.own_prices,
             *_unasked(question, at_rate),
             *([] if chosen.gateway is None else [_GATEWAY]),
             *_notes(hunt, best),
