@@ -65,7 +65,7 @@ def test_a_run_that_misses_by_chance_is_judged_by_a_longer_one(monkeypatch):
     assert not hunt.overruled
     (told,) = _notes(hunt, answer, hunt._question)
     assert told == (
-        "It misses over 3,000 requests: p90 TTFT 529 of 500 ms. Shown is a run over 30,000 "
+        "The answer misses over 3,000 requests: p90 TTFT 529 of 500 ms. Shown is a run over 30,000 "
         "requests, which keeps the limits."
     )
 

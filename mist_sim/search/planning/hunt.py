@@ -362,7 +362,8 @@ class Hunt:
     def _next_runs(self) -> dict[Candidate, int]:
         """Return the candidates of the next round, each with the requests of its run.
 
-        Those that seem to keep the limits run longer before slow designs are tried.
+        Those that seem to keep the limits run longer before slow designs are tried. Smaller chunks
+        of engines for prompts change little, and come after the largest.
         """
         usual = self._question.options.longest
         undecided = self._undecided()
@@ -370,7 +371,8 @@ class Hunt:
         untried = self.open
         quick = [each for each in untried if each.design not in _SLOW]
         if quick:
-            return self._first_runs(self._in_turn(quick)[:_ROUND])
+            usual_ones = [each for each in quick if not each.has_smaller_chunk]
+            return self._first_runs(self._in_turn(usual_ones or quick)[:_ROUND])
         if untried and not hopeful:
             return self._first_runs(self._in_turn(untried)[:_ROUND])
         chosen = hopeful or undecided
@@ -841,7 +843,7 @@ def missed_in(summary: Mapping[str, Any]) -> str:
     """Return which limits a run misses as simulated, in words; "" if none."""
     return ", ".join(
         f"{limit_of(name)[1]} {limit_title(limit_of(name)[0])} {each['value']:,.0f} of "
-        f"{each['limit']:g} ms"
+        f"{each['limit']:,g} ms"
         for name, each in summary["slo"].items()
         if not each["kept"] and each["value"] is not None
     )

@@ -258,7 +258,7 @@ def _notes(hunt: Hunt, answer: _Answer, question: Question) -> Iterator[str]:
         yield "No candidate that was tried keeps the limits so long; shown is that of least price."
     elif answer.earlier:
         yield (
-            f"It misses over {answer.earlier}. Shown is a run over "
+            f"The answer misses over {answer.earlier}. Shown is a run over "
             f"{_over(answer.number, question)}, which keeps the limits."
         )
     if not trial.is_steady:
