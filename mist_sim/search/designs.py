@@ -571,9 +571,13 @@ def apart(fleet: Fleet) -> Iterator[Proposal]:
         yield _tried(name, in_two, fleet, num_p)
 
 
-def in_two(fleet: Fleet, num_p: int) -> Scenario:
-    """Return the engines with a given number for prompts and the rest for answers."""
-    clients = fleet.divided(num_p, prefill_side(fleet), Side("decode"))
+def in_two(fleet: Fleet, num_p: int, chunk: int | None = None) -> Scenario:
+    """Return the engines with a given number for prompts and the rest for answers.
+
+    chunk: tokens of a step of those for prompts; None: as `prefill_side`.
+    """
+    side = prefill_side(fleet) if chunk is None else Side("prefill", chunk)
+    clients = fleet.divided(num_p, side, Side("decode"))
     return fleet.having(clients, network=fleet.network, hand_over=fleet.hand_over)
 
 

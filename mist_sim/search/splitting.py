@@ -182,17 +182,14 @@ def _good(case: Case) -> str:
 
 
 def _tighter(together: Sequence[Case], apart: Sequence[Case], case: Case) -> Iterator[str]:
-    """Yield tighter limits that only one of both forms would keep."""
+    """Yield tighter limits that only designs apart would keep."""
     for limit in _limits(case):
-        most = [min(_at(each, limit) for each in side) for side in (together, apart)]
-        if isnan(sum(most)) or most[0] == most[1]:
-            continue
-        form = "apart" if most[1] < most[0] else "together"
-        low, high = sorted(most)
-        yield (
-            f"a limit on {_named(limit)} below {_ms(high)} (now {_ms(1e3 * limit.limit)}), which "
-            f"only designs {form} keep, down to {_ms(low)}"
-        )
+        low, high = (min(_at(each, limit) for each in side) for side in (apart, together))
+        if low < high:
+            yield (
+                f"a limit on {_named(limit)} below {_ms(high)} (now {_ms(1e3 * limit.limit)}), "
+                f"which only designs apart keep, down to {_ms(low)}"
+            )
 
 
 def _looser(case: Case) -> Iterator[str]:

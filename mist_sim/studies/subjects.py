@@ -16,6 +16,7 @@ from mist_sim.simulation import Simulation
 from mist_sim.studies.rates import Rates
 from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.task import Task
+from mist_sim.studies.varied_gpus import varied
 
 Factory = Callable[..., Simulation]
 """Makes a new simulation of a seed and of what is varied; see `study`."""
@@ -35,7 +36,7 @@ def subject_at(subject: Subject, values: Mapping[str, Any], rate: float | None) 
     Raises ScenarioError for a point that cannot be.
     """
     if isinstance(subject, Scenario):
-        scenario = subject.changed(values) if values else subject
+        scenario = varied(subject, values) if values else subject
         if rate is None:
             return scenario
         return Scenario.from_dict(as_data(scenario), Rates(scenario).at(rate))

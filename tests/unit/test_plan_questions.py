@@ -50,6 +50,57 @@ def test_a_limit_of_requests_of_no_class_stays():
     assert not any("left out" in str(warning) for warning in found.warnings)
 
 
+def test_engines_for_prompts_may_take_smaller_steps():
+    """Of prompts computed in one step, the first waits for the last."""
+    lengths = {
+        "type": "synthetic",
+        "num_requests": 400,
+        "prompt": {"type": "fixed", "tokens": 2000},
+        "output": {"type": "fixed", "tokens": 20},
+    }
+    changes = {"workload.lengths": lengths, "workload.arrivals.rate": "12 /s"}
+    options = {"tensor_parallel_sizes": (1,), "max_gpus": 2, "designs": ("apart",)}
+    found = planned(changes | {"slo": {"ttft": "160 ms"}}, **options)
+    verdicts = {row["design"]: row["verdict"] for row in found.tried}
+    assert verdicts == {
+        "1 prefill + 1 decode": "missed",
+        "1 prefill x 2048 + 1 decode": "attained",
+    }
+    (said,) = (line.text for line in found.lines if line.name == "design")
+    assert said == "apart: 1 for prompts (2,048 tokens a step), 1 for answers"
+    assert "--max-num-batched-tokens 2048" in found.deployment.commands[0]
+
+
+def test_a_price_of_the_scenario_is_that_of_its_own_gpu():
+    own = {"clients.0.gpu_price": "1 $/h", "cost": {}}
+
+    def dollars(**options):
+        asked = PlanOptions(gpus=("l40s", "h100"), tensor_parallel_sizes=(1,), **options)
+        question = Question(Scenario.from_dict(ASKED, own), asked)
+        found = {each.gpu: each.dollars for each in engines_of(question).engines}
+        return found, [*question.own_prices]
+
+    found, told = dollars()
+    assert found["h100"] == 1.0 != found["l40s"]
+    assert told == ["Price as given: 1 $/h for each h100-sxm (clients.0.gpu_price)."]
+    found, told = dollars(prices={"h100-sxm": 2.0})
+    assert found["h100"] == 2.0
+    assert not told
+    own["clients.0.gpu_price"] = "0 $/h"  # a choice by price needs one
+    found, told = dollars()
+    assert found["h100"] > 2.0
+    assert "--price h100-sxm=DOLLARS" in told[0]
+
+
+ONE = {"tensor_parallel_sizes": (1,), "max_gpus": 1}
+
+
+def test_a_plan_names_the_price_that_it_was_given():
+    found = planned({"clients.0.gpu_price": "1 $/h", "cost": {}}, **ONE)
+    assert found.usd_per_hour == 1.0
+    assert "Price as given: 1 $/h for each h100-sxm" in str(found.warnings[0])
+
+
 @pytest.mark.parametrize(
     ("split", "name", "said"),
     [

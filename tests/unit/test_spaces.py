@@ -19,6 +19,7 @@ from mist_sim.search.spaces.objectives import OBJECTIVES, objectives_of
 from mist_sim.search.spaces.space import values_of
 from mist_sim.search.spaces.space_result import Rival, dominates, front, rate_to_beat
 from mist_sim.search.sweeps import GOOD, At, Sweep
+from mist_sim.studies.built import Built
 from mist_sim.studies.decided_question import digest
 from mist_sim.studies.task import Done, InTurn
 from tests.reference.random_spaces import ASKED, random_space, space
@@ -573,6 +574,21 @@ def test_prices_of_the_scenario_stay_as_they_are():
         for more in ({"cost": {"price": "spot"}}, {})
     )
     assert 0 < spot < catalog
+
+
+def test_a_price_of_the_scenario_is_that_of_its_own_gpu():
+    """A price among the values is that of every point."""
+    clients = [{"name": "llm", "gpu": "h100", "gpu_price": "1 $/h"}]
+    gpus = {"clients.0.gpu": ["h100-sxm", "l40s"]}
+    for vary, is_own in ((gpus, True), (gpus | {"clients.0.gpu_price": ["1 $/h"]}, False)):
+        asked = space("usd_per_hour", vary=vary, scenario=ASKED | {"clients": clients, "cost": {}})
+        found = {each.values["clients.0.gpu"]: each.found for each in asked.configurations()}
+        prices = {gpu: Built(each).gpu_price for gpu, each in found.items()}
+        assert prices["h100-sxm"] == 1.0
+        assert (prices["l40s"] == 1.0) is not is_own
+        assert found["h100-sxm"].assumptions == ()
+        told = "clients.0.gpu_price, 1 $/h as given, is of h100-sxm alone; other GPUs cost what "
+        assert found["l40s"].assumptions == (f"{told}the catalog says.",) * is_own
 
 
 @pytest.mark.parametrize("verb", ["run", "sweep", "goodput"])

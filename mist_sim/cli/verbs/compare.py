@@ -215,6 +215,7 @@ def _varied(
     """
     from mist_sim.errors import ScenarioError
     from mist_sim.studies.points import points_of
+    from mist_sim.studies.varied_gpus import varied
 
     found: dict[str, Scenario | ScenarioError] = {}
     for name, scenario in loaded.items():
@@ -229,7 +230,7 @@ def _varied(
                     )
                 changes = {**settings, **point.values}
                 try:
-                    found[label] = scenario.changed(changes) if changes else scenario
+                    found[label] = varied(scenario, changes) if changes else scenario
                 except ScenarioError as error:
                     found[label] = error
     if len(found) == 1 and isinstance(only := found[label], ScenarioError):

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, inf, isnan, nan
 from time import monotonic
 from typing import Any, NamedTuple
@@ -60,6 +60,7 @@ from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, OutOfTimeError
 from mist_sim.studies.rates import Rates
 from mist_sim.studies.task import Failure, Key, Row, Task
+from mist_sim.traces.arrivals import DailyArrivals, ScheduledArrivals
 from mist_sim.units import DURATION
 
 _TAIL = 1.5  # waits that nine in ten are below, over the mean, about: prompts differ in length
@@ -273,7 +274,7 @@ class Hunt:
         self._estimates = Estimates(demand)
         self._demand = demand
         self.tried: dict[Candidate, Tried] = {}
-        self.missed: dict[Candidate, str] = {}  # over the whole workload, and by how much
+        self.overruled: dict[Candidate, str] = {}  # by a longer run, and by how much they miss
         self.excluded: Counter[str] = Counter()
         self.impossible: dict[Engine, str] = {}
         self._needs: dict[Engine, Needs | None] = {}
@@ -296,11 +297,7 @@ class Hunt:
         Ties go to a sure one, to one that vLLM serves unchanged, to the simpler design, then to the
         one with most room.
         """
-        found = [
-            each
-            for each in self.tried.values()
-            if each.seems_to_keep and each.candidate not in self.missed
-        ]
+        found = [each for each in self.tried.values() if each.seems_to_keep]
         return min(found, key=lambda each: each.rank, default=None)
 
     @property
@@ -339,6 +336,21 @@ class Hunt:
             self._run(lengths)
         self._shrink()
 
+    def go_on(self, good: float, number: int, what: str) -> None:
+        """Note that the best misses in a run with reported figures; look for the next one.
+
+        good: share of good requests of that run, of so many. what: it missed, in words.
+        """
+        best = self.best
+        if best is None or best.trial is None:
+            return
+        self.overruled[best.candidate] = what
+        trial = replace(best.trial, attained=False, attainment=good, num_requests=number)
+        self.tried[best.candidate] = replace(best, trial=trial, may_tell=0)
+        self.search()
+        self.equals()
+        self.other_gpus()
+
     def _roomy(self) -> list[Candidate]:
         """Return the candidate with most room, by estimate, of each kind that is not slow."""
         found: dict[tuple[str, str], Candidate] = {}
@@ -350,7 +362,8 @@ class Hunt:
     def _next_runs(self) -> dict[Candidate, int]:
         """Return the candidates of the next round, each with the requests of its run.
 
-        Those that seem to keep the limits run longer before slow designs are tried.
+        Those that seem to keep the limits run longer before slow designs are tried. Smaller chunks
+        of engines for prompts change little, and come after the largest.
         """
         usual = self._question.options.longest
         undecided = self._undecided()
@@ -358,7 +371,8 @@ class Hunt:
         untried = self.open
         quick = [each for each in untried if each.design not in _SLOW]
         if quick:
-            return self._first_runs(self._in_turn(quick)[:_ROUND])
+            usual_ones = [each for each in quick if not each.has_smaller_chunk]
+            return self._first_runs(self._in_turn(usual_ones or quick)[:_ROUND])
         if untried and not hopeful:
             return self._first_runs(self._in_turn(untried)[:_ROUND])
         chosen = hopeful or undecided
@@ -492,7 +506,7 @@ class Hunt:
         undecided = [each for each in self.tried.values() if each.is_undecided]
         undecided.sort(key=lambda each: (each.slack, each.candidate.rank))
         both = [*(each.candidate for each in undecided), *self._by_estimate(self.open)]
-        return [each for each in both if each.price < price and each not in self.missed]
+        return [each for each in both if each.price < price]
 
     def _excluding(self, candidate: Candidate) -> str:
         """Return the bound that excludes a candidate; "" if none does."""
@@ -701,25 +715,41 @@ class Refining:
     driver: Driver
     is_steady: bool
 
-    def figures(self, cases: Mapping[str, Scenario]) -> dict[str, dict[str, Any]]:
+    def lengths(self, arrivals: object) -> list[int]:
+        """Return the requests of a run with reported figures, and of one that overrules it.
+
+        In one where many arrive, chance may make a good design miss. Where arrivals change with
+        time, the workload's own ones count.
+        """
+        own = self.question.num_requests
+        if not self.is_steady:
+            return [own]
+        usual = max(own, _LONG_RUN)
+        is_even = not isinstance(arrivals, DailyArrivals | ScheduledArrivals)
+        longer = self.question.options.longest
+        return [usual, longer] if is_even and longer > usual else [usual]
+
+    def figures(
+        self, cases: Mapping[str, Scenario], number: int = _LONG_RUN
+    ) -> dict[str, dict[str, Any]]:
         """Return the summaries of runs by name; limits are of the share that has to be good.
 
-        Dollars and joules a token are of the rate that is asked for, without ramp and end. When the
-        time is up, only those that finished by then.
+        number: requests at least, where the workload may be longer than it stands. Dollars and
+        joules a token are of the rate that is asked for, without ramp and end. When the time is up,
+        only those that finished by then.
         """
         tasks = []
         for name, scenario in cases.items():
-            data = as_data(self.as_run(scenario))
-            tasks.append(
-                Task((name, "figures"), summary_at, (data, scenario.seed, self.question.rate))
-            )
+            data = as_data(self.as_run(scenario, number))
+            arguments = data, scenario.seed, self.question.rate
+            tasks.append(Task((name, "figures", number), summary_at, arguments))
         rows: dict[Key, Row] = {}
         with suppress(OutOfTimeError):
             self.driver.run(tasks, keep_errors=True, rows=rows)
         done = [rows[task.key] for task in tasks if task.key in rows]
         return {str(row.key[0]): _asked(row.result) for row in done if row.failure is None}
 
-    def as_run(self, scenario: Scenario) -> Scenario:
+    def as_run(self, scenario: Scenario, number: int = _LONG_RUN) -> Scenario:
         """Return a scenario as `figures` runs it: long enough, with the percentiles asked for."""
         target = self.question.target
         shares = {share.group or 0: 100 * share.asked for share in target.shares.values()}
@@ -730,8 +760,7 @@ class Refining:
         for place, name in enumerate(target.slo.classes, start=1):
             changes[f"slo.classes.{name}.percentiles"] = [shares[place]]
         if self.is_steady:
-            number = max(self.question.num_requests, _LONG_RUN)
-            changes["workload.lengths.num_requests"] = number
+            changes["workload.lengths.num_requests"] = max(self.question.num_requests, number)
         return Scenario.from_dict(as_data(scenario), changes)
 
     def goodput(self, scenario: Scenario, known: Trial) -> Goodput:
@@ -814,7 +843,7 @@ def missed_in(summary: Mapping[str, Any]) -> str:
     """Return which limits a run misses as simulated, in words; "" if none."""
     return ", ".join(
         f"{limit_of(name)[1]} {limit_title(limit_of(name)[0])} {each['value']:,.0f} of "
-        f"{each['limit']:g} ms"
+        f"{each['limit']:,g} ms"
         for name, each in summary["slo"].items()
         if not each["kept"] and each["value"] is not None
     )

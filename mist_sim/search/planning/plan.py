@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import isnan, nan
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from mist_sim.core.result_warnings import of_points
 from mist_sim.errors import ScenarioError, in_words, listed
@@ -102,9 +102,8 @@ def _without_error(best: Candidate, hunt: Hunt, at_rate: Mapping[str, Any]) -> l
 
 def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> Plan:
     driver = refining.driver
-    driver.deadline = None  # no answer is without this run
-    best, trial, chosen, at_rate = _best(question, hunt, refining)
-    driver.deadline = hunt.budget.deadline
+    answer = _best(question, hunt, refining)
+    best, trial, chosen, at_rate = answer[:4]
     goodput = refining.goodput(chosen, trial)
     at_goodput = refining.at_goodput(chosen, goodput)
     fewer = best.candidate.without_one
@@ -127,7 +126,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
     }
     tried = sorted(hunt.tried.values(), key=lambda each: each.candidate.rank)
     return Plan(
-        scenario=refining.as_run(chosen),
+        scenario=refining.as_run(chosen, answer.number),
         title=_title(question, shop),
         name=best.candidate.name,
         rate=question.rate,
@@ -145,9 +144,10 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         not_tried=[each.name for each in hunt.left],
         left_out=shop.left_out,
         notes=[
+            *question.own_prices,
             *_unasked(question, at_rate),
             *([] if chosen.gateway is None else [_GATEWAY]),
-            *_notes(hunt, best),
+            *_notes(hunt, answer, question),
             *_cut_off(hunt, fewer, found),
             *told_to_start(question.having(engine.gpu, engine.width, 1), chosen),
         ],
@@ -155,31 +155,65 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
     )
 
 
-def _best(
-    question: Question, hunt: Hunt, refining: Refining
-) -> tuple[Tried, Trial, Scenario, dict[str, Any]]:
-    """Return the answer, its run, its scenario, and its figures over the whole workload.
+class _Answer(NamedTuple):
+    """A candidate, its run, its scenario, and the figures of a run of so many requests.
 
-    A run that did not decide may have ended before the peak of the arrivals: a candidate that
-    misses a limit over the whole workload gives way to the next that seems to keep them. If none
-    does, the answer is the first. Raises ScenarioError if no candidate seems to keep the limits, or
-    if a run fails.
+    earlier: what shorter runs missed, in words; "" for nothing.
+    """
+
+    best: Tried
+    trial: Trial
+    scenario: Scenario
+    figures: dict[str, Any]
+    number: int
+    earlier: str = ""
+
+
+def _best(question: Question, hunt: Hunt, refining: Refining) -> _Answer:
+    """Return the answer, with figures that keep the limits if any candidate has such.
+
+    A run that judged may have ended before the peak of the arrivals, or chance was with it: a
+    candidate whose reported run misses runs longer, and if it still misses gives way to the next
+    that seems to keep the limits. If none does, the answer is the first. Raises ScenarioError if no
+    candidate seems to keep the limits, or if a run fails.
     """
     first = None
     while (best := hunt.best) is not None and best.trial is not None:
         chosen = scenario_of(best.candidate, question)
-        figures = refining.figures({"at rate": chosen})
-        if "at rate" not in figures:
-            raise ScenarioError(f"{best.candidate.name}: its run failed; please try another --seed")
-        found = best, best.trial, chosen, figures["at rate"]
-        missed = missed_in(figures["at rate"])
-        if best.attained or not missed:
-            return found
+        lengths = refining.lengths(Built(chosen).simulation.workload.arrivals)
+        earlier = ""
+        for number in lengths:
+            if earlier and hunt.budget.is_late:
+                break
+            figures = _figures(best.candidate, chosen, number, refining)
+            found = _Answer(best, best.trial, chosen, figures, number, earlier)
+            if not (missed := missed_in(figures)):
+                return found
+            earlier = f"{_over(number, question)}: {missed}"
         first = first or found
-        hunt.missed[best.candidate] = missed
+        good = found.figures.get("good_request_fraction", nan)
+        hunt.go_on(good, found.number, earlier)
     if first is None:
         raise ScenarioError("no deployment keeps the limits")
     return first
+
+
+def _figures(
+    candidate: Candidate, chosen: Scenario, number: int, refining: Refining
+) -> dict[str, Any]:
+    """Return the summary of a run of a candidate's scenario, whatever the time."""
+    driver = refining.driver
+    deadline, driver.deadline = driver.deadline, None  # no answer is without this run
+    figures = refining.figures({"at rate": chosen}, number)
+    driver.deadline = deadline
+    if "at rate" not in figures:
+        raise ScenarioError(f"{candidate.name}: its run failed; please try another --seed")
+    return figures["at rate"]
+
+
+def _over(number: int, question: Question) -> str:
+    """Return over how many requests a run was, in words."""
+    return "the whole workload" if number == question.num_requests else f"{number:,} requests"
 
 
 def _one_more(
@@ -213,17 +247,24 @@ def _unasked(question: Question, at_rate: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def _notes(hunt: Hunt, best: Tried) -> Iterator[str]:
-    trial, sure = best.trial, hunt.sure
-    for each, what in hunt.missed.items():
+def _notes(hunt: Hunt, answer: _Answer, question: Question) -> Iterator[str]:
+    best, trial, sure = answer.best, answer.trial, hunt.sure
+    for each, what in hunt.overruled.items():
         yield (
             f"{each.name} ({each.offer}) seemed to keep the limits in the run that judged it, "
-            f"and misses over the whole workload: {what}."
+            f"and misses over {what}."
         )
-    if trial is not None and not trial.is_steady:
+    if best.candidate in hunt.overruled:
+        yield "No candidate that was tried keeps the limits so long; shown is that of least price."
+    elif answer.earlier:
+        yield (
+            f"The answer misses over {answer.earlier}. Shown is a run over "
+            f"{_over(answer.number, question)}, which keeps the limits."
+        )
+    if not trial.is_steady:
         yield "Judged for the workload as it stands; short ones flatter."
         yield from filter(None, [doubt_of(trial)])
-    if trial is not None and best.is_undecided:
+    if best.is_undecided:
         told = f"{100 * trial.attainment:.1f} % of {trial.num_requests:,} requests are good"
         yield f"Not sure to keep the limits: {told}, but {trial.reason}."
         if sure is not None:
@@ -301,11 +342,7 @@ def _row(each: Tried, hunt: Hunt) -> dict[str, Any]:
         "design": candidate.setting,
         "num_gpus": candidate.num_gpus,
         "usd_per_hour": candidate.dollars,
-        "verdict": "missed"
-        if candidate in hunt.missed
-        else trial.verdict
-        if trial
-        else "impossible",
+        "verdict": trial.verdict if trial else "impossible",
         "attainment": trial.attainment if trial else nan,
         "limit": trial.worst_limit if trial else None,
         "num_requests": trial.num_requests if trial else 0,

@@ -11,7 +11,7 @@ from mist_sim.metrics.expected_errors import WITHIN, expected_ranges
 from mist_sim.metrics.latency import limit_of, limit_title, metric_of
 from mist_sim.report.run import error_range
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.planning.hunt import Tried, confidence_of, doubt_of
+from mist_sim.search.planning.hunt import Tried, confidence_of, doubt_of, missed_in
 from mist_sim.search.planning.plan_result import Confidence, Line
 from mist_sim.search.planning.question import LEAST_OUTSTANDING, Question
 from mist_sim.search.planning.space import Candidate
@@ -34,6 +34,7 @@ def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[
     """
     candidate, at_rate = best.candidate, found["at_rate"]
     in_doubt = best.trial is None or not best.attained or doubt_of(best.trial)
+    in_doubt = in_doubt or missed_in(at_rate)
     sure = "unsure" if in_doubt else confidence_of(at_rate)
     lines = [
         Line(
@@ -80,7 +81,7 @@ def runner_up(best: Tried, tried: Sequence[Tried], untried: Sequence[Candidate] 
         or GPU that keeps the limits, or else the closest one.
     """
     winner = best.candidate
-    others = [each for each in tried if each is not best and each.trial is not None]
+    others = [each for each in tried if each.candidate != winner and each.trial is not None]
     kept = [each for each in others if each.attained and not _is_like(each.candidate, winner)]
     if kept:
         second = min(kept, key=lambda each: each.rank)
@@ -133,7 +134,7 @@ def _buy(candidate: Candidate) -> str:
 
 
 def _margin(at_rate: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """Return by how much times may be off where the error of the step times reaches a limit.
+    """Return by how much times may be off, or are, where their error reaches a limit.
 
     And what one engine more keeps.
     """
@@ -144,10 +145,16 @@ def _margin(at_rate: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     value, limit = near[name]["value"], near[name]["limit"]
     error = expected_ranges(at_rate).get(metric_of(name))
     bars = f"; its error is {error_range(*error)}" if error else ""
-    told = (
-        f"; keeps {limit_title(limit_of(name)[0])} {_ms(limit)} ms only if it is at most "
-        f"{100 * (limit / value - 1):.2g} % longer than simulated{bars}"
-    )
+    title = limit_title(limit_of(name)[0])
+    if value > limit:
+        told = (
+            f"; {title} is {100 * (value / limit - 1):.2g} % over its limit in the run shown{bars}"
+        )
+    else:
+        told = (
+            f"; keeps {title} {_ms(limit)} ms only if it is at most "
+            f"{100 * (limit / value - 1):.2g} % longer than simulated{bars}"
+        )
     for more, summary in found["one_more"].items():
         told += f"; {more} {_one_more(summary)}"
     return told

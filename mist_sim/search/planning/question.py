@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 from mist_sim.bounds import COPIES
 from mist_sim.errors import ScenarioError, brief, did_you_mean
-from mist_sim.hardware import load_gpu
 from mist_sim.routers import ROUTERS
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
@@ -18,6 +17,8 @@ from mist_sim.search.goodput import USUAL_REQUESTS, GoodputOptions
 from mist_sim.search.verdicts.request_times import Target
 from mist_sim.studies.built import Built
 from mist_sim.studies.rates import Rates
+from mist_sim.studies.varied_gpus import given_prices, kind_of
+from mist_sim.units import RENT
 
 _USUAL = DESIGNS[:-1]  # re-sharding is for throughput: few limits on latencies leave it any
 
@@ -41,11 +42,11 @@ class PlanOptions:
     scenario's own. max_gpus: in all (>= 1). max_usd_per_hour: dollars an hour in all (> 0); None:
     any. tensor_parallel_sizes, designs, routers: what is tried; designs are of `DESIGNS`, all but
     reshard by default; routers: None: the scenario's own, or least_outstanding where it names none.
-    prices: dollars of one GPU an hour in place of the catalog's, by any name of a GPU in `gpus`,
-    such as x1 for a file x1.toml. attainment, most_requests, as_is: as in `GoodputOptions`.
-    total_requests: after which the search stops looking for something better, of all its runs
-    (> 0); those of hybrids, bundles and re-sharding engines count as ten. seconds: of a clock,
-    after which it stops (> 0). None: when all is known.
+    prices: dollars of one GPU an hour in place of the catalog's and the scenario's, by any name of
+    a GPU in `gpus`, such as x1 for a file x1.toml. attainment, most_requests, as_is: as in
+    `GoodputOptions`. total_requests: after which the search stops looking for something better, of
+    all its runs (> 0); those of hybrids, bundles and re-sharding engines count as ten. seconds: of
+    a clock, after which it stops (> 0). None: when all is known.
 
     Raises ScenarioError for values that make no search.
     """
@@ -90,9 +91,9 @@ class PlanOptions:
         self._check_prices()
 
     def _check_prices(self) -> None:
-        names = {_named(gpu): gpu for gpu in self.gpus} if self.prices else {}
+        names = {kind_of(gpu): gpu for gpu in self.gpus} if self.prices else {}
         for name, price in self.prices.items():
-            if _named(name) not in names:
+            if kind_of(name) not in names:
                 raise ScenarioError(
                     f"prices must be of GPUs that are asked for, {', '.join(self.gpus)}, got "
                     f"{brief(name)}"
@@ -102,8 +103,8 @@ class PlanOptions:
 
     def price(self, gpu: str) -> float | None:
         """Return the given dollars of a GPU an hour; None: the catalog's."""
-        own = {_named(name): price for name, price in self.prices.items()}
-        return own.get(_named(gpu)) if own else None
+        own = {kind_of(name): price for name, price in self.prices.items()}
+        return own.get(kind_of(gpu)) if own else None
 
     @property
     def longest(self) -> int:
@@ -116,14 +117,6 @@ class PlanOptions:
         return GoodputOptions(
             attainment=self.attainment, most_requests=self.most_requests, as_is=self.as_is
         )
-
-
-def _named(gpu: str) -> str:
-    """Return the own name of a GPU that is named by alias or file; of an unknown one that given."""
-    try:
-        return load_gpu(gpu).name
-    except ScenarioError:
-        return gpu
 
 
 def _check_list(name: str, values: tuple[Any, ...]) -> None:
@@ -143,6 +136,7 @@ class Question:
         self.options = options
         said: Mapping[str, Any] = scenario.origin.said or as_data(scenario)
         self._engine = _engine_of(said)
+        self._own_prices = given_prices(said)
         self._has_router = "router" in said
         self._scenario = scenario
         self.network = said.get("network")
@@ -194,8 +188,8 @@ class Question:
         engine = self._engine | {"name": "llm", "gpu": gpu, "count": count}
         if width > 1:
             engine["tensor_parallel_size"] = width
-        if (price := self.options.price(gpu)) is not None:
-            engine["gpu_price"] = f"{price!r} $/h"
+        if (price := self._price(gpu)) is not None:
+            engine["gpu_price"] = price
         changes: dict[str, Any] = {
             "clients": [engine],
             "network": None,
@@ -211,6 +205,30 @@ class Question:
         if router is not None:
             changes["router"] = router
         return self._scenario.changed(changes)
+
+    def _price(self, gpu: str) -> str | None:
+        """Return the given price of a GPU, as a scenario has it; None: the catalog's."""
+        price = self.options.price(gpu)
+        if price is not None:
+            return f"{price!r} $/h"
+        own = self._own_prices.get(kind_of(gpu))
+        return own.price if own is not None and RENT.parse(own.price) > 0 else None
+
+    @property
+    def own_prices(self) -> Iterator[str]:
+        """A sentence on each price that the scenario gives for one of the GPUs to choose from."""
+        asked = {kind_of(gpu): gpu for gpu in self.options.gpus}
+        for kind, own in self._own_prices.items():
+            if kind not in asked or self.options.price(asked[kind]) is not None:
+                continue
+            told = f"{own.price} for each {kind} ({own.key})"
+            if self._price(asked[kind]):
+                yield f"Price as given: {told}."
+            else:
+                yield (
+                    f"Not used, since nothing is cheaper: {told}; the catalog's price counts, or "
+                    f"that of --price {kind}=DOLLARS."
+                )
 
     def at_rate(self, scenario: Scenario, rate: float | None = None) -> Scenario:
         """Return a scenario at a rate (requests per second), by default the one asked for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.spending import HOURS_A_MONTH
@@ -11,6 +12,7 @@ from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs import (
     DESIGNS,
+    USUAL,
     Fleet,
     hybrid,
     in_two,
@@ -22,6 +24,7 @@ from mist_sim.search.designs import (
 from mist_sim.search.planning.engines import Engine
 from mist_sim.search.planning.question import LEAST_OUTSTANDING, Question
 
+_PREFILL_CHUNKS = 2  # to try: smaller ones cost as many runs and seldom more than a little
 _ALL_RATIOS = 16  # engines up to which every ratio is tried; of more, every sixteenth of them
 
 
@@ -82,7 +85,8 @@ class Candidate:
         if self.design == "together":
             told = "together" + "".join(f" {chunk}" for chunk in self.chunks)
         elif self.design == "apart":
-            told = f"{self.first} prefill + {self.second} decode"
+            chunk = f" x {self.chunks[0]}" if self.has_smaller_chunk else ""
+            told = f"{self.first} prefill{chunk} + {self.second} decode"
         elif self.design == "hybrid":
             large, small = self.chunks
             told = f"hybrid {self.first} x {large} + {self.second} x {small}"
@@ -91,6 +95,12 @@ class Candidate:
         else:
             told = f"{self.first} prefill + a bundle"
         return told if self.router in (None, LEAST_OUTSTANDING) else f"{told}, {self.router}"
+
+    @property
+    def has_smaller_chunk(self) -> bool:
+        """Whether its engines for prompts take less in a step than the most that is tried."""
+        is_cut = self.design == "apart" and bool(self.chunks)
+        return is_cut and self.chunks[0] < prefill_chunks(self.engine.chunks)[0]
 
     @property
     def name(self) -> str:
@@ -157,9 +167,11 @@ def _of_fleet(engine: Engine, number: int, question: Question) -> Iterator[Candi
             for chunk in _each(chunks):
                 yield Candidate(engine, "together", number, 0, chunk, router)
         if "apart" in options.designs:
-            for first in _ratios(number):
-                own = (max(chunks), chunks[0]) if chunks else ()
-                yield Candidate(engine, "apart", first, number - first, own, router)
+            pairs: list[tuple[int, ...]] = [
+                (each, chunks[0]) for each in prefill_chunks(chunks)
+            ] or [()]
+            for first, pair in product(_ratios(number), pairs):
+                yield Candidate(engine, "apart", first, number - first, pair, router)
         if "reshard" in options.designs and engine.num_gpus > 1:
             yield Candidate(engine, "reshard", number, router=router)
     has_both = target.slo.ttft is not None and target.slo.tpot is not None
@@ -171,6 +183,16 @@ def _of_fleet(engine: Engine, number: int, question: Question) -> Iterator[Candi
     if "afd" in options.designs and number > 1 and engine.machine.model.moe is not None:
         for first in ratios_to_try(number):
             yield Candidate(engine, "afd", first, number - first, (), routers[0])
+
+
+def prefill_chunks(chunks: Sequence[int]) -> list[int]:
+    """Return the chunks of engines that only compute prompts, the largest first.
+
+    chunks: those to try where engines do both; empty: prompts are not cut. No decode waits for a
+    large chunk there, but prompts computed in one step get their first token together, so that the
+    next smaller chunk may let most of them have it earlier.
+    """
+    return sorted({*chunks, *USUAL}, reverse=True)[:_PREFILL_CHUNKS] if chunks else []
 
 
 def _each(chunks: Sequence[int]) -> list[tuple[int, ...]]:
@@ -207,7 +229,7 @@ def _designed(candidate: Candidate, fleet: Fleet) -> Scenario:
         chunk = candidate.chunks[0] if candidate.chunks else None
         return without_sides(fleet, None if own and chunk == own[0] else chunk)
     if candidate.design == "apart":
-        return in_two(fleet, candidate.first)
+        return in_two(fleet, candidate.first, *candidate.chunks[:1])
     if candidate.design == "hybrid":
         return hybrid(fleet, candidate.first, *candidate.chunks)
     if candidate.design == "afd":

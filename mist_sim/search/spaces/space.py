@@ -21,6 +21,7 @@ from mist_sim.search.spaces.constraints import Constraints, constraints_of
 from mist_sim.search.spaces.objectives import Objective, objectives_of
 from mist_sim.studies.points import points_of
 from mist_sim.studies.task import Failure
+from mist_sim.studies.varied_gpus import varied
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"\s*({_NUMBER}):({_NUMBER})(?::(x?)({_NUMBER}))?(?:\s+(\S+))?\s*")
@@ -166,7 +167,7 @@ class Space:
         self, name: str, values: dict[str, Any], changes: Mapping[str, Any], first: int
     ) -> list[Configuration]:
         try:
-            scenario = self._priced.changed(changes, trusted=self.trusted)
+            scenario = varied(self._priced, changes, trusted=self.trusted)
             if not self.designs:
                 return [Configuration(first, name, values, scenario)]
             fleet = Fleet(scenario)
