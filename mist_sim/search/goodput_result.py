@@ -440,7 +440,8 @@ def _undecided(search: SeedGoodput) -> str:
             f"At {_rates(near)} /s not even {_MOST_USEFUL:,} would: that is too near to the "
             "goodput. Go by its interval, or take a wider --tolerance."
         )
-    if far := [trial for trial in trials if trial not in (*within, *near)]:
+    known = (*within, *near)
+    if far := [each for each in trials if each not in known and (each.needs or each.tells)]:
         told.append(
             f"At {_rates(far)} /s runs are too short to say how many requests would tell: raise "
             "--most-requests, or go by the other rates."
