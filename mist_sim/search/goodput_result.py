@@ -232,7 +232,8 @@ class Goodput(Findings):
 
         A mean over seeds, interpolated between the rates tried; infinite beyond the highest of
         them. At each rate the error counts of the limit that is worst there (`expected_ranges`; E2E
-        has that of a gap).
+        has that of a gap). Longer times serve no more than the rate found, and shorter ones no
+        less, wherever beyond it the times leave their limit.
         """
         ranges = expected_ranges({"expected_errors": self.expected_errors})
         ranges["e2el"] = ranges["itl"]
@@ -249,7 +250,14 @@ class Goodput(Findings):
             ]
             low = _last([(rate, margin + log1p(error.high)) for rate, margin, error in off])
             most = [(rate, margin + log1p(error.low)) for rate, margin, error in off]
-            ends.append((low, inf if max(m for _, m in most) < 0 else _last(most)))
+            high = inf if max(m for _, m in most) < 0 else _last(most)
+            rate = search.bracket.low or 0.0
+            ends.append(
+                (
+                    min(low, rate) if any(error.high > 0 for *_, error in off) else low,
+                    max(high, rate) if any(error.low < 0 for *_, error in off) else high,
+                )
+            )
         low, high = fmean(low for low, _ in ends), fmean(high for _, high in ends)
         return None if low == 0 and high == inf else (low, high)
 

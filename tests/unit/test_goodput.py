@@ -868,6 +868,31 @@ def test_the_goodput_has_a_range_for_the_error_of_step_times():
     assert replace(found, expected_errors={"llm": {"tpot": wide}}).error_interval is None
 
 
+def test_the_range_for_errors_holds_the_goodput_where_times_rise_far_between_two_rates():
+    """They leave the limit between the rates, whose lower one is the goodput."""
+    trials = [
+        Trial(rate, 0, over < 1, 0.95, is_whole=True, worst_limit="tpot", over=over)
+        for rate, over in ((10.0, 0.6), (18.5, 0.7), (20.25, 9.0), (22.0, 30.0))
+    ]
+    bar = {"low": -0.1, "high": 0.1}
+    found = Goodput(
+        (SeedGoodput.of(0, Bracket(18.5, 20.25), trials),),
+        Target(slo=Slo(tpot=0.04)),
+        0.1,
+        100,
+        1,
+        "",
+        expected_errors={"llm": {"ttft": bar, "tpot": bar}},
+    )
+    low, high = found.error_interval
+    assert low == found.rate == 18.5 < high < 20.25
+    late = replace(found, searches=(SeedGoodput.of(0, Bracket(20.25, 22.0), trials),))
+    assert late.error_interval[1] == late.rate
+    biased = {"low": 0.6, "high": 0.8}
+    slower = replace(found, expected_errors={"llm": {"tpot": biased, "ttft": biased}})
+    assert slower.error_interval[1] < 18.5
+
+
 def test_too_few_requests_for_a_steady_answer_are_told_first():
     scenario = Scenario.load("demo", {"clients": [{"name": "llm", "gpu": "h100-sxm"}]})
     short = find_goodput(
