@@ -159,7 +159,7 @@ def nothing_finished(summary: Mapping[str, Any]) -> str:
 def may_overload(summary: Mapping[str, Any]) -> str:
     """Return what is open of a run that is too short to tell whether the clients keep up."""
     needs = summary.get("stability_needs", 0)
-    more = f"run {_rounded_up(needs):,} requests to know" if needs else "run more requests"
+    more = f"run {rounded_up(needs):,} requests to know" if needs else "run more requests"
     if not (grown := summary.get("stability_growth")):
         return (
             f"the clients keep up with the arrivals: the load may be more than they carry; {more}."
@@ -171,7 +171,7 @@ def may_overload(summary: Mapping[str, Any]) -> str:
     )
 
 
-def _rounded_up(number: int) -> int:
+def rounded_up(number: int) -> int:
     """Return a number with its first digit, rounded up, alone."""
     unit = int(10 ** (len(str(number)) - 1))
     return -(-number // unit) * unit

@@ -128,18 +128,20 @@ def judged(in_system: Stays, in_queue: Stays, request_times: Array) -> Judged:
     return Judged("stable") if is_stable else unknown
 
 
-def surely_keeps_up(arrival: Array, in_queue: Stays, request_times: Array) -> bool:
-    """Tell whether always so few wait as chance leaves in 0.1 % of the runs at the limit.
+def most_waiting(arrival: Array, in_queue: Stays, request_times: Array) -> tuple[int, float]:
+    """Return the most requests that wait at a time, and how many chance seldom leaves.
 
-    arrival: seconds, in order; more than one. Other parameters: as in `stability`.
+    At the limit always at most so many wait in 0.1 % of the runs, so that such clients surely keep
+    up. arrival: seconds, in order; more than one. Other parameters: as in `stability`. Arrivals at
+    one time tell nothing: then it is -1, which no number of waiting requests is below.
     """
     first, last = float(arrival[0]), float(arrival[-1])
     if first == last:
-        return False
+        return 0, -1.0
     spread = _dispersion(arrival, first, last, _WINDOWS) + relative_variance(request_times)
     here = in_queue.begin <= last
     most = stats.max_inside(in_queue.begin[here], in_queue.end[here])
-    return most <= _NARROW * sqrt(spread * len(arrival))
+    return most, _NARROW * sqrt(spread * len(arrival))
 
 
 def _returns(in_system: Stays, begin: float, end: float) -> float:

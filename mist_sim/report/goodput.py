@@ -93,7 +93,8 @@ def _figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield "nine in ten", between(*off), f"/s, {error_words(summary)}"
     low, high = summary["interval"]
     of_seeds = f", 95 % of {len(summary['seeds'])} seeds" if len(summary["seeds"]) > 1 else ""
-    yield "at least", _rate(low), f"/s{of_seeds}"
+    unknown = "; no rate tried is known to be attained"
+    yield "at least", _rate(low or nan), f"/s{of_seeds if low else unknown}"
     yield "below", "-" if isinf(high) else _rate(high), f"/s{of_seeds}"
     if summary["first_limit"]:
         yield "first to miss", limit_title(summary["first_limit"]), "beyond that rate"

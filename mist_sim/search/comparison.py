@@ -249,6 +249,13 @@ def _check_limits(
         )
 
 
+def _check_targets(builts: Iterable[Built], goodput: GoodputOptions | None) -> None:
+    """Raise ScenarioError where runs are too short to tell of a target, before anything runs."""
+    if goodput is not None:
+        for built in builts:
+            goodput.target(built.scenario)
+
+
 def compare(
     scenarios: Mapping[str, Scenario | ScenarioError],
     *,
@@ -292,6 +299,7 @@ def compare(
             f"scenarios must have the same workload, slo and warmup; {differ}. Give all the same "
             "workload and seed; --any-workload compares them as they are"
         )
+    _check_targets(working.values(), goodput)
     subjects: dict[str, Any] = {name: as_data(scenario) for name, scenario in given.items()}
     subjects |= {name: str(error) for name, error in errors.items()}
     options: dict[str, Any] = {"goodput": goodput, "plane": plane}

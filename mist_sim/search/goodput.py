@@ -236,8 +236,9 @@ def with_step_ends(
 
     All step times of a scenario are multiplied by the ends of the range in which nine in ten
     measured TPOTs lie, over the simulated one. Short runs with the same seeds search near the
-    goodput, up to a twentieth; the outer end of each bracket counts.
+    goodput, up to a twentieth; the outer end of each bracket counts (`_end_of`).
     """
+    factors: dict[int, float] = {}
     scaled: dict[int, Built] = {}
     searches: dict[SearchKey, SureSearch] = {}
     trials: dict[SearchKey, list[Trial]] = {}
@@ -246,6 +247,7 @@ def with_step_ends(
         if goodput.status != "found" or error is None or error.low <= -1:
             continue
         for end, factor in ((2 * k, 1 + error.high), (2 * k + 1, 1 + error.low)):
+            factors[end] = factor
             scaled[end] = _with_steps(built.scenario, factor)
             for search in goodput.searches:
                 start = (search.bracket.low or goodput.rate) / factor
@@ -267,13 +269,37 @@ def with_step_ends(
     brackets, _ = drive(searches, run, trials)
     told = list(found)
     for k in {end // 2 for end in scaled}:
-        seeds = [search.seed for search in found[k].searches]
-        slow, fast = ([brackets.get((end, s)) for s in seeds] for end in (2 * k, 2 * k + 1))
-        lows = [each.low or 0.0 for each in slow if each is not None]
-        highs = [each.high or inf for each in fast if each is not None]
-        if len(lows) == len(highs) == len(seeds):
-            told[k] = replace(found[k], step_ends=(fmean(lows), fmean(highs)))
+        several = found[k].searches
+        if any((end, each.seed) not in brackets for end in (2 * k, 2 * k + 1) for each in several):
+            continue
+        slow, fast = (
+            [
+                _end_of(
+                    SeedGoodput.of(each.seed, brackets[end, each.seed], trials[end, each.seed]),
+                    each.bracket.low or 0.0,
+                    is_slower=factors[end] > 1,
+                )
+                for each in several
+            ]
+            for end in (2 * k, 2 * k + 1)
+        )
+        lows = [low for low, _ in slow]
+        low, high = fmean(lows) if all(lows) else 0.0, fmean(high for _, high in fast)
+        if low > 0 or high < inf:
+            told[k] = replace(found[k], step_ends=(low, high))
     return told
+
+
+def _end_of(found: SeedGoodput, rate: float, *, is_slower: bool) -> tuple[float, float]:
+    """Return the bracket of a goodput with other step times; 0 and infinity: not known.
+
+    rate: the goodput with the times as they are. Slower steps serve no more, and faster ones no
+    less: where undecided short runs seem to tell otherwise, what is sure counts.
+    """
+    low, high = found.bracket.low or 0.0, found.bracket.high or inf
+    if is_slower:
+        return (low if low <= rate else min(found.sure, rate)), high
+    return low, (high if high >= rate else max(found.surely_missed, rate))
 
 
 def _with_steps(scenario: Scenario, factor: float) -> Built:

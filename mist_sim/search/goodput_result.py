@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import inf, isnan, log, log1p, nan
 from pathlib import Path
 from statistics import fmean
@@ -15,6 +15,7 @@ from mist_sim.core.result_warnings import ResultWarning, over_runs
 from mist_sim.metrics.expected_errors import expected_ranges
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
+from mist_sim.metrics.run_warnings import rounded_up
 from mist_sim.metrics.tables import Findings
 from mist_sim.output import json_text, write_text
 from mist_sim.report.presenters import GOODPUT
@@ -69,12 +70,12 @@ class SeedGoodput:
         For a workload as it stands: the attained and the missed rate. In steady state: where the 95
         % intervals of the times leave their limits, interpolated between the rates tried, but not
         beyond a rate that is surely attained or missed. An undecided run says less than a longer
-        undecided one.
+        undecided one, and nothing of the lower end unless its clients surely keep up: its times may
+        keep the limit only until queues have grown.
         """
         low, high = self.bracket.low or 0.0, self.bracket.high or inf
         steady = [trial for trial in self.trials if trial.margins is not None]
-        lasting = [trial.num_requests for trial in steady if trial.attained is None]
-        longest = max(lasting, default=0)
+        longest = max((t.num_requests for t in steady if t.attained is None), default=0)
         steady = [
             trial
             for trial in steady
@@ -82,18 +83,23 @@ class SeedGoodput:
         ]
         if not steady:
             return low, high
-        kept = [(trial.rate, _near(trial.margins[1])) for trial in steady if trial.margins]
+        lasting = takewhile(lambda trial: trial.attained is not None or trial.lasts, steady)
+        kept = [(trial.rate, _near(trial.margins[1])) for trial in lasting if trial.margins]
         missed = [(trial.rate, -_near(trial.margins[0])) for trial in steady if trial.margins]
-        ends = min(_last(kept), low), max(_last(missed[::-1]), high)
-        surely = min((each.rate for each in steady if each.attained is False), default=inf)
-        return max(ends[0], min(self.sure, low)), min(ends[1], max(surely, high))
+        ends = min(_last(kept) if kept else 0.0, low), max(_last(missed[::-1]), high)
+        return max(ends[0], min(self.sure, low)), min(ends[1], max(self.surely_missed, high))
 
     @property
     def sure(self) -> float:
         """The highest rate known to be attained, and no lower one to be missed; 0: none is."""
-        missed = min((each.rate for each in self.trials if each.attained is False), default=inf)
+        missed = self.surely_missed
         attained = [each.rate for each in self.trials if each.attained and each.rate < missed]
         return max(attained, default=0.0)
+
+    @property
+    def surely_missed(self) -> float:
+        """The lowest rate known to be missed; infinite: none is."""
+        return min((each.rate for each in self.trials if each.attained is False), default=inf)
 
     def at(self, rate: float | None) -> Trial | None:
         """Return the run at a rate."""
@@ -179,7 +185,8 @@ class Goodput(Findings):
             return self.searches[0].interval
         if self.is_steady:
             ends = [search.interval for search in self.searches]
-            return fmean(low for low, _ in ends), fmean(high for _, high in ends)
+            lows = [low for low, _ in ends]
+            return fmean(lows) if all(lows) else 0.0, fmean(high for _, high in ends)
         lows = [search.bracket.low or 0.0 for search in self.searches]
         highs = [search.bracket.high or inf for search in self.searches]
         low, high = estimate(lows).low, inf if inf in highs else estimate(highs).high
@@ -202,11 +209,8 @@ class Goodput(Findings):
         lows = [search.bracket.low or 0.0 for search in self.searches]
         if self.is_open:
             return max(lows), inf
-        missed = [
-            min((trial.rate for trial in search.trials if trial.attained is False), default=inf)
-            for search in self.searches
-        ]
-        return min(search.sure for search in self.searches), max(missed)
+        missed = max(search.surely_missed for search in self.searches)
+        return min(search.sure for search in self.searches), missed
 
     @property
     def error_interval(self) -> tuple[float, float] | None:
@@ -228,7 +232,8 @@ class Goodput(Findings):
 
         A mean over seeds, interpolated between the rates tried; infinite beyond the highest of
         them. At each rate the error counts of the limit that is worst there (`expected_ranges`; E2E
-        has that of a gap).
+        has that of a gap). Longer times serve no more than the rate found, and shorter ones no
+        less, wherever beyond it the times leave their limit.
         """
         ranges = expected_ranges({"expected_errors": self.expected_errors})
         ranges["e2el"] = ranges["itl"]
@@ -245,7 +250,14 @@ class Goodput(Findings):
             ]
             low = _last([(rate, margin + log1p(error.high)) for rate, margin, error in off])
             most = [(rate, margin + log1p(error.low)) for rate, margin, error in off]
-            ends.append((low, inf if max(m for _, m in most) < 0 else _last(most)))
+            high = inf if max(m for _, m in most) < 0 else _last(most)
+            rate = search.bracket.low or 0.0
+            ends.append(
+                (
+                    min(low, rate) if any(error.high > 0 for *_, error in off) else low,
+                    max(high, rate) if any(error.low < 0 for *_, error in off) else high,
+                )
+            )
         low, high = fmean(low for low, _ in ends), fmean(high for _, high in ends)
         return None if low == 0 and high == inf else (low, high)
 
@@ -426,16 +438,44 @@ def _undecided(search: SeedGoodput) -> str:
     told = [f"undecided after {most:,} requests: {why}."]
     within = [trial for trial in trials if 0 < (trial.needs or 0) <= _MOST_USEFUL]
     beyond = [trial for trial in trials if (trial.needs or 0) > _MOST_USEFUL]
+    low, high = search.bracket.low or 0.0, search.bracket.high or inf
+    near = [trial for trial in beyond if low <= trial.rate <= high]
     if within:
-        needs = float(f"{max(trial.needs or 0 for trial in within):.1g}")
-        where = f" at {_rates(within)} /s" if beyond else ""
-        told.append(f"--most-requests {needs:.0f} may tell{where}.")
-    if beyond:
+        where = f" at {_rates(within)} /s" if len(within) < len(trials) else ""
+        told.append(f"--most-requests {_most(within)} may tell{where}.")
+    if near:
         told.append(
-            f"At {_rates(beyond)} /s not even {_MOST_USEFUL:,} would: that is too near to the "
+            f"At {_rates(near)} /s not even {_MOST_USEFUL:,} would: that is too near to the "
             "goodput. Go by its interval, or take a wider --tolerance."
         )
+    known = (*within, *near)
+    if far := [each for each in trials if each not in known and (each.needs or each.tells)]:
+        told.append(
+            f"At {_rates(far)} /s runs are too short to say how many requests would tell: raise "
+            "--most-requests, or go by the other rates."
+        )
+    if search.status == "found" and not search.interval[0]:
+        told.append(
+            "No rate tried is known to be attained, so that the goodput may be lower than all of "
+            "them."
+        )
     return " ".join(told)
+
+
+def _most(trials: Sequence[Trial]) -> str:
+    """Return the requests that would tell of all runs, with one digit."""
+    needs = float(f"{max(trial.needs or 0 for trial in trials):.1g}")
+    return f"{needs:.0f}"
+
+
+def _may_tell(trial: Trial) -> str:
+    """Return how long a run may tell what one does not."""
+    return f"; --most-requests {_most([trial])} may tell" if trial.needs else ""
+
+
+def _would_tell(trial: Trial) -> str:
+    """Return how many requests would tell whether clients keep up; empty if no one knows."""
+    return f" {rounded_up(trial.needs):,} requests would tell, about." if trial.needs else ""
 
 
 def _open_trials(search: SeedGoodput) -> list[Trial]:
@@ -492,7 +532,7 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:
             kinds.ALL_MISSED,
             f"{where}missed at the lowest rate tried, {_rate(trials[0].rate)}, where "
             f"{_how_bad(trials[0], found.target)}: there is no goodput from there on."
-            + f" A longer run may tell otherwise: {trials[0].reason}."
+            + f" A longer run may tell otherwise: {trials[0].reason}{_may_tell(trials[0])}."
             * is_open,
         )
     if bracket.attained_above:
@@ -514,5 +554,5 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:
             kinds.TOO_SHORT_THERE,
             f"{where}{low.num_requests:,} requests are too few for a steady answer: whether the "
             f"clients keep up at {low.rate:.4g} /s is not known, and if not, the goodput is lower."
-            f"{found.longer}",
+            f"{_would_tell(low)}{found.longer}",
         )

@@ -104,7 +104,7 @@ def _outward(bracket: Bracket, trials: Sequence[Trial]) -> Iterator[list[Asked]]
         if found.status != "found" or ((ends := found.interval)[0] > 0 and ends[1] < inf):
             break
         rates = [trial.rate for trial in found.trials]
-        yield _once(rounded([rates[0] / _OUTWARD if ends[1] < inf else rates[-1] * _OUTWARD]))
+        yield _once(rounded([rates[-1] * _OUTWARD if ends[0] > 0 else rates[0] / _OUTWARD]))
 
 
 def _once(rates: Iterable[float]) -> list[Asked]:

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from mist_sim import Scenario
+from mist_sim import Scenario, ScenarioError
 from mist_sim.report.elements import number
 from mist_sim.scenario.loading import as_data
 from mist_sim.search import designs_of
@@ -46,6 +46,19 @@ def test_why_is_asked_of_a_finished_journal(tmp_path):
     assert added.count(b"\n") == added.count(b'"key": ["binding"') > 0
     compare(both(), resume=True, **how)
     assert how["journal"].read_bytes() == before + added
+
+
+def test_too_few_requests_for_the_share_are_told_before_anything_runs(tmp_path):
+    """Else the runs that have finished are of a study that the remedy makes another one."""
+    asked = both({"slo": {"ttft": "5 s", "attainment": 0.99}})
+    how = {"jobs": 1, "journal": tmp_path / "journal"}
+    for options in ({"most_requests": 1500}, {"most_requests": 1599, "tolerance": 0.9}):
+        with pytest.raises(ScenarioError, match="most_requests must be >= 1600 where 99 %"):
+            compare(asked, goodput=GoodputOptions(**options), **how)
+    assert not how["journal"].exists()
+    options = GoodputOptions(most_requests=1600, tolerance=0.9)
+    compare(asked, goodput=options, **how)
+    compare(asked, goodput=options, resume=True, **how)
 
 
 def test_no_star_beside_one_that_attains_all_rates_tried():

@@ -24,7 +24,7 @@ from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import spending_at
 from mist_sim.search.bracketing import LADDER, Bracket, around, between
-from mist_sim.search.goodput import GoodputOptions, find_goodput, find_goodputs
+from mist_sim.search.goodput import GoodputOptions, _end_of, find_goodput, find_goodputs
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
 from mist_sim.search.verdicts.request_times import RequestTimes, Target
 from mist_sim.search.verdicts.trials import Trial, try_rate
@@ -422,6 +422,7 @@ def trial_of(rate, attained, margins):
         margins=margins,
         reason=reason,
         needs=None if attained is not None else 123_456,
+        lasts=attained is None,
     )
 
 
@@ -460,7 +461,44 @@ def test_a_run_that_would_take_too_long_is_no_advice():
         "undecided after 3,000 requests: at 12 /s the times are too near to their limit; at 14 /s "
         "the waits change too slowly for so short a run. --most-requests 80000 may tell at 14 /s. "
         "At 12 /s not even 1,000,000 would: that is too near to the goodput. Go by its interval, "
-        "or take a wider --tolerance."
+        "or take a wider --tolerance. No rate tried is known to be attained, so that the goodput "
+        "may be lower than all of them."
+    )
+
+
+def test_no_lower_end_comes_from_a_rate_at_which_clients_may_not_keep_up(capsys):
+    """Its times keep the limit until queues have grown."""
+    attained = trial_of(10.0, True, (-0.5, -0.2))
+    kept = [replace(trial_of(rate, None, (-0.4, -0.3)), lasts=False) for rate in (12.0, 14.0)]
+    above = replace(trial_of(16.0, None, (-0.1, 0.1)), needs=None), trial_of(18.0, False, (0.3, 1))
+    bracket = Bracket(16.0, 18.0)
+    search = SeedGoodput.of(0, bracket, [attained, *kept, *above])
+    assert search.interval[0] == 10.0
+    search = SeedGoodput.of(0, bracket, [attained, replace(kept[0], lasts=True), kept[1], *above])
+    assert search.interval[0] == 12.0
+    search = SeedGoodput.of(0, bracket, [*kept, *above])
+    assert search.interval[0] == 0.0
+    found = Goodput((search, search), Target(slo=Slo(ttft=1.0)), 0.02, 100, 2, "", "case")
+    both = replace(search, trials=(attained, *search.trials))
+    assert replace(found, searches=(search, both)).interval[0] == 0.0
+    found.show()
+    out = " ".join(capsys.readouterr().out.split())
+    assert "at least - /s; no rate tried is known to be attained below" in out
+    assert "the goodput may be lower than all of them" in out
+
+
+def test_a_run_far_from_the_goodput_is_too_short_and_not_too_near_to_it():
+    far = replace(trial_of(40.0, None, (-0.1, 0.3)), needs=20_000_000)
+    growing = replace(far, rate=44.0, needs=None, reason="ever more requests are there")
+    trials = [trial_of(10.0, True, (-0.5, -0.2)), trial_of(12.0, None, (0.1, 0.3)), far, growing]
+    search = SeedGoodput.of(0, Bracket(10.0, 12.0), trials)
+    (warning,) = map(
+        str, Goodput((search,), Target(slo=Slo(ttft=1.0)), 0.02, 100, 2, "", "case").warnings
+    )
+    assert "too near to the goodput" not in warning
+    assert warning.endswith(
+        "--most-requests 100000 may tell at 12 /s. At 40, 44 /s runs are too short to say how many "
+        "requests would tell: raise --most-requests, or go by the other rates."
     )
 
 
@@ -547,6 +585,32 @@ def test_a_goodput_that_longer_runs_may_not_have_is_said(stability, words):
     (warning,) = map(str, replace(found, searches=(replace(search, trials=trials),)).warnings)
     assert words in warning
     assert found.warnings == ()
+
+
+def test_a_run_too_short_for_its_stability_says_how_many_requests_would_tell():
+    """As many as `mist run` says."""
+    short = Scenario.load("demo", {"clients.0.count": 1, "slo": {"ttft": "9 s"}}).changed(
+        {"workload.lengths.num_requests": 60, "workload.arrivals.rate": "20 /s"}
+    )
+    target = GoodputOptions().target(short)
+    trial = try_rate(as_data(short), {}, short.seed, 20.0, target, 60)
+    assert (trial.attained, trial.stability) == (True, "too short to tell")
+    assert trial.needs == simulate(short).summary["stability_needs"]
+    found = goodput_of(True, False)
+    (search,) = found.searches
+    trials = (replace(trial, rate=1.0, needs=2345), search.trials[1])
+    found = replace(found, searches=(replace(search, trials=trials),))
+    (text,) = texts(found.summary, "too short at goodput")
+    assert text.endswith("the goodput is lower. 3,000 requests would tell, about.")
+
+
+def test_where_the_lowest_rate_is_open_it_says_how_many_requests_may_tell():
+    lowest = replace(trial_of(10.0, None, (-0.1, 0.2)), needs=4321)
+    trials = [lowest, trial_of(12.0, False, (0.2, 0.3))]
+    search = SeedGoodput.of(0, Bracket(None, 10.0), trials)
+    found = Goodput((search,), Target(slo=Slo(ttft=1.0)), 0.02, 100, 2, "", "case")
+    (text,) = texts(found.summary, "all missed")
+    assert text.endswith("to their limit; --most-requests 4000 may tell.")
 
 
 PERCENTILE = {"at": {"p50_e2el": "2 s"}}
@@ -804,6 +868,31 @@ def test_the_goodput_has_a_range_for_the_error_of_step_times():
     assert replace(found, expected_errors={"llm": {"tpot": wide}}).error_interval is None
 
 
+def test_the_range_for_errors_holds_the_goodput_where_times_rise_far_between_two_rates():
+    """They leave the limit between the rates, whose lower one is the goodput."""
+    trials = [
+        Trial(rate, 0, over < 1, 0.95, is_whole=True, worst_limit="tpot", over=over)
+        for rate, over in ((10.0, 0.6), (18.5, 0.7), (20.25, 9.0), (22.0, 30.0))
+    ]
+    bar = {"low": -0.1, "high": 0.1}
+    found = Goodput(
+        (SeedGoodput.of(0, Bracket(18.5, 20.25), trials),),
+        Target(slo=Slo(tpot=0.04)),
+        0.1,
+        100,
+        1,
+        "",
+        expected_errors={"llm": {"ttft": bar, "tpot": bar}},
+    )
+    low, high = found.error_interval
+    assert low == found.rate == 18.5 < high < 20.25
+    late = replace(found, searches=(SeedGoodput.of(0, Bracket(20.25, 22.0), trials),))
+    assert late.error_interval[1] == late.rate
+    biased = {"low": 0.6, "high": 0.8}
+    slower = replace(found, expected_errors={"llm": {"tpot": biased, "ttft": biased}})
+    assert slower.error_interval[1] < 18.5
+
+
 def test_too_few_requests_for_a_steady_answer_are_told_first():
     scenario = Scenario.load("demo", {"clients": [{"name": "llm", "gpu": "h100-sxm"}]})
     short = find_goodput(
@@ -816,6 +905,20 @@ def test_too_few_requests_for_a_steady_answer_are_told_first():
     assert told.kind.leads
     assert "too few for a steady answer" in str(told) or "no rate that lasts" in str(told)
     assert "Without --as-is" in str(told)
+
+
+def test_undecided_short_runs_with_slower_steps_are_no_larger_goodput():
+    """Of 20 at least, by the runs that are longer; 17 is known to be attained."""
+    sure, seems = trial_of(17.0, True, (-0.5, -0.2)), trial_of(21.0, None, (-0.3, 0.1))
+    found = SeedGoodput.of(0, Bracket(21.0, 22.0), [sure, seems])
+    assert _end_of(found, 21.5, is_slower=True) == (21.0, 22.0)
+    assert _end_of(found, 20.0, is_slower=True) == (17.0, 22.0)
+    assert _end_of(SeedGoodput.of(0, Bracket(21.0, None), [seems]), 20.0, is_slower=True)[0] == 0
+    missed = trial_of(24.0, False, (0.1, 0.2))
+    found = SeedGoodput.of(0, Bracket(21.0, 22.0), [seems, missed])
+    assert _end_of(found, 23.0, is_slower=False) == (21.0, 24.0)
+    assert _end_of(found, 25.0, is_slower=False) == (21.0, 25.0)
+    assert _end_of(found, 21.5, is_slower=False) == (21.0, 22.0)
 
 
 def test_the_error_of_a_goodput_is_that_of_slower_and_faster_steps():

@@ -70,6 +70,28 @@ def test_at_the_limit_nobody_can_tell():
     assert look(run(1 / 1.5), 0.9, 0.001).needs > NUM
 
 
+def test_margins_near_the_limit_are_those_of_longer_runs_if_the_clients_keep_up():
+    """Waits of many requests at once, or with luck of their own, tell that they may not."""
+    near = run(1 / 1.469)
+    assert look(near, 0.9, 0.001).lasts
+    waits = np.where(np.arange(NUM) % 1000 < 300, 300.0, 0.0)
+    queue = near.queue._replace(end=near.queue.begin + waits)
+    for seen in (near._replace(waits=slow()), near._replace(queue=queue)):
+        found = look(seen, 0.9, 0.001)
+        assert (found.attained, found.lasts) == (None, False)
+    found = look(run(0.3)._replace(queue=queue), 0.9, 0.001)
+    assert "the clients may not keep up" in found.reason
+    assert found.needs > NUM
+
+
+def test_needs_count_requests_that_ended_as_the_longest_run_does():
+    """Those before the first of many on their way are judged; as many again have ended."""
+    seen = run(1 / 1.5, gone=range(2000, 2600))
+    found = look(seen, 0.9, 0.001)
+    assert found.num_requests < 2100
+    assert found.needs >= 1.5 * len(seen.ids)
+
+
 def test_margins_hold_the_quantile_of_nine_in_ten_in_95_of_100_runs():
     """Fails falsely in 1.2 % of the draws of seeds if it is 95 %; the seeds are fixed."""
     inside = 0

@@ -18,6 +18,7 @@ def trial(rate: float, attained: bool | None, low: float, high: float, number: i
         num_requests=number,
         is_steady=True,
         margins=(low, high),
+        lasts=attained is None,
     )
 
 

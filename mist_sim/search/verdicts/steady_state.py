@@ -15,7 +15,7 @@ A service near its capacity looks good for a long time: its queue has not grown 
 
 - the clients must have filled up;
 - so few requests must wait as chance seldom leaves where as much arrives as clients can do (see
-  `metrics.stability.surely_keeps_up`);
+  `metrics.stability.most_waiting`);
 - there must be so many stretches of requests, each with luck of its own, as their waits tell, that
   bad ones would have been among them.
 
@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.stability import FILLING, Stays, surely_keeps_up
+from mist_sim.metrics.stability import FILLING, Stays, most_waiting
 
 ERROR = 0.01
 """Chance that a run ends with a wrong verdict, on each side, were quantiles of batches normal.
@@ -113,7 +113,9 @@ class Look:
     attained: None: not known yet, with the `reason`. attainment: share of good requests after the
         ramp. margins: ends of the 95 % interval of time over limit, at the deciding quantile, as
         logarithms: attained if both are negative. num_requests: requests looked at, the ramp
-        included. needs: requests that would decide, if the trend holds; None: unknown.
+        included. needs: requests that have to end to decide, if the trend holds; None: unknown.
+    lasts: whether clients surely keep up where nothing is attained, so that the margins hold for
+        longer runs.
     """
 
     attained: bool | None
@@ -122,6 +124,7 @@ class Look:
     num_requests: int
     reason: str = ""
     needs: int | None = None
+    lasts: bool = False
 
 
 def looks(most: int) -> list[int]:
@@ -164,7 +167,7 @@ def look(seen: Seen, share: float, error: float) -> Look:
     compared = [*of_requests, *_each_limit_on_gaps(seen, begin, error)]
     if untold := [each for each in compared if isinstance(each, _TooFew)]:
         factor = max(each.factor for each in untold)
-        return Look(None, nan, (-inf, inf), num, untold[0].reason, _needs(num, factor))
+        return Look(None, nan, (-inf, inf), num, untold[0].reason, _needs(len(seen.ids), factor))
     found = [each for each in compared if isinstance(each, _Compared)]
     attainment = min(each.attainment for each in found if each.counts)
     worst = max(found, key=lambda each: sum(each.margins))
@@ -174,19 +177,40 @@ def look(seen: Seen, share: float, error: float) -> Look:
     near = 0.0 if num_crowds >= _STRETCHES_NEAR else _NEAR
     if any(each.low > near or _surely_fewer(each, num_crowds, error) for each in found):
         return Look(False, *seems)
+    num_ended = len(seen.ids)
+    unsettled = _unsettled(seen, num_known, ramp, filled_at + _FILLED * time, num_filling)
     if any(each.high > -near for each in found):
-        return Look(None, *seems, *_near_limit(found, crowd, num, num_crowds))
+        told = _near_limit(found, crowd, num_ended, num_crowds)
+        return Look(None, *seems, *told, lasts=not near and unsettled is None)
+    if unsettled is None:
+        return Look(True, *seems)
+    reason, times_as_many = unsettled
+    return Look(None, *seems, reason, _needs(num_ended, times_as_many))
+
+
+def _unsettled(
+    seen: Seen, num_known: int, ramp: int, full_at: float, num_filling: int
+) -> tuple[str, float] | None:
+    """Return why it is not known that clients keep up; None: they surely do.
+
+    And so many times as many requests that would tell, about. ramp, num_filling: requests.
+    full_at: seconds, until which no client is as full as it may become.
+    """
+    ids, arrival = seen.ids[:num_known], seen.stays.begin[:num_known]
+    num, times = int(ids[-1]) + 1, seen.times[:num_known]
     waits = seen.waits[:num_known][ids >= ramp]
     num_stretches = len(waits) / _together(waits)
     if num_stretches < _STRETCHES:
-        reason = "the waits change too slowly for so short a run"
-        return Look(None, *seems, reason, _needs(num, _STRETCHES / num_stretches))
-    if num_filling > num // 2 or arrival[-1] < filled_at + _FILLED * time:
-        return Look(None, *seems, "the clients are still filling up")
-    if not surely_keeps_up(arrival, seen.queue, times[~np.isnan(times)]):
+        return "the waits change too slowly for so short a run", _STRETCHES / num_stretches
+    lasted = float(arrival[-1] - arrival[0])
+    if num_filling > num // 2 or arrival[-1] < full_at:
+        filling = (full_at - arrival[0]) / lasted if lasted > 0 else inf
+        return "the clients are still filling up", max(filling, 2 * num_filling / num)
+    most, few = most_waiting(arrival, seen.queue, times[~np.isnan(times)])
+    if most > few:
         reason = "so many wait at times that the clients may not keep up"
-        return Look(None, *seems, reason)
-    return Look(True, *seems)
+        return reason, (most / few) ** 2 if few > 0 else inf
+    return None
 
 
 class _Compared(NamedTuple):
@@ -262,27 +286,28 @@ def _surely_fewer(found: _Compared, num_stretches: float, error: float) -> bool:
 
 
 def _near_limit(
-    found: Sequence[_Compared], crowd: Array, num: int, num_stretches: float
+    found: Sequence[_Compared], crowd: Array, num_ended: int, num_stretches: float
 ) -> tuple[str, int | None]:
     """Return why times near their limit tell nothing, and how many requests would tell.
 
-    crowd: requests in the system when each of `num` arrives, num_stretches of them independent.
+    crowd: requests in the system when each arrives, num_stretches of them independent. Where ever
+    more are there, times have no quantile that more requests would make out.
     """
-    is_open = any(each.low <= 0 <= each.high for each in found)
-    if is_open and not any(each.low > 0 for each in found):
-        needs = _needs(num, max(each.factor for each in found))
-        if any(abs(each.low + each.high) / 2 < _NEAR for each in found if each.low <= 0):
-            return "the times are too near to their limit", needs
-        return "the times differ too much from stretch to stretch of so short a run", needs
     means = [part.mean() for part in np.array_split(crowd, _GROWING)]
     if all(later > earlier for earlier, later in pairwise(means)):
         return "ever more requests are there, so that no steady state is in sight", None
+    is_open = any(each.low <= 0 <= each.high for each in found)
+    if is_open and not any(each.low > 0 for each in found):
+        needs = _needs(num_ended, max(each.factor for each in found))
+        if any(abs(each.low + each.high) / 2 < _NEAR for each in found if each.low <= 0):
+            return "the times are too near to their limit", needs
+        return "the times differ too much from stretch to stretch of so short a run", needs
     reason = "the number of requests in the system changes too slowly for so short a run"
-    return reason, _needs(num, _STRETCHES_NEAR / num_stretches)
+    return reason, _needs(num_ended, _STRETCHES_NEAR / num_stretches)
 
 
-def _needs(num: int, factor: float) -> int | None:
-    return ceil(num * max(factor, _GROWTH)) if factor < inf else None
+def _needs(num_ended: int, factor: float) -> int | None:
+    return ceil(num_ended * max(factor, _GROWTH)) if factor < inf else None
 
 
 def _num_known(ids: NDArray[np.int64], on_their_way: float) -> int:

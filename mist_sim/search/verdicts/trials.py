@@ -74,8 +74,9 @@ class Trial:
     stability: whether the clients kept up ("stable", "unstable", "too short to tell"), known of
     runs of the workload as it stands that attained.
     num_requests: requests looked at. is_steady: in steady state; else the workload as it stands.
-    margins: of a run in steady state, as a look has them (`steady_state.Look`). reason: why nothing
-    is known. needs: requests that would tell, about. worst_limit: whose quantile is furthest above
+    margins, lasts: of a run in steady state, as a look has them (`steady_state.Look`). reason: why
+    nothing is known. needs: requests that would tell, about; of a run that is too short to tell its
+    stability, of that. worst_limit: whose quantile is furthest above
     it, or nearest to it: "ttft", "tpot" or "e2el". over: that quantile over its limit; None where
     the run does not tell. warnings: those that the run led to.
     """
@@ -93,6 +94,7 @@ class Trial:
     needs: int | None = None
     worst_limit: str | None = None
     over: float | None = None
+    lasts: bool = False
     warnings: tuple[ResultWarning, ...] = ()
 
     @property
@@ -231,5 +233,8 @@ def run_workload(
         if each.kind not in (kinds.UNSTABLE, kinds.TOO_SHORT, kinds.DISTANCE)
     )
     told += tuple(each for each in result.known_warnings if each.kind is kinds.NEVER_CAME)
-    stability = result.data.get("stability")
-    return trial(True, least, worst, is_whole=True, stability=stability, warnings=told)
+    stable = {
+        "stability": result.data.get("stability"),
+        "needs": result.data.get("stability_needs"),
+    }
+    return trial(True, least, worst, is_whole=True, **stable, warnings=told)
