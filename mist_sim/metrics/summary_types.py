@@ -72,7 +72,7 @@ class Overload(TypedDict):
 
 
 class Outage(TypedDict):
-    """A time in which some client was away after a failure, seconds. end: None for good."""
+    """A time in which a failed client was missing, seconds. end: None for good."""
 
     begin: float
     end: float | None
