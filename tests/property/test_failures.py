@@ -28,7 +28,7 @@ from mist_sim.lifecycle import (
     Utilisation,
 )
 from mist_sim.metrics import Result, Slo
-from mist_sim.metrics.clients import Lives as states_of
+from mist_sim.metrics.clients import Lives as StatesOfClients
 from mist_sim.metrics.clients import pooled_gaps
 from mist_sim.network import Link
 from mist_sim.routers import (
@@ -513,8 +513,7 @@ def test_outages_end_with_the_wanted_number_of_clients(case, data):
     result = replace(case, lifecycle=replace(case.lifecycle, autoscaling=(group,))).simulation()
     result = result.run()
     expected = missing_times(result, set(group.clients), wanted)
-    lives = states_of(result.recorder, inf)
-    assert sorted(lives.failures) == expected
+    assert sorted(StatesOfClients(result.recorder, inf).failures) == expected
     for begin, end in expected:
         event("for good" if end == inf else "at once" if end == begin else "a while")
 
