@@ -344,6 +344,7 @@ class Summary(_Always, total=False):
     num_client_failures: int
     num_client_starts: int
     mean_clients_up: float
+    steady_arrivals_per_s: list[float]
     outages: list[Outage]
     through_failures: dict[str, PhaseFigures]
     recoveries: list[RecoveryFigures]
