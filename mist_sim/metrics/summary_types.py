@@ -191,14 +191,17 @@ class GroupFigures(TypedDict, total=False):
     mean_ttft_ms: float
     p50_ttft_ms: float
     p90_ttft_ms: float
+    p95_ttft_ms: float
     p99_ttft_ms: float
     mean_tpot_ms: float
     p50_tpot_ms: float
     p90_tpot_ms: float
+    p95_tpot_ms: float
     p99_tpot_ms: float
     mean_e2el_ms: float
     p50_e2el_ms: float
     p90_e2el_ms: float
+    p95_e2el_ms: float
     p99_e2el_ms: float
 
 
