@@ -54,6 +54,7 @@ from mist_sim.report.presenters import RUN
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter, Router, Seeded, StageRouters
 from mist_sim.simulation_rules import (
+    blind_warnings,
     check_clients,
     check_lives,
     check_routers,
@@ -292,6 +293,7 @@ class Simulation:
             known_warnings=(
                 *too_small_warnings(recorder, self.clients),
                 *self._idle(recorder),
+                *blind_warnings(recorder, self.clients, {"": self.router, **self.routers}),
                 *waves_warnings(recorder, self.workload.closed_loop),
                 *common_start_warnings(recorder, self.workload.closed_loop, self.warmup),
                 *never_came,

@@ -17,6 +17,7 @@ from mist_sim.clients.traits import ClientTraits
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.request import Stage
 from mist_sim.core.result_warnings import (
+    BLIND_ROUTER,
     COMMON_START,
     IDLE_REPLICAS,
     NO_PRICE,
@@ -33,7 +34,13 @@ from mist_sim.metrics import ColumnRecorder, CostOptions, Slo
 from mist_sim.metrics.spending import gpu_prices
 from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
-from mist_sim.routers import ROUTERS, Router
+from mist_sim.routers import (
+    ROUTERS,
+    PolledRouter,
+    PrefixAffinityRouter,
+    Router,
+    SessionAffinityRouter,
+)
 from mist_sim.routers.load import LoadBound
 from mist_sim.stages import Decode, Prefill
 from mist_sim.traces import ClosedLoop
@@ -310,6 +317,45 @@ def idle_warnings(
             f"{least[0]:,} to {least[1]}, of {len(found)} clients alike: {advice}, such as "
             "least_outstanding.",
         )
+
+
+def blind_warnings(
+    recorder: ColumnRecorder, clients: Sequence[Client], routers: Mapping[str, Router]
+) -> Iterator[ResultWarning]:
+    """Yield a warning for each router by prefix or session that had none to go by.
+
+    routers: by kind of stage; "": of all others.
+    """
+    columns = recorder.requests.columns()
+    for kind, router in routers.items():
+        served = [set(client.traits.serves) for client in clients]
+        mine = [
+            client
+            for client, kinds in zip(clients, served, strict=True)
+            if (kind in kinds if kind else kinds - routers.keys())
+        ]
+        router = router.router if isinstance(router, PolledRouter) else router  # noqa: PLW2901
+        why = _why_blind(router, columns)
+        if why and len(mine) > 1 and len(columns["request_id"]) > 1:
+            name = next(name for name, cls in ROUTERS.loaded().items() if isinstance(router, cls))
+            yield ResultWarning(
+                BLIND_ROUTER,
+                f"The router {name} has nothing to go by: {why}. It chooses as least_outstanding "
+                "does.",
+            )
+
+
+def _why_blind(router: Router, c: Mapping[str, Any]) -> str:
+    """Return what a router by prefix or session lacks; empty if nothing. c: of all requests."""
+    if isinstance(router, SessionAffinityRouter) and (c["session_id"] < 0).all():
+        return "no request is of a session (of a log, session_column names it)"
+    if not isinstance(router, PrefixAffinityRouter):
+        return ""
+    if not c["num_queried_tokens"].any():
+        return "no client caches prefixes (kv_cache.enable_prefix_caching)"
+    if not c["num_known_tokens"].any():
+        return "no prompt begins as an earlier one, or the workload does not say so"
+    return ""
 
 
 def _too_small(told: Sequence[tuple[LaidOutClient, int, int]]) -> str:

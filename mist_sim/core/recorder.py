@@ -182,6 +182,9 @@ class Recorder(Protocol):
     def record_state(self, client_id: int, time: float, state: State) -> None:
         """Record that a client is in another state from `time` on, seconds."""
 
+    def record_made_up(self, client_id: int, time: float) -> None:
+        """Record that as many clients are up at `time` as a failed client's autoscaler wants."""
+
     def record_loss(
         self, client_id: int, request_id: int, time: float, num_tokens: int, *, retried: bool
     ) -> None:

@@ -184,6 +184,7 @@ class Manager:
         self._options = options
         self._env = env
         self._streams = streams
+        self._recorder = recorder
         roster: Roster = coordinator.roster
         starts = Starts(env, options.start_up, StartTimes(options.start_up, streams), network)
         self._fleet = fleet = Fleet(env, roster, recorder, starts.begin)
@@ -217,6 +218,7 @@ class Manager:
             self._fleet,
             members,
             group,
+            self._recorder,
             num_at_gateway=at_gateway,
             attainment=attainment,
             endless=self._endless,

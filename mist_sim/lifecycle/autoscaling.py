@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from simpy.events import Event
 
+from mist_sim.core.recorder import Recorder
 from mist_sim.core.states import State
 from mist_sim.core.views import ClientState
 from mist_sim.durations import require_plan
@@ -150,6 +151,7 @@ class Controller:
         fleet: Fleet,
         members: Sequence[Member],
         options: Autoscaling,
+        recorder: Recorder,
         *,
         num_at_gateway: Callable[[], int],
         attainment: Callable[[], float],
@@ -160,6 +162,9 @@ class Controller:
         self._fleet = fleet
         self._members = members
         self._options = options
+        self._recorder = recorder
+        self._wanted = options.num_at_first
+        self._missing: dict[Member, None] = {}  # failed, and not made up for; a set with an order
         self._num_at_gateway = num_at_gateway
         self._attainment = attainment
         self._busy: dict[Member, BusyTime] = {}
@@ -173,10 +178,13 @@ class Controller:
     def activate(self) -> None:
         """Start a client if requests wait for one, and none is up or starting."""
         if self._num_at_gateway() and not self._count("up", "starting"):
+            self._wanted = max(self._wanted, 1)
             self._bring_to(1)
 
     def replace(self) -> None:
         """Look soon: clients have gone away, or may be started again."""
+        self._missing |= dict.fromkeys(self._in("failed"))
+        self._note_if_complete()
         if self._count("up", "starting") < self._options.min:
             self._bring_to(self._options.min)
         self.activate()
@@ -191,7 +199,9 @@ class Controller:
                 f"got {brief(wanted)} at {self._env.now} s"
             )
         most = len(self._members) if options.max is None else options.max
-        self._bring_to(min(max(wanted, options.min), most))
+        self._wanted = min(max(wanted, options.min), most)
+        self._note_if_complete()
+        self._bring_to(self._wanted)
         self.activate()
 
     def _look_later(self) -> None:
@@ -248,6 +258,14 @@ class Controller:
         for member in self._members:
             if member.client.name == name:
                 self._busy_time(member)
+                self._note_if_complete()
+
+    def _note_if_complete(self) -> None:
+        """Record that failed clients are made up for, if as many are up as are wanted."""
+        if self._missing and self._count("up") >= self._wanted:
+            for member in self._missing:
+                self._recorder.record_made_up(member.client.client_id, self._env.now)
+            self._missing.clear()
 
     def _in(self, state: State) -> list[Member]:
         return [member for member in self._members if member.state == state]

@@ -13,6 +13,7 @@ number of tokens or sequences, or that leave fewer KV blocks free than a prompt 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -409,6 +410,11 @@ class Lives:
         for client_id, time, state in zip(*columns, strict=True):
             changes.setdefault(client_id, []).append((time, names[state]))
         self._changes_of = changes
+        self._made_up: dict[int, list[float]] = defaultdict(list)
+        made_up = recorder.made_up.columns()
+        columns = (made_up[name].tolist() for name in ("client_id", "time"))
+        for client_id, time in zip(*columns, strict=True):
+            self._made_up[client_id].append(time)
         for client_id, mine in changes.items():
             ends = [*(time for time, _ in mine[1:]), max(end, mine[-1][0])]
             self._of[client_id] = [
@@ -434,12 +440,17 @@ class Lives:
 
     @property
     def failures(self) -> list[tuple[float, float]]:
-        """When clients failed, and when each was up again, seconds; infinite for good."""
+        """When clients failed, and until when each was missing, seconds; infinite for good.
+
+        That is until it is up again, or its autoscaled group has its wanted number of clients.
+        """
         found = []
-        for mine in self._changes_of.values():
+        for client_id, mine in self._changes_of.items():
             up = [time for time, each in mine if each == "up"]
-            failed = [time for time, each in mine if each == "failed"]
-            found += [(time, next((t for t in up if t > time), inf)) for time in failed]
+            made_up = self._made_up[client_id]
+            for time in (time for time, each in mine if each == "failed"):
+                ends = [t for t in up if t > time] + [t for t in made_up if t >= time]
+                found.append((time, min(ends, default=inf)))
         return found
 
     def seconds(self, client_id: int, states: Collection[State], begin: float = 0.0) -> float:

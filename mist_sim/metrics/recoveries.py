@@ -2,8 +2,9 @@
 
 Requests are taken twenty at a time, in the order of their arrival. Before the first failure one in
 ten is slower than nine in ten of that time; of twenty as usual, more than five are so in 1.1 % of
-the cases. Two such groups in a row are a disturbance. The last one that begins while the client is
-away ends with the first two groups in a row that are as usual and arrive after the last client is
+the cases. Two such groups in a row are a disturbance. A client is away until it is up again, or
+until its autoscaled group has its wanted number of clients. The last disturbance that begins then
+ends with the first two groups in a row that are as usual and arrive after the last client is
 back, of those that come back: from their arrival on, latencies are back. That is judged of TTFT,
 TPOT, E2E and the wait in queues, each for itself.
 """

@@ -151,6 +151,7 @@ _RETRIES, _GATEWAY = "retries", "gateway"
 _FRONT_END = "front_end"
 _IN_ORDER = (QUEUE, PREFILL, TRANSFER, DECODE)
 _FIGURES = ("mean", "p50", "p90", "p99")
+_OF_GROUPS = ("mean", "p50", "p90", "p95", "p99")  # as of all requests
 _MS = 1e3
 _TINY = 1e-9  # seconds below which a remainder is rounding
 _TOGETHER = 65_536  # requests looked at together, since they may have many intervals
@@ -368,6 +369,9 @@ def breakdown_summary(breakdown: Breakdown, done: Mask) -> dict[str, Any]:
 
 _RAMP = 0.2  # of the time in which requests arrive, at least
 _MOST = 0.5  # of that time, at most
+_PIECES = 10  # of a steady part, in each of which arrivals are counted
+_VARIES = 1.25  # times: the most arrivals of a piece over the fewest, that are worth a word
+_BY_CHANCE = 33.7  # chi-square of nine degrees of freedom that one in 10,000 steady loads exceeds
 
 
 class SteadyPart(NamedTuple):
@@ -416,6 +420,24 @@ def steady_part(
     of_part = len(arrival) - 1 - int(np.searchsorted(arrival, begin))
     begin = float(arrival[-1 - (of_part // lap * lap or of_part)])
     return whole if last - begin <= time else SteadyPart(begin, last, is_whole=False)
+
+
+def varying_arrivals(
+    c: Mapping[str, Any], of_users: Mask, part: SteadyPart
+) -> tuple[float, float] | None:
+    """Return the lowest and the highest rate of arrivals in tenths of a steady part, 1/s.
+
+    None where the rates differ by a quarter at most, or by what a Poisson process has by chance.
+    """
+    arrival = c["arrival_time"][of_users]
+    counts, edges = np.histogram(arrival, _PIECES, (part.begin, max(part.end, part.begin)))
+    low, mean, high = int(counts.min()), float(counts.mean()), int(counts.max())
+    if part.is_whole or not mean or high <= _VARIES * low:
+        return None
+    if float(((counts - mean) ** 2).sum()) / mean <= _BY_CHANCE:
+        return None
+    seconds = float(edges[1] - edges[0])
+    return low / seconds, high / seconds
 
 
 def request_columns(recorder: ColumnRecorder) -> TableColumns:
@@ -614,7 +636,7 @@ class _Figures:
         times = samples(c, ended & counted)
         for name in _LATENCIES:
             described = stats.describe(times[name][~np.isnan(times[name])])
-            figures |= {f"{each}_{name}_ms": described[each] * _MS for each in _FIGURES}
+            figures |= {f"{each}_{name}_ms": described[each] * _MS for each in _OF_GROUPS}
         return figures
 
 

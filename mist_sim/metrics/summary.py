@@ -40,6 +40,7 @@ from mist_sim.metrics.recoveries import outages, recoveries, through_failures
 from mist_sim.metrics.requests import (
     Breakdown,
     Mask,
+    SteadyPart,
     answers_moved,
     breakdown_summary,
     by_group,
@@ -51,6 +52,7 @@ from mist_sim.metrics.requests import (
     steady_part,
     steady_rates,
     throughput,
+    varying_arrivals,
     volume,
 )
 from mist_sim.metrics.result_columns import stages_summary
@@ -172,6 +174,7 @@ def summarise(
         "has_steady_part": not part.is_whole,
         "steady_begin": part.begin,
         "steady_end": part.end,
+        **_varying(c, of_users, part, open_loop=open_loop),
         **steady_rates(recorder, c, finished, part),
         **_peaks(recorder, c, done),
         "peak_requests_in_flight": peak,
@@ -231,6 +234,14 @@ def _peaks(recorder: ColumnRecorder, c: Mapping[str, Any], done: Mask) -> dict[s
             np.floor(arrival - begin), np.floor(end - begin) + 1
         ),
     }
+
+
+def _varying(
+    c: Mapping[str, Any], of_users: Mask, part: SteadyPart, *, open_loop: bool
+) -> dict[str, Any]:
+    """Return between which rates arrivals vary in the steady part; empty if they hardly do."""
+    found = varying_arrivals(c, of_users, part) if open_loop else None
+    return {} if found is None else {"steady_arrivals_per_s": list(found)}
 
 
 def _peak_in_flight(c: Mapping[str, Any], of_users: Mask, warmup: float) -> int:

@@ -72,7 +72,7 @@ class Overload(TypedDict):
 
 
 class Outage(TypedDict):
-    """A time in which some client was away after a failure, seconds. end: None for good."""
+    """A time in which a failed client was missing, seconds. end: None for good."""
 
     begin: float
     end: float | None
@@ -191,14 +191,17 @@ class GroupFigures(TypedDict, total=False):
     mean_ttft_ms: float
     p50_ttft_ms: float
     p90_ttft_ms: float
+    p95_ttft_ms: float
     p99_ttft_ms: float
     mean_tpot_ms: float
     p50_tpot_ms: float
     p90_tpot_ms: float
+    p95_tpot_ms: float
     p99_tpot_ms: float
     mean_e2el_ms: float
     p50_e2el_ms: float
     p90_e2el_ms: float
+    p95_e2el_ms: float
     p99_e2el_ms: float
 
 
@@ -344,6 +347,7 @@ class Summary(_Always, total=False):
     num_client_failures: int
     num_client_starts: int
     mean_clients_up: float
+    steady_arrivals_per_s: list[float]
     outages: list[Outage]
     through_failures: dict[str, PhaseFigures]
     recoveries: list[RecoveryFigures]

@@ -612,7 +612,10 @@ def _throughput(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[st
         yield name, number(summary[key]), _in_steady_part(summary, key)
     if summary["has_steady_part"]:
         begin, end = number(summary["steady_begin"]), number(summary["steady_end"])
-        yield "", "", f"(steady part: {begin} to {end} s, without ramp and end)"
+        yield "", "", f"({_part(summary)}: {begin} to {end} s, without ramp and end)"
+        if "steady_arrivals_per_s" in summary:
+            low, high = map(number, summary["steady_arrivals_per_s"])
+            yield "", "", f"(no steady load: {low} to {high} arrivals/s in tenths of that time)"
     yield "output tokens, peak", number(summary["max_output_tokens_per_s"]), "in one second"
     yield "requests in flight, peak", count(summary["peak_requests_in_flight"]), ""
     most = count(summary["max_concurrent_requests"])
@@ -647,7 +650,12 @@ def _throughput(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[st
 def _in_steady_part(summary: Mapping[str, Any], key: str) -> str:
     if not summary["has_steady_part"]:
         return "/s"
-    return f"/s; {number(summary[f'steady_{key}'])} in the steady part"
+    return f"/s; {number(summary[f'steady_{key}'])} in the {_part(summary)}"
+
+
+def _part(summary: Mapping[str, Any]) -> str:
+    """Return what the time without ramp and end is called, which may have no steady load."""
+    return "middle part" if "steady_arrivals_per_s" in summary else "steady part"
 
 
 def _causes(misses: Mapping[str, float]) -> str:

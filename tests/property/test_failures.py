@@ -28,6 +28,7 @@ from mist_sim.lifecycle import (
     Utilisation,
 )
 from mist_sim.metrics import Result, Slo
+from mist_sim.metrics.clients import Lives as StatesOfClients
 from mist_sim.metrics.clients import pooled_gaps
 from mist_sim.network import Link
 from mist_sim.routers import (
@@ -500,6 +501,44 @@ def assert_served_by_those_who_are_there(result: Result) -> None:
             for since, until in zip(mine["start"], mine["end"], strict=True)
         )
         assert covered == pytest.approx(min(last, end) - first, abs=1e-12), (client, first, last)
+
+
+@examples(60)
+@given(case=lives().filter(lambda case: case.lifecycle.autoscaling), data=st.data())
+def test_outages_end_with_the_wanted_number_of_clients(case, data):
+    """Of a group whose number is fixed, so that what is wanted is known at any time."""
+    (group,) = case.lifecycle.autoscaling
+    wanted = data.draw(st.integers(1, len(group.clients)))
+    group = replace(group, min=wanted, max=wanted)
+    result = replace(case, lifecycle=replace(case.lifecycle, autoscaling=(group,))).simulation()
+    result = result.run()
+    expected = missing_times(result, set(group.clients), wanted)
+    assert sorted(StatesOfClients(result.recorder, inf).failures) == expected
+    for begin, end in expected:
+        event("for good" if end == inf else "at once" if end == begin else "a while")
+
+
+def missing_times(result: Result, scaled: set[str], wanted: int) -> list[tuple[float, float]]:
+    """Return from when to when each failed client was missing, read off all changes in order."""
+    rows = result.recorder.states.columns()
+    names = [result.recorder.state_names.values[state] for state in rows["state"]]
+    clients = [result.client_names[k] for k in rows["client_id"]]
+    changes = list(zip(rows["time"].tolist(), clients, names, strict=True))
+    now: dict[str, str] = {}
+    away: list[tuple[str, float]] = []
+    found = []
+    for row, (time, client, state) in enumerate(changes):
+        now[client] = state
+        back = {client} if state == "up" else set()
+        if state == "failed":
+            away.append((client, time))
+        together = changes[row + 1 : row + 2]  # those that fail together do so before any answer
+        waits = state == "failed" and [(each[0], each[2]) for each in together] == [(time, state)]
+        if not waits and sum(now.get(name) == "up" for name in scaled) >= wanted:
+            back |= scaled
+        found += [(begin, time) for name, begin in away if name in back]
+        away = [(name, begin) for name, begin in away if name not in back]
+    return sorted(found + [(begin, inf) for _, begin in away])
 
 
 @examples(30)

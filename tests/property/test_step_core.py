@@ -69,7 +69,7 @@ from tests.reference.predictors import (
 from tests.reference.scenarios import PRESSED, scenario
 from tests.reference.stepwise import Job
 
-TABLES = ("requests", "visits", "tokens", "drafts", "moves", "states", "losses")
+TABLES = ("requests", "visits", "tokens", "drafts", "moves", "states", "made_up", "losses")
 BUSY = FrontEnd(
     request=2.0**-9, prompt_token=0.0, stream_token=2.0**-10, response=2.0**-9, output_token=0.0
 )

@@ -419,8 +419,33 @@ def test_a_key_of_scenarios_is_explained(mist):
     assert code == 0
     assert "max_num_seqs of chunked: whole number; default: 256" in out
     assert mist("help", "scenario")[1].count("\n## ") > 30
+    assert "as of" not in mist("help", "scenario", "skip")[1]
     code, _, err = mist("help", "scenario", "gpuu")
     assert (code, "did you mean 'gpu'" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("key", "keys", "others"),
+    [
+        ("workload.trace.csv", ["time_column", "path", "session_history"], ["chars_per_token"]),
+        ("workload.arrivals.closed_loop", ["concurrency", "think_time"], ["rates"]),
+        ("workload.arrivals.schedule", ["rates"], ["clients"]),
+        ("policy.schedule", ["clients"], ["rates"]),
+        ("workload.lengths.synthetic", ["prompt", "output", "num_requests"], ["prefix_len"]),
+        ("slo", ["ttft", "attainment", "priority"], ["pue"]),
+        ("router.session_affinity", ["max_sessions"], ["cache_threshold"]),
+        ("lifecycle.failures", ["mtbf"], ["policy"]),
+        ("network", ["bandwidth", "topology"], ["transfer"]),
+        ("clients.rag", ["embedder"], ["max_num_seqs"]),
+    ],
+)
+def test_a_mapping_and_a_plugin_are_explained_with_their_keys(mist, key, keys, others):
+    code, out, _ = mist("help", "scenario", key)
+    assert code == 0
+    for name in keys:
+        assert re.search(rf"^{name}: .*; default: ", out, re.MULTILINE), (name, out)
+    for name in others:
+        assert not re.search(rf"^{name}: ", out, re.MULTILINE), name
 
 
 def test_schema_goes_to_the_terminal_or_a_file(mist):

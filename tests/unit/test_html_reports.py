@@ -216,6 +216,10 @@ def test_reports_of_comparisons_searches_and_sweeps(tmp_path, capsys):
         html = (tmp_path / f"{folder}.html").read_text(encoding="utf-8")
         assert told in html
         assert "<svg" in html
+    capsys.readouterr()
+    mist("report", tmp_path / "c", "--out", tmp_path / "quiet.html", "-q")
+    mist("plot", tmp_path / "c", "--out", tmp_path / "plots.html", "-q")
+    assert capsys.readouterr() == ("", "")
     mist("report", tmp_path / "c", "--brief", "--out", tmp_path / "sheet.html")
     html = (tmp_path / "sheet.html").read_text(encoding="utf-8")
     assert "May count=1 take the place of count=2?" in html

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mist_sim import Scenario, simulate
 from mist_sim.clients import Client
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
 from mist_sim.metrics import Result, Slo
@@ -187,6 +188,36 @@ def test_steady_rates_of_waves_keep_littles_law(number):
     rate = summary["steady_request_throughput"]
     assert rate * summary["mean_e2el_ms"] / 1e3 == pytest.approx(16, rel=0.02)
     assert summary["steady_output_throughput"] == pytest.approx(20 * rate, rel=0.02)
+
+
+DAY = {"type": "schedule", "at": ["0 s", "60 s"], "rates": ["5 /s", "15 /s"]}
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "varies"),
+    [
+        (DAY, True),
+        ({"type": "bursty", "rate_on": "40 /s", "on": "2 s", "off": "6 s"}, True),
+        ({"type": "poisson", "rate": "10 /s"}, False),
+        ({"type": "constant", "rate": "10 /s"}, False),
+        ({"type": "closed_loop", "concurrency": 4}, False),
+    ],
+)
+def test_a_load_that_varies_has_no_steady_part_but_a_middle_one(arrivals, varies, capsys):
+    overrides = {"workload.arrivals": arrivals, "workload.lengths.num_requests": 900}
+    result = simulate(Scenario.load("demo", overrides=overrides))
+    summary = result.summary
+    assert summary["has_steady_part"]
+    assert summary["steady_request_throughput"] > 0
+    assert ("steady_arrivals_per_s" in summary) == varies
+    result.show()
+    shown = capsys.readouterr().out
+    assert ("in the middle part" in shown) == varies == ("no steady load: " in shown)
+    assert ("in the steady part" in shown) != varies
+    if arrivals is DAY:
+        low, high = summary["steady_arrivals_per_s"]
+        assert 2 < low < 6
+        assert 13 < high < 20
 
 
 def test_a_part_of_even_arrivals_is_whole_gaps():

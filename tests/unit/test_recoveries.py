@@ -117,13 +117,15 @@ def test_steady_service_is_rarely_called_disturbed():
     assert disturbed <= 4
 
 
-def run(rate, repair):
+def run(rate, repair, *, count=2, scaling=None):
     lifecycle = {"failures": [{"clients": ["llm-0"], "at": "10 s", **repair}]}
-    if repair:
+    if repair or scaling:
         lifecycle["start_up"] = {"time": "10 s"}
+    if scaling:
+        lifecycle["autoscaling"] = [{"clients": "llm", **scaling}]
     data = {
         "model": "llama-3.1-8b",
-        "clients": [{"name": "llm", "gpu": "h100-sxm", "count": 2}],
+        "clients": [{"name": "llm", "gpu": "h100-sxm", "count": count}],
         "workload": of_profile(1200, rate),
         "router": "least_outstanding",
         "lifecycle": lifecycle,
@@ -144,6 +146,28 @@ def test_a_run_tells_when_its_latencies_are_back():
     assert gone["back_after"]["tpot"] is None
     (line,) = recovery_lines({"recoveries": [gone]})
     assert "TPOT not by the last arrival" in line
+
+
+SPARE = {"policy": {"type": "queue_length", "target": 1000}, "min": 2, "max": 2}
+
+
+@pytest.mark.parametrize("repair", [{"repair": "15 s"}, {}])
+def test_a_spare_that_has_started_ends_the_outage(repair):
+    """The failed client is never up again: the spare has its place from 20 s on."""
+    found = run("20 /s", repair, count=3, scaling=SPARE).summary
+    assert found["outages"] == [{"begin": 10.0, "end": 20.0}]
+    assert found["through_failures"]["after"]["completed"] > 500
+    (each,) = found["recoveries"]
+    assert 10.0 <= each["back_after"]["ttft"] <= 20.0
+
+
+@pytest.mark.parametrize(("wanted", "ends"), [((3, 2), 12.0), ((3, 3), 30.0)])
+def test_an_outage_ends_when_the_autoscaler_wants_no_more_than_are_up(wanted, ends):
+    """No spare; from 12 s on the plan is for the two that are left, or still for three."""
+    plan = {"type": "schedule", "at": ["0 s", "12 s"], "clients": list(wanted)}
+    scaling = {"policy": plan, "min": 1, "initial": 3, "interval": "1 s"}
+    found = run("20 /s", {"repair": "10 s"}, count=3, scaling=scaling).summary
+    assert found["outages"] == [{"begin": 10.0, "end": ends}]
 
 
 def test_a_run_without_failures_says_nothing():

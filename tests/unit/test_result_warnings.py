@@ -319,6 +319,7 @@ OWN = {
     "run pair.yaml --set router=prefix_affinity --set 'workload.lengths={type: prefix_repetition, "
     "num_requests: 200, num_prefixes: 1, prefix_len: 600, suffix: {type: fixed, tokens: 100}, "
     "output: {type: fixed, tokens: 10}}'": {"idle replicas"},
+    "run pair.yaml --set router=session_affinity": {"blind router"},
     "run one.yaml --set 'workload.arrivals={type: closed_loop, concurrency: 2, think_time: 1 s}'": {
         "waves"
     },

@@ -23,6 +23,7 @@ from mist_sim import (
 )
 from mist_sim.cli import main
 from mist_sim.scenario.build import build
+from tests.warned import texts
 
 SMALL, OTHER = "llama-3.1-8b", "qwen3-8b"
 CHAT = {"name": "chat", "gpu": "h100-sxm", "model": SMALL, "count": 2}
@@ -263,3 +264,51 @@ def test_models_are_named_once(tmp_path):
     trace["model_column"] = "num_decode_tokens"
     with pytest.raises(ScenarioError, match="model_column: must differ from those of the lengths"):
         Scenario.from_dict(said([CHAT], {"lengths": None, "trace": trace}))
+
+
+# --- routers that have nothing to go by ----------------------------------------------------------
+
+SHARED = {
+    "type": "prefix_repetition",
+    "num_requests": 20,
+    "num_prefixes": 3,
+    "prefix_len": 64,
+    "suffix": {"type": "fixed", "tokens": 9},
+    "output": {"type": "fixed", "tokens": 2},
+}
+UNCACHED = {**CHAT, "kv_cache": {"enable_prefix_caching": False}}
+
+
+@pytest.mark.parametrize(
+    ("router", "clients", "lengths", "why"),
+    [
+        ("session_affinity", [CHAT], LENGTHS, "no request is of a session"),
+        ("prefix_affinity", [CHAT], LENGTHS, "no prompt begins as an earlier one"),
+        ("prefix_affinity", [UNCACHED], SHARED, "no client caches prefixes"),
+        ("prefix_affinity", [CHAT], SHARED, ""),
+        ("prefix_affinity", [{**CHAT, "count": 1}], LENGTHS, ""),
+        ("least_outstanding", [CHAT], LENGTHS, ""),
+    ],
+)
+def test_a_router_without_anything_to_go_by_is_told(router, clients, lengths, why):
+    found = simulate(Scenario.from_dict(said(clients, {"lengths": lengths}, router=router)))
+    told = texts(found.summary, "blind router")
+    assert len(told) == bool(why)
+    assert all(why in text for text in told)
+
+
+def test_sessions_are_enough_for_a_router_by_session(tmp_path):
+    path = tmp_path / "log.csv"
+    rows = "".join(f"{time},9,2,{time % 3}\n" for time in range(9))
+    path.write_text(f"timestamp,prompt_tokens,output_tokens,chat\n{rows}")
+    trace = {"type": "csv", "path": str(path), "session_column": "chat"}
+    data = {"workload": {"trace": trace}, "clients": [CHAT], "router": "session_affinity"}
+    assert texts(simulate(Scenario.from_dict(data)).summary, "blind router") == []
+
+
+def test_the_router_of_one_stage_is_told_if_it_has_nothing_to_go_by():
+    apart = said([PREFILL, DECODE], routers={"prefill": "prefix_affinity"})
+    apart["network"] = {"bandwidth": "100 Gb/s", "latency": "10 us"}
+    for polls in ({}, {"view_interval": "50 ms"}):
+        (told,) = texts(simulate(Scenario.from_dict(apart | polls)).summary, "blind router")
+        assert told.startswith("The router prefix_affinity has nothing to go by: ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -217,6 +218,24 @@ def test_one_figure_over_two_numbers_is_a_heat_map():
     assert [text.get_text() for text in axes.texts] == [text for row in cells.texts for text in row]
     (other,) = metric_picture(plane(last="fast"), "p99_ttft_ms").panels
     assert len(other.lines) == 3  # words are no scale: a line for each over the numbers
+
+
+def test_the_title_of_a_short_axis_stays_below_the_caption():
+    tokens, sequences = (f"clients.0.scheduler.max_num_{n}" for n in ("batched_tokens", "seqs"))
+    figures = {"p99_ttft_ms": 100.0}
+    points = [
+        {**point(1, 1, 0.0), "values": {tokens: budget, sequences: most}, "figures": figures}
+        for budget in (2048, 8192, 16384)
+        for most in (64, 128, 256)
+    ]
+    picture = metric_picture({"points": points}, "p99_ttft_ms")
+    figure = replace(picture, caption=["What was simulated"] * 3).figure()
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    (caption,) = axes.figure.texts
+    title = axes.yaxis.label.get_window_extent()
+    assert len(axes.get_ylabel()) > 20
+    assert 0 <= title.y0 < title.y1 < caption.get_window_extent().y0
 
 
 def test_a_sweep_of_one_key_is_a_line_and_of_two_a_map(tmp_path):

@@ -129,6 +129,11 @@ def test_good_is_who_keeps_the_limits_of_its_class():
     assert 0 < good_batch.mean() < 1, "the limits tell nothing"
     assert summary["classes"]["chat"]["good_request_fraction"] == good_chat.mean()
     assert summary["classes"]["batch"]["good_request_fraction"] == good_batch.mean()
+    for metric in ("ttft", "tpot", "e2el"):
+        for percentile in (50, 90, 95, 99):
+            assert (
+                f"p{percentile}_{metric}_ms" in summary.keys() & summary["classes"]["chat"].keys()
+            )
     whole = (good_chat.sum() + good_batch.sum()) / len(table)
     assert summary["good_request_fraction"] == pytest.approx(whole, rel=1e-12)
     assert set(summary["classes"]) == {"chat", "batch"}, "nobody is of no class"

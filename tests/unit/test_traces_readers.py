@@ -463,6 +463,23 @@ def test_calls_whose_client_left_are_counted(tmp_path):
     assert "1 row of log.csv with status 499 (the client left) count" in told
 
 
+def test_statuses_of_calls_that_ended_early_are_counted_by_kind(tmp_path):
+    statuses = ["ok", "cancelled", "CANCELED", "aborted", "client_closed", "error", "timeout"]
+    statuses += ["503", "499", "200", "stop"]
+    rows = "".join(f"{time},9,8,{status}\n" for time, status in enumerate(statuses))
+    path = tmp_path / "log.csv"
+    path.write_text(f"timestamp,prompt_tokens,output_tokens,status\n{rows}10.5,9,0,cancelled\n")
+    source = CsvReader(path=str(path), skip="cancelled")
+    assert len(list(source.rows())) == len(statuses)
+    told = source.left_out.sentence("log.csv")
+    assert "1 of 12 rows: 1 without an answer" in told
+    assert (
+        "5 rows of log.csv with status cancelled, CANCELED, aborted, client_closed, ... (the "
+        "client left) and 3 rows of log.csv with status error, timeout, 503 (the call failed) "
+        "count as whole calls"
+    ) in told
+
+
 def test_a_log_of_ones_own_may_have_dates(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text(

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from mist_sim import units
 from mist_sim.clients.kv_cache import KvCacheConfig
@@ -386,25 +386,73 @@ def page() -> str:
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
+class Explained(NamedTuple):
+    """A section of the page in plain text. above: the one that it is in; empty for none."""
+
+    name: str
+    above: str
+    texts: list[str]
+    rows: dict[str, str]
+
+
 def explained(key: str) -> list[str]:
     """Return what a key is wherever a scenario may have it, a paragraph each.
 
-    key: its name, perhaps with the path before it: `clients.0.scheduler.max_num_seqs`.
+    key: its name, perhaps with the path before it: `clients.0.scheduler.max_num_seqs`; or that of a
+        plugin, such as `workload.trace.csv`. A mapping, and a plugin, come with their keys.
     Raises ScenarioError for one that no scenario has.
     """
     *_, above, name = ["", *(word for word in key.split(".") if not word.isdigit())]
+    sections = list(_sections())
     found: dict[str, list[str]] = {}
-    heading = ""
+    for each in sections:
+        for known, text in each.rows.items():
+            found.setdefault(known, []).append(f"{known} of {each.name}: {text}")
+    families = [heading for heading, _, _, properties in SECTIONS if above in properties]
+    named = [each for each in sections if name in (each.name, each.name.partition(" type ")[2])]
+    if plugins := [each for each in named if each.above in families]:
+        return [_whole(each) for each in plugins]
+    if name not in found and not named:
+        known_names = [*found, *(each.name for each in sections)]
+        raise ScenarioError(f"{key}: no key of scenarios{did_you_mean(name, known_names)}")
+    mine = [text for text in found.get(name, ()) if above and above in text.partition(":")[0]]
+    named = [each for each in named if not each.above] or named * (name not in found)
+    inner = [each for top in named for each in sections if top in (each, *_above(each, sections))]
+    return [*(mine or found.get(name, [])), *map(_whole, inner)]
+
+
+def _above(section: Explained, sections: Sequence[Explained]) -> list[Explained]:
+    return [each for each in sections if not each.above and each.name == section.above]
+
+
+def _whole(section: Explained) -> str:
+    """Return a section as text: what it is, and its keys."""
+    rows = [f"{name}: {text}" for name, text in section.rows.items()]
+    texts = [f"{section.name}: {text}" for text in section.texts[:1]] + section.texts[1:]
+    return "\n".join([*(texts or [f"{section.name}:"]), *rows])
+
+
+def _sections() -> Iterator[Explained]:
+    """Yield the sections of the page; a row that is as of another section has its text."""
+    above, section = "", Explained("", "", [], {})
+    known: dict[tuple[str, str], str] = {}
     for line in page().splitlines():
         if line.startswith("#"):
+            yield section
             heading = line.lstrip("# ")
+            above = above if line.startswith("###") else ""
+            section = Explained(heading, above, [], {})
+            above = above or heading
         elif cells := ROW.fullmatch(line):
-            plain = [re.sub(r"\[(.+?)\]\([^)]*\)|[`\\\\]", r"\1", text) for text in cells.groups()]
-            known, kind, default, meaning = plain
-            found.setdefault(known, []).append(
-                f"{known} of {heading}: {kind}; default: {default}\n  {meaning}"
-            )
-    if name not in found:
-        raise ScenarioError(f"{key}: no key of scenarios{did_you_mean(name, found)}")
-    mine = [text for text in found[name] if above and above in text.partition(":")[0]]
-    return mine or found[name]
+            name, kind, default, meaning = map(_plain, cells.groups())
+            meaning = known.get((meaning.removeprefix("as of "), name), meaning)
+            known[section.name, name] = meaning
+            section.rows[name] = f"{kind}; default: {default}\n  {meaning}".rstrip()
+        elif line and not line.startswith("|"):
+            section.texts.append(_plain(line))
+    yield section
+
+
+def _plain(markup: str) -> str:
+    """Return text without links, code marks and escapes."""
+    return re.sub(r"\[(.+?)\]\([^)]*\)|[`\\]", r"\1", markup)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from mist_sim.cli.options import ReplaceFile, SavedResults
+from mist_sim.cli.options import Quiet, ReplaceFile, SavedResults
 from mist_sim.cli.session import note
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def plot(
         None, metavar="FILE", help="Write the pictures into this file; by default plots.FORM."
     ),
     force: ReplaceFile = False,
+    quiet: Quiet = False,
 ) -> None:
     """Draw a run, several runs, or other findings into one file: HTML, PNG, SVG or PDF.
 
@@ -63,7 +64,7 @@ def plot(
             page = _page([folder, *(beside or over)], names or [], in_one=bool(over))
         if form == "html":
             file.write(page.html())
-            note(f"{file_name}: open it in a browser")
+            told = f"{file_name}: open it in a browser"
         else:
             is_one = len(page.figures) == 1
             drawn = [
@@ -73,7 +74,9 @@ def plot(
             file.write(bytes_of(drawn, form))
             for line in page.warnings:  # of which the pictures have the names
                 note(f"warning: {line}")
-            note(f"{file_name}: {in_words(len(drawn), 'picture')}")
+            told = f"{file_name}: {in_words(len(drawn), 'picture')}"
+        if not quiet:
+            note(told)
 
 
 def _form(asked: str | None, out: Path | None) -> str:

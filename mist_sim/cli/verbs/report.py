@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from mist_sim.cli.options import ReplaceFile, SavedResults
+from mist_sim.cli.options import Quiet, ReplaceFile, SavedResults
 from mist_sim.cli.session import note
 
 
@@ -22,6 +22,7 @@ def report(
         "month, room, one picture, what was assumed.",
     ),
     force: ReplaceFile = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write a report as one HTML file: the verdict, pictures, tables, and the scenario."""
     from mist_sim.cli.signals import Saved
@@ -35,4 +36,5 @@ def report(
         saved.output = file
         page = folder_page(folder, title_of(folder))
         file.write(page.sheet() if brief else page.html())
-        note(f"{out}: open it in a browser")
+        if not quiet:
+            note(f"{out}: open it in a browser")

@@ -103,8 +103,9 @@ class ColumnRecorder:
     of a request that went from one place to another; move_names: the kinds and places in it.
     retrievals: a row for each level that had entries of a requested context, and one for those of
     no level; level_names: the levels. states: a row for each change of a client's state, named in
-    state_names; losses: a row a visit that was lost with its client, or with the one that had its
-    KV entries. Both are empty where no client changes its state. models: those that requests ask
+    state_names; made_up: a row a failed client whose autoscaled group has its wanted number of
+    clients again; losses: a row a visit that was lost with its client, or with the one that had its
+    KV entries. All are empty where no client changes its state. models: those that requests ask
     for; the first is None, for any. groups: class of each user request, by its id, as `Slo.groups`
     counts classes; empty if the slo has none. servers: of the front end; None: there is none.
 
@@ -145,6 +146,7 @@ class ColumnRecorder:
         self.pipelines = Categories()
         self.states = empty_table("states")
         self.state_names = Categories()
+        self.made_up = empty_table("made_up")
         self.losses = empty_table("losses")
         self.groups: array[int] = array("i")
 
@@ -467,6 +469,10 @@ class ColumnRecorder:
     def record_state(self, client_id: int, time: float, state: State) -> None:
         """Note that a client is in another state from now on."""
         self.states.rows.append((client_id, time, self.state_names.code(state)))
+
+    def record_made_up(self, client_id: int, time: float) -> None:
+        """Note that a failed client's group has its wanted number of clients now."""
+        self.made_up.rows.append((client_id, time))
 
     def record_loss(
         self, client_id: int, request_id: int, time: float, num_tokens: int, *, retried: bool

@@ -34,6 +34,8 @@ _TABLES = {
     "retrievals": "request_id:i8 client_id:i4 level:i4 num_tokens:f8 num_bytes:f8 start:f8 end:f8",
     # states that clients come to
     "states": "client_id:i4 time:f8 state:i4",
+    # failed clients, when their groups have the wanted number of clients again
+    "made_up": "client_id:i4 time:f8",
     # visits that were lost with a client
     "losses": "request_id:i8 client_id:i4 time:f8 num_tokens:i8 retried:?",
     # one track's runs of steps

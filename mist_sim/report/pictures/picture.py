@@ -55,10 +55,10 @@ _DASHES = ("-", ":", "--")
 class Panel:
     """Marks in one pair of axes.
 
-    title: over it. across, up: titles of the axes. height: inches. range: of the vertical axis; by
-    default from 0, `None, None`: as the data need. is_log: of the two axes. is_reversed: rows are
-    counted downwards, as they always are where they have names. rows, columns: names at 0, 1, ...
-    of the axes.
+    title: over it. across, up: titles of the axes. height: inches, at least. range: of the
+    vertical axis; by default from 0, `None, None`: as the data need. is_log: of the two axes.
+    is_reversed: rows are counted downwards, as they always are where they have names. rows,
+    columns: names at 0, 1, ... of the axes.
     """
 
     title: str
@@ -76,6 +76,11 @@ class Panel:
     def left(self) -> float:
         """Inches that the names of its rows take, or numbers."""
         return _LETTER * max((len(_short(row)) for row in self.rows), default=_DIGITS)
+
+    @property
+    def tall(self) -> float:
+        """Inches of its vertical axis, along which the axis' title has room."""
+        return max(self.height, _LETTER * len(self.up))
 
     @property
     def below(self) -> float:
@@ -295,9 +300,9 @@ class _Frame:
         for number, row in enumerate(_split(panels, columns), 1):
             is_last = number * columns >= len(panels)
             top += 0.3 if row[0].title else 0.12
-            self._tops.append((top, row[0].height))
+            self._tops.append((top, row[0].tall))
             hides = picture.is_over_time and not is_last
-            top += row[0].height + (0.05 if hides else max(panel.below for panel in row))
+            top += row[0].tall + (0.05 if hides else max(panel.below for panel in row))
             top += 0.18 * (picture.is_over_time and is_last)
         self.height = top + legend + 0.08
 

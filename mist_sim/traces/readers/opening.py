@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,13 +70,14 @@ class Faults:
     """What one reading of a file met beside the rows that it kept.
 
     skip: which rows are left out: `none`; `cancelled`, those without an answer; `bad`, all that
-    cannot be read. num_kept: rows read so far. num_cut: of those, rows whose client left.
+    cannot be read. num_kept: rows read so far.
     """
 
     def __init__(self, skip: Skip = "none") -> None:
         self._skip = skip
         self._kinds: dict[str, _Kind] = {}
-        self.num_kept = self.num_cut = 0
+        self._cut: dict[str, Counter[str]] = {}  # by ending, number of rows with each status
+        self.num_kept = 0
 
     def take(self, error: TraceError, rows: int = 1) -> None:
         """Count rows that cannot be read, or raise their error if such rows are not left out."""
@@ -98,6 +100,11 @@ class Faults:
             else:
                 yield found
 
+    def note_status(self, status: str) -> None:
+        """Count a row that is kept if its status says that the call was cancelled or failed."""
+        if ending := _ending(status):
+            self._cut.setdefault(ending, Counter())[status] += 1
+
     @property
     def num_left_out(self) -> int:
         """Rows that were left out."""
@@ -113,10 +120,10 @@ class Faults:
 
     def sentence(self, path: str) -> str:
         """Return in one line what was left out of a file, or cut short; empty if nothing was."""
-        cut = self.num_cut and (
-            f"{in_words(self.num_cut, 'row')} of {path} with status {CLIENT_LEFT} (the client "
-            "left) count as whole calls, with the tokens that they name: skip: cancelled leaves "
-            "out calls without an answer alone; remove the rows to leave them out."
+        cut = self._cut and (
+            f"{' and '.join(self._cut_short(path))} count as whole calls, with the tokens that "
+            "they name: skip: cancelled leaves out calls without an answer alone; remove the rows "
+            "to leave them out."
         )
         if not self._kinds:
             return cut or ""
@@ -128,6 +135,14 @@ class Faults:
         )
         told = f"Left out of {path}: {self.num_left_out:,} of {rows}: {kinds}."
         return f"{told} {cut}" if cut else told
+
+    def _cut_short(self, path: str) -> Iterator[str]:
+        """Yield the rows of each ending, with the statuses that most of them have."""
+        for ending, statuses in self._cut.items():
+            known = [status for status, _ in statuses.most_common(_MOST_STATUSES)]
+            more = ", ..." if len(statuses) > len(known) else ""
+            rows = in_words(statuses.total(), "row")
+            yield f"{rows} of {path} with status {', '.join(known)}{more} ({ending})"
 
     def refusal(self, skip: Skip, end: TraceError | None) -> TraceError | None:
         """Return the error of a file: a line for each kind of fault, and what to do.
@@ -173,8 +188,17 @@ def _leaves_out(skip: Skip, error: TraceError) -> bool:
     return skip == "bad" or (skip == "cancelled" and isinstance(error, UnansweredError))
 
 
-CLIENT_LEFT = "499"
-"""Status of a call whose client closed the connection, as nginx logs it."""
+_CANCELLED = ("499", "aborted", "canceled", "cancelled", "client_closed")  # 499: nginx's code
+_FAILED = ("error", "failed", "failure", "timeout", *map(str, range(400, 600)))
+_ENDINGS = dict.fromkeys(_FAILED, "the call failed")
+_ENDINGS |= dict.fromkeys(_CANCELLED, "the client left")
+_MOST_STATUSES = 4  # that are named of an ending
+
+
+def _ending(status: str) -> str:
+    """Return how a call with this status ended early, in words; empty if it did not."""
+    return _ENDINGS.get(status.lower(), "")
+
 
 _MAX_DIGITS = 15  # longer texts are garbage, not numbers
 

@@ -13,7 +13,6 @@ from mist_sim.errors import TraceError, brief
 from mist_sim.traces.base import TRACE_READERS, TraceRow
 from mist_sim.traces.readers.opening import (
     A_SECOND,
-    CLIENT_LEFT,
     SECONDS,
     TOKENS,
     Clock,
@@ -53,7 +52,9 @@ class CsvReader(SessionReader):
     session_column: name of the column with the conversation; None: the file has none.
     predicted_column: of that with the predicted tokens of answers; None: the file has none.
 
-    A column `status` is read to count calls whose client left (499, as nginx logs them).
+    A column `status` is read to count calls that ended early, and to tell how many they are:
+    cancelled ones (499, aborted, canceled, cancelled or client_closed) and failed ones (other HTTP
+    codes from 400 on, error, failed, failure or timeout).
     """
 
     time_column: str = "timestamp"
@@ -98,7 +99,8 @@ class CsvReader(SessionReader):
                 sessions.setdefault(name, len(sessions)) if name else None,
                 num_predicted_tokens=guess,
             )
-            faults.num_cut += len(fields) > len(columns) and rest[-1].strip() == CLIENT_LEFT
+            if len(fields) > len(columns):
+                faults.note_status(rest[-1].strip())
             return found
 
         with open_trace(path) as file:
