@@ -74,4 +74,5 @@ def test_the_page_of_a_run_keeps_it():
     seconds = number(result.summary["p99_ttft_ms"] / 1e3)
     assert f">{seconds}</span> <small>s</small>" in page, "the card"
     assert f">{seconds} s<" in page, "the table"
-    assert f"p99 TTFT {seconds} s of 500 ms: miss" in page, "the verdict"
+    slowest = number(result.summary["p90_ttft_ms"] / 1e3)
+    assert f"p90 TTFT {slowest} s of 500 ms: miss" in page, "the verdict"

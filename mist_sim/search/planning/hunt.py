@@ -34,7 +34,7 @@ from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.machine import Machine
 from mist_sim.metrics.expected_errors import expected_ranges, is_far
-from mist_sim.metrics.latency import limit_of, limit_title, metric_of
+from mist_sim.metrics.latency import ALL, limit_of, limit_title, metric_of
 from mist_sim.metrics.requests import OTHERS
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
@@ -750,15 +750,17 @@ class Refining:
         return {str(row.key[0]): _asked(row.result) for row in done if row.failure is None}
 
     def as_run(self, scenario: Scenario, number: int = _LONG_RUN) -> Scenario:
-        """Return a scenario as `figures` runs it: long enough, with the percentiles asked for."""
+        """Return a scenario as `figures` runs it: long enough, judged by the shares asked for."""
         target = self.question.target
-        shares = {share.group or 0: 100 * share.asked for share in target.shares.values()}
-        changes: dict[str, Any] = {"slo.percentiles": [100 * target.attainment]}
+        shares = {share.group or 0: share.asked for share in target.shares.values()}
+        changes: dict[str, Any] = {"slo.percentiles": None}
+        changes |= {"slo.attainment": target.attainment, "slo.each": target.each}
         if target.slo.itl is not None:  # of gaps, no share of requests: it keeps its percentiles
             at = {name: DURATION.format(limit) for name, limit in target.slo.figures.items()}
             changes |= {"slo.itl": None, "slo.at": at}
         for place, name in enumerate(target.slo.classes, start=1):
-            changes[f"slo.classes.{name}.percentiles"] = [shares[place]]
+            own = {"percentiles": None, "attainment": shares[place]}
+            changes |= {f"slo.classes.{name}.{key}": value for key, value in own.items()}
         if self.is_steady:
             changes["workload.lengths.num_requests"] = max(self.question.num_requests, number)
         return Scenario.from_dict(as_data(scenario), changes)
@@ -841,12 +843,19 @@ class Refining:
 
 def missed_in(summary: Mapping[str, Any]) -> str:
     """Return which limits a run misses as simulated, in words; "" if none."""
-    return ", ".join(
+    limits = [
         f"{limit_of(name)[1]} {limit_title(limit_of(name)[0])} {each['value']:,.0f} of "
         f"{each['limit']:,g} ms"
         for name, each in summary["slo"].items()
         if not each["kept"] and each["value"] is not None
-    )
+    ]
+    shares = [
+        f"{100 * each['value']:.1f} % good{'' if name == ALL else f' of {name}'} of "
+        f"{100 * each['asked']:g} % asked"
+        for name, each in summary.get("slo_shares", {}).items()
+        if not each["kept"] and each["value"] is not None
+    ]
+    return ", ".join([*limits, *shares])
 
 
 def doubt_of(trial: Trial) -> str:
