@@ -85,7 +85,8 @@ def _limit(name: str, ms: float) -> str:
 
 
 def _figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    yield "goodput", _rate(summary["goodput"]), f"/s, {asked(summary)}"
+    doubt = "" if summary["interval"][0] or isnan(summary["goodput"]) else ", undecided"
+    yield "goodput", _rate(summary["goodput"]), f"/s{doubt}, {asked(summary)}"
     if not isnan(summary["goodput_per_gpu"]):
         gpus = summary["num_gpus"]
         yield "per GPU", _rate(summary["goodput_per_gpu"]), f"/s, {gpus} GPU{'s' * (gpus > 1)}"

@@ -91,7 +91,8 @@ def test_the_resolved_scenario_writes_out_defaults_and_units():
     assert data["slo"] == {"ttft": "0.25 s", "percentiles": None} | none
     assert data["router"] == {"type": "round_robin"}
     assert data["workload"]["pipeline"] == ["prefill", "decode"]
-    assert data["workload"]["arrivals"] == {"type": "poisson", "rate": "5.0 /s"}
+    arrivals = {"type": "poisson", "rate": "5.0 /s", "stretched": False}
+    assert data["workload"]["arrivals"] == arrivals
     assert "trace" not in data["workload"]
 
 
