@@ -25,7 +25,7 @@ _STOPPED = 130  # exit code, as of a shell's
 
 @dataclass
 class Findings:
-    """What is equal, by class, and what could not be compared.
+    """The workloads that are equal, by class, and those that could not be compared.
 
     small: results for a log; None: none is written. seeds: whether workloads that differ are named.
     """

@@ -1,4 +1,4 @@
-"""What vLLM does with workloads, each as it runs; a file keeps that, and a later run goes on."""
+"""Runs workloads in vLLM one by one; a file keeps each result, and a later run goes on."""
 
 from __future__ import annotations
 

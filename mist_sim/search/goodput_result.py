@@ -216,11 +216,16 @@ class Goodput(Findings):
     def error_interval(self) -> tuple[float, float] | None:
         """The goodput if latencies are off as far as nine in ten measured ones; None: not known.
 
-        Requests per second; 0 and infinite: no rate tried is as low, or as high. That of the same
-        runs with other latencies, and with `step_ends` that of slower and faster steps as well,
-        which also fill queues and seats.
+        Requests per second; 0 and infinite: no rate tried is as low, or as high; 0, too, where no
+        rate tried is known to be attained. That of the same runs with other latencies, and with
+        `step_ends` that of slower and faster steps as well, which also fill queues and seats.
         """
-        at_load, steps = self._latency_interval, self.step_ends
+        ends = self._with_steps(self._latency_interval)
+        return ends if ends is None or self.interval[0] else (0.0, ends[1])
+
+    def _with_steps(self, at_load: tuple[float, float] | None) -> tuple[float, float] | None:
+        """Return the ends with those of other steps."""
+        steps = self.step_ends
         if at_load is None or steps is None:
             return steps or at_load
         low, high = at_load

@@ -479,6 +479,7 @@ def test_no_lower_end_comes_from_a_rate_at_which_clients_may_not_keep_up(capsys)
     search = SeedGoodput.of(0, bracket, [*kept, *above])
     assert search.interval[0] == 0.0
     found = Goodput((search, search), Target(slo=Slo(ttft=1.0)), 0.02, 100, 2, "", "case")
+    assert replace(found, step_ends=(9.0, 30.0)).error_interval == (0.0, 30.0)
     both = replace(search, trials=(attained, *search.trials))
     assert replace(found, searches=(search, both)).interval[0] == 0.0
     found.show()

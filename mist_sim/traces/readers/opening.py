@@ -54,7 +54,7 @@ class _Kind:
 
     @property
     def rule(self) -> str:
-        """What rows of this kind break, without their values."""
+        """The rule that rows of this kind break, without their values."""
         if isinstance(self.first, UnansweredError):
             return _NO_ANSWER
         return cut(self.first.problem.partition(", got ")[0], _LONGEST_RULE)
