@@ -36,6 +36,7 @@ from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
 from mist_sim.routers import (
     ROUTERS,
+    PlacementAwareRouter,
     PolledRouter,
     PrefixAffinityRouter,
     Router,
@@ -322,7 +323,7 @@ def idle_warnings(
 def blind_warnings(
     recorder: ColumnRecorder, clients: Sequence[Client], routers: Mapping[str, Router]
 ) -> Iterator[ResultWarning]:
-    """Yield a warning for each router by prefix or session that had none to go by.
+    """Yield a warning for each router by prefix, session or KV entries that had none to go by.
 
     routers: by kind of stage; "": of all others.
     """
@@ -335,7 +336,10 @@ def blind_warnings(
             if (kind in kinds if kind else kinds - routers.keys())
         ]
         router = router.router if isinstance(router, PolledRouter) else router  # noqa: PLW2901
+        by_entries = isinstance(router, PlacementAwareRouter)
         why = _why_blind(router, columns)
+        if by_entries and "hand_over" not in recorder.move_names.values:
+            why = "no request brings KV entries, as no client hands any over"
         if why and len(mine) > 1 and len(columns["request_id"]) > 1:
             name = next(name for name, cls in ROUTERS.loaded().items() if isinstance(router, cls))
             yield ResultWarning(

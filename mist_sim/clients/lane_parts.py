@@ -11,7 +11,6 @@ from mist_sim.clients.scheduling import Scheduler, WaitingQueue
 from mist_sim.clients.scheduling.adapter_slots import AdapterQueue, AdapterSlots
 from mist_sim.clients.scheduling.cadence import Cadence, StepCount, cadence_of
 from mist_sim.clients.scheduling.image_times import ImageTimes
-from mist_sim.clients.scheduling.order import EntriesFirst
 from mist_sim.hardware.predictors.tower_times import TowerTimes
 from mist_sim.models.adapters import AdapterMoves
 from mist_sim.rng import Streams
@@ -22,14 +21,13 @@ class LaneParts:
     """Makes parts for the lanes of a client in one layout.
 
     config: options of its engines; the fields after it may differ from them in this layout.
-    flows: whether answers leave the client. tower: encodes images; None: it serves none.
+    tower: encodes images; None: it serves none.
     """
 
     config: EngineConfig
     scheduler: Scheduler
     rules: EngineRules
     lockstep: bool
-    flows: bool
     streams: Streams
     adapter_moves: AdapterMoves
     tower: TowerTimes | None
@@ -39,7 +37,7 @@ class LaneParts:
         """Return the queue of a new lane; one with adapters is to watch it."""
         if self.config.lora is not None:
             return AdapterQueue(self.config.lora.max_loras)
-        return EntriesFirst() if self.flows else self.scheduler.new_queue()
+        return self.scheduler.new_queue()
 
     def adapters(self) -> AdapterSlots | None:
         """Return the adapters of a new lane; None: it serves none."""

@@ -169,7 +169,6 @@ class LlmClient(LaidOutClient):
             scheduler=self.scheduler,
             rules=self.rules,
             lockstep=self.lockstep,
-            flows=self.flow is not None,
             streams=self.streams,
             adapter_moves=self._adapter_moves,
             tower=self._tower,

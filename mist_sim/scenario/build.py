@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from mist_sim.clients import Client
-from mist_sim.core.result_warnings import COMMAND_LINE, ResultWarning
+from mist_sim.core.result_warnings import COMMAND_LINE, UNREAD, ResultWarning
 from mist_sim.errors import ScenarioError, TraceError, brief
 from mist_sim.garbage import rare_collections
 from mist_sim.hand_over_rules import Members
@@ -20,7 +20,7 @@ from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
 from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Location, Problem, said_by, summed_up
 from mist_sim.scenario.loading import later_text
-from mist_sim.scenario.schema import Scenario
+from mist_sim.scenario.schema import Scenario, unread_facts
 from mist_sim.scenario.sections.clients import ClientPart
 from mist_sim.scenario.sections.lifecycles import made
 from mist_sim.scenario.sections.networks import has_topology
@@ -147,7 +147,10 @@ def _build(scenario: Scenario) -> Simulation:
         lifecycle=lives,
         reconfigure=changes,
         search=_search(scenario) if changes is not None and changes.on_change else None,
-        remarks=[ResultWarning(COMMAND_LINE, text) for text in scenario.assumptions],
+        remarks=[
+            *(ResultWarning(COMMAND_LINE, text) for text in scenario.assumptions),
+            *(ResultWarning(UNREAD, text) for text in unread_facts(scenario)),
+        ],
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from html import escape
@@ -275,31 +275,16 @@ def useless_options(
     model: str | None,
     lives: Part | None = None,
     gateway: Part | None = None,
-    *,
-    limits_by_priority: bool = False,
 ) -> Iterable[Problem]:
     """Yield options of a workload that no client reads, and those that clients lack.
 
-    model: the scenario's. gateway: reads priorities and predictions. limits_by_priority: whether
-    limits of the slo go by priorities. Plugins may read any option, so with them none counts as
-    useless.
+    model: the scenario's. Plugins may read any option, so with them none counts as useless.
     """
     clients = list(clients)
     engines = [client.describe(model) for client in clients]
     policies = [*routers, *([] if gateway is None else [gateway])]
     are_ours = all(comes_with_package(policy.plugin) for policy in policies)
     if are_ours and all(client.is_ours for client in clients):
-        yield from _useless_deadlines(workload, engines)
-        counts_them = getattr(gateway, "max_tokens", None) is not None
-        reads_them = counts_them or any(each.uses_predictions for each in engines)
-        if workload.predictions and not reads_them:
-            yield Problem(
-                ("workload", "predictions"),
-                "has no effect: no client has scheduler.order: shortest_predicted_first, and no "
-                "gateway has max_tokens",
-            )
-        if not limits_by_priority and gateway is None:
-            yield from _useless_priorities(workload, engines)
         may_fail = any(failure.link is None for failure in getattr(lives, "failures", ()))
         refuses = ("max_waiting", "sheds_from")  # options of a gateway that refuses
         if all(getattr(gateway, name, None) is None for name in refuses):
@@ -314,6 +299,45 @@ def useless_options(
         )
     yield from _missing_deadlines(workload, engines)
     yield from _deadlines_of_nobody(workload)
+
+
+def unread_facts(scenario: Scenario) -> Iterator[str]:
+    """Yield what the scenario says of requests and no part of it reads, with what would.
+
+    Plugins may read anything, so with them everything counts as read.
+    """
+    workload, gateway = scenario.workload, scenario.gateway
+    policies = [
+        scenario.router,
+        *scenario.routers.values(),
+        *([] if gateway is None else [gateway]),
+    ]
+    ours = all(comes_with_package(policy.plugin) for policy in policies)
+    if not ours or not all(client.is_ours for client in scenario.clients):
+        return
+    engines = [client.describe(scenario.model) for client in scenario.clients]
+    deadline = workload.ttft_deadline
+    if deadline is not None and not any(engine.deadline_option for engine in engines):
+        yield (
+            "workload.ttft_deadline has no effect: no client has admission.drop_expired, "
+            "admission.early_rejection or scheduler.order: earliest_deadline_first."
+        )
+    counts_tokens = getattr(gateway, "max_tokens", None) is not None
+    read_them = counts_tokens or any(engine.uses_predictions for engine in engines)
+    if workload.predictions and not read_them:
+        yield (
+            "workload.predictions has no effect: no client has scheduler.order: "
+            "shortest_predicted_first, and no gateway has max_tokens."
+        )
+    by_priority = isinstance(deadline, dict) or scenario.slo.make().goes_by_priority
+    if by_priority or gateway is not None or any(engine.uses_priorities for engine in engines):
+        return
+    classes = {name: each.priority for name, each in workload.classes.items()}
+    if workload.priorities is not None or any(classes.values()):
+        yield (
+            "Priorities of requests have no effect: no client has scheduler.order: priority, and "
+            "neither ttft_deadline nor a class of the slo goes by priority."
+        )
 
 
 def _useless_numbers(workload: WorkloadSpec, clients: list[ClientPart]) -> Iterable[Problem]:
@@ -357,35 +381,10 @@ def _has_tokens(part: Part) -> bool:
     return bool(getattr(of_a_row, "num_tokens", 0))
 
 
-def _useless_deadlines(workload: WorkloadSpec, engines: list[ClientTraits]) -> Iterable[Problem]:
-    if workload.ttft_deadline is None or any(engine.deadline_option for engine in engines):
-        return
-    yield Problem(
-        ("workload", "ttft_deadline"),
-        "has no effect: no client has admission.drop_expired, admission.early_rejection "
-        "or scheduler.order: earliest_deadline_first",
-    )
-
-
 def _missing_deadlines(workload: WorkloadSpec, engines: list[ClientTraits]) -> Iterable[Problem]:
     used = [using for engine in engines if (using := engine.deadline_option)]
     if workload.ttft_deadline is None and used:
         yield Problem(("workload", "ttft_deadline"), f"is required for {used[0]}")
-
-
-def _useless_priorities(workload: WorkloadSpec, engines: list[ClientTraits]) -> Iterable[Problem]:
-    by_priority = isinstance(workload.ttft_deadline, dict)
-    if by_priority or any(engine.uses_priorities for engine in engines):
-        return
-    why = (
-        "has no effect: no client has scheduler.order: priority, and neither ttft_deadline nor a "
-        "class of the slo goes by priority"
-    )
-    if workload.priorities is not None:
-        yield Problem(("workload", "priorities"), why)
-    for name, each in workload.classes.items():
-        if each.priority:
-            yield Problem(("workload", "lengths", "classes", name, "priority"), why)
 
 
 def _deadlines_of_nobody(workload: WorkloadSpec) -> Iterable[Problem]:
@@ -651,7 +650,6 @@ class Scenario(Strict):
             self.model,
             self.lifecycle,
             self.gateway,
-            limits_by_priority=limits.goes_by_priority,
         )
         yield from gateway_problems(self.gateway, self.workload)
         yield from class_problems(limits, self.workload)

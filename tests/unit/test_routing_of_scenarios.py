@@ -288,6 +288,7 @@ UNCACHED = {**CHAT, "kv_cache": {"enable_prefix_caching": False}}
         ("prefix_affinity", [CHAT], SHARED, ""),
         ("prefix_affinity", [{**CHAT, "count": 1}], LENGTHS, ""),
         ("least_outstanding", [CHAT], LENGTHS, ""),
+        ("placement_aware", [CHAT], LENGTHS, "no request brings KV entries"),
     ],
 )
 def test_a_router_without_anything_to_go_by_is_told(router, clients, lengths, why):
@@ -295,6 +296,12 @@ def test_a_router_without_anything_to_go_by_is_told(router, clients, lengths, wh
     told = texts(found.summary, "blind router")
     assert len(told) == bool(why)
     assert all(why in text for text in told)
+
+
+def test_a_router_by_kv_entries_has_those_that_are_handed_over():
+    apart = said([PREFILL, DECODE], routers={"decode": "placement_aware"})
+    apart["network"] = {"bandwidth": "100 Gb/s", "latency": "10 us"}
+    assert texts(simulate(Scenario.from_dict(apart)).summary, "blind router") == []
 
 
 def test_sessions_are_enough_for_a_router_by_session(tmp_path):

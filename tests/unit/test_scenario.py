@@ -131,11 +131,6 @@ def test_scenarios_are_equal_when_they_say_the_same():
             "clients.0.max_num_seqs: unknown key for type llm; it belongs in scheduler.",
         ),
         (
-            "workload__priorities",
-            {0: 0.2, 10: 0.8},
-            "workload.priorities: has no effect: no client has scheduler.order: priority",
-        ),
-        (
             "clients__0__kv_cache",
             {"num_gpu_blocks_override": 100, "gpu_memory_utilization": 0.8},
             "clients.0.kv_cache.gpu_memory_utilization: must be left out where num_gpu_blocks_over",

@@ -428,7 +428,6 @@ def test_deadlines_change_a_result_where_an_engine_looks_at_them(using, deadline
         ({"workload__timeout": "0 s"}, "workload.timeout: must be finite and > 0 s, got 0.0"),
         ({"workload__timeout": 30}, "workload.timeout: a duration needs a number and a unit"),
         ({"workload__ttft_deadline": "-1 s"}, "workload.ttft_deadline: must be finite and > 0 s"),
-        ({"workload__ttft_deadline": "1 s"}, "workload.ttft_deadline: has no effect: no client"),
         (
             {"clients__0__admission__drop_expired": True},
             "workload.ttft_deadline: is required for admission.drop_expired",
@@ -458,3 +457,27 @@ def test_the_same_draws_with_and_without_patience():
     assert [r.stages for r in plain] == [r.stages for r in limited]
     assert {r.limits for r in plain} == {None}
     assert len({r.limits.patience for r in limited}) == len(limited)
+
+
+PRIORITY = {"clients__0__scheduler__order": "priority"}
+SHORTEST = {"clients__0__scheduler__order": "shortest_predicted_first"}
+
+
+@pytest.mark.parametrize(
+    ("said", "read_by", "name"),
+    [
+        ({"workload__priorities": {0: 0.2, 10: 0.8}}, PRIORITY, "Priorities of requests"),
+        ({"workload__predictions": {"sigma": 0.5}}, SHORTEST, "workload.predictions"),
+        (
+            {"workload__ttft_deadline": "1 s"},
+            {"clients__0__scheduler__order": "earliest_deadline_first"},
+            "workload.ttft_deadline",
+        ),
+    ],
+)
+def test_what_requests_carry_and_nobody_reads_is_told(said, read_by, name):
+    """An order may be compared with first come, first served on the same requests."""
+    (told,) = texts(build(scenario(**said)).run().summary, "unread")
+    assert told.startswith(f"{name} ha")
+    assert " no effect: no client has " in told
+    assert texts(build(scenario(**said, **read_by)).run().summary, "unread") == []

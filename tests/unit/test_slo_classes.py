@@ -414,7 +414,6 @@ def test_limits_that_make_no_sense(slo, problem):
     [
         ({"workload.lengths.classes": {}}, "classes: must have at least one entry"),
         ({"workload.lengths.classes.chat.share": 0}, "share: must be finite and > 0"),
-        ({"workload.lengths.classes.chat.priority": 4}, "chat.priority: has no effect"),
         ({"workload.priorities": {0: 1.0, 5: 1.0}}, "must be left out with lengths of classes"),
     ],
 )

@@ -101,48 +101,6 @@ class FirstComeFirstServed(OrderedDict[SequenceState, None], WaitingQueue):
     remove = OrderedDict.__delitem__  # type: ignore[assignment]
 
 
-class EntriesFirst(FirstComeFirstServed):
-    """First come, first served, but first the answers that continue from other clients' entries.
-
-    They ask for memory alone, and their answers stand still until they have it. One that was
-    preempted goes to the head of all, as in `FirstComeFirstServed`. It comes back when all of it
-    fits: memory may be kept for answers that wait for this client's own prompts to move, and a
-    first piece would then be computed and given up over and over.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._first = FirstComeFirstServed()  # all that precede the others
-
-    def add(self, sequence: SequenceState) -> None:
-        """Queue a sequence at the end; if its entries are here, also among those that go first."""
-        super().add(sequence)
-        if sequence.is_brought and not sequence.has_rest:
-            self._first.add(sequence)
-
-    def give_back(self, sequence: SequenceState) -> None:
-        """Queue a sequence at the front, before all others."""
-        super().give_back(sequence)
-        self._first.give_back(sequence)
-
-    def head(self) -> SequenceState:
-        """Return the first sequence whose entries have arrived, else the first of all."""
-        for first in self._first or self:
-            return first
-        raise KeyError("no sequence waits")
-
-    def take(self) -> SequenceState:
-        """Take the head out of both queues."""
-        sequence = self.head()
-        self.remove(sequence)
-        return sequence
-
-    def remove(self, sequence: SequenceState) -> None:
-        """Take a sequence out of both queues."""
-        del self[sequence]
-        self._first.pop(sequence, None)
-
-
 class Ranked(WaitingQueue):
     """By a key, the smallest first; equal keys in order of arrival.
 

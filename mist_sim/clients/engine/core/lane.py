@@ -263,7 +263,7 @@ class Lane:
         self.is_whole, self.prompts_come = False, _BESIDE
         self.is_apart, self.num_apart, self.waits_since, self.num_late = False, 0, -1.0, 0
         self.num_beside = 0  # of these, the tokens of the latest step
-        self.known_until = inf  # what the next plan knows
+        self.known_until = inf  # latest time of which the next plan knows; inf: of all
         self.was_ahead = False  # whether its plan was made ahead
         self.num_new = 0  # tokens of prompts in it
         self.has_changed = True  # whether its members are others than of the step before
@@ -307,7 +307,9 @@ class Lane:
         # decodes that miss the step in flight; whether some missed the latest plan, and all did
         self.paused: list[int] = []
         self.some_missed = self.all_missed = False
-        self.is_blocked = False  # whether no request can be admitted before one leaves
+        # whether quiet steps may pass those who wait, as none fits before one leaves; no admission
+        # reads it
+        self.is_blocked = False
         # limits of pieces (see `limit_pieces`); in the latest plan, the most tokens of one, and
         # whether the step is for decodes
         self.threshold = self.most_partial = self.max_piece = _NEVER
@@ -346,7 +348,8 @@ class Lane:
         self.num_going = 0
         self.is_staged = False  # whether its client has stages
         # blocks below; whether blocks that the step in flight may write come back behind the plan
-        # that is made ahead, and the latest plan's running ones without tokens, which it spares not
+        # that is made ahead; who runs without tokens in the latest plan, and may be preempted even
+        # where the others are spared
         self.has_tiers = False
         self.tiered: TieredBlocks = None  # type: ignore[assignment]
         self.defers = self.spares = self.reserves_rest = self.preempted_first = False
@@ -1137,7 +1140,8 @@ class Lane:
     def schedule(self) -> bool:
         """Give running requests the blocks of the next step, and admit others.
 
-        A step that preempts admits no request. While some are on the host, only prompts whose
+        A step that preempts for blocks admits no request; one whose scheduler preempts in `begin`
+        may. While some are on the host, only prompts whose
         entries have come are admitted. Returns whether a request came in or had to go.
         """
         if self.follows:
@@ -2273,7 +2277,10 @@ class Lane:
             budget = self.admit_next(slot, budget)
 
     def admit_next(self, slot: int, budget: int) -> int:
-        """Admit one of the queue; return what is left of the budget, -1 if it waits."""
+        """Admit one of the queue; return what is left of the budget, -1 to admit nobody after it.
+
+        All of the budget comes back where it was not admitted and another may be.
+        """
         blocks, room = self.blocks, self.room()
         found: Found | None
         num_tokens, num_computed = self.num_tokens[slot], 0

@@ -1,4 +1,4 @@
-"""What lanes tell: a row for steps of the same members, the end of each step, and their counts."""
+"""Records of lanes: a row for steps of the same members, the end of each step, and their counts."""
 
 from __future__ import annotations
 
