@@ -161,7 +161,13 @@ def page_rules(
         most_beside = num_counted * scheduler.max_num_batched_tokens if caps else None
     drafting = config.speculative_config
     num_again = drafting.num_recomputed_blocks if drafting and not rules.hashes_ahead else 0
-    states = StateRules(rules.states_wait, rules.states_stop_shared, rules.states_go_on)
+    states = StateRules(
+        rules.states_wait,
+        rules.states_stop_shared,
+        rules.states_go_on,
+        num_again=num_again,
+        num_unsure=drafting.num_speculative_tokens if drafting and not rules.returns_unseen else 0,
+    )
     if isinstance(scheduler, ChunkedScheduler):
         most = scheduler.long_prefill_token_threshold or scheduler.max_num_batched_tokens
         states = states._replace(most=min(most, scheduler.max_num_batched_tokens))

@@ -486,17 +486,25 @@ def alike_in_states(draw: st.DrawFn, max_jobs: int = 12) -> Case:
     return Case(options, case.jobs)
 
 
+METHODS = ["ngram", "eagle"]
+
+
 @st.composite
 def drafts_in_states(draw: st.DrawFn, max_jobs: int = 10) -> Case:
-    """Requests that begin alike and draft, where states are kept as from vLLM 0.33 on."""
+    """Requests that begin alike and draft, where states are kept.
+
+    As from vLLM 0.33 on, or as in 0.20 to 0.25, where drafts of a layer cost a hit a block.
+    """
     case = draw(alike_in_states(max_jobs))
     options, kept = case.options, case.options.kept
-    kept = replace(kept, dense=False, goes_on=True, shared="always")
+    is_new = draw(st.booleans())
+    shared = "always" if is_new else draw(st.sampled_from(["never", "at_first"]))
+    kept = replace(kept, dense=False, goes_on=is_new, shared=shared, inside=is_new and kept.inside)
     assert options.windows
     number, size = draw(st.integers(1, 3)), options.block_size
     model = draw(st.sampled_from([None, "llama-3.2-1b"]))
     drafting = SpeculativeConfig(
-        method="draft_model" if model else "ngram",
+        method="draft_model" if model else draw(st.sampled_from(["ngram"] if is_new else METHODS)),
         model=model,
         num_speculative_tokens=number,
         acceptance_rate=draw(st.sampled_from([0.0, 0.4, 0.8, 1.0])),
@@ -506,8 +514,10 @@ def drafts_in_states(draw: st.DrawFn, max_jobs: int = 10) -> Case:
         options,
         windows=replace(options.windows, kept=kept),
         drafting=drafting,
-        caches_verified=True,
-        admits_lookahead=True,
+        caches_verified=is_new,
+        admits_lookahead=is_new,
+        returns_unseen=is_new,
+        hybrid_drops=0,
         num_blocks=options.num_blocks + (number + 2) * (options.windows.num_groups + 3),
         max_num_batched_tokens=max(least, options.max_num_batched_tokens or size),
     )

@@ -47,9 +47,11 @@ class StateMemory(PageMemory):
         most: int,
         num_drafts: int,
         num_ahead_first: int,
+        num_unsure: int,
         **more: Any,
     ):
         super().__init__(*args, **more)
+        self.num_unsure = num_unsure  # tokens that count as refused where states come back
         self.kept, self.most = kept, most
         self.num_drafts = num_drafts
         self.num_ahead_first = num_ahead_first  # slots of a first piece that need no state
@@ -66,15 +68,58 @@ class StateMemory(PageMemory):
         return all(name in self.cached for name in names)
 
     def longest(self, live: Any) -> int:
-        """Blocks that full attention has."""
+        """Blocks that full attention has; where a layer drafts, the most that any kind has."""
+        return self.beside_drafts(live)[1] if self.num_again else self.run_of_full(live)
+
+    def run_of_full(self, live: Any) -> int:
+        """First blocks that full attention has."""
         end = (live.num_known - 1) // self.block_size
         while end and not self.have(live, range(self.num_full), range(end)):
             end -= 1
         return end
 
+    def in_windows(self, live: Any, most: int, num_again: int) -> int:
+        """Blocks of the longest hit in windows, of at most so many, without the last ones."""
+        needed = max(1, self.number(self.size - 1)) + num_again
+        for end in range(most, 0, -1):
+            seen = range(max(0, end - needed), end)
+            if self.have(live, range(self.num_full, self.first_state), seen):
+                return max(0, end - num_again)
+        return 0
+
+    def in_states(self, live: Any, most: int) -> int:
+        """The last of so many blocks whose state is cached."""
+        return next((end for end in range(most, 0, -1) if self.last_state(live, end)), 0)
+
+    def beside_drafts(self, live: Any) -> tuple[int, int]:
+        """Blocks of a hit where a layer drafts, and the most that a kind of layer had."""
+        all_blocks = (live.num_known - 1) // self.block_size
+        number = most = max(0, self.run_of_full(live) - 1)
+        goal, extra_windows, extra_states = all_blocks, 1, 1
+        while True:
+            if self.first_state > self.num_full:
+                asked = min(number + extra_windows, all_blocks)
+                found = self.in_windows(live, asked, extra_windows)
+                if not extra_windows and found < number:
+                    extra_windows = extra_states = 1
+                else:
+                    extra_windows = 0
+                number, most = found, max(most, found)
+            found = self.in_states(live, min(number + extra_states, all_blocks))
+            if not extra_states and found < number:
+                extra_windows = extra_states = 1
+            else:
+                extra_states = 0
+            number, most = found, max(most, found)
+            if number >= goal or self.first_state == self.num_full:
+                return number, most
+            goal = number
+
     def end_of_hit(self, live: Any) -> int:
         if not self.caching:
             return 0
+        if self.num_again:
+            return self.beside_drafts(live)[0]
         for end in range(self.longest(live), 0, -1):
             seen = range(max(0, end - max(1, self.number(self.size - 1))), end)
             windows = self.have(live, range(self.num_full, self.first_state), seen)
@@ -186,7 +231,7 @@ class StateMemory(PageMemory):
         live.pages += states
         for pages in states:
             for block in reversed(
-                range(min(max(0, num_tokens - 1) // self.block_size, len(pages)))
+                range(min(max(0, num_tokens - 1 - self.num_unsure) // self.block_size, len(pages)))
             ):
                 if pages[block]:
                     self.put(pages[block])
@@ -282,7 +327,7 @@ class StateMemory(PageMemory):
 
     def end_before_0_33(self, num_known: int, begin: int, end: int, shared: int) -> int:
         size = self.block_size
-        last = num_known - num_known % size
+        last = max(0, num_known - num_known % size - self.num_again * size)
         if end < last:
             end = begin + (end - begin) // size * size
         elif begin < last < end:

@@ -844,6 +844,7 @@ class StepwiseEngine(ABC):
                 more["num_state_groups"] = self.windows.num_state_groups
                 more["num_drafts"] = self.num_drafts
                 more["num_ahead_first"] = self.num_lookahead if self.admits_lookahead else 0
+                more["num_unsure"] = 0 if self.returns_unseen else self.num_drafts
                 kind = StateMemory
             return kind(
                 self.num_blocks,

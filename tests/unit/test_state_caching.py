@@ -130,6 +130,8 @@ def test_mamba_keeps_all_where_a_version_can():
         (Piece(199, 200, 200, 100), V0_19, 200),  # the last token, after a preemption
         (Piece(0, 200, 200, 200, 96), V0_19, 192),
         (Piece(0, 200, 200, 200, 96), V0_24, 96),  # full attention has 96 tokens
+        (Piece(96, 200, 200, 200), V0_24._replace(num_again=1), 176),  # a block is computed again
+        (Piece(0, 10, 10, 10), V0_24._replace(num_again=1), 10),
         (Piece(0, 200, 208, 208), V0_33, 192),
         (Piece(0, 208, 208, 208), V0_33, 192),  # a block before the last token
         (Piece(0, 208, 208, 208, 96), V0_33, 96),

@@ -23,6 +23,9 @@ class StateRules(NamedTuple):
         a block is computed where no step has room for a block.
     saves_inside: whether a kernel saves a state before the end of a piece, too.
     most: tokens of a prompt that fit into an empty step.
+    num_again: last blocks of a hit that are computed again, for drafts: the last piece that ends
+        where a state is kept ends so many blocks earlier, so that states are found there.
+    num_unsure: last computed tokens that count as refused drafts when states come back.
 
     Source: `Scheduler._mamba_block_aligned_split` in `vllm/v1/core/sched/scheduler.py`.
     """
@@ -32,6 +35,8 @@ class StateRules(NamedTuple):
     goes_on: bool = False
     saves_inside: bool = False
     most: int = 0
+    num_again: int = 0
+    num_unsure: int = 0
 
 
 class Piece(NamedTuple):
@@ -63,7 +68,7 @@ def end_of(piece: Piece, size: int, rules: StateRules) -> int:
 def _cut(piece: Piece, size: int, rules: StateRules) -> int:
     """Return the end in 0.15 to 0.24."""
     begin, end = piece.begin, piece.end
-    last = piece.num_tokens // size * size
+    last = max(piece.num_tokens // size - rules.num_again, 0) * size
     if end < last:
         end = begin + (end - begin) // size * size
     elif begin < last < end:
@@ -397,16 +402,19 @@ class Hits:
         self._num_again, self._num_again_full = rules.num_again, rules.num_again_full
         reach = (groups.sliding_window or 1) - 1
         # blocks of a window before the end of a hit
-        self._num_needed = max(1, -(-reach // pool.block_size)) + rules.num_again
+        self._num_needed = max(1, -(-reach // pool.block_size))
 
     def find(self, names: list[Hashable]) -> Hit:
         """Look up blocks by their names, from the first one on."""
         full = self._in_full(names)
         found = most = len(full[0]) if full else len(names)
-        if full and self._num_again and self._num_groups > self._num_full:
-            most = 0 if self._num_again_full is None else max(0, most - self._num_again_full)
-        window, states, most = self._in_others(names, most)
-        num_blocks = max(0, most - self._num_again)
+        if self._num_again and self._state_groups:
+            window, states, num_blocks, found = self._beside_states(names, max(0, most - 1))
+        else:
+            if full and self._num_again and self._num_groups > self._num_full:
+                most = 0 if self._num_again_full is None else max(0, most - self._num_again_full)
+            window, states, most = self._in_others(names, most)
+            num_blocks = max(0, most - self._num_again)
         num_skipped = self._pool.num_skipped(num_blocks * self._pool.block_size)
         for kept in (*full, *window):
             del kept[num_blocks:]
@@ -424,7 +432,7 @@ class Hits:
         Where states have fewer blocks, windows are asked again for as many.
         """
         while True:
-            window = self._in_windows(names, most)
+            window = self._in_windows(names, most, self._num_again)
             found = len(window[0]) if window else most
             if not self._state_groups:
                 return window, [], found
@@ -432,6 +440,40 @@ class Hits:
             if states[1] == found or not window:
                 return window, *states
             most = states[1]
+
+    def _beside_states(
+        self, names: list[Hashable], num_full: int
+    ) -> tuple[list[list[Page]], list[Page], int, int]:
+        """Return pages of windows and states for the longest hit of a model that drafts.
+
+        num_full: blocks of full attention, without the last one. Windows and states are asked for a
+        block more, once for each length, of which windows lose it and states do not.
+        Also returns the blocks of the hit, and the most that any kind of layer had on the way.
+        """
+        most, end = num_full, len(names)
+        window: list[list[Page]] = []
+        windows_looked = states_looked = False
+        number = num_full
+        while True:
+            if self._num_groups > self._num_full:
+                extra, before = int(not windows_looked), number
+                window = self._in_windows(names, min(number + extra, len(names)), extra)
+                number = max(0, len(window[0]) - extra)
+                if windows_looked and number < before:
+                    windows_looked = states_looked = False
+                else:
+                    windows_looked = True
+                most = max(most, number)
+            before = number
+            states, number = self._in_states(names, min(number + (not states_looked), len(names)))
+            if states_looked and number < before:
+                windows_looked = states_looked = False
+            else:
+                states_looked = True
+            most = max(most, number)
+            if number >= end or not window:
+                return window, states, number, most
+            end = number
 
     def _in_states(self, names: list[Hashable], most: int) -> tuple[list[Page], int]:
         """Return the pages of the last state among so many blocks, and the blocks up to there."""
@@ -454,10 +496,11 @@ class Hits:
                 kept.append(page)
         return full
 
-    def _in_windows(self, names: list[Hashable], most: int) -> list[list[Page]]:
+    def _in_windows(self, names: list[Hashable], most: int, num_again: int) -> list[list[Page]]:
         """Return the pages in window groups of the longest run of at most so many blocks.
 
-        Blocks before the reach of the windows are filled with a page that is never held.
+        num_again: blocks of it on top of the reach of the windows. Blocks before that reach are
+        filled with a page that is never held.
         """
         groups = range(self._num_full, self._num_groups)
         runs: list[list[Page]] = []  # by block, from the last one back
@@ -468,7 +511,7 @@ class Hits:
                 runs.clear()
                 continue
             runs.append(found)
-            if len(runs) == self._num_needed:
+            if len(runs) == self._num_needed + num_again:
                 runs += [found] * position
                 break
         runs.reverse()
@@ -722,7 +765,7 @@ class HeldPages(Holding):
         """Give back the pages that windows have left, and all states but the newest."""
         super().leave_behind(num_tokens)
         if self.states is not None:
-            self.states.leave_behind(num_tokens)
+            self.states.leave_behind(num_tokens - self._pool.states.num_unsure)
 
     def name_until(self, num_tokens: int) -> None:
         """Let others find the blocks that so many tokens fill."""
