@@ -493,7 +493,7 @@ METHODS = ["ngram", "eagle"]
 def drafts_in_states(draw: st.DrawFn, max_jobs: int = 10) -> Case:
     """Requests that begin alike and draft, where states are kept.
 
-    As from vLLM 0.33 on, or as in 0.20 to 0.25, where drafts of a layer cost a hit a block.
+    As from vLLM 0.33 on, or as in 0.16 to 0.25, where drafts of a layer cost a hit a block.
     """
     case = draw(alike_in_states(max_jobs))
     options, kept = case.options, case.options.kept
@@ -517,7 +517,7 @@ def drafts_in_states(draw: st.DrawFn, max_jobs: int = 10) -> Case:
         caches_verified=is_new,
         admits_lookahead=is_new,
         returns_unseen=is_new,
-        hybrid_drops=0,
+        hybrid_drops=0 if is_new else draw(st.sampled_from([0, 0, 1])),
         num_blocks=options.num_blocks + (number + 2) * (options.windows.num_groups + 3),
         max_num_batched_tokens=max(least, options.max_num_batched_tokens or size),
     )

@@ -95,6 +95,10 @@ class StateMemory(PageMemory):
         """Blocks of a hit where a layer drafts, and the most that a kind of layer had."""
         all_blocks = (live.num_known - 1) // self.block_size
         number = most = max(0, self.run_of_full(live) - 1)
+        if self.again_full != 0:
+            has_windows = self.first_state > self.num_full
+            number = 0 if has_windows else self.in_states(live, number)
+            return number, number
         goal, extra_windows, extra_states = all_blocks, 1, 1
         while True:
             if self.first_state > self.num_full:

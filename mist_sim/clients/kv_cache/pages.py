@@ -448,10 +448,16 @@ class Hits:
 
         num_full: blocks of full attention, without the last one. Windows and states are asked for a
         block more, once for each length, of which windows lose it and states do not.
+        In versions whose full attention loses a block first, states are asked for that many.
         Also returns the blocks of the hit, and the most that any kind of layer had on the way.
         """
+        if self._num_again_full != 0:  # nobody looks further, and windows lose one in every round
+            has_windows = self._num_groups > self._num_full
+            window = self._in_windows(names, 0, 0)
+            states, number = self._in_states(names, 0 if has_windows else num_full)
+            return window, states, number, number
         most, end = num_full, len(names)
-        window: list[list[Page]] = []
+        window = []
         windows_looked = states_looked = False
         number = num_full
         while True:
