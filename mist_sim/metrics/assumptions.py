@@ -158,7 +158,7 @@ def _sentences(
         kinds.STATE_CACHE: if_any(
             named("kv_cache.mamba_cache_mode"),
             "Prefixes are not cached in a model most of whose layers keep a state: vLLM up to 0.24 "
-            "does so where it is told (mamba_cache_mode); with drafts before 0.33, swapped "
+            "does so where it is told (mamba_cache_mode); with drafts from 0.26 to 0.32, swapped "
             "requests, prompts that are not cut or compressed entries it is not simulated.",
         ),
     }

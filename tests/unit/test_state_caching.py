@@ -68,11 +68,11 @@ def test_modes_by_version_model_and_gpu(model, gpu, engine, asked, mode, size, i
         ),
         (
             {
-                "engine": "vllm-0.24",
+                "engine": "vllm-0.28",
                 "mode": "align",
                 "speculative_config": MTP,
             },
-            "must be none with drafts before vllm-0.33",
+            "must be none with drafts from vllm-0.26 to 0.32",
         ),
         ({"model": "deepseek-v4-flash", "gpu": "b200", "mode": "align"}, "compressed entries"),
         (
@@ -209,5 +209,7 @@ def test_a_prompt_finds_the_last_state_that_was_kept():
     assert alike("align", "vllm-0.24") == [0, 8 * 1_056]
     assert alike(None, "vllm-0.33") == [0, 8 * 1_088]
     assert alike("none", "vllm-0.33") == [0, 0]
+    assert alike("align", "vllm-0.24", speculative_config=MTP) == [0, 7 * 1_056]
+    assert alike("align", "vllm-0.19", speculative_config=MTP) == [0, 7 * 1_056]
     assert alike(None, "vllm-0.33", speculative_config=MTP) == [0, 8 * 1_088]
     assert alike(None, "vllm-0.33", speculative_config=MTP, num_tokens=8 * 1_088) == [0, 7 * 1_088]

@@ -81,8 +81,12 @@ def _why_not(config: EngineConfig, mixers: list[LinearMixer]) -> str:
         return "with a scheduler that does not cut prompts"
     if scheduler is not None and scheduler.swaps:
         return "where preempted requests are swapped"
-    if drafting is not None and not version_of(config.engine).rules.caches_verified:
-        return "with drafts before vllm-0.33"
+    rules = version_of(config.engine).rules
+    if drafting is not None and not rules.caches_verified:
+        if rules.states_go_on:
+            return "with drafts from vllm-0.26 to 0.32"
+        if config.kv_cache.mamba_cache_mode == "all":
+            return "or align with drafts"
     return ""
 
 
