@@ -246,8 +246,8 @@ def cut_warnings(clients: Iterable[Client]) -> Iterator[ResultWarning]:
     """Yield a warning for each model that read texts longer than its longest input."""
     found: dict[tuple[str, str], Counter[str]] = {}
     most = {}
-    for client in clients:
-        for step, reader in client.readers.items() if isinstance(client, RagClient) else ():
+    for client in [each for each in clients if isinstance(each, RagClient)]:
+        for step, reader in client.readers.items():
             key = step, reader.predictor.model.name
             most[key] = reader.longest_input
             if client.num_cut[step]:
