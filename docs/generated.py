@@ -5,7 +5,6 @@ A page has `<!-- generated: NAME -->` in their place; docs/site_hooks.py puts th
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -14,9 +13,9 @@ from typing import Any
 import typer
 
 from mist_sim.cli.app import app
-from mist_sim.cli.listings import scenario_keys
+from mist_sim.cli.listings import releases, scenario_keys
 from mist_sim.clients.refused_options import REFUSALS, Rule
-from mist_sim.scenario.engines.engine_version import LATEST, OLDEST, Default
+from mist_sim.scenario.engines.engine_version import LATEST, OLDEST
 from mist_sim.scenario.engines.server_start import RULES
 from mist_sim.scenario.engines.versions import TABLE
 
@@ -73,14 +72,8 @@ def _versions() -> Iterator[str]:
     """Yield what each release does, since when, where its package has it, what keeps it down."""
     yield "| option or rule | value, and the releases since which it holds | in vLLM's package |"
     yield "|---|---|---|"
-    for key, rows in TABLE.defaults.items():
-        sources = dict.fromkeys(f"0.{row.since}: {row.source}" for row in rows)
-        values = [
-            _value(row, is_first=not at)
-            for at, row in enumerate(rows)
-            if not at or row.value != rows[at - 1].value
-        ]
-        yield f"| `{key}` | {'; '.join(values)} | {_escaped('; '.join(sources))} |"
+    for rule in releases.rules():
+        yield f"| `{rule.key}` | {rule.values} | {_escaped(rule.sources)} |"
     yield ""
     yield "| not simulated, or not by default | since | what vLLM does |"
     yield "|---|---|---|"
@@ -89,27 +82,15 @@ def _versions() -> Iterator[str]:
     yield ""
     yield "| a server starts only if | of | in vLLM's package |"
     yield "|---|---|---|"
-    for rule in RULES:
-        since = f"from 0.{rule.since} on" * (rule.since > OLDEST)
-        until = f"up to 0.{rule.until}" * (rule.until < LATEST)
+    for start in RULES:
+        since = f"from 0.{start.since} on" * (start.since > OLDEST)
+        until = f"up to 0.{start.until}" * (start.until < LATEST)
         of = " ".join(filter(None, (since, until))) or "all"
-        yield f"| {rule.what} | {of} | {_escaped(rule.source)} |"
-
-
-def _value(row: Default, *, is_first: bool) -> str:
-    """Return a value, since when it holds, and the releases on which it was measured."""
-    seen = f" (measured on {', '.join(f'0.{each}' for each in row.seen)})" if row.seen else ""
-    return f"{'' if is_first else f'0.{row.since}: '}{_written(row.value)}{seen}"
+        yield f"| {start.what} | {of} | {_escaped(start.source)} |"
 
 
 def _escaped(text: str) -> str:
     return text.replace("__", r"\_\_").replace("*", r"\*")
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ", ".join(value)
-    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 @cache

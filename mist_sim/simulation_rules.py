@@ -12,6 +12,7 @@ from numpy import bincount, isin, isnan, ptp, quantile
 from mist_sim.clients import Client
 from mist_sim.clients.kv_cache.capacity import gib
 from mist_sim.clients.layouts import LaidOutClient
+from mist_sim.clients.rag import RagClient
 from mist_sim.clients.rules import check_shared_parts, check_shared_tiers
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.core.hand_over import HandOver
@@ -19,6 +20,7 @@ from mist_sim.core.request import Stage
 from mist_sim.core.result_warnings import (
     BLIND_ROUTER,
     COMMON_START,
+    CUT_TEXTS,
     IDLE_REPLICAS,
     NO_PRICE,
     TOO_SMALL,
@@ -238,6 +240,27 @@ def too_small_warnings(
             found.setdefault(pool.num_blocks, []).append((client, int(rows.sum()), longest))
     for told in found.values():
         yield ResultWarning(TOO_SMALL, _too_small(told))
+
+
+def cut_warnings(clients: Iterable[Client]) -> Iterator[ResultWarning]:
+    """Yield a warning for each model that read texts longer than its longest input."""
+    found: dict[tuple[str, str], Counter[str]] = {}
+    most = {}
+    for client in [each for each in clients if isinstance(each, RagClient)]:
+        for step, reader in client.readers.items():
+            key = step, reader.predictor.model.name
+            most[key] = reader.longest_input
+            if client.num_cut[step]:
+                mine = Counter(cut=client.num_cut[step], texts=client.num_texts[step])
+                found[key] = found.get(key, Counter()) + mine
+    for (step, model), number in found.items():
+        yield ResultWarning(
+            CUT_TEXTS,
+            f"{number['cut']:,} of {number['texts']:,} texts were cut at {most[step, model]:,} "
+            f"tokens, the longest input of {model} ({step}; a re-ranker reads the question with "
+            "the passage): what is behind that takes no time, and a real model does not see it. "
+            "Let passages be shorter, or take a model that reads more.",
+        )
 
 
 def waves_warnings(recorder: ColumnRecorder, loop: ClosedLoop | None) -> Iterator[ResultWarning]:

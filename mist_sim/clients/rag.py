@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
@@ -238,13 +239,18 @@ class EncoderPass:
         predictor = self._predictor
         return Machine(model=predictor.model, cluster=predictor.cluster, price=self.gpu_price)
 
+    @property
+    def longest_input(self) -> int:
+        """Tokens at which a text is cut."""
+        return self._predictor.model.max_position_embeddings
+
     def seconds(self, lengths: Sequence[int]) -> float:
         """Return how long passes over texts of so many tokens take, one pass after the other."""
         return sum([seconds for _, seconds in self.passes(lengths)])
 
     def passes(self, lengths: Sequence[int]) -> list[tuple[tuple[int, ...], float]]:
         """Return the passes over texts of these lengths: tokens of each text, and seconds."""
-        most, size = self._predictor.model.max_position_embeddings, self.max_num_texts
+        most, size = self.longest_input, self.max_num_texts
         texts = [min(length, most) for length in lengths if length > 0]
         cut = [tuple(texts[first : first + size]) for first in range(0, len(texts), size)]
         return [(each, self._pass(each)) for each in cut]
@@ -497,6 +503,13 @@ def ranked(queries: Sequence[Query]) -> list[int]:
     return [query.num_tokens + each for query in queries for each in query.candidates]
 
 
+_READ: Mapping[str, Callable[[Sequence[Query]], list[int]]] = {
+    "embed": embedded,
+    "rerank": ranked,
+}
+"""What the model of each step reads."""
+
+
 def rag_traits(
     embedder: object,
     reranker: object,
@@ -626,6 +639,8 @@ class RagClient(BatchedClient):
         self._passages = self._lengths()
         self._found: dict[Visit, int] = {}
         self._queries: list[Query] = []
+        self.num_texts: Counter[str] = Counter()
+        self.num_cut: Counter[str] = Counter()
         number = len(self._writing)
         self._tracks = [StepTrack(recorder, client_id) for _ in range(number)]
 
@@ -648,15 +663,28 @@ class RagClient(BatchedClient):
         for visit, query in zip(batch, queries, strict=True):
             self._found[visit] = query.num_found_tokens
         self._queries, self._begun_at = queries, self.env.now
+        self._count_cut(queries)
         if self.latency_table is not None:
             return self.latency_table.seconds(len(batch))
         return sum(self.steps(queries).values())
 
     @property
+    def readers(self) -> dict[str, EncoderPass]:
+        """The models that read texts on GPUs, by step; in the order of their tracks."""
+        known = {"embed": self.embedder, "rerank": self.reranker}
+        return {step: each for step, each in known.items() if isinstance(each, EncoderPass)}
+
+    @property
     def _writing(self) -> list[str]:
         """Steps with recorded passes, in the order of their tracks."""
-        known = {"embed": self.embedder, "rerank": self.reranker}
-        return [step for step, each in known.items() if isinstance(each, EncoderPass)]
+        return list(self.readers)
+
+    def _count_cut(self, queries: Sequence[Query]) -> None:
+        """Count the texts of a batch, and those longer than what reads them takes."""
+        for step, reader in self.readers.items():
+            texts = _READ[step](queries)
+            self.num_texts[step] += len(texts)
+            self.num_cut[step] += sum([length > reader.longest_input for length in texts])
 
     def batch_ended(self) -> None:
         """Write the passes of the models, from which watts and GPU time follow."""
@@ -669,11 +697,7 @@ class RagClient(BatchedClient):
             at += seconds
 
     def _write(self, track: StepTrack, step: str, at: float, queries: Sequence[Query]) -> None:
-        reader = self.embedder if step == "embed" else self.reranker
-        if not isinstance(reader, EncoderPass):
-            return
-        texts = embedded(queries) if step == "embed" else ranked(queries)
-        for lengths, seconds in reader.passes(texts):
+        for lengths, seconds in self.readers[step].passes(_READ[step](queries)):
             batch = StepBatch(tuple([(length, 0) for length in lengths]))
             track.step(at, at + seconds, batch, num_waiting=self.view.num_waiting)
             at += seconds

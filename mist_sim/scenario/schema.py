@@ -487,7 +487,10 @@ class Scenario(Strict):
         None, description="parts that draw power beside the GPUs, where joules are asked for"
     )
     cost: Annotated[Part, Settings(_COST)] | None = Field(
-        None, description="which prices count, where the cost of the run is asked for"
+        None,
+        validate_default=True,
+        description="which prices count, where the cost of the run is asked for; {} is also what "
+        "a gpu_price of a client asks for",
     )
     lifecycle: Annotated[Part, Settings(LIFECYCLE)] | None = Field(
         None, description="clients that fail, start, drain or are scaled"
@@ -520,6 +523,13 @@ class Scenario(Strict):
         if engine is None or not isinstance(clients, list | tuple):
             return clients
         return [with_engine(client, engine) for client in clients]
+
+    @field_validator("cost", mode="before")
+    @classmethod
+    def _of_own_prices(cls, cost: object, info: ValidationInfo) -> object:
+        """Ask for the cost where a client says a price, which nothing else reads."""
+        prices = (p for each in info.data.get("clients", ()) for p in each.prices.values())
+        return {} if cost is None and any(price is not None for price in prices) else cost
 
     def model_post_init(self, context: Any) -> None:
         """Keep the origin that the validation context gives."""

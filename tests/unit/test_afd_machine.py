@@ -252,7 +252,6 @@ def test_gpus_that_are_refused(options, words):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"cost": None, "clients__1__gpu_price": "2 $/h"}, "gpu_price: has no effect without cost"),
         ({"clients__1__gpu": None}, "cost must be None, since the GPUs of bundle"),
         ({"clients__1__gpu": "h101"}, "clients.1.gpu: "),
         ({"clients__1__gpu": None, "clients__1__ffn_gpus": 2, "cost": None}, "no effect: the net"),

@@ -424,6 +424,14 @@ def test_a_key_of_scenarios_is_explained(mist):
     assert (code, "did you mean 'gpu'" in err) == (2, True)
 
 
+def test_help_takes_a_key_without_the_word_scenario(mist):
+    for key in ("lifecycle", "clients.0.scheduler.max_num_seqs"):
+        assert mist("help", key) == mist("help", "scenario", key)
+    assert mist("help", "lifecycle", "failures") == mist("help", "lifecycle.failures")
+    code, _, err = mist("help", "run")
+    assert (code, "mist VERB --help the options of a verb" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("key", "keys", "others"),
     [

@@ -190,7 +190,6 @@ def test_more_load_makes_tokens_cheaper():
         ({"cost": {"electricity": "-1 $/kWh"}}, "electricity"),
         ({"cost": {"electricity": 0.1}}, "needs a number and a unit, such as '1 $/kWh'"),
         ({"cost": {"api": {"input": "1 $/Mtok"}}}, "cost.api.output: is required"),
-        (PRICE, "clients.0.gpu_price: has no effect without cost"),
         ({"cost": {}, "clients__0__gpu_price": "-1 $/h"}, "gpu_price: must be finite and >= 0"),
         ({"cost": {}, "clients__0__gpu_price": "dear"}, "a price needs a number and a unit"),
         ({"cost": {"price": "-1 $/h"}}, "price: must be 'on_demand', 'spot', "),
@@ -204,6 +203,13 @@ def test_more_load_makes_tokens_cheaper():
 )
 def test_bad_input(overrides, message):
     assert message in refusal(**overrides)
+
+
+def test_a_price_asks_for_the_cost():
+    for said in ({}, {"cost": None}):
+        asked = scenario(**PRICE, **said)
+        assert asked == scenario(**PRICE, cost={})
+    assert scenario().cost is None
 
 
 def test_options_made_in_python_are_checked():

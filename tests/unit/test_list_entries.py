@@ -8,22 +8,30 @@ from dataclasses import replace
 import pytest
 
 from mist_sim import Scenario, load_gpu, load_model
+from mist_sim.cli.listings.entries import entry
+from mist_sim.hardware import gpu_names
 from mist_sim.hardware.devices import gpu_from_table
+from mist_sim.scenario.engines.versions import TABLE, VERSIONS
 
 
-@pytest.mark.parametrize(("name", "slug"), [("mi300x", "mi300x"), ("H100", "h100-sxm")])
-def test_a_gpu_read_back_is_the_gpu(mist, name, slug):
-    code, out, _ = mist("list", "gpus", name)
+def test_a_gpu_is_shown_by_any_of_its_names_with_its_kernels_as_comments(mist):
+    code, out, _ = mist("list", "gpus", "H100")
     assert code == 0
-    text, *kernels = out.partition("# Kernels of architecture")
-    assert bool(kernels[0]) == bool(load_gpu(slug).architecture)
-    table = {key: value for key, value in tomllib.loads(text).items() if key != "aliases"}
-    read = gpu_from_table(table, name=slug, source="printed")
-    assert replace(read, based_on=slug) == load_gpu(slug)
-    if kernels[0]:
-        figures = tomllib.loads("".join(kernels))
-        assert figures["bf16"]["floor"].endswith(" us")
-        assert figures["sources"]
+    assert out == mist("list", "gpus", "h100-sxm")[1]
+    _, head, kernels = out.partition("# Kernels of architecture")
+    assert head
+    figures = tomllib.loads(re.sub("^# ?", "", kernels.partition("\n")[2], flags=re.MULTILINE))
+    assert figures["bf16"]["floor"].endswith(" us")
+    assert figures["sources"]
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_every_gpu_that_is_shown_can_be_saved_as_a_file_and_is_the_same(tmp_path, name):
+    file = tmp_path / f"{name}.toml"
+    file.write_text(entry("gpus", name), "utf-8")
+    read, known = load_gpu(str(file)), load_gpu(name)
+    assert replace(read, sources={}) == replace(known, sources={})
+    assert known.sources.keys() <= read.sources.keys()
 
 
 def test_a_gpu_of_a_file_is_shown_with_what_it_is_based_on(mist, tmp_path):
@@ -73,7 +81,10 @@ def test_models_hosts_and_presets(mist):
         (["gpus", "bad.toml"], "bad.toml: unknown key 'memmory'; did you mean 'memory'"),
         (["models", "nobody"], "no model and no file is named 'nobody'"),
         (["presets", "dmeo"], "no preset is named 'dmeo'; did you mean 'demo'"),
-        (["routers", "random"], "NAME must follow topologies, models, gpus, hosts, presets"),
+        (
+            ["routers", "random"],
+            "NAME must follow topologies, engines, models, gpus, hosts, presets",
+        ),
     ],
 )
 def test_bad_names_are_one_message(mist, tmp_path, words, said):
@@ -81,3 +92,15 @@ def test_bad_names_are_one_message(mist, tmp_path, words, said):
     code, out, err = mist("list", *words)
     assert (code, out) == (2, "")
     assert said in err
+
+
+def test_releases_of_the_engine_are_listed_with_what_they_do(mist):
+    code, out, _ = mist("list", "engines")
+    assert code == 0
+    assert all(key in out for key in TABLE.defaults)
+    assert "0.9; 0.20: 0.92" in out
+    for name, memory in (("v0.19.1", "0.9"), ("vllm-0.20", "0.92")):
+        out = mist("list", "engines", name)[1]
+        assert f"gpu_memory_utilization = {memory}\n" in out
+    assert "must be vllm-0.10 to" in mist("list", "engines", "v0.9")[2]
+    assert all(name in "".join(mist("list")[1].split()) for name in VERSIONS)

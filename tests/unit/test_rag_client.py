@@ -18,6 +18,7 @@ from mist_sim import (
     simulate,
 )
 from mist_sim.clients.rag import Query
+from mist_sim.core.result_warnings import CUT_TEXTS
 from mist_sim.hardware import load_gpu
 from mist_sim.lifecycle import Failures, Lifecycle
 from mist_sim.scenario.build import build
@@ -122,6 +123,25 @@ def test_each_step_may_be_left_out():
     bare = by_hand(embedder=None, reranker=None, num_candidates=None, store=None)
     assert bare.steps([query]) == {"search": 0.25 + 0.25}
     assert simulate(served(DOCS)).requests["num_prompt_tokens"].min() > 400
+
+
+def test_texts_longer_than_a_model_reads_are_told():
+    """20 candidates of 480 or 600 tokens, and a question of 50, for models that read 512."""
+    pipeline = [{"type": "rag", "num_query_tokens": 50}, "prefill", "decode"]
+
+    def told(tokens, **more):
+        result = simulate(served(FULL | {"passage_tokens": tokens} | more, pipeline=pipeline))
+        number = 20 * len(result.requests)
+        return number, [each.text for each in result.warnings if each.kind is CUT_TEXTS]
+
+    assert not told(462)[1]
+    number, (text,) = told(463)
+    assert text.startswith(f"{number:,} of {number:,} texts were cut at 512 tokens, the longest")
+    assert "ms-marco-minilm-l6 (rerank;" in text
+    law = {"type": "uniform", "low": 400, "high": 600}
+    number, (text,) = told(law, count=2)
+    assert 0 < int(text.split()[0].replace(",", "")) < number
+    assert f" of {number:,} texts" in text
 
 
 def test_two_retrievals_are_two_visits():
@@ -380,10 +400,9 @@ def test_its_gpus_work_draw_and_cost():
     assert more.summary["cost_usd"] > 100 * result.summary["cost_usd"]
 
 
-def test_a_price_needs_a_cost_and_a_gpu_that_is_known():
+def test_a_price_asks_for_the_cost_and_a_cost_needs_a_gpu_that_is_known():
     dear = FULL | {"embedder": EMBEDDER | {"gpu_price": "1 $/h"}}
-    with pytest.raises(ScenarioError, match="embedder.gpu_price: has no effect without cost"):
-        build(served(dear))
+    assert served(dear) == served(dear, cost={})
     searches = DOCS | {"search": {"type": "gpu", "gpu": "l4"}}
     with pytest.raises(ScenarioError, match="the GPUs of docs are unknown"):
         simulate(served(searches, cost={}))

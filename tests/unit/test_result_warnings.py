@@ -110,6 +110,14 @@ OTHERS: dict[str, dict[str, Any]] = {
 NETWORK = {"bandwidth": "400 Gb/s", "latency": "1 ms"}
 SIX = dict.fromkeys(("alpha_a", "beta_a", "alpha_f", "beta_f", "alpha_c", "beta_c"), 1)
 BUNDLE = {"type": "afd", "attention_workers": 2, "slots": 4, "cycle_s": "1 us", **SIX}
+PASSAGES = {
+    "type": "rag",
+    "passage_tokens": 600,
+    "num_candidates": 8,
+    "index": {"type": "flat", "num_vectors": 1_000, "dimensions": 8},
+    "search": {"cores": 8, "memory": "64 GiB", "memory_bandwidth": "150 GB/s"},
+    "reranker": {"model": "ms-marco-minilm-l6", "gpu": "l4"},
+}
 
 
 def llm(**options: Any) -> list[dict[str, Any]]:
@@ -164,6 +172,10 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "network": NETWORK,
         "power": {"pue": 1.2},
     },
+    "passages": {
+        "clients": [*llm(), {"name": "docs", **PASSAGES}],
+        "workload": load(20, poisson(8), pipeline=["rag", "prefill", "decode"]),
+    },
     "buyable": {"clients": [{"name": "llm", **LLAMAS["pcie"], "max_model_len": 105}]},
     "hybrids": {
         "clients": [
@@ -193,6 +205,7 @@ RAISED: dict[str, set[str]] = {
     "refused": {"failed requests", "nothing finished", "no price", "architecture"},
     "full": {"front end full"},
     "bundle": {"no energy"},
+    "passages": {"cut texts", "too short"},
     "buyable": OF_PCIE | {"truncated", "too short", "front end", "command line"},
     "hybrids": OF_PCIE | {"too short"},
 }

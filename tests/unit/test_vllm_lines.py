@@ -369,6 +369,83 @@ def test_a_container_with_fewer_gpus_than_its_ranks_is_refused(gpus):
         from_vllm([line], gpu="h100-sxm")
 
 
+def reserving(more):
+    return POD.replace("qwen3-8b]}", f"qwen3-8b, -tp, '2'], {more}}}")
+
+
+COMPOSE = """
+services:
+  vllm:
+    image: vllm/vllm-openai:v0.19.0
+    command: --model qwen3-8b -tp 2
+    {}
+"""
+DEVICES = "deploy: {{resources: {{reservations: {{devices: [{{{}}}]}}}}}}"
+SHELL = (
+    "docker run --gpus 8 vllm/vllm-openai sh -c 'vllm serve qwen3-4b -tp 2 & vllm serve qwen3-8b'"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "flag", "used"),
+    [
+        (
+            reserving("resources: {limits: {nvidia.com/gpu: 8}}"),
+            "resources.limits.nvidia.com/gpu",
+            2,
+        ),
+        (
+            reserving("resources: {requests: {amd.com/gpu: '8'}}"),
+            "resources.requests.amd.com/gpu",
+            2,
+        ),
+        (STACK + "    requestGPU: 8\n", "requestGPU", 1),
+        (COMPOSE.format(DEVICES.format("count: 8")), "devices count", 2),
+        (COMPOSE.format(DEVICES.format("device_ids: ['0,1,2,3', '4,5,6,7']")), "devices device", 2),
+        (COMPOSE.format("gpus: [{count: 8}]"), "gpus count", 2),
+        ("docker run --gpus 8 vllm/vllm-openai --model qwen3-8b -tp 2", "--gpus 8", 2),
+        (SHELL, "--gpus 8", 3),
+    ],
+)
+def test_reserved_gpus_that_no_server_uses_are_told_with_what_they_cost(text, flag, used):
+    (item,) = [each for each in from_vllm([text]).assumed if each.flag.startswith(flag)]
+    assert item.why == (
+        f"each copy reserves 8 GPUs and uses {used}; dollars and energy count those used, "
+        f"the rent of all 8 is {8 / used:.3g} times as much"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "flag"),
+    [
+        (
+            reserving("resources: {limits: {nvidia.com/gpu: 2}}"),
+            "resources.limits.nvidia.com/gpu 2",
+        ),
+        (COMPOSE.format(DEVICES.format("count: all")), "devices count all"),
+        (COMPOSE.format("gpus: all"), "gpus all"),
+        ("docker run --gpus all vllm/vllm-openai --model qwen3-8b", "--gpus all"),
+        ("docker run --gpus 1 vllm/vllm-openai bash -c 'vllm bench serve'", "--gpus 1"),
+    ],
+)
+def test_gpus_that_are_used_or_not_counted_have_a_line_without_an_assumption(text, flag):
+    found = read_commands([text])
+    assert flag not in [each.flag for each in found.assumed]
+    assert flag in found.left_out
+
+
+def test_results_repeat_what_reserved_gpus_would_cost(mist, tmp_path):
+    text = reserving("resources: {limits: {nvidia.com/gpu: 8}}")
+    scenario = tmp_path / "load.yaml"
+    ends = "prompt: {type: fixed, tokens: 9}, output: {type: fixed, tokens: 9}"
+    lengths = f"{{type: synthetic, num_requests: 3, {ends}}}"
+    scenario.write_text(f"workload:\n  lengths: {lengths}\n  arrivals: all_at_once\n", "utf-8")
+    options = ("--from-vllm", text, "--set", "clients.0.gpu=h100", "--set", "cost={}")
+    code, out, err = mist("run", scenario, *options)
+    assert code == 0, err
+    assert "the rent of all 8 is 4 times as much" in " ".join(out.split())
+
+
 def test_the_store_of_the_production_stack_is_shared():
     text = STACK.replace("4096", "4096, enablePrefixCaching: true")
     text += "    lmcacheConfig: {enabled: true, cpuOffloadingBufferSize: 20}\n"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _BELOW = ("sources", "aliases")
-_KERNELS = "# Kernels of architecture = {!r}, which a file of your own only names:"
+_KERNELS = "# Kernels of architecture = {!r}, which the line above names:"
 
 
 def entry(family: str, name: str) -> str | RenderableType:
@@ -37,12 +37,15 @@ def _gpu(name: str) -> str:
     gpu = load_gpu(name)
     if _is_of_catalog(gpu, gpu_names(), load_gpu):
         text = _text("mist_sim.hardware", "catalog", gpu.name, ".toml")
+        text = text.replace("\naliases = ", "\n# aliases = ")  # a file has none, and its own name
+        text = text.replace("\nmemory = ", f"\nbased_on = {json.dumps(gpu.name)}\nmemory = ", 1)
     else:
         text = toml_text(whole_table(user_path(name)))
     if not gpu.architecture:
         return text
     kernels = _text("mist_sim.hardware", "architectures", gpu.architecture, ".toml")
-    return f"{text}\n{_KERNELS.format(gpu.architecture)}\n{kernels}"
+    shown = "\n".join(f"# {line}".rstrip() for line in kernels.splitlines())
+    return f"{text}\n{_KERNELS.format(gpu.architecture)}\n{shown}\n"
 
 
 def _host(name: str) -> str:

@@ -414,7 +414,10 @@ def explained(key: str) -> list[str]:
         return [_whole(each) for each in plugins]
     if name not in found and not named:
         known_names = [*found, *(each.name for each in sections)]
-        raise ScenarioError(f"{key}: no key of scenarios{did_you_mean(name, known_names)}")
+        raise ScenarioError(
+            f"{key}: no key of scenarios{did_you_mean(name, known_names)} "
+            "mist help scenario prints all; mist VERB --help the options of a verb"
+        )
     mine = [text for text in found.get(name, ()) if above and above in text.partition(":")[0]]
     named = [each for each in named if not each.above] or named * (name not in found)
     inner = [each for top in named for each in sections if top in (each, *_above(each, sections))]

@@ -16,6 +16,7 @@ from mist_sim.hardware.prices import offers
 from mist_sim.models import model_names
 from mist_sim.network import topology_names
 from mist_sim.report.elements import listed
+from mist_sim.scenario.engines.versions import VERSIONS
 from mist_sim.scenario.options import engine_options
 from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.scenario.presets import preset_names, preset_path
@@ -32,6 +33,7 @@ def names_of_families() -> dict[str, list[str]]:
         "topologies": topology_names(),
         **{name: family.registry.loadable() for name, family in FAMILIES.items()},
         "prices": sorted({offer.gpu for offer in offers()}),
+        "engines": list(VERSIONS),
         "options": [option.key for option in engine_options() if "." not in option.key],
         "slos": slo_preset_names(),
         "profiles": profile_names(),

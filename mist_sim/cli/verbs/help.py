@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 import typer
 
-
-class Topic(StrEnum):
-    """What `mist help` knows."""
-
-    SCENARIO = "scenario"
+_SCENARIO = "scenario"
 
 
 def help_(
-    topic: Topic = typer.Argument(..., metavar="scenario", help="The keys of scenario files."),
+    topic: str = typer.Argument(
+        ...,
+        metavar="scenario|KEY",
+        help="The keys of scenario files, or one of them.",
+        autocompletion=lambda incomplete: [_SCENARIO] * _SCENARIO.startswith(incomplete),
+    ),
     key: str | None = typer.Argument(
         None, metavar="[KEY]", help="One key, such as router or clients.0.scheduler.max_num_seqs."
     ),
@@ -22,4 +21,5 @@ def help_(
     """Print what the keys of scenario files are, with types and defaults; all, or one."""
     from mist_sim.cli.listings.scenario_keys import explained, page
 
-    typer.echo(page() if key is None else "\n\n".join(explained(key)))
+    path = [topic] * (topic != _SCENARIO) + ([key] if key else [])
+    typer.echo("\n\n".join(explained(".".join(path))) if path else page())

@@ -28,7 +28,7 @@ def list_(
         "",
         metavar="NAME",
         help="One of models, gpus, hosts or presets to show as its file has it (of your own "
-        "config.json the sizes read from it), or of topologies to draw.",
+        "config.json the sizes read from it), of topologies to draw, or of engines.",
     ),
     series: str = typer.Option(
         "",
@@ -38,9 +38,10 @@ def list_(
         show_default=False,
     ),
 ) -> None:
-    """List what a scenario can name: models, GPUs, hosts, topologies, plugins, presets."""
+    """List what a scenario can name: models, GPUs, engine versions, plugins, presets."""
     from mist_sim.cli.listings.catalogs import models, topology
     from mist_sim.cli.listings.entries import ENTRIES, entry
+    from mist_sim.cli.listings.releases import release
     from mist_sim.cli.listings.scenarios import homes_of, overview
     from mist_sim.errors import ScenarioError, UnknownPluginError, brief, did_you_mean
     from mist_sim.report.elements import Terminal, Trimmed
@@ -60,12 +61,12 @@ def list_(
             typer.echo(table, nl=False)
             return
     elif name:
-        if family != "topologies":
+        if family not in _SHOWN:
             raise ScenarioError(
-                f"NAME must follow topologies, {', '.join(ENTRIES)}, whose entries are files, got "
-                f"{family}"
+                f"NAME must follow {', '.join((*_SHOWN, *ENTRIES))}, whose entries can be shown, "
+                f"got {family}"
             )
-        table = topology(name)
+        table = topology(name) if family == "topologies" else release(name)
     elif series:
         if family != "models":
             raise ScenarioError(f"--family must follow models, which have series, got {family}")
@@ -74,6 +75,8 @@ def list_(
         table = listings[family]() if family else overview(_PLACES)
     Terminal().print(Trimmed(table))
 
+
+_SHOWN = ("topologies", "engines")
 
 _PLACES = {
     "models": "model, clients.N.model",
@@ -97,6 +100,7 @@ _PLACES = {
     "connectors": "network.connector",
     "hand_over_policies": "hand_over.policy",
     "prices": "cost; clients.N.gpu_price takes the place of one",
+    "engines": "engine, clients.N.engine: releases of vLLM, by which defaults differ",
     "options": "clients.N, with vLLM's names, defaults and meanings",
     "slos": "slo",
     "profiles": "name of workload.lengths: {type: profile}",
@@ -105,7 +109,7 @@ _PLACES = {
 
 
 def _listings() -> dict[str, Callable[[], RenderableType]]:
-    from mist_sim.cli.listings import catalogs, scenarios
+    from mist_sim.cli.listings import catalogs, releases, scenarios
     from mist_sim.cli.listings.listed_plugins import plugins
     from mist_sim.scenario.plugins import FAMILIES, find_plugins
 
@@ -117,6 +121,7 @@ def _listings() -> dict[str, Callable[[], RenderableType]]:
         "topologies": catalogs.topologies,
         **{name: partial(plugins, name, _PLACES[name]) for name in FAMILIES},
         "prices": catalogs.prices,
+        "engines": releases.engines,
         "options": scenarios.options,
         "slos": scenarios.slos,
         "profiles": scenarios.profiles,

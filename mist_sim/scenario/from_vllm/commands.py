@@ -22,7 +22,7 @@ from mist_sim.scenario.from_vllm.generators.table import Load, read_load
 from mist_sim.scenario.from_vllm.generators.workloads import SAMPLING
 from mist_sim.scenario.from_vllm.handlers.state_flags import with_state_cache
 from mist_sim.scenario.from_vllm.serve import ARITIES, SHORT, read_server
-from mist_sim.scenario.from_vllm.server import ELSEWHERE
+from mist_sim.scenario.from_vllm.server import ELSEWHERE, Server, devices_item
 from mist_sim.scenario.from_vllm.tables import Row
 from mist_sim.scenario.from_vllm.wrappers.command import (
     BENCH,
@@ -30,6 +30,7 @@ from mist_sim.scenario.from_vllm.wrappers.command import (
     LOADS,
     SERVE,
     Command,
+    Devices,
     Surroundings,
 )
 from mist_sim.scenario.from_vllm.wrappers.containers import engine_of
@@ -299,6 +300,7 @@ def read_commands(
     reader = _Reader(version, overrides, gpu or "")
     for command in found:
         reader.take(command)
+    reader.note_devices()
     keys = reader.keys(gpu)
     said = FromVllm(keys, tuple(reader.account), tuple(dict.fromkeys(others)))
     if not said.assumptions:
@@ -316,6 +318,8 @@ class _Reader:
         self._gpu = gpu
         self._servers: list[tuple[dict[str, Any], int]] = []
         self._parts: list[str] = []
+        self._devices: dict[Devices, list[Server]] = {}
+        self._places: dict[Devices, int] = {}  # of a statement that says what becomes of them
         self._workload: dict[str, Any] = {}
         self._load = ""
         self._first: dict[str, Any] = {}
@@ -369,6 +373,8 @@ class _Reader:
             gpu=self._gpu or command.gpu,
             engine=version,
         )
+        if command.devices is not None and not command.in_group:
+            self._devices.setdefault(command.devices, []).append(server)
         self._note(command, server.account.items)
         self._limits |= server.workload
         self._front_end |= server.front_end
@@ -382,7 +388,16 @@ class _Reader:
 
     def _note(self, command: Command, items: Sequence[Item], *, around: bool = True) -> None:
         before = command.around.items if around else []
+        if command.devices is not None:
+            self._places.setdefault(command.devices, len(self.account))
         self.account.append(Statement(command.name, (*before, *items)))
+
+    def note_devices(self) -> None:
+        """Note what becomes of the GPUs of each container, of which its servers use some."""
+        for devices, place in self._places.items():
+            item = devices_item(devices.flag, devices.number, self._devices.get(devices, []))
+            said = self.account[place]
+            self.account[place] = replace(said, items=(*said.items, item))
 
     def keys(self, gpu: str | None) -> dict[str, Any]:
         """Return the combined scenario keys of all commands."""

@@ -7,7 +7,7 @@ from re import Pattern
 from typing import Any
 
 from mist_sim.errors import brief
-from mist_sim.scenario.from_vllm.account import Account
+from mist_sim.scenario.from_vllm.account import Account, Item
 from mist_sim.scenario.from_vllm.flags import Flag
 from mist_sim.scenario.from_vllm.tables import ASSUMED, NO_EFFECT, REFUSED_VARIABLES
 
@@ -149,6 +149,30 @@ def visible(server: Server) -> int | None:
         if value and value.replace(",", "").replace(" ", "").isalnum():
             return len(value.rstrip(",").split(","))
     return None
+
+
+_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+_USED = "dollars and energy are those of the GPUs that a server uses"
+
+
+def devices_item(flag: str, number: int | None, servers: Collection[Server]) -> Item:
+    """Return what becomes of the GPUs that a container reserves.
+
+    flag: that says them. number: in one copy of the container; None if it leaves that open.
+    servers: all in the container; none where what is in it serves nothing, or has others, too.
+    """
+    used = sum(server.num_gpus for server in servers)
+    is_part = any(_spans_nodes(each) for each in servers)
+    is_open = any(each.is_set_elsewhere(size) for each in servers for size in _SIZES)
+    if not used or number is None or is_part or is_open:
+        return Item(flag, "no effect", f"{_USED}; --gpu says which they are")
+    if number <= used:
+        return Item(flag, "no effect", "its servers use them all; --gpu says which they are")
+    why = (
+        f"each copy reserves {number} GPUs and uses {used}; dollars and energy count those used, "
+        f"the rent of all {number} is {number / used:.3g} times as much"
+    )
+    return Item(flag, "no effect", why, is_assumed=True)
 
 
 def _spans_nodes(server: Server) -> bool:

@@ -25,14 +25,25 @@ LOADS = {
 """Load generators by the words that start them, longer ones first."""
 
 
+@dataclass(frozen=True, eq=False)
+class Devices:
+    """GPUs that a container reserves; all commands in it share one of these.
+
+    flag: as its file says them. number: of one copy of it; None where the file leaves it open.
+    """
+
+    flag: str
+    number: int | None
+
+
 @dataclass(frozen=True)
 class Command:
     """A command.
 
     name: `SERVE`, or of `LOADS`. words: its arguments. variables: of its environment, by name.
-    around: the account of its wrappers. image: of its container, with its tag. num_gpus: that its
-    container may use; None if unknown. count: how many run. gpu: which they are, of the catalog;
-    empty if unknown.
+    around: the account of its wrappers. image: of its container, with its tag. devices: the GPUs of
+    its container; None if it says none. count: how many run. gpu: which they are, of the catalog;
+    empty if unknown. in_group: whether further containers have further GPUs for it.
     """
 
     name: str
@@ -40,9 +51,15 @@ class Command:
     variables: Mapping[str, str]
     around: Account
     image: str = ""
-    num_gpus: int | None = None
+    devices: Devices | None = None
     count: int = 1
     gpu: str = ""
+    in_group: bool = False
+
+    @property
+    def num_gpus(self) -> int | None:
+        """GPUs that it may use; None if unknown."""
+        return None if self.in_group or self.devices is None else self.devices.number
 
 
 @dataclass
@@ -52,7 +69,7 @@ class Surroundings:
     variables: dict[str, str] = field(default_factory=dict)
     account: Account = field(default_factory=Account)
     image: str = ""
-    num_gpus: int | None = None
+    devices: Devices | None = None
     count: int = 1
     gpu: str = ""
 
@@ -64,7 +81,7 @@ class Surroundings:
             dict(self.variables),
             self.account,
             self.image,
-            self.num_gpus,
+            self.devices,
             self.count,
             self.gpu,
         )

@@ -18,7 +18,7 @@ from mist_sim.errors import cut
 from mist_sim.scenario.engines.engine_version import LATEST, OLDEST
 from mist_sim.scenario.engines.version_names import spelt
 from mist_sim.scenario.from_vllm.account import Account
-from mist_sim.scenario.from_vllm.wrappers.command import SERVE, Command, Surroundings
+from mist_sim.scenario.from_vllm.wrappers.command import SERVE, Command, Devices, Surroundings
 
 _TAG = re.compile(r"v?(\d+)\.(\d+)(?:\.\w+)*(?:[-_].*)?")
 _OFFICIAL = ("vllm/vllm-openai", "vllm/vllm-openai-rocm")
@@ -184,10 +184,7 @@ def _option(name: str, value: str, around: Surroundings) -> None:
         variable, _, content = value.partition("=")
         around.variables[variable] = content  # accounted for as a variable
     elif name == "--gpus":
-        around.num_gpus = _num_gpus(value)
-        around.account.no_effect(
-            f"{name} {value}", "which GPUs they are changes no time; --gpu says"
-        )
+        around.devices = Devices(f"{name} {value}", _num_gpus(value))
     elif name in _HOST:
         around.account.assumed(name, _LIMITED)
     elif name == "--env-file":

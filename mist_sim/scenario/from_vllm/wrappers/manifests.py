@@ -15,7 +15,7 @@ from typing import Any
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario.from_vllm.server import is_known
 from mist_sim.scenario.from_vllm.wrappers import charts
-from mist_sim.scenario.from_vllm.wrappers.command import SERVE, Command, Surroundings
+from mist_sim.scenario.from_vllm.wrappers.command import SERVE, Command, Devices, Surroundings
 from mist_sim.scenario.from_vllm.wrappers.containers import NOT_READ, inside
 from mist_sim.scenario.from_vllm.wrappers.launchers import unwrapped
 from mist_sim.scenario.from_vllm.wrappers.node_labels import labels_of, note_labels
@@ -129,7 +129,7 @@ def _own(part: Mapping[str, Any], count: int, labels: Mapping[str, str]) -> Iter
 
 def _of_several_nodes(commands: Sequence[Command]) -> list[Command]:
     """Return commands that span the GPUs of several containers."""
-    return [replace(command, num_gpus=None) for command in commands]
+    return [replace(command, in_group=True) for command in commands]
 
 
 def _count(part: Mapping[str, Any], count: int) -> int:
@@ -190,7 +190,7 @@ def _around(part: Mapping[str, Any], count: int, labels: Mapping[str, str]) -> S
     for key in ("env_file", "envFrom"):
         if part.get(key):
             around.account.assumed(key, NOT_READ)
-    around.num_gpus = _num_gpus(part)
+    around.devices = _devices(part)
     return around
 
 
@@ -227,29 +227,40 @@ def _words(part: Any, around: Surroundings) -> list[str]:
     ]
 
 
-def _num_gpus(part: Mapping[str, Any]) -> int | None:
-    """Return the GPUs that a container asks for; None if it does not say how many."""
+def _devices(part: Mapping[str, Any]) -> Devices | None:
+    """Return the GPUs that a container reserves; None if it says nothing of them."""
     own = part.get("requestGPU")
     if isinstance(own, int):
-        return own or None
+        return Devices(f"requestGPU {own}", own) if own else None
     resources = part.get("resources")
-    limits = resources.get("limits") if isinstance(resources, dict) else None
-    for name, number in (limits if isinstance(limits, dict) else {}).items():
-        if _GPUS.fullmatch(str(name)) and str(number).isdecimal():
-            return int(number)
-    return _compose_gpus(part.get("deploy"))
+    for key in ("limits", "requests"):
+        said = resources.get(key) if isinstance(resources, dict) else None
+        for name, number in (said if isinstance(said, dict) else {}).items():
+            if _GPUS.fullmatch(str(name)) and str(number).isdecimal() and int(number):
+                return Devices(f"resources.{key}.{name} {number}", int(number))
+    return _compose_devices(part.get("deploy")) or _listed_devices(part.get("gpus"), "gpus")
 
 
-def _compose_gpus(deploy: Any) -> int | None:
+def _compose_devices(deploy: Any) -> Devices | None:
     """Return the GPUs of `deploy.resources.reservations.devices`."""
     for key in ("resources", "reservations", "devices"):
         deploy = deploy.get(key) if isinstance(deploy, dict) else None
-    for device in deploy if isinstance(deploy, list) else ():
+    return _listed_devices(deploy, "devices")
+
+
+def _listed_devices(said: Any, flag: str) -> Devices | None:
+    """Return the GPUs of a compose file's list of devices; `all` is any number."""
+    if said == "all":
+        return Devices(f"{flag} all", None)
+    for device in said if isinstance(said, list) else ():
         if not isinstance(device, dict):
             continue
         ids, number = device.get("device_ids"), device.get("count")
         if isinstance(ids, list):
-            return sum(len(str(each).split(",")) for each in ids)
+            names = ",".join(map(str, ids))
+            return Devices(f"{flag} device_ids {names}", len(names.split(",")))
         if isinstance(number, int):
-            return number
+            return Devices(f"{flag} count {number}", number)
+        if number == "all":
+            return Devices(f"{flag} count all", None)
     return None

@@ -17,7 +17,7 @@ def client_problems(
 ) -> Iterable[Problem]:
     """Yield problems of clients. model, engine, cost: the scenario's."""
     yield from _engine_of_nobody(clients, engine)
-    yield from _useless_prices(clients, model, cost)
+    yield from _useless_cost(clients, model, cost)
     yield from _too_many(clients, model)
     yield from _nameless_models(clients, model)
     yield from _equal_names(clients)
@@ -28,13 +28,7 @@ def _engine_of_nobody(clients: Clients, engine: str | None) -> Iterable[Problem]
         yield Problem(("engine",), "has no effect: no client has type llm")
 
 
-def _useless_prices(clients: Clients, model: str | None, cost: Part | None) -> Iterable[Problem]:
-    """Yield prices without a `cost`, and a `cost` without GPUs."""
-    for position, client in enumerate(clients):
-        for key, price in client.prices.items():
-            if price is not None and cost is None:
-                text = "has no effect without cost; cost: {} asks for it"
-                yield Problem(("clients", position, key), text)
+def _useless_cost(clients: Clients, model: str | None, cost: Part | None) -> Iterable[Problem]:
     if cost is None or not all(client.is_ours for client in clients):
         return
     if not any(client.describe(model).engines for client in clients):
