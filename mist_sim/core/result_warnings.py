@@ -112,6 +112,9 @@ NOTHING_FINISHED = _kind("nothing finished", "no request finished, so there are 
 TOO_SMALL = _kind("too small", "a model or requests have no room in GPU memory", leads=True)
 UNSTABLE = _kind("unstable", "more work arrives than the clients can do")
 OVERLOADED = _kind("overloaded", "for a time more arrived than was served")
+OVERLOADED_AT_END = _kind(
+    "overloaded at the end", "more and more waited until the last arrival", leads=True
+)
 NEVER_CAME = _kind("never came", "the run ended before an event that was asked for")
 FAILURES = _kind("failures", "clients failed, and latencies were others meanwhile")
 IDLE_REPLICAS = _kind("idle replicas", "a router sends almost all to one of several clients alike")

@@ -93,11 +93,11 @@ def expected_ranges(summary: Mapping[str, Any]) -> dict[str, Range | None]:
     """Return the expected error ranges of a run's "ttft", "tpot", "itl", "e2el" and "throughput".
 
     Each is the widest range of the clients; None if nothing comparable to one of them was measured,
-    or if no client times steps. A gap between two tokens (ITL) is one step, of decodes alone or
-    with pieces of prompts, so its range spans those of TPOT and TTFT of a client that does both.
-    The range of E2E combines those of its parts, each weighted by its share of the simulated mean
-    (`end_to_end`). As many requests as before that take longer make a closed loop or a burst as
-    much slower (Little); in an open loop arrivals bound the throughput until they are too many.
+    or if no client times steps. ITL has the range of TPOT, as the mean of gaps is that of TPOT but
+    for weights. The range of E2E combines those of its parts, each weighted by its share of the
+    simulated mean (`end_to_end`). As many requests as before that take longer make a closed loop or
+    a burst as much slower (Little); in an open loop arrivals bound the throughput until they are
+    too many.
 
     summary: of a run or of replications, with `expected_errors` and the means of TTFT and E2E.
     """
@@ -106,8 +106,7 @@ def expected_ranges(summary: Mapping[str, Any]) -> dict[str, Range | None]:
     share = float(summary.get("mean_ttft_ms", 0.0)) / (summary.get("mean_e2el_ms") or float("nan"))
     e2el = end_to_end(ttft, tpot, share) if ttft and tpot and isfinite(share) else None
     throughput = _throughput(summary, e2el)
-    itl = _of_gaps(expected)
-    return {"ttft": ttft, "tpot": tpot, "itl": itl, "e2el": e2el, "throughput": throughput}
+    return {"ttft": ttft, "tpot": tpot, "itl": tpot, "e2el": e2el, "throughput": throughput}
 
 
 def slower(e2el: Range) -> Range:
@@ -188,10 +187,13 @@ def shares_with_verdicts(
 
     A real engine might do the other where it might at a limit that good requests keep.
 
-    shares: of all, or by class. slo: figures with verdicts, those of a class under its name.
+    shares: of all, or by class. slo: figures with verdicts, those of a class under its name; those
+    not `of_requests` make no request good or bad.
     """
     of_class: dict[str, list[Mapping[str, Any]]] = {}
     for name, each in slo.items():
+        if not each.get("of_requests", True):
+            continue
         of_class.setdefault(name.rpartition(".")[0], []).append(each)
     told = {}
     for name, found in shares.items():
@@ -222,19 +224,6 @@ def _widest(expected: Mapping[str, Any], metric: str) -> Range | None:
     if not bars or any(bar is None or bar["low"] is None for bar in bars):
         return None
     return max((Range(bar["low"], bar["high"]) for bar in bars), key=lambda r: r.high - r.low)
-
-
-def _of_gaps(expected: Mapping[str, Any]) -> Range | None:
-    """Return the widest range of gaps of the clients that decode; None if one has no range."""
-    spans = []
-    for of_client in expected.values():
-        if "tpot" in of_client:
-            bars = [_widest({"": of_client}, metric) for metric in of_client]
-            if None in bars:
-                return None
-            known = [bar for bar in bars if bar is not None]
-            spans.append(Range(min(b.low for b in known), max(b.high for b in known)))
-    return max(spans, key=lambda r: r.high - r.low, default=None)
 
 
 def _shown(

@@ -321,6 +321,7 @@ def slo_verdicts(
                 "limit": limit * _MS,
                 "value": value * _MS,
                 "kept": value <= limit or not is_asked,
+                "of_requests": True,
             }
     return found
 
@@ -343,7 +344,8 @@ def figure_verdicts(
             known = samples[metric][~np.isnan(samples[metric])]
             value = _percentile(known, len(known) + num_failed, percentile)
             kept = value <= limit or not (len(known) or num_failed)
-        found[f"{name}_ms"] = {"limit": limit * _MS, "value": value * _MS, "kept": kept}
+        figure = {"limit": limit * _MS, "value": value * _MS, "kept": kept}
+        found[f"{name}_ms"] = figure | {"of_requests": False}
     return found
 
 

@@ -16,6 +16,7 @@ from mist_sim.metrics.expected_errors import expected_ranges, verdict_of
 from mist_sim.metrics.latency import limit_title, percentile_of
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.spending import billed_per_hour
+from mist_sim.metrics.stability import grows
 
 GOOD = "good_request_fraction"
 _NAMED = 8  # names in a list; of more, the sentence has the number
@@ -62,8 +63,9 @@ class LimitOnShare(NamedTuple):
 class Doubts(NamedTuple):
     """Reasons to doubt that figures of a run hold for a real engine, and for long.
 
-    is_overloaded: more than half of the runs are unstable. is_short: more than half of them are
-    unstable or too short to tell. has_error: the error of the step times is known for all limits.
+    is_overloaded: in more than half of the runs queues grow (`stability.grows`). is_short: in more
+    than half of them they do, or these are too short to tell. has_error: the error of the step
+    times is known for all limits.
     """
 
     is_overloaded: bool = False
@@ -194,7 +196,7 @@ def _value(limit: LimitOnShare, summary: Mapping[str, Any]) -> float:
 def doubts_of(limits: Sequence[LimitOnShare], summaries: Sequence[Mapping[str, Any]]) -> Doubts:
     """Return the doubts about runs with one seed each. limits: those that are judged."""
     told = [summary.get("stability") for summary in summaries]
-    unstable, unknown = told.count("unstable"), told.count("too short to tell")
+    unstable, unknown = sum(map(grows, summaries)), told.count("too short to tell")
     ranges = expected_ranges(summaries[0])
     return Doubts(
         is_overloaded=2 * unstable > len(told),

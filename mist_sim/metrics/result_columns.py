@@ -282,10 +282,12 @@ def clients_columns(
     model: the model it serves; empty for a client without one. num_output_tokens: tokens of its
         visits, first tokens included, which prompts give; num_decode_tokens: tokens of decodes.
     busy: seconds of work in engine steps, summed over engines and ranks of a pipeline; for clients
-        without steps, seconds in service, summed over workers. mean_decodes: decodes per step, over
-        steps that decode. peak_used_blocks: most KV blocks held in a step, of num_gpu_blocks (0: no
-        KV cache). Peaks of several engines are summed; an engine that restarted has one peak; of
-        several layouts the highest peak and the largest number of blocks count.
+        without steps, seconds in service, summed over workers. mean_running: visits begun and not
+        ended, a mean over the time from the first begin to the last end; NaN without any.
+    mean_decodes: decodes per step, a mean over steps that decode, not over time.
+        peak_used_blocks: most KV blocks held in a step, of num_gpu_blocks (0: no KV cache). Peaks
+        of several engines are summed; an engine that restarted has one peak; of several layouts the
+        highest peak and the largest number of blocks count.
     prefix_cache_hit_rate: share of the prompt tokens looked up that were cached; NaN without
     look-ups.
     """
@@ -305,6 +307,9 @@ def clients_columns(
                 "num_visits": int(mine.sum()),
                 "num_output_tokens": int(visits["num_output_tokens"][mine].sum()),
                 **totals,
+                "mean_running": _mean_running(
+                    visits["started_at"][mine], visits["finished_at"][mine]
+                ),
                 "mean_decodes": num_decodes / decode_steps if decode_steps else 0.0,
                 "num_gpu_blocks": num_gpu_blocks[client_id],
                 "prefix_cache_hit_rate": stats.share(
@@ -316,6 +321,15 @@ def clients_columns(
         if not tracks:
             rows[-1]["busy"] = float(np.nansum(service))
     return {name: column(row[name] for row in rows) for name in rows[0]}
+
+
+def _mean_running(started: Array, finished: Array) -> float:
+    """Return how many visits run, a mean over time; NaN without any. started: NaN of none."""
+    has_begun = ~np.isnan(started)
+    if not has_begun.any():
+        return float("nan")
+    begin, end = started[has_begun], finished[has_begun]
+    return stats.share(float((end - begin).sum()), float(end.max() - begin.min()))
 
 
 _TOTALS = (

@@ -17,6 +17,7 @@ from mist_sim.metrics.latency import limit_of, limit_title
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.recoveries import FEWEST, RECOVERING
 from mist_sim.metrics.requests import front_end_use
+from mist_sim.metrics.stability import AT_END
 from mist_sim.metrics.summary import extrapolated_share
 
 _FULL = 0.95  # of a process; requests wait for ten others then (M/D/1: u / (2 (1 - u)))
@@ -34,6 +35,10 @@ _UNSTABLE = (
     "Unstable: more work arrives than the clients can do, and more and more requests wait until "
     "the last arrival. Latencies depend on how long the run is; lower the rate or add clients."
 )
+_AT_END = (
+    "Overloaded at the end: more and more requests waited until the last arrival, so latencies "
+    "depend on when the load ends."
+)
 # Ten times MLPerf's loosest limits on TTFT and TPOT (Llama 3.1 405B, Llama 2 70B: slo_presets), and
 # an hour; limits as far above the times as a unit of milliseconds would be, more or less.
 _LONG_S = {"ttft": 60.0, "tpot": 2.0, "itl": 2.0, "e2el": 3600.0}
@@ -50,7 +55,9 @@ def run_warnings(
     if summary["unstable"]:
         yield ResultWarning(kinds.UNSTABLE, _UNSTABLE)
     if line := overload_line(summary):
-        yield ResultWarning(kinds.OVERLOADED, line)
+        at_end = summary.get("stability") == AT_END
+        kind, brief = (kinds.OVERLOADED_AT_END, _AT_END) if at_end else (kinds.OVERLOADED, "")
+        yield ResultWarning(kind, line, brief=brief)
     for line in recovery_lines(summary):
         yield ResultWarning(kinds.FAILURES, line)
     if summary["completed"] and summary.get("stability") == "too short to tell":
@@ -190,11 +197,22 @@ def overload_line(summary: Mapping[str, Any]) -> str:
     if len(periods) > 1:
         when = f"{len(periods)} times, the first {when}"
     most = max(period["most_waiting"] for period in periods)
-    drained = "" if summary["unstable"] else ", though the queue drained in the end"
     return (
-        f"Overloaded for {share} ({when}){drained}: up to {most:,} requests waited, for up to "
-        f"{longest:.3g} s. Percentiles of the whole run mix these times with the others."
+        f"Overloaded for {share} ({when}){_end_of(periods[-1], summary)}: up to {most:,} requests "
+        f"waited, for up to {longest:.3g} s. Percentiles of the whole run mix these times with the "
+        "others."
     )
+
+
+def _end_of(last: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """Return what became of the queue of the last overload; empty where another warning says so."""
+    if summary["unstable"]:
+        return ""
+    if summary.get("stability") == AT_END:
+        return ", and more and more waited until the last arrival"
+    if last.get("left"):  # files of older versions have none
+        return f", of whose queue {last['left']:,} were left at the last arrival"
+    return ", though the queue drained in the end"
 
 
 def room_line(summary: Mapping[str, Any]) -> str:

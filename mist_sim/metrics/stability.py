@@ -18,8 +18,9 @@ Source: Fuller, Introduction to Statistical Time Series (1976), table 8.5.2: wit
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil, sqrt
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,10 @@ from numpy.typing import NDArray
 from mist_sim.metrics import stats
 from mist_sim.metrics.latency import Array
 
-Stability = Literal["stable", "unstable", "too short to tell"]
+Stability = Literal["stable", "unstable", "too short to tell", "overloaded at the end"]
+
+AT_END: Stability = "overloaded at the end"
+"""Of a load that varies: more and more requests waited from some time on until the last arrival."""
 
 FALSE_ALARM = 2.576
 """Standard deviations that 1 % of the runs exceed that are exactly at the limit: 2 (1 - Phi(z))."""
@@ -68,6 +72,11 @@ class Judged(NamedTuple):
     verdict: Stability
     needs: int | None = None
     in_system: tuple[int, int] | None = None
+
+
+def grows(summary: Mapping[str, Any]) -> bool:
+    """Whether more and more requests waited until the last arrival of a run."""
+    return bool(summary.get("unstable")) or summary.get("stability") in ("unstable", AT_END)
 
 
 def stability(in_system: Stays, in_queue: Stays, request_times: Array) -> Stability:

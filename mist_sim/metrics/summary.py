@@ -12,9 +12,9 @@ shorter queue makes no request wait that long.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from math import isinf, sqrt
+from math import inf, isinf, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,7 +57,15 @@ from mist_sim.metrics.requests import (
 )
 from mist_sim.metrics.result_columns import stages_summary
 from mist_sim.metrics.sensitivity import sensitivities
-from mist_sim.metrics.stability import FALSE_ALARM, Stays, at_once, judged, relative_variance
+from mist_sim.metrics.stability import (
+    AT_END,
+    FALSE_ALARM,
+    Judged,
+    Stays,
+    at_once,
+    judged,
+    relative_variance,
+)
 
 _WINDOWS = 20
 _FEWEST = 2 * _WINDOWS  # arrivals of which a variance says anything
@@ -68,13 +76,16 @@ class Overload(NamedTuple):
     """A time in which more work arrived than clients could do, and until it was done.
 
     begin, end: seconds; no later than the last arrival. most_waiting: at a time, of the requests
-    that waited longer than a request takes. longest_wait: of these, seconds.
+    that waited longer than a request takes. longest_wait: of these, seconds. left: of these, those
+    that waited at the last arrival. is_growing: more and more waited until then.
     """
 
     begin: float
     end: float
     most_waiting: int
     longest_wait: float
+    left: int
+    is_growing: bool
 
 
 def overloads(arrival: Array, in_queue: Stays, request_times: Array) -> list[Overload]:
@@ -98,9 +109,12 @@ def overloads(arrival: Array, in_queue: Stays, request_times: Array) -> list[Ove
         inside = (begin >= start) & (begin < stop)
         most = _most(begin[inside], end[inside])
         at_hand = mean * inside.sum() / (stop - start)  # that begin while a request takes its time
-        if _is_overload(arrival, start, min(stop, last), most - at_hand, spread):
+        if most - at_hand > FALSE_ALARM * _walk(arrival, start, min(stop, last), spread):
             longest = float(waits[inside].max())
-            found.append(Overload(start, min(stop, last), most, longest))
+            mine = Stays(begin[inside], end[inside])
+            left = int(mine.at(last).sum())
+            is_growing = _is_growing(arrival, mine, start, last, most, spread, mean)
+            found.append(Overload(start, min(stop, last), most, longest, left, is_growing))
     seconds = sum(each.end - each.begin for each in found)
     return found if seconds >= _LEAST * (last - first) else []
 
@@ -122,21 +136,39 @@ def _most(begin: Array, end: Array) -> int:
     return int(np.cumsum(change[order]).max())
 
 
-def _is_overload(arrival: Array, start: float, stop: float, growth: float, spread: float) -> bool:
-    """Tell whether a queue grew by more than chance lets it in a time, at the limit.
+def _is_growing(
+    arrival: Array, waiting: Stays, start: float, last: float, most: int, spread: float, mean: float
+) -> bool:
+    """Tell whether more and more requests waited from a time until the last arrival.
 
-    growth: from waits as long as a request takes on.
+    So it is if their number grew in the second half of that time by more than chance explains, is
+    no further below the most that ever waited, and clients need longer to begin nine in ten of them
+    than a request takes, the `mean`: what waits for a batch in progress is no backlog.
+    waiting: from `start` on.
+    """
+    half = (start + last) / 2
+    is_left = waiting.at(last)
+    left, least = int(is_left.sum()), FALSE_ALARM * _walk(arrival, half, last, spread)
+    if left - int(waiting.at(half).sum()) <= least or most - left >= least:
+        return False
+    return bool(stats.percentiles(waiting.end[is_left], (90,))[0] - last >= mean)
+
+
+def _walk(arrival: Array, start: float, stop: float, spread: float) -> float:
+    """Return the standard deviation of a queue's growth in a time, at the limit.
+
+    Infinite of arrivals that are too few to tell.
     """
     inside = arrival[(arrival >= start) & (arrival <= stop)]
     if len(inside) < _FEWEST or start >= stop:
-        return False
+        return inf
     counts, _ = np.histogram(inside, _WINDOWS, (start, stop))
     variance = float(np.mean(np.diff(counts) ** 2)) / 2  # a rate that changes is no noise
-    walk = sqrt((variance / float(counts.mean()) + spread) * len(inside))
-    return growth > FALSE_ALARM * walk
+    return sqrt((variance / float(counts.mean()) + spread) * len(inside))
 
 
 _MS = 1e3
+_LONGEST = 100  # the percentile that is the longest gap
 
 
 def summarise(
@@ -201,18 +233,18 @@ def summarise(
         found = sensitivities(recorder, list(limits.values()), ttft) if open_loop else []
         of_clients = dict(zip(limits, found, strict=False))
         summary["expected_errors"] = expected_errors(settings, load, of_clients)
-    if slo.figures:
+    if "slo" in summary:
+        summary["slo"] = with_verdicts(summary["slo"], summary)
+    if "slo_shares" in summary:
+        summary["slo_shares"] = shares_with_verdicts(summary["slo_shares"], summary["slo"])
+    if slo.figures:  # which make no request good or bad, so no share rests on them
         of_run = figure_verdicts(
             slo,
             samples(c, done),
             summary["failed"],
             partial(gap_percentile, recorder, warmup),
         )
-        summary["slo"] = summary.get("slo", {}) | of_run
-    if "slo" in summary:
-        summary["slo"] = with_verdicts(summary["slo"], summary)
-    if "slo_shares" in summary:
-        summary["slo_shares"] = shares_with_verdicts(summary["slo_shares"], summary["slo"])
+        summary["slo"] = summary.get("slo", {}) | with_verdicts(of_run, summary)
     if "measured" in estimates.values():
         summary["extrapolated_step_fraction"] = extrapolated_share(recorder)
     return summary
@@ -268,12 +300,16 @@ def _stability(
     joined = joined_at(visits, c)
     in_queue, times = Stays(joined[asked], begun[asked]), times[~np.isnan(times)]
     found = judged(Stays(arrival, c["finished_at"][of_users]), in_queue, times)
+    times_over = overloads(arrival, in_queue, times)
+    if found.verdict != "unstable" and times_over and times_over[-1].is_growing:
+        # the load varies, which `judged` takes for noise; no longer run would tell more
+        found = Judged(AT_END)
     return {
         "unstable": found.verdict == "unstable",
         "stability": found.verdict,
         **({} if found.needs is None else {"stability_needs": found.needs}),
         **({} if found.in_system is None else {"stability_growth": list(found.in_system)}),
-        **_overloads(arrival, in_queue, times),
+        **_overloads(arrival, times_over),
     }
 
 
@@ -298,9 +334,8 @@ def joined_at(visits: Mapping[str, Any], c: Mapping[str, Any]) -> Array:
     return joined
 
 
-def _overloads(arrival: Array, in_queue: Stays, times: Array) -> dict[str, Any]:
+def _overloads(arrival: Array, found: Sequence[Overload]) -> dict[str, Any]:
     """Return the times when arrivals exceeded capacity, and their effect; empty without any."""
-    found = overloads(arrival, in_queue, times)
     if not found:
         return {}
     return {
@@ -339,7 +374,10 @@ def _latencies(
     times = samples(c, done)
     figures = {name: stats.describe(x[~np.isnan(x)]) for name, x in times.items()}
     del times  # before the gaps of all steps
-    figures["itl"] = stats.describe_weighted(lambda: pooled_gaps(recorder, warmup))
+    asked = (*stats.PERCENTILES, _LONGEST)
+    gaps = stats.describe_weighted(lambda: pooled_gaps(recorder, warmup), asked)
+    gaps["max"] = gaps.pop(f"p{_LONGEST}")
+    figures["itl"] = gaps
     return {
         f"{figure}_{name}_ms": value * _MS
         for name in ("ttft", "tpot", "itl", "e2el", "queue")

@@ -23,12 +23,14 @@ class SloShare(TypedDict):
 class SloFigure(TypedDict):
     """A figure beside its limit, milliseconds. verdict: pass, miss, or within error.
 
+    of_requests: whether a good request keeps the limit; else it is one on a percentile of the run.
     error_known: whether the verdict knows the expected error of the step times.
     """
 
     limit: float
     value: float
     kept: bool
+    of_requests: bool
     verdict: str
     error_known: bool
 
@@ -69,6 +71,8 @@ class Overload(TypedDict):
     end: float
     most_waiting: int
     longest_wait: float
+    left: int
+    is_growing: bool
 
 
 class Outage(TypedDict):
@@ -229,6 +233,7 @@ class _Latencies(TypedDict):
     p90_itl_ms: float
     p95_itl_ms: float
     p99_itl_ms: float
+    max_itl_ms: float
     mean_e2el_ms: float
     median_e2el_ms: float
     std_e2el_ms: float

@@ -24,6 +24,10 @@ from mist_sim.report.elements import (
 from mist_sim.report.run import expected_of_each
 
 _MILLION = 1e6
+_NO_LOAD = (
+    "before the load makes more of them: near the goodput errors of step times fill queues, and "
+    "latencies may be off by far more; mist run at that rate says by how much"
+)
 _FURTHEST = 100.0  # times a limit, beyond which times are cut
 ENDED_EARLY = "≤ a bound: the run ended once it had missed; all of its requests may fare far worse"
 
@@ -35,7 +39,7 @@ def goodput_table(summary: Mapping[str, Any]) -> RenderableType:
         *_spending(summary),
         *section("Rates tried", _trials(summary)),
         *_what_binds(summary.get("binding")),
-        *expected_of_each({"": summary["expected_errors"]}),
+        *expected_of_each({"": summary["expected_errors"]}, _NO_LOAD),
     )
 
 

@@ -15,6 +15,7 @@ from mist_sim.errors import in_words
 from mist_sim.metrics.latency import ALL, SHORT_NAMES, limit_of, limit_title
 from mist_sim.metrics.recoveries import RECOVERING
 from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT
+from mist_sim.metrics.stability import AT_END, grows
 from mist_sim.metrics.tables import column
 from mist_sim.report.elements import (
     Fitting,
@@ -86,12 +87,12 @@ def _moves_table(moved: Mapping[str, Mapping[str, float]]) -> Fitting:
 
 
 _MAX_ROWS = 12
-_TITLES = ("", "visits", "room", "decodes", "KV use", "step times")
-_BELOW = ("", "", "of time", "a step", "peak", "")
+_TITLES = ("", "visits", "room", "running", "decodes", "KV use", "step times")
+_BELOW = ("", "", "of time", "mean", "a step", "peak", "")
 
 Client = dict[str, Any]
 """The cells of a row of `Result.clients`."""
-_SHOWN = ("client", "num_visits", "room", "mean_decodes", "kv_use", "num_steps")
+_SHOWN = ("client", "num_visits", "room", "mean_running", "mean_decodes", "kv_use", "num_steps")
 
 
 def clients_table(result: Result) -> RenderableType:
@@ -110,7 +111,7 @@ def clients_table(result: Result) -> RenderableType:
     if len(rows) > _MAX_ROWS:
         rest = len(rows) - _MAX_ROWS
         rows[_MAX_ROWS:] = [[f"and {rest} more", *[""] * (len(_TITLES) - 1)]]
-    shown = listed(_TITLES, rows, right=range(1, 5), below=_BELOW)
+    shown = listed(_TITLES, rows, right=range(1, 6), below=_BELOW)
     below = *_capacities(result, names), *_at_limits(names, result.rooms)
     return Group(shown, *(Text(line, style="dim") for line in below))
 
@@ -154,6 +155,7 @@ def _row(
     yield f"{len(clients)} x {name}" if len(clients) > 1 else name
     yield _range((c["num_visits"] for c in clients), count)
     yield _range((c["room"] for c in clients), percent)
+    yield _range((c["mean_running"] for c in clients), number)
     for values, shown in (
         ((c["mean_decodes"] for c in clients), number),
         ((c["kv_use"] for c in clients), percent),
@@ -175,6 +177,7 @@ def _range(values: Iterable[float], shown: Callable[[Any], str]) -> str:
 
 
 _EVEN = 0.25  # of the width, by which the ends of a range may differ that is shown as ±
+_MANY = 9.0  # times more, beyond which percents say nothing
 _METRICS = ("ttft", "tpot")
 _GROWING = 0.2  # of a step's time: errors of step times count 1 / (1 - 0.2) times
 _UNKNOWN = "no measurements like it"
@@ -183,7 +186,7 @@ Bars = Mapping[str, Mapping[str, Mapping[str, Any] | None]]
 
 
 TITLE = "Expected error, nine in ten"
-_WITHOUT_BARS = "no error bar: ITL, throughput, energy and cost"
+_WITHOUT_BARS = "ITL has the bar of TPOT, E2E and throughput those of both; energy and cost none"
 
 
 def expected_section(expected: Bars, cell: Callable[[str], str]) -> Iterator[RenderableType]:
@@ -207,8 +210,11 @@ def expected_rows(expected: Bars) -> Iterator[tuple[str, str, str]]:
         yield metric.upper(), shown, like
 
 
-def expected_of_each(cases: Mapping[str, Bars]) -> Iterator[RenderableType]:
-    """Yield the ranges of scenarios, by name; scenarios with equal ranges share a line."""
+def expected_of_each(cases: Mapping[str, Bars], note: str = "") -> Iterator[RenderableType]:
+    """Yield the ranges of scenarios, by name; scenarios with equal ranges share a line.
+
+    note: what is said below them.
+    """
     found: dict[tuple[str, tuple[str, str]], list[str]] = {}
     for metric in _METRICS:
         for name, expected in cases.items():
@@ -220,7 +226,8 @@ def expected_of_each(cases: Mapping[str, Bars]) -> Iterator[RenderableType]:
         for (metric, told), names in found.items()
     ]
     if rows:
-        yield from section(TITLE, pairs(rows))
+        below = [Text(note, style="dim")] if note else []
+        yield from section(TITLE, Group(pairs(rows), *below))
 
 
 def _widest(expected: Bars) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -261,7 +268,12 @@ def _width(bar: Mapping[str, Any] | None) -> float:
 
 
 def error_range(low: float, high: float) -> str:
-    """Return a range of shares in percent: "± 6 %", or "−20 to +5 %" where it leans to a side."""
+    """Return a range of shares in percent: "± 6 %", or "−20 to +5 %" where it leans to a side.
+
+    A range without a useful upper end is "−66 % to over 10 times".
+    """
+    if high > _MANY:
+        return f"{100 * low:+.0f} % to over {1 + _MANY:g} times".replace("-", "−")
     if abs(high + low) <= _EVEN * (high - low):
         return f"± {100 * max(high, -low):.0f} %"
     ends = (f"{100 * end:+.0f}".replace("-", "−") for end in (low, high))
@@ -307,6 +319,8 @@ def _cell(value: float | None) -> str:
     return "-" if value is None else in_ms(value)
 
 
+_HIDDEN = 5  # times the p99 of gaps, from which on the longest gap is named
+
 LATENCIES = (
     ("ttft", "TTFT", "arrival to first token"),
     ("tpot", "TPOT", "mean gap of a request"),
@@ -321,6 +335,15 @@ def latency_title(summary: Mapping[str, Any]) -> str:
     if not summary["failed"]:
         return "Latency, ms"
     return f"Latency of the {summary['completed']:,.0f} requests that finished, ms"
+
+
+def note_on_stalls(summary: Mapping[str, Any]) -> str:
+    """Return the longest gap between tokens where the p99 hides it; else nothing."""
+    longest, p99 = summary.get("max_itl_ms", 0.0), summary["p99_itl_ms"]
+    if not longest > _HIDDEN * p99:
+        return ""
+    value, unit = latency(longest)
+    return f"The longest gap between tokens is {value} {unit}; p99 ITL does not show gaps so rare."
 
 
 def note_on_turns(summary: Mapping[str, Any]) -> str:
@@ -481,7 +504,8 @@ def shortcomings(
 ) -> list[str]:
     """Return the shortcomings of the runs, a sentence each, that fail `--strict`.
 
-    These are: a run in which no request finished, more than half of the runs unstable, too few good
+    These are: a run in which no request finished, more than half of the runs unstable or overloaded
+    at the end, too few good
     requests where a share of them is asked for, else a missed limit, and limits on percentiles that
     the slo names.
 
@@ -490,8 +514,13 @@ def shortcomings(
     found = []
     if not all(summary["completed"] for summary in summaries):
         found.append("no request finished")
-    if 2 * sum(summary["unstable"] for summary in summaries) > len(summaries):
-        found.append("unstable: more work arrives than the clients can do")
+    if 2 * sum(map(grows, summaries)) > len(summaries):
+        is_all = 2 * sum(summary["unstable"] for summary in summaries) > len(summaries)
+        found.append(
+            "unstable: more work arrives than the clients can do"
+            if is_all
+            else "overloaded at the end: more and more requests wait until the last arrival"
+        )
     for name, share in shares.items():
         if not share["kept"]:
             who = "" if name == ALL else f" of {name}"
@@ -548,8 +577,9 @@ def results_table(result: Result) -> RenderableType:
 
 def _latency(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield latency_table(FIGURES, lambda key: in_ms(summary[key]), width=7)
-    if note := note_on_turns(summary):
-        yield Text(note)
+    for note in (note_on_turns(summary), note_on_stalls(summary)):
+        if note:
+            yield Text(note)
     if "tier_hit_rates" in summary:
         yield Text("queue: loads from tiers count, too; below they are transfer.", style="dim")
 
@@ -558,6 +588,8 @@ def _doubt(summary: Mapping[str, Any]) -> str:
     """Return what the first line says where the clients may not keep up."""
     if summary["unstable"]:
         return "; overloaded"
+    if grows(summary):
+        return f"; {AT_END}"
     if summary["completed"] and summary.get("stability") == "too short to tell":
         return "; overload not ruled out"
     return ""

@@ -13,7 +13,7 @@ from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_data, over_runs
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
-from mist_sim.metrics.expected_errors import biases_of
+from mist_sim.metrics.expected_errors import Range, biases_of, expected_ranges
 from mist_sim.metrics.keeping import (
     GOOD,
     Doubts,
@@ -48,6 +48,7 @@ FIGURES: Mapping[str, Better | None] = {
     "p50_tpot_ms": "less",
     "p90_tpot_ms": "less",
     "p99_tpot_ms": "less",
+    "duration": None,
     "output_throughput": None,
     "output_throughput_per_gpu": None,
     "steady_output_throughput": "more",
@@ -206,12 +207,17 @@ class Case:
             beside=self.beside,
             is_undecided=goodput is not None and goodput.status == "undecided",
             biases=biases_of(self.summaries[0]) if self.summaries else {},
+            throughput_error=self._throughput_error,
             has_rate=not has_no_rate(self.summaries),
             window=self._window,
             has_cap=any(each.kind is kinds.POWER_CAP for each in self.warnings),
             error_interval=goodput.error_interval if goodput is not None else None,
             has_step_ends=goodput is not None and goodput.step_ends is not None,
         )
+
+    @property
+    def _throughput_error(self) -> Range | None:
+        return expected_ranges(self.summaries[0])["throughput"] if self.summaries else None
 
     @property
     def _window(self) -> Literal["whole", "steady", "sent"]:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, over_runs
-from mist_sim.metrics.expected_errors import expected_ranges
+from mist_sim.metrics.expected_errors import Range, expected_ranges
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.run_warnings import rounded_up
+from mist_sim.metrics.stability import AT_END
 from mist_sim.metrics.tables import Findings
 from mist_sim.output import json_text, write_text
 from mist_sim.report.presenters import GOODPUT
@@ -237,11 +238,13 @@ class Goodput(Findings):
 
         A mean over seeds, interpolated between the rates tried; infinite beyond the highest of
         them. At each rate the error counts of the limit that is worst there (`expected_ranges`; E2E
-        has that of a gap). Longer times serve no more than the rate found, and shorter ones no
-        less, wherever beyond it the times leave their limit.
+        has those of both its parts). Longer times serve no more than the rate found, and shorter
+        ones no less, wherever beyond it the times leave their limit.
         """
         ranges = expected_ranges({"expected_errors": self.expected_errors})
-        ranges["e2el"] = ranges["itl"]
+        ttft, tpot = ranges["ttft"], ranges["tpot"]
+        if ttft and tpot:
+            ranges["e2el"] = Range(min(ttft.low, tpot.low), max(ttft.high, tpot.high))
         ends = []
         for search in self.searches:
             known = [(t.rate, t.margin, _metric(t)) for t in search.trials if t.margin is not None]
@@ -548,7 +551,7 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:
             "goodput is the rate up to which all rates tried are attained.",
         )
     low = search.at(bracket.low)
-    if low and bracket.high and low.stability == "unstable":
+    if low and bracket.high and low.stability in ("unstable", AT_END):
         yield ResultWarning(
             kinds.UNSTABLE_THERE,
             f"{where}{low.rate:.4g} /s is no rate that lasts: queues grow until the run ends, so "

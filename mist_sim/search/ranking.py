@@ -18,6 +18,7 @@ from mist_sim.metrics.expected_errors import Range
 from mist_sim.metrics.keeping import NO_RATE, Doubts, Kept
 from mist_sim.metrics.keeping import sentence as sentence_of_kept
 from mist_sim.metrics.replications import estimate
+from mist_sim.report.elements import number
 
 Better = Literal["more", "less"]
 
@@ -27,6 +28,7 @@ NEAR = 0.03
 BIASED = "their step times are off by more than that, to one side"
 """Why designs stay undecided that longer runs cannot tell apart."""
 
+_ALIKE = 0.0005  # share by which times may differ that are called the same
 _MORE = "--most-requests or --replications may tell"
 _AS_IT_STANDS = "for the workload as it stands; short ones flatter"
 _GOODPUTS = ("goodput", "goodput_per_gpu")
@@ -68,6 +70,7 @@ class Ranked(NamedTuple):
     its requests are sent at a rate, which may change. window: the time of its tokens a second: the
     whole run, its steady part, or one in which requests come at a rate ("sent").
     biases: ranges of measured / simulated - 1 on one side of 0, as `biases_of` has them.
+    throughput_error: that of the throughput, nine times in ten; None: not known.
     """
 
     name: str
@@ -87,6 +90,7 @@ class Ranked(NamedTuple):
     has_cap: bool = False
     has_rate: bool = True
     window: Literal["whole", "steady", "sent"] = "whole"
+    throughput_error: Range | None = None
 
     @property
     def keeps(self) -> bool | None:
@@ -251,7 +255,9 @@ def lowest(case: Ranked, figure: str) -> float:
 def sentence(
     cases: Sequence[Ranked], *, is_stopped: bool = False, among: Sequence[Ranked] = ()
 ) -> str:
-    """Return the winner, with margin and certainty, or why there is none; empty: no limits.
+    """Return the winner, with margin and certainty, or why there is none.
+
+    Without limits, of requests that come at no rate: who finishes first; else it is empty.
 
     is_stopped: the comparison was stopped; goodputs are only bounded. among: all compared, if that
     is more: nothing is sure where the error of one of them is not known.
@@ -261,7 +267,7 @@ def sentence(
     if is_stopped and searched:
         return f"Stopped before the goodputs were known: {', '.join(map(_with_interval, judged))}."
     if not judged:
-        return ""
+        return _of_finish([case for case in cases if not isnan(case.figures.get("duration", nan))])
     told = (
         _of_goodput(judged, without_error(among or judged))
         if searched
@@ -269,6 +275,48 @@ def sentence(
     )
     failed = [case.name for case in cases if case not in judged]
     return f"{told} Not judged: {listed(failed)}." if failed else told
+
+
+def _of_finish(cases: Sequence[Ranked]) -> str:
+    """Return who finishes the same requests first, by how much, and how sure that is.
+
+    Empty for fewer than two, where requests come at a rate, and where some failed.
+    """
+    if len(cases) < 2 or any(case.has_rate or case.figures["failed"] for case in cases):
+        return ""
+    first, second, *others = sorted(cases, key=lambda case: case.figures["duration"])
+    mine, next_one = (case.figures["duration"] for case in (first, second))
+    if isclose(mine, next_one, rel_tol=_ALIKE):
+        return f"{first.name} and {second.name} finish at the same time, after {number(mine)} s."
+    ratio = next_one / mine
+    longer = f"{100 * (ratio - 1):.1f} % longer" if ratio < 2 else f"{ratio:.1f} times as long"
+    more = " The others take longer still." if others else ""
+    return (
+        f"{first.name} finishes first, after {number(mine)} s; {second.name} takes {longer} "
+        f"({number(next_one)} s), {_finish_errors(first, second)}.{more}"
+    )
+
+
+def _finish_errors(first: Ranked, second: Ranked) -> str:
+    """Return whether the first of two stays first with other seeds, and by its step times."""
+    if not _is_surely_better(first, second, "duration", "less"):
+        return "not more than runs with other seeds differ"
+    ends = []
+    for case in (first, second):
+        if (error := case.throughput_error) is None:
+            return "how far off their step times are is not known of both"
+        seconds = case.figures["duration"]
+        ends.append((seconds / (1 + error.high), seconds / (1 + error.low)))
+    told = ", ".join(
+        f"{case.name} {number(low)} to {number(high)} s"
+        for case, (low, high) in zip((first, second), ends, strict=True)
+    )
+    if ends[0][1] < ends[1][0]:
+        return f"more than the expected errors of the step times ({told})"
+    return (
+        f"within the expected errors of the step times ({told}), so not sure if those of the two "
+        "are off differently"
+    )
 
 
 def _of_kept(cases: Sequence[Ranked], *, is_stopped: bool) -> str:

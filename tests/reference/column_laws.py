@@ -224,6 +224,14 @@ def assert_clients(result: Result, requests: pd.DataFrame) -> None:
     s = result.steps
     visits = result.recorder.visits.columns()
     assert c["num_visits"].sum() == len(visits["request_id"])
+    for place, running in enumerate(c["mean_running"]):
+        mine = (visits["client_id"] == place) & ~np.isnan(visits["started_at"])
+        begin, end = visits["started_at"][mine], visits["finished_at"][mine]
+        if not mine.any() or end.max() == begin.min():
+            assert np.isnan(running)
+            continue
+        inside = running * (end.max() - begin.min())
+        assert inside == pytest.approx((end - begin).sum(), abs=1e-9)
     finished = requests["status"] == "finished"
     tokens = requests["wasted_output_tokens"] + requests["num_output_tokens"] * finished
     assert c["num_output_tokens"].sum() == tokens.sum()

@@ -237,15 +237,27 @@ def test_engines_on_several_nodes_have_no_bar_and_the_table_says_why():
     assert expected["tpot"]["low"] is None
 
 
-def test_a_gap_may_be_off_as_steps_of_prompts_or_of_decodes():
+def test_gaps_are_off_as_tpot_is():
     both = {"ttft": {"low": -0.2, "high": 0.5}, "tpot": {"low": -0.1, "high": 0.1}}
     decodes = {"tpot": both["tpot"]}
     for clients, expected in (
-        ({"a": both}, (-0.2, 0.5)),
+        ({"a": both}, (-0.1, 0.1)),
         ({"p": {"ttft": both["ttft"]}, "d": decodes}, (-0.1, 0.1)),
         ({"a": both, "d": {"tpot": None}}, None),
     ):
         assert expected_ranges({"expected_errors": clients})["itl"] == expected
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [
+        (-0.66, 478.47, "−66 % to over 10 times"),
+        (-0.66, 9.01, "−66 % to over 10 times"),
+        (-0.66, 8.99, "−66 to +899 %"),
+    ],
+)
+def test_a_bar_without_an_upper_end_of_use_is_in_words(low, high, shown):
+    assert error_range(low, high) == shown
 
 
 # --- how far an answer is from measurements ----------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mist_sim import Scenario, ScenarioError, Slo, simulate
+from mist_sim import Scenario, ScenarioError, Slo, replicate, simulate
 from mist_sim.search import GoodputOptions, find_goodput
 from mist_sim.search.verdicts.request_times import target_of
 
@@ -41,6 +41,21 @@ def test_percentiles_make_no_request_good_or_bad():
     for key in ("request_goodput", "num_missed", "good_request_fraction"):
         assert beside[key] == plain[key]
     assert "request_goodput" not in simulate(demo({"itl": "30 ms"})).summary
+
+
+def test_no_verdict_on_good_requests_rests_on_percentiles():
+    """Not on one of the same name either: 1 ms and 10 s are both for the p90 of TTFT."""
+    plain = simulate(demo({"ttft": "10 s"})).summary
+    for at in ({"p95_itl": "1 ms"}, {"p90_ttft": "1 ms"}):
+        scenario = demo({"ttft": "10 s", "at": at})
+        beside = simulate(scenario).summary
+        assert beside["slo_shares"] == plain["slo_shares"]
+        assert beside["slo_shares"]["all"]["verdict"] == "pass"
+        (name,) = at
+        assert beside["slo"][f"{name}_ms"]["verdict"] == "miss"
+        assert beside["slo"][f"{name}_ms"]["of_requests"] is False
+    several = replicate(demo({"ttft": "10 s", "at": {"p95_itl": "1 ms"}}, replications=2))
+    assert several.slo_shares["all"]["verdict"] == "pass"
 
 
 def test_failed_requests_rank_as_latest():

@@ -153,6 +153,7 @@ def test_summary_agrees_with_the_tables():
     itl = np.concatenate([np.diff(result.token_times(i)) for i in requests.request_id])
     assert summary["mean_itl_ms"] == pytest.approx(1e3 * itl.mean())
     assert summary["p95_itl_ms"] == pytest.approx(1e3 * np.quantile(itl, 0.95))
+    assert summary["max_itl_ms"] == pytest.approx(1e3 * itl.max())
     clients = result.clients
     assert clients.num_decode_tokens.sum() == (requests.num_output_tokens - 1).sum()
     assert clients.num_prefill_tokens.sum() == requests.num_prompt_tokens.sum()

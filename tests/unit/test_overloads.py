@@ -5,8 +5,11 @@ import pytest
 
 from mist_sim import Scenario, simulate
 from mist_sim.clients import SequentialClient
-from mist_sim.metrics.stability import Stays
+from mist_sim.metrics.keeping import doubts_of
+from mist_sim.metrics.stability import AT_END, Stays
 from mist_sim.metrics.summary import overloads
+from mist_sim.report.pages.run_page import run_verdict
+from mist_sim.report.run import shortcomings
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Postprocess
@@ -50,7 +53,8 @@ def test_a_burst_is_seen_though_its_queue_drains(seed):
     """300 more arrive in ten minutes than are done, and take 300 / (1 - 0.3) s after them."""
     one = found(*burst(seed))
     assert len(one) == 1
-    begin, end, most, wait = one[0]
+    begin, end, most, wait, left, is_growing = one[0]
+    assert (left, is_growing) == (0, False)
     assert 0.5 * MINUTE < begin < 4.5 * MINUTE
     assert end == pytest.approx(12 * MINUTE + 300 / 0.7, abs=3 * MINUTE)
     assert most == pytest.approx(300, abs=110), "three standard deviations of sqrt(1500)"
@@ -83,6 +87,73 @@ def test_a_lasting_overload_begins_early_and_ends_with_the_last_arrival():
     assert len(one) == 1
     assert one[0].begin < 0.1 * arrival[-1]
     assert one[0].end == arrival[-1]
+    assert one[0].is_growing
+    assert one[0].left == pytest.approx(2000 / 3, rel=0.15)
+    assert one[0].left >= one[0].most_waiting - 5
+
+
+def day(rates, seed=0, hours=10 * MINUTE):
+    """Arrivals at a rate an interval, and services of a second."""
+    rng = Streams(seed).generator("day")
+    parts = [poisson(rng, rate, k * hours, (k + 1) * hours) for k, rate in enumerate(rates)]
+    arrival = np.concatenate(parts)
+    return arrival, rng.exponential(1.0, len(arrival))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_load_that_ends_above_capacity_is_overloaded_at_the_end(seed, capsys):
+    """The mean load is below capacity, and a queue of 0.5 x 600 grows until the last arrival."""
+    result = run_of(*day([0.2, 0.3, 0.3, 0.8, 1.5], seed))
+    summary = result.summary
+    assert (summary["unstable"], summary["stability"]) == (False, AT_END)
+    assert "stability_needs" not in summary
+    assert summary["overloads"][-1]["is_growing"]
+    (line,) = texts(summary, "overloaded at the end")
+    assert "and more and more waited until the last arrival" in line
+    assert "drained" not in line
+    assert texts(summary, "overloaded") == texts(summary, "too short") == []
+    assert doubts_of((), [summary]).is_overloaded
+    (why,) = shortcomings([summary], {}, {})
+    assert why.startswith("overloaded at the end")
+    assert run_verdict(summary).word == "Overloaded at the end."
+    result.show()
+    first = capsys.readouterr().out
+    assert "Overloaded at the end: more and more" in " ".join(
+        first.partition("Workload")[0].split()
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "rates", [[0.2, 0.4, 0.6, 0.8], [0.2, 0.3, 1.4, 0.9], [0.2, 1.6, 0.2, 0.2]]
+)
+def test_a_day_that_ends_in_its_peak_is_not_if_clients_keep_up(rates, seed):
+    """Nor one whose queue is gone, or shrinks, when it ends."""
+    summary = run_of(*day(rates, seed)).summary
+    assert summary["stability"] != AT_END
+    assert not doubts_of((), [summary]).is_overloaded
+
+
+def test_what_is_left_of_a_queue_that_shrinks_is_told():
+    arrival, service = burst()
+    shrinks = arrival < 15 * MINUTE
+    summary = run_of(arrival[shrinks], service[shrinks]).summary
+    (line,) = texts(summary, "overloaded")
+    left = summary["overloads"][-1]["left"]
+    assert 20 < left < 280
+    assert f"of whose queue {left} were left at the last arrival" in line
+
+
+def test_a_closed_loop_is_never_overloaded_at_the_end():
+    data = {
+        "model": "llama-3.1-8b",
+        "workload": of_profile(300, {"type": "closed_loop", "concurrency": 100}),
+        "clients": [{"name": "llm", "gpu": "h100-sxm", "scheduler": {"max_num_seqs": 8}}],
+    }
+    summary = simulate(Scenario.from_dict(data)).summary
+    assert "stability" not in summary
+    assert "overloads" not in summary
+    assert not doubts_of((), [summary]).is_overloaded
 
 
 def test_without_waits_or_with_few_requests_nothing_is_said():

@@ -37,6 +37,44 @@ def test_intervals_that_do_not_meet_are_sure():
     )
 
 
+OFF = Range(-0.2, 0.25)
+
+
+def batch(name, seconds, error=OFF, **more):
+    """Return a case without limits whose requests all come at once."""
+    figures = {"goodput": nan, "goodput_per_gpu": nan, "duration": seconds, "failed": 0.0}
+    found = Ranked(name, figures, None, None, has_rate=False, throughput_error=error)
+    return found._replace(**more)
+
+
+def test_without_limits_a_batch_that_finishes_first_is_named():
+    assert sentence([batch("tp4", 105.0), batch("tp2", 100.0), batch("tp1", 900.0)]) == (
+        "tp2 finishes first, after 100 s; tp4 takes 5.0 % longer (105 s), within the expected "
+        "errors of the step times (tp2 80.0 to 125 s, tp4 84.0 to 131 s), so not sure if those of "
+        "the two are off differently. The others take longer still."
+    )
+    assert "takes 2.0 times as long (200 s), more than the expected errors" in (
+        sentence([batch("tp2", 100.0), batch("tp4", 200.0)])
+    )
+    assert "not known of both" in sentence([batch("a", 1.0), batch("b", 2.0, None)])
+    assert sentence([batch("a", 100.0), batch("b", 100.01)]) == (
+        "a and b finish at the same time, after 100 s."
+    )
+
+
+def test_seeds_that_differ_by_more_leave_the_first_open():
+    one, two = ([{"duration": 100.0 + k} for k in moves] for moves in ((0, 3, 1), (4, 1, 3)))
+    told = sentence([batch("a", 101.3, by_seed=one), batch("b", 102.7, by_seed=two)])
+    assert "(103 s), not more than runs with other seeds differ." in told
+
+
+def test_nobody_finishes_first_where_requests_come_at_a_rate_or_fail():
+    late = batch("b", 2.0)
+    assert sentence([batch("a", 1.0), late._replace(has_rate=True)]) == ""
+    assert sentence([batch("a", 1.0), late._replace(figures=late.figures | {"failed": 1.0})]) == ""
+    assert sentence([batch("a", 1.0)]) == ""
+
+
 def test_intervals_with_a_rate_in_common_only_touch():
     low = TOGETHER._replace(interval=(68.0, 88.0))
     told = sentence([APART, low])

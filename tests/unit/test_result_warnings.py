@@ -154,6 +154,12 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "clients": llm(scheduler={"max_num_seqs": 1}, max_model_len=105),
         "workload": load(200, poisson(50)),
     },
+    "evening": {
+        "clients": llm(scheduler={"max_num_seqs": 1}),
+        "workload": load(
+            300, {"type": "schedule", "at": ["0 s", "100 s"], "rates": ["0.5 /s", "20 /s"]}
+        ),
+    },
     "outage": {
         "lifecycle": {"failures": [{"clients": ["llm"], "at": "50 ms", "repair": "500 ms"}]},
     },
@@ -198,6 +204,7 @@ RAISED: dict[str, set[str]] = {
     "images": {"images", "sampling", "front end", "command line", "too short"},
     "network": {"across nodes", "too short"},
     "overload": {"overloaded", "unstable", "truncated"},
+    "evening": {"overloaded at the end"},
     "outage": {"failures", "start-up", "too short"},
     "late": {"nothing finished"},
     "uneventful": {"never came"},
@@ -222,6 +229,7 @@ OF_RUNS = {
     "too short",
     "unstable",
     "overloaded",
+    "overloaded at the end",
     "nothing finished",
     "failed requests",
     "failures",

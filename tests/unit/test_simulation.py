@@ -71,9 +71,20 @@ def test_continuous_batching_stalls_decodes_and_chunked_does_not():
     stalled = run([10, 10], [6, 2], [0.0, 2.5])
     assert list(stalled.token_times(0)) == [1.0, 2.0, 3.0, 5.0, 6.0, 7.0]
     assert stalled.summary["p99_itl_ms"] > 1900.0
+    assert stalled.summary["max_itl_ms"] == 2000.0
     shared = run([10, 10], [6, 2], [0.0, 2.5], [engine(scheduler=ChunkedScheduler())])
     assert list(shared.token_times(0)) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     assert shared.summary["p99_itl_ms"] == 1000.0
+
+
+def test_a_stall_that_the_p99_hides_is_named(capsys):
+    """Prompts that come one after another hold up one gap of 600: too rare for the p99."""
+    stalled = run([10] * 10, [600] + [1] * 9, [0.0, *(2.5 + k for k in range(9))])
+    assert stalled.summary["p99_itl_ms"] == 1000.0
+    assert stalled.summary["max_itl_ms"] == 10_000.0
+    stalled.show()
+    told = "The longest gap between tokens is 10.0 s; p99 ITL does not show gaps so rare."
+    assert told in " ".join(capsys.readouterr().out.split())
 
 
 def test_an_arrival_at_the_end_of_a_step_joins_the_next_one():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mist_sim.metrics.latency import ALL, NAMES
 from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT, nothing_finished
+from mist_sim.metrics.stability import AT_END, grows
 from mist_sim.report.elements import count, in_ms, latency, number, percent
 from mist_sim.report.pages.page import Brief, Card, Cell, Detail, Drawing, Page, PageTable, Verdict
 from mist_sim.report.pages.sheets import billed, how_sure, limits_kept
@@ -92,6 +93,13 @@ def run_verdict(summary: Mapping[str, Any]) -> Verdict:
             "More work arrives than the clients can do, so latencies grow with the length of the "
             f"run. {_limits(summary)}".strip(),
         )
+    if grows(summary):
+        return Verdict(
+            "bad",
+            f"{AT_END.capitalize()}.",
+            "More and more requests waited until the last arrival, so latencies depend on when the "
+            f"load ends. {_limits(summary)}".strip(),
+        )
     if not summary.get("slo"):
         return Verdict("plain", "No limits were set.", _served(summary))
     judged = [*summary.get("slo_shares", {}).values(), *summary["slo"].values()]
@@ -142,6 +150,7 @@ _CARDS = (
 )
 _DOUBTS = {
     "too short to tell": "unsure: too short to tell whether the clients keep up with the arrivals",
+    AT_END: "overloaded at the end: queues grow until the last arrival",
     "unstable": "unstable: queues grow, so a longer run has longer latencies",
 }
 _MILLION = 1e6
@@ -158,6 +167,7 @@ _CLIENT_COLUMNS = {
     "client": "",
     "num_visits": "visits",
     "room": "room, of the time",
+    "mean_running": "running, mean over time",
     "mean_decodes": "decodes a step",
     "peak_used_blocks": "KV blocks, peak",
     "num_gpu_blocks": "KV blocks",

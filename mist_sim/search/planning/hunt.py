@@ -36,6 +36,7 @@ from mist_sim.hardware.machine import Machine
 from mist_sim.metrics.expected_errors import expected_ranges, is_far
 from mist_sim.metrics.latency import ALL, limit_of, limit_title, metric_of
 from mist_sim.metrics.requests import OTHERS
+from mist_sim.metrics.stability import AT_END, grows
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput, summary_at
@@ -834,7 +835,7 @@ class Refining:
                 "good": summary["good_request_fraction"] if isnan(good) else good,
                 "slo": summary["slo"],
                 "nobody": False,
-                "unstable": bool(summary["unstable"]),
+                "unstable": grows(summary),
                 "attains": trial.seems_attained and not missed,
                 "undecided": trial.attained is None or bool(doubt_of(trial)),
             }
@@ -865,6 +866,8 @@ def doubt_of(trial: Trial) -> str:
             "Too short to tell whether the engines keep up with the arrivals: the workload has too "
             "few requests, or they take too large a part of it. More requests would tell."
         )
+    if trial.stability == AT_END:
+        return "Overloaded at the end: more and more requests waited until the last arrival."
     if trial.stability == "unstable":
         return "Unstable: more work arrives than the engines can do; a longer workload would wait."
     return ""

@@ -21,6 +21,8 @@ from mist_sim.simulation_rules import too_small_warnings
 from mist_sim.studies.subjects import one_run
 
 _LOOKS = 50  # at the misses, in a run
+# `Trial.stability` says the first three, and what is known before a run the last
+_SAID = (kinds.UNSTABLE, kinds.OVERLOADED_AT_END, kinds.TOO_SHORT, kinds.DISTANCE)
 
 
 def _share(num_missed: int, num_requests: int) -> float:
@@ -71,8 +73,8 @@ class Trial:
     rate: requests per second. attained: None if the longest run was undecided. attainment: share of
         good requests, as the target counts them; an upper bound if a run of the workload as it
         stands ended early because it could no longer attain. is_whole: it did not end early.
-    stability: whether the clients kept up ("stable", "unstable", "too short to tell"), known of
-    runs of the workload as it stands that attained.
+    stability: whether the clients kept up (`metrics.stability.Stability`), known of runs of the
+    workload as it stands that attained.
     num_requests: requests looked at. is_steady: in steady state; else the workload as it stands.
     margins, lasts: of a run in steady state, as a look has them (`steady_state.Look`). reason: why
     nothing is known. needs: requests that would tell, about; of a run that is too short to tell its
@@ -227,10 +229,7 @@ def run_workload(
     if not attained:
         return trial(False, least, worst, is_whole=True, warnings=shown())
     told = tuple(
-        each
-        for each in run_warnings(result.data, recorder, warmup)
-        # `stability` says the first two, and what is known before a run the last
-        if each.kind not in (kinds.UNSTABLE, kinds.TOO_SHORT, kinds.DISTANCE)
+        each for each in run_warnings(result.data, recorder, warmup) if each.kind not in _SAID
     )
     told += tuple(each for each in result.known_warnings if each.kind is kinds.NEVER_CAME)
     stable = {
