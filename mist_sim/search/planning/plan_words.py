@@ -231,6 +231,9 @@ def _ms(value: float) -> str:
 
 
 def _headroom(goodput: Goodput, question: Question, sure: Confidence) -> Line:
+    if goodput.blindness:
+        most = f"limits are kept at any rate tried, up to {goodput.bounds[0]:.4g} /s"
+        return Line("headroom", f"not known: {most}; {goodput.blindness}", "unsure")
     if isnan(goodput.rate):
         return Line("headroom", f"not known: {goodput.status} at the rates tried", "unsure")
     low, high = goodput.interval
