@@ -386,8 +386,13 @@ def search_goodputs(
 
     def whole(key: SearchKey) -> SureSearch:
         may_lengthen = options.most_requests is None
-        search = options.search(own[key])
-        return until_sure(search, trials[key], options.tolerance, may_lengthen=may_lengthen)
+        return until_sure(
+            options.search(own[key]),
+            trials[key],
+            options.tolerance,
+            may_lengthen=may_lengthen,
+            sees_queues=targets[key[0]].sees_queues,
+        )
 
     out: set[SearchKey] = set()
     if race:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, over_runs
+from mist_sim.errors import listed
 from mist_sim.metrics.expected_errors import Range, expected_ranges
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _FACTOR = log(2.0)
+_MOST_RATES = 8  # that a warning lists
 _MOST_USEFUL = 1_000_000  # requests of a run that is worth its minutes
 
 
@@ -197,6 +199,20 @@ class Goodput(Findings):
     def is_open(self) -> bool:
         """Whether all rates tried are attained with a seed, so that the goodput is higher."""
         return any(search.status == "all attained" for search in self.searches)
+
+    @property
+    def blindness(self) -> str:
+        """Why limits are kept at every rate tried, even in overload; "" if that is not so.
+
+        A stream of tokens is as even for those that wait long before it begins.
+        """
+        if not self.is_open or self.target.sees_queues:
+            return ""
+        if not any(trial.keeps_in_overload for each in self.searches for trial in each.trials):
+            return ""
+        limits = [*dict.fromkeys(map(limit_title, self.target.slo.named_limits))]
+        verb = "does" if len(limits) == 1 else "do"
+        return f"{listed(limits)} alone {verb} not see queues; add a limit on TTFT"
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -435,9 +451,8 @@ def _last(margins: Sequence[tuple[float, float]]) -> float:
     return margins[-1][0]
 
 
-def _undecided(search: SeedGoodput) -> str:
+def _undecided(search: SeedGoodput, trials: Sequence[Trial]) -> str:
     """Return the undecided rates, with the reasons and the remedy."""
-    trials = _open_trials(search)
     reasons: dict[str, list[Trial]] = {}
     for trial in trials:
         reasons.setdefault(trial.reason, []).append(trial)
@@ -494,7 +509,12 @@ def _open_trials(search: SeedGoodput) -> list[Trial]:
 
 
 def _rates(trials: Sequence[Trial]) -> str:
-    return ", ".join(f"{trial.rate:g}" for trial in trials)
+    """Return rates; of many, the first, and up to where the others go."""
+    rates = [f"{trial.rate:g}" for trial in trials]
+    if len(rates) <= _MOST_RATES:
+        return ", ".join(rates)
+    first = rates[: _MOST_RATES // 2]
+    return f"{', '.join(first)} and {len(rates) - len(first)} more up to {rates[-1]}"
 
 
 def _of_deciding_runs(search: SeedGoodput) -> tuple[ResultWarning, ...]:
@@ -515,6 +535,17 @@ def _of_deciding_runs(search: SeedGoodput) -> tuple[ResultWarning, ...]:
     )
 
 
+def _beyond(search: SeedGoodput, found: Goodput) -> str:
+    """Return why all rates tried are attained, and what would tell where that ends."""
+    full = [trial.rate for trial in search.trials if trial.keeps_in_overload]
+    if found.blindness and full:
+        return f"From {full[0]:g} /s on more may arrive than is served: {found.blindness}."
+    return (
+        "Try higher rates, or send more requests: so few may be served in time however close "
+        "together they come."
+    )
+
+
 def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:
     where = f"Seed {search.seed}: " if len(found.searches) > 1 else ""
     bracket, trials = search.bracket, search.trials
@@ -522,12 +553,14 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:
         yield ResultWarning(
             kinds.ALL_ATTAINED,
             f"{where}attained at every rate tried, the highest {trials[-1].rate:g} /s: the goodput "
-            "is not known. Try higher rates, or send more requests: so few may be served in time "
-            "however close together they come.",
+            f"is not known. {_beyond(search, found)}",
         )
     nothing_kept = search.status != "undecided" and bracket.low is None
-    if _open_trials(search) and not (nothing_kept and trials[0].attained is None):
-        yield ResultWarning(kinds.UNDECIDED, where + _undecided(search))
+    undecided = _open_trials(search)
+    if found.blindness:
+        undecided = [trial for trial in undecided if not trial.keeps_in_overload]
+    if undecided and not (nothing_kept and trials[0].attained is None):
+        yield ResultWarning(kinds.UNDECIDED, where + _undecided(search, undecided))
     if search.status == "undecided":
         rates = _rates(search.untold)
         yield ResultWarning(

@@ -17,6 +17,8 @@ _OUTWARD = 1.06  # ratio from one rate to the next, if the interval extends beyo
 _MOST_OUTWARD = 4
 _WIDE = 0.08  # of the rate: an interval that runs of more requests should narrow
 _LONGER = 4  # so many times as many, which halve it
+_FULL = 3  # rates, each the double of the one before, at which overload changes times no more
+_FLAT = 0.05  # logarithm of a time: a change that is none
 
 Asked = tuple[float, int]
 """A rate, and so many times as many requests as others have at most."""
@@ -26,15 +28,21 @@ SureSearch = Generator[list[Asked], Mapping[float, bool], Bracket]
 
 
 def until_sure(
-    search: Search, trials: Sequence[Trial], tolerance: float, *, may_lengthen: bool = True
+    search: Search,
+    trials: Sequence[Trial],
+    tolerance: float,
+    *,
+    may_lengthen: bool = True,
+    sees_queues: bool = True,
 ) -> SureSearch:
     """Search until the ends are near, then further out until both ends of the interval are known.
 
     Undecided ends need not be as near: halving them tells little. But if the interval is wide, they
     are tried again with more requests, and so is a rate between the ends of which nothing is known.
-    trials: of the rates tried so far. may_lengthen: whether they may be.
+    trials: of the rates tried so far. may_lengthen: whether they may be. sees_queues: as in
+    `Target`; if no limit sees them, the search ends where they are kept in overload.
     """
-    bracket = yield from _until_near(search, trials, tolerance)
+    bracket = yield from _until_near(search, trials, tolerance, sees_queues)
     yield from _outward(bracket, trials)
     found = SeedGoodput.of(0, bracket, trials)
     if not may_lengthen or not (found.untold or _is_wide(found)):
@@ -69,6 +77,14 @@ def is_in_vain(trials: Sequence[Trial]) -> bool:
     return any(trial.is_too_short for trial in found.untold)
 
 
+def _are_full(trials: Sequence[Trial]) -> bool:
+    """Tell whether the highest rates keep the limits in overload, each by as much."""
+    highest = sorted(trials, key=lambda trial: trial.rate)[-_FULL:]
+    margins = [trial.margin for trial in highest if trial.keeps_in_overload]
+    known = [margin for margin in margins if margin is not None]
+    return len(known) == _FULL and max(known) - min(known) <= _FLAT
+
+
 def _is_wide(found: SeedGoodput) -> bool:
     """Tell whether longer runs at the ends of a bracket may narrow its interval."""
     bracket = found.bracket
@@ -80,13 +96,15 @@ def _is_wide(found: SeedGoodput) -> bool:
     return can_tell and high - low > _WIDE * bracket.low
 
 
-def _until_near(search: Search, trials: Sequence[Trial], tolerance: float) -> SureSearch:
+def _until_near(
+    search: Search, trials: Sequence[Trial], tolerance: float, sees_queues: bool
+) -> SureSearch:
     """Search until the ends of the bracket are near or both undecided, or runs are too short."""
     asked = next(search)
     while True:
         answers = yield _once(asked)
         bracket = seeming(trials)
-        if is_in_vain(trials):
+        if is_in_vain(trials) or (not sees_queues and _are_full(trials)):
             return bracket
         undecided = {trial.rate for trial in trials if trial.attained is None}
         if {bracket.low, bracket.high} <= undecided and bracket.middle(2 * tolerance) is None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from mist_sim import ScenarioError
+from mist_sim import Scenario, ScenarioError
+from mist_sim.search import GoodputOptions, find_goodput
+from mist_sim.search.goodput_result import _rates
+from mist_sim.search.planning.plan_words import _headroom
 from mist_sim.search.spaces import SearchOptions, search_space
 from tests.reference.random_spaces import ASKED, space
 
@@ -73,3 +78,62 @@ def test_its_picture_says_so_too():
 
     summary = found(["goodput", "num_gpus"]).summary
     assert drawn(summary) != drawn({**summary, "statuses": {"front": 1}})
+
+
+FEW_SEATS = {
+    "model": "llama-3.1-8b",
+    "workload": {
+        "lengths": {
+            "type": "synthetic",
+            "num_requests": 400,
+            "prompt": {"type": "fixed", "tokens": 500},
+            "output": {"type": "fixed", "tokens": 20},
+        },
+        "arrivals": {"type": "poisson", "rate": "60 /s"},
+    },
+    "clients": [
+        {
+            "name": "llm",
+            "gpu": "h100-sxm",
+            "max_model_len": 1024,
+            "scheduler": {"type": "chunked", "max_num_seqs": 4, "max_num_batched_tokens": 512},
+        }
+    ],
+    "slo": {"tpot": "30 ms"},
+}
+
+
+def test_limits_that_see_no_queues_are_not_tried_up_to_a_million_times_the_rate():
+    found = find_goodput(Scenario.from_dict(FEW_SEATS), GoodputOptions(most_requests=2000), jobs=1)
+    highest = found.bounds[0]
+    assert found.status == "all attained"
+    assert highest <= 16 * 60
+    blind = "TPOT alone does not see queues; add a limit on TTFT"
+    first, *others = [each.text for each in found.warnings]
+    assert first.endswith(f"more may arrive than is served: {blind}.")
+    assert not any("most-requests" in each for each in others)
+    line = _headroom(found, SimpleNamespace(rate=60.0), "likely")
+    assert line.text == (
+        f"not known: limits are kept at any rate tried, up to {highest:.4g} /s; {blind}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("slo", "sees"),
+    [
+        ({"tpot": "30 ms"}, False),
+        ({"tpot": "30 ms", "itl": "50 ms"}, False),
+        ({"tpot": "30 ms", "ttft": "1 s"}, True),
+        ({"e2el": "9 s"}, True),
+        ({"tpot": "30 ms", "classes": {"chat": {"ttft": "1 s", "priority": 0}}}, True),
+    ],
+)
+def test_limits_see_queues_if_one_is_on_a_time_with_a_wait(slo, sees):
+    scenario = Scenario.from_dict(FEW_SEATS | {"slo": slo})
+    assert GoodputOptions().target(scenario).sees_queues == sees
+
+
+def test_many_rates_are_a_few_and_how_far_they_go():
+    trials = [SimpleNamespace(rate=10.0 * 2**k) for k in range(20)]
+    assert _rates(trials[:3]) == "10, 20, 40"
+    assert _rates(trials) == "10, 20, 40, 80 and 16 more up to 5.24288e+06"

@@ -23,7 +23,7 @@ lengths, and that an engine is as full as memory, seats and the limits allow.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import ceil, inf, isnan, nan
@@ -162,6 +162,7 @@ _SHORT = 6_000  # requests of a first run; undecided candidates run longer later
 _SHORTER = 1_500  # those of a slow design, so that all of them are looked at before one runs long
 _LIKELY = 0.9  # of the rate that is asked for: an estimate from which on a candidate may do
 _MORE, _MOST_ROOM = 1.15, 3.0  # times the rate: from one round of a race to the next, and the last
+_TIE = 0.05  # of the rate: a race that is open between a kept and a missed one so near is a tie
 _OTHER_GPUS = 3  # rounds of runs for the cheapest with each GPU but the answer's
 _EQUALS = 6  # candidates of the winner's price that are tried as well
 _SLOW = ("hybrid", "afd", "reshard")  # designs that come last
@@ -175,8 +176,9 @@ class Tried:
     """A candidate that was simulated, or that proved impossible.
 
     trial: None if impossible; `problem` gives the reason. may_tell: requests of a longer run that
-        may decide it; 0: none may. room: largest multiple of the rate that it served, in the race
-        among candidates of its price; last: distance below its limits there, as `slack`.
+        may decide it; 0: none may. room, missed: largest multiple of the rate that it served, and
+        the next one tried, which it missed, in the race among candidates of its price; infinite: it
+        missed none. last: distance below its limits at the last one, as `slack`.
     """
 
     candidate: Candidate
@@ -184,7 +186,13 @@ class Tried:
     problem: str = ""
     may_tell: int = 0
     room: float = 1.0
+    missed: float = inf
     last: float = 0.0
+
+    @property
+    def has_raced(self) -> bool:
+        """Whether it ran at a higher rate than the one that is asked for."""
+        return self.room > 1 or self.missed < inf
 
     @property
     def attained(self) -> bool:
@@ -205,11 +213,13 @@ class Tried:
     def rank(self) -> tuple[object, ...]:
         """Key to order those that seem to keep: dollars, sure ones, simple designs, room.
 
-        Of two at one price, the simpler design assumes less, such as no network between engines.
+        Of two at one price, the simpler design assumes less, such as no network between engines. Of
+        two with as much room, as far as is known, the one that keeps the engine's own chunk sets
+        less.
         """
         price, design, *rest = self.candidate.rank
         is_slow = self.candidate.design in _SLOW
-        room = -round(self.room, 6), round(self.last, 1)
+        room = -round(self.room, 6), not self.candidate.keeps_chunk, round(self.last, 1)
         return price, not self.attained, is_slow, design, *room, rest
 
     @property
@@ -407,26 +417,59 @@ class Hunt:
             self._race(price)
 
     def _race(self, price: float) -> None:
-        """Raise the rate until one of the candidates of a price is left."""
+        """Raise the rate until one of the candidates of a price is left.
+
+        Where all that are left miss a rate, one between it and the last that they kept follows, if
+        the budget allows, until both are near.
+        """
         attained = [
             each.candidate
             for each in self.tried.values()
             if each.attained and each.candidate.price == price
         ]
         field = self._by_estimate(each for each in attained if each.design not in _SLOW)[:_EQUALS]
-        factor = 1.0
-        while len(field) > 1 and factor < _MOST_ROOM and not self.budget.is_late:
-            factor *= _MORE
-            trials = self._trials(field, _SHORT, self.rate * factor)
-            left = []
-            for candidate, trial in trials.items():
-                if not isinstance(trial, Trial):
-                    continue
-                self.tried[candidate].last = _slack(trial)
-                if trial.seems_attained:
-                    self.tried[candidate].room = factor
-                    left.append(candidate)
-            field = left
+        factor, missed = 1.0, inf
+        while len(field) > 1 and not self.budget.is_late:
+            if missed == inf:
+                if factor >= _MOST_ROOM:
+                    break
+                rate = factor * _MORE
+            elif missed - factor > _TIE * factor and not self.budget.is_spent:
+                rate = (factor + missed) / 2
+            else:
+                break
+            if kept := self._kept_at(rate, field):
+                field, factor = kept, rate
+            else:
+                missed = rate
+
+    def _kept_at(self, factor: float, field: Sequence[Candidate]) -> list[Candidate]:
+        """Run candidates at a multiple of the rate; note results, return those that seem to keep.
+
+        Near the limits short runs differ by chance: undecided ones run longer, if the budget
+        allows. When the time is up, a round without all of its runs tells nothing.
+        """
+        longest = self._question.options.longest
+        found: dict[Candidate, Trial] = {}
+        unsure = [*field]
+        for length in (_SHORT, longest) if longest > _SHORT else (longest,):
+            trials = self._trials(unsure, length, self.rate * factor)
+            if len(trials) < len(unsure):
+                return []
+            told = {each: trial for each, trial in trials.items() if isinstance(trial, Trial)}
+            self.budget.num_spent += sum(trial.num_requests for trial in told.values())
+            found |= told
+            unsure = [each for each, trial in told.items() if trial.attained is None]
+            if not unsure or self.budget.is_spent:
+                break
+        for candidate, trial in found.items():
+            each = self.tried[candidate]
+            each.last = _slack(trial)
+            if trial.seems_attained:
+                each.room = factor
+            else:
+                each.missed = factor
+        return [each for each, trial in found.items() if trial.seems_attained]
 
     def other_gpus(self) -> None:
         """Look for the cheapest candidate with each GPU but the answer's, from its price on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isnan
+from math import inf, isnan
 from typing import Any
 
 from mist_sim.errors import listed
@@ -119,11 +119,19 @@ def _is_like(one: Candidate, other: Candidate) -> bool:
 
 def _compared(best: Tried, second: Tried) -> str:
     """Return why one that costs as much is not the answer: its room, or its design."""
-    rooms = f"it serves {second.room:.2g} times the rate, this one {best.room:.2g} times"
+    rooms = f"it serves {second.room:.3g} times the rate, this one {best.room:.3g} times"
+    if second.candidate.design == best.candidate.design:
+        if not second.has_raced:
+            return "; which has more room was not tried"
+        if second.room == best.room:
+            missed = min(second.missed, best.missed)
+            until = f" and miss {missed:.3g} times" if missed < inf else ""
+            return (
+                f"; both keep the limits at {best.room:.3g} times the rate{until}: which has more "
+                "room is not known"
+            )
     if second.room < best.room:
         return f", with less room: {rooms}"
-    if second.candidate.design == best.candidate.design:
-        return ", with no more room"
     more = f" and has more room ({rooms})" if second.room > best.room else ""
     return f"{more}, but is less simple, and rests on more assumptions"
 
@@ -223,6 +231,9 @@ def _ms(value: float) -> str:
 
 
 def _headroom(goodput: Goodput, question: Question, sure: Confidence) -> Line:
+    if goodput.blindness:
+        most = f"limits are kept at any rate tried, up to {goodput.bounds[0]:.4g} /s"
+        return Line("headroom", f"not known: {most}; {goodput.blindness}", "unsure")
     if isnan(goodput.rate):
         return Line("headroom", f"not known: {goodput.status} at the rates tried", "unsure")
     low, high = goodput.interval

@@ -97,6 +97,11 @@ class Candidate:
         return told if self.router in (None, LEAST_OUTSTANDING) else f"{told}, {self.router}"
 
     @property
+    def keeps_chunk(self) -> bool:
+        """Whether its engines, or those for prompts, take as much in a step as they do unasked."""
+        return not self.chunks or self.chunks[0] == self.engine.chunks[0]
+
+    @property
     def has_smaller_chunk(self) -> bool:
         """Whether its engines for prompts take less in a step than the most that is tried."""
         is_cut = self.design == "apart" and bool(self.chunks)

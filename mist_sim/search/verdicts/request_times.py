@@ -203,6 +203,12 @@ class Target:
         return found
 
     @property
+    def sees_queues(self) -> bool:
+        """Whether a limit is on a time in which a request may wait to begin."""
+        limits = {metric for share in self.shares.values() for metric in share.limits}
+        return bool(limits & {"ttft", "e2el"})
+
+    @property
     def has_parts(self) -> bool:
         """Whether more is required than one share of all requests."""
         return self.each or bool(self.slo.classes or self.percentiles)

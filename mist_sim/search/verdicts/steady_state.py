@@ -45,6 +45,12 @@ ERROR = 0.01
 They lean to one side, so that it is more: docs/background/verdicts.md says how much.
 """
 
+_EVER_MORE = "ever more requests are there, so that no steady state is in sight"
+_SLOW_WAITS = "the waits change too slowly for so short a run"
+_MANY_WAIT = "so many wait at times that the clients may not keep up"
+OF_QUEUES = (_EVER_MORE, _SLOW_WAITS, _MANY_WAIT)
+"""Reasons of looks at runs in which more may arrive than clients do."""
+
 _FIRST = 400  # requests that have ended at the first look: 8 batches after the ramp
 _GROWTH = 1.5  # requests at a look, divided by those at the look before
 _BATCHES = 32
@@ -201,15 +207,14 @@ def _unsettled(
     waits = seen.waits[:num_known][ids >= ramp]
     num_stretches = len(waits) / _together(waits)
     if num_stretches < _STRETCHES:
-        return "the waits change too slowly for so short a run", _STRETCHES / num_stretches
+        return _SLOW_WAITS, _STRETCHES / num_stretches
     lasted = float(arrival[-1] - arrival[0])
     if num_filling > num // 2 or arrival[-1] < full_at:
         filling = (full_at - arrival[0]) / lasted if lasted > 0 else inf
         return "the clients are still filling up", max(filling, 2 * num_filling / num)
     most, few = most_waiting(arrival, seen.queue, times[~np.isnan(times)])
     if most > few:
-        reason = "so many wait at times that the clients may not keep up"
-        return reason, (most / few) ** 2 if few > 0 else inf
+        return _MANY_WAIT, (most / few) ** 2 if few > 0 else inf
     return None
 
 
@@ -295,7 +300,7 @@ def _near_limit(
     """
     means = [part.mean() for part in np.array_split(crowd, _GROWING)]
     if all(later > earlier for earlier, later in pairwise(means)):
-        return "ever more requests are there, so that no steady state is in sight", None
+        return _EVER_MORE, None
     is_open = any(each.low <= 0 <= each.high for each in found)
     if is_open and not any(each.low > 0 for each in found):
         needs = _needs(num_ended, max(each.factor for each in found))

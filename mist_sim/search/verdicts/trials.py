@@ -16,6 +16,7 @@ from mist_sim.metrics.run_warnings import record_warnings, run_warnings
 from mist_sim.scenario import build
 from mist_sim.search.verdicts.request_times import RequestTimes, Target, none_counts
 from mist_sim.search.verdicts.steady_runs import lengthened, run_until_known
+from mist_sim.search.verdicts.steady_state import OF_QUEUES
 from mist_sim.simulation import Simulation
 from mist_sim.simulation_rules import too_small_warnings
 from mist_sim.studies.subjects import one_run
@@ -122,6 +123,11 @@ class Trial:
         if self.attained is None:
             return self.margins is not None and self.tells and sum(self.margins) <= 0
         return self.attained
+
+    @property
+    def keeps_in_overload(self) -> bool:
+        """Whether the limits seem kept, though more may arrive than the clients do."""
+        return self.seems_attained and self.reason in OF_QUEUES
 
     @property
     def margin(self) -> float | None:
