@@ -58,6 +58,8 @@ _BEYOND = 4  # requests of a batch that are beyond its quantile, at least
 _RAMP = 0.2  # of the requests, at least
 _FILLED = 2.0  # times of a request that a run goes on after that, at least, to attain
 _STRETCHES = 200  # of waits with luck of their own; fewer let more than 5 % of the runs pass
+_MISSED = 20  # such stretches among those that may miss, where times are near their limit: misses
+# come in clusters, of which a run of 200 stretches has few where 99 % have to be good
 _STRETCHES_NEAR = 30  # of requests in the system, where times are near their limit: on fewer, a
 # tenth of the verdicts on engines are wrong
 _GROWING = 8  # stretches, each with more requests in the system than the one before
@@ -184,7 +186,9 @@ def look(seen: Seen, share: float, error: float) -> Look:
     if any(each.low > near or _surely_fewer(each, num_crowds, error) for each in found):
         return Look(False, *seems)
     num_ended = len(seen.ids)
-    unsettled = _unsettled(seen, num_known, ramp, filled_at + _FILLED * time, num_filling)
+    is_near = any(each.high > -_NEAR for each in found)
+    least = max(_STRETCHES, _MISSED / (1 - share)) if is_near else _STRETCHES
+    unsettled = _unsettled(seen, num_known, ramp, filled_at + _FILLED * time, num_filling, least)
     if any(each.high > -near for each in found):
         told = _near_limit(found, crowd, num_ended, num_crowds)
         return Look(None, *seems, *told, lasts=not near and unsettled is None)
@@ -195,19 +199,19 @@ def look(seen: Seen, share: float, error: float) -> Look:
 
 
 def _unsettled(
-    seen: Seen, num_known: int, ramp: int, full_at: float, num_filling: int
+    seen: Seen, num_known: int, ramp: int, full_at: float, num_filling: int, least: float
 ) -> tuple[str, float] | None:
     """Return why it is not known that clients keep up; None: they surely do.
 
     And so many times as many requests that would tell, about. ramp, num_filling: requests.
-    full_at: seconds, until which no client is as full as it may become.
+    full_at: seconds, until which no client is as full as it may become. least: stretches of waits.
     """
     ids, arrival = seen.ids[:num_known], seen.stays.begin[:num_known]
     num, times = int(ids[-1]) + 1, seen.times[:num_known]
     waits = seen.waits[:num_known][ids >= ramp]
     num_stretches = len(waits) / _together(waits)
-    if num_stretches < _STRETCHES:
-        return _SLOW_WAITS, _STRETCHES / num_stretches
+    if num_stretches < least:
+        return _SLOW_WAITS, least / num_stretches
     lasted = float(arrival[-1] - arrival[0])
     if num_filling > num // 2 or arrival[-1] < full_at:
         filling = (full_at - arrival[0]) / lasted if lasted > 0 else inf
