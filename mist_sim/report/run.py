@@ -174,7 +174,7 @@ def _range(values: Iterable[float], shown: Callable[[Any], str]) -> str:
     return f"{low.removesuffix(' %')}–{high}"
 
 
-_EVEN = 0.25  # of the width, by which the ends of a range may differ that is shown as ±
+_EVEN = 0.015  # by which the ends of a range may differ that is shown as ±
 _METRICS = ("ttft", "tpot")
 _GROWING = 0.2  # of a step's time: errors of step times count 1 / (1 - 0.2) times
 _UNKNOWN = "no measurements like it"
@@ -262,7 +262,7 @@ def _width(bar: Mapping[str, Any] | None) -> float:
 
 def error_range(low: float, high: float) -> str:
     """Return a range of shares in percent: "± 6 %", or "−20 to +5 %" where it leans to a side."""
-    if abs(high + low) <= _EVEN * (high - low):
+    if abs(high + low) <= _EVEN:
         return f"± {100 * max(high, -low):.0f} %"
     ends = (f"{100 * end:+.0f}".replace("-", "−") for end in (low, high))
     return f"{' to '.join(ends)} %"
