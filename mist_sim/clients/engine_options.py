@@ -26,6 +26,7 @@ from mist_sim.clients.traits import (
     Slider,
 )
 from mist_sim.hardware import Cluster, GpuSpec, HostSpec
+from mist_sim.hardware.cluster import GATHERS, All2AllBackend
 from mist_sim.hardware.devices import AllReduce
 from mist_sim.hardware.predictors import EngineOverhead, PipelinePredictor, Predictor
 from mist_sim.hardware.predictors.scaled import StepTimeScale
@@ -78,6 +79,9 @@ class EngineOptions:
         request goes to the least loaded one.
     enable_expert_parallel: spreads whole experts over the GPUs instead of slices of each.
     expert_load_imbalance: tokens of the GPU with the busiest experts over the mean (>= 1).
+    all2all_backend: how engines that share experts exchange tokens, by vLLM's name. By default all
+        gather all tokens; the others send each to the GPUs of its experts. With
+        deepep_low_latency or nixl_ep say scheduler.max_num_batched_tokens, too: vLLM takes 256.
     moe_backend: kernels of experts, by vLLM's name. By default those that the version of `engine`
         takes for that format and GPU. Step times are of these kernels where public tables have
         them; otherwise the GPU's usual ones are timed, and the results have no error bar. It also
@@ -138,6 +142,7 @@ class EngineOptions:
     data_parallel_size: Count = 1
     enable_expert_parallel: bool = False
     expert_load_imbalance: float = 1.0
+    all2all_backend: All2AllBackend = GATHERS
     moe_backend: MoeBackend | None = None
     attention_backend: AttentionBackend | None = None
     all_reduce: AllReduce | None = None

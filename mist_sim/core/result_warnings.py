@@ -103,6 +103,9 @@ STATE_CACHE = _kind("state cache", "prefixes of a model with states are not cach
 ACROSS_NODES = _kind(
     "across nodes", "collectives go over several nodes, or trays of one NVLink domain"
 )
+EXPERT_EXCHANGE = _kind(
+    "expert exchange", "replicas exchange tokens for experts in a way to choose", leads=True
+)
 ASSUMED = _kind("assumed", "an option without a text of its own has an assumed value")
 COMMAND_LINE = _kind("command line", "a flag of vLLM whose effect or meaning is assumed")
 SHARED_LOAD = _kind(

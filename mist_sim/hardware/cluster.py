@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.collectives import ONE_NODE, Spans, all_reduce
@@ -15,6 +16,23 @@ GPU_MEMORY_UTILIZATION = 0.92
 
 It is `CacheConfig.gpu_memory_utilization` of vLLM from 0.20 on (vllm/config/cache.py).
 """
+
+All2AllBackend = Literal[
+    "allgather_reducescatter",
+    "deepep_high_throughput",
+    "deepep_low_latency",
+    "deepep_v2",
+    "flashinfer_nvlink_one_sided",
+    "flashinfer_nvlink_two_sided",
+    "mori_high_throughput",
+    "mori_low_latency",
+    "nixl_ep",
+    "pplx",
+]
+"""Exchanges between replicas that share experts, by vLLM's names (vllm/config/parallel.py)."""
+
+GATHERS: All2AllBackend = "allgather_reducescatter"
+"""vLLM's default: every rank gets all tokens."""
 
 PARALLEL_SIZES = (
     "tensor_parallel_size",
@@ -36,6 +54,7 @@ class Cluster:
         one set of them, instead of slices of every expert (vLLM's name and meaning).
     expert_load_imbalance: tokens of the busiest of those ranks divided by the mean (>= 1, at most
         the number of ranks).
+    all2all_backend: how the replicas exchange tokens for experts (vLLM's name).
     decode_context_parallel_size: tensor-parallel ranks that share out the tokens of a context,
         instead of each holding all of them (>= 1; vLLM's name).
     prefill_context_parallel_size: tensor-parallel groups of an engine that share out its tokens:
@@ -53,6 +72,7 @@ class Cluster:
     decode_context_parallel_size: int = 1
     prefill_context_parallel_size: int = 1
     spans: Spans = ONE_NODE
+    all2all_backend: All2AllBackend = GATHERS
 
     def __post_init__(self) -> None:
         for name in PARALLEL_SIZES:
@@ -72,6 +92,11 @@ class Cluster:
                 f"expert_load_imbalance must be <= {self.expert_parallel_size}, the ranks: even "
                 f"all tokens on one are no more than that over the mean, "
                 f"got {self.expert_load_imbalance}"
+            )
+        if self.all2all_backend != GATHERS and not self.enable_expert_parallel:
+            raise ValueError(
+                f"all2all_backend must be {GATHERS} without enable_expert_parallel, with which "
+                f"replicas exchange tokens, got {self.all2all_backend}"
             )
 
     @property
@@ -97,6 +122,11 @@ class Cluster:
         if not self.enable_expert_parallel:
             return 1
         return self.data_parallel_size * self.prefill_context_parallel_size
+
+    @property
+    def gathers_tokens(self) -> bool:
+        """Whether every rank gets the tokens of all replicas, and sums their experts' outputs."""
+        return self.num_sharing_replicas > 1 and self.all2all_backend == GATHERS
 
     def check_split(self, model: ModelSpec) -> None:
         """Raise ScenarioError when a model cannot be split over these ranks."""

@@ -410,7 +410,10 @@ def told(spans: Spans, link: Interconnect | None, *, sums: bool) -> str:
         "pipeline": (spans.stages, "sends" if link else _WHOLE),
     }
     parts = (f"{name} of {span.text}: {way}" for name, (span, way) in groups.items() if span)
-    return f"on several nodes, timed by the topology, on free links: {'; '.join(parts)}"
+    slower = ""
+    if link and link.kind == "nvlink" and link.nccl_latency != 1:
+        slower = f"; a hop inside a node takes {link.nccl_latency:g} times an H100's, as measured"
+    return f"on several nodes, timed by the topology, on free links: {'; '.join(parts)}{slower}"
 
 
 ON_TRAYS = "on several trays of one NVLink domain"

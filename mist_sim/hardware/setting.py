@@ -51,13 +51,16 @@ def comparable(
 ) -> Setting | Borrowed:
     """Return the setting of a model on a cluster, if it is comparable with measurements.
 
-    It is not if the figures of the GPU are a user's. source, release: as in `Setting`.
+    It is not if the figures of the GPU are a user's, or experts are on more ranks than in any
+    measured run, or exchanged in another way. source, release: as in `Setting`.
     """
     if model.approximated:
         return Borrowed(f"not known: {model.name} is taken as a model that it is not")
     gpu = cluster.gpu
     if why := figures_of_its_own(gpu):
         return Borrowed(why)
+    if wide := _of_wide_experts(cluster):
+        return wide
     return setting_of(source, model, cluster, release)
 
 
@@ -97,6 +100,24 @@ ACROSS_NODES = Borrowed("not known: GPUs on several nodes; only ranks on one nod
 
 ACROSS_TRAYS = Borrowed("not known: GPUs on several trays; only ranks on one were measured")
 """The setting of an engine whose ranks sum over several hosts of one NVLink domain."""
+
+FEW_RANKS = 8
+"""Most GPUs of a measured run."""
+
+_BY_ALL_TO_ALL = Borrowed("not known: experts exchanged by an all-to-all; none was measured")
+
+
+def _of_wide_experts(cluster: Cluster) -> Borrowed | None:
+    """Return why nothing is known of ranks that share experts in ways that were not measured."""
+    ranks = cluster.expert_parallel_size
+    if cluster.num_sharing_replicas == 1:
+        return None
+    if not cluster.gathers_tokens:
+        return _BY_ALL_TO_ALL
+    if ranks > FEW_RANKS:
+        return Borrowed(f"not known: experts over {ranks} ranks; at most {FEW_RANKS} were measured")
+    return None
+
 
 ADAPTED = Borrowed("not known: LoRA adapters, whose kernels were not timed here")
 """The setting of an engine that serves adapters."""

@@ -176,7 +176,7 @@ def _range(values: Iterable[float], shown: Callable[[Any], str]) -> str:
     return f"{low.removesuffix(' %')}–{high}"
 
 
-_EVEN = 0.25  # of the width, by which the ends of a range may differ that is shown as ±
+_EVEN = 0.015  # by which the ends of a range may differ that is shown as ±
 _MANY = 9.0  # times more, beyond which percents say nothing
 _METRICS = ("ttft", "tpot")
 _GROWING = 0.2  # of a step's time: errors of step times count 1 / (1 - 0.2) times
@@ -274,7 +274,7 @@ def error_range(low: float, high: float) -> str:
     """
     if high > _MANY:
         return f"{100 * low:+.0f} % to over {1 + _MANY:g} times".replace("-", "−")
-    if abs(high + low) <= _EVEN * (high - low):
+    if abs(high + low) <= _EVEN:
         return f"± {100 * max(high, -low):.0f} %"
     ends = (f"{100 * end:+.0f}".replace("-", "−") for end in (low, high))
     return f"{' to '.join(ends)} %"

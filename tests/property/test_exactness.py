@@ -16,6 +16,7 @@ from mist_sim.clients.kv_cache.pages import HeldPages
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
+from mist_sim.hardware.cluster import GATHERS, All2AllBackend
 from mist_sim.hardware.predictors import RooflinePredictor, TablePredictor
 from mist_sim.models import SpeculativeConfig, load_model
 from mist_sim.simulation import Simulation
@@ -367,7 +368,9 @@ def test_measured_tables(case, data):
 
 
 @cache
-def expert_table(data_parallel_size: int, tensor_parallel_size: int) -> TablePredictor:
+def expert_table(
+    data_parallel_size: int, tensor_parallel_size: int, backend: All2AllBackend
+) -> TablePredictor:
     """Measured layers with experts: whole on one rank, sliced, or spread over several."""
     model = load_model("qwen3-30b-a3b")
     path = measured_experts(model.num_layers, tensor_parallel_size)
@@ -378,6 +381,7 @@ def expert_table(data_parallel_size: int, tensor_parallel_size: int) -> TablePre
         data_parallel_size=data_parallel_size,
         enable_expert_parallel=spread,
         expert_load_imbalance=1.5 if spread else 1.0,
+        all2all_backend=backend if spread else GATHERS,
     )
     return TablePredictor(model, cluster, path, "layer_profile")
 
@@ -386,11 +390,12 @@ def expert_table(data_parallel_size: int, tensor_parallel_size: int) -> TablePre
 @given(
     case=cases(max_jobs=8, drafts=False),
     size=st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2)]),
+    backend=st.sampled_from([GATHERS, "deepep_low_latency", "deepep_v2"]),
     data=st.data(),
 )
-def test_measured_experts(case, size, data):
+def test_measured_experts(case, size, backend, data):
     """Under tensor, data and expert parallelism, in lockstep too."""
-    predictor = expert_table(*size)
+    predictor = expert_table(*size, backend)
     assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
 
 

@@ -18,15 +18,21 @@ from tests.effort import examples
 
 MODEL = load_model("qwen3-30b-a3b")
 SIZES = (2, 3, 4)
+BACKENDS = ("allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput")
 TIMED = {
-    size: RooflinePredictor(
+    (size, backend): RooflinePredictor(
         MODEL,
-        Cluster(load_gpu("h100-sxm"), data_parallel_size=size, enable_expert_parallel=True),
+        Cluster(
+            load_gpu("h100-sxm"),
+            data_parallel_size=size,
+            enable_expert_parallel=True,
+            all2all_backend=backend,
+        ),
         max_cudagraph_capture_size=0,  # without padding, sums are those of the tokens
     )
     for size in SIZES
+    for backend in BACKENDS
 }
-SHARED = {"all_gather"}
 
 
 def share_experts(batches: list[StepBatch], num_replicas: int) -> StepBatch:
@@ -53,22 +59,23 @@ def steps(draw):
         )
         number = draw(st.integers(0, 200))
         batches.append(StepBatch(chunks, number, number * draw(st.integers(1, 2_000))))
-    return [batch for batch in batches if batch.chunks or batch.num_decodes], size
+    busy = [batch for batch in batches if batch.chunks or batch.num_decodes]
+    return busy, size, TIMED[size, draw(st.sampled_from(BACKENDS))]
 
 
 def tokens(batch):
     return batch.num_prefill_tokens + batch.num_decode_queries
 
 
-def by_operator(batch, size):
-    return [(each.name, each.seconds) for each in explained(TIMED[size], batch)]
+def by_operator(batch, timed):
+    return [(each.name, each.seconds) for each in explained(timed, batch)]
 
 
 @given(steps())
 @examples(60)
 def test_experts_and_gathers_go_by_the_sum_of_tokens(drawn):
     """They are those of one replica that has all tokens, and of any other split of the sum."""
-    batches, size = drawn
+    batches, size, timed = drawn
     if not batches:
         return
     share_experts(batches, size)
@@ -76,30 +83,30 @@ def test_experts_and_gathers_go_by_the_sum_of_tokens(drawn):
     for batch in batches:
         alike = StepBatch(batch.chunks, batch.num_decodes, batch.context_sum)
         alike.replicas = (tokens(batch), total - tokens(batch))
-        here, there = by_operator(batch, size), by_operator(alike, size)
+        here, there = by_operator(batch, timed), by_operator(alike, timed)
         assert here == there
-        assert {name for name, _ in here} >= SHARED
-        assert TIMED[size].step_time(batch) == TIMED[size].step_time(alike)
+        assert {name for name, _ in here} & {"all_gather", "all_to_all"}
+        assert timed.step_time(batch) == timed.step_time(alike)
 
 
 @given(steps(), st.integers(1, 500))
 @examples(60)
 def test_more_tokens_elsewhere_never_make_a_step_shorter(drawn, more):
-    batches, size = drawn
+    batches, size, timed = drawn
     if not batches:
         return
     share_experts(batches, size)
-    batch, timed = batches[0], TIMED[size]
+    batch = batches[0]
     before = timed.step_time(batch)
     batch.replicas = (*batch.replicas[:-1], batch.replicas[-1] + more)
     assert timed.step_time(batch) >= before
 
 
-@given(st.integers(1, 300), st.sampled_from(SIZES), st.integers(1, 40))
+@given(st.integers(1, 300), st.sampled_from(sorted(TIMED)), st.integers(1, 40))
 @examples(60)
-def test_equal_replicas_take_what_nobody_says(number, size, num_steps):
+def test_equal_replicas_take_what_nobody_says(number, size_and_backend, num_steps):
     """To the bit, in single steps and in runs."""
-    timed = TIMED[size]
+    timed, (size, _) = TIMED[size_and_backend], size_and_backend
     unsaid = StepBatch((), number, 700 * number)
     said = [StepBatch((), number, 700 * number) for _ in range(size)]
     share_experts(said, size)
@@ -112,16 +119,16 @@ def test_equal_replicas_take_what_nobody_says(number, size, num_steps):
 @given(steps())
 @examples(40)
 def test_the_operators_of_a_step_are_its_time(drawn):
-    batches, size = drawn
+    batches, size, timed = drawn
     share_experts(batches, size)
     for batch in batches:
-        parts = sum(seconds for _, seconds in by_operator(batch, size))
-        assert parts == pytest.approx(TIMED[size].step_time(batch))
+        parts = sum(seconds for _, seconds in by_operator(batch, timed))
+        assert parts == pytest.approx(timed.step_time(batch))
 
 
 def test_a_busy_replica_does_not_pay_for_idle_ones():
     """Before, each was priced as if all others computed as much, too; and in a run no more is."""
-    busy, timed = StepBatch((), 200, 80_000), TIMED[4]
+    busy, timed = StepBatch((), 200, 80_000), TIMED[4, BACKENDS[0]]
     unsaid = timed.step_time(busy)
     idle = share_experts([busy], 4)
     assert timed.step_time(busy) < 0.9 * unsaid

@@ -294,6 +294,23 @@ def test_the_kernels_of_attention_are_taken_from_flags_and_variables():
     assert backend("vllm serve qwen3-8b --attention-backend auto") is None
 
 
+@pytest.mark.parametrize(
+    ("line", "backend"),
+    [
+        ("VLLM_ALL2ALL_BACKEND=deepep_v2 vllm serve qwen3-30b-a3b -dp 8 -ep", "deepep_v2"),
+        (
+            "VLLM_ALL2ALL_BACKEND=pplx vllm serve qwen3-4b -dp 8 -ep --all2all-backend deepep_v2",
+            "deepep_v2",
+        ),
+        ("VLLM_ALL2ALL_BACKEND=naive vllm serve qwen3-30b-a3b -dp 8 -ep", None),
+        ("VLLM_ALL2ALL_BACKEND=pplx vllm serve qwen3-30b-a3b -dp 8 -ep", None),
+        ("VLLM_ALL2ALL_BACKEND=deepep_v2 vllm serve qwen3-30b-a3b -tp 8 -ep", None),
+    ],
+)
+def test_the_exchange_of_experts_is_taken_from_flags_and_variables(line, backend):
+    assert _read(line).get("all2all_backend") == backend
+
+
 def test_deep_gemm_takes_as_long_for_experts_that_no_token_reaches(shared):
     """Qwen3-235B-A22B in FP8 by vLLM 0.11 on H100 and B200 (ML.ENERGY), 2 to 16 sequences."""
     file = shared("measurements/ml-energy-vllm-0.11/mlenergy_calibration.csv")

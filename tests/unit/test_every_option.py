@@ -102,6 +102,11 @@ CASES = [
     Case("data_parallel_size", 2),
     Case("enable_expert_parallel", True, EXPERTS),
     Case("expert_load_imbalance", 1.5, EXPERTS | {"enable_expert_parallel": True}),
+    Case(
+        "all2all_backend",
+        "deepep_low_latency",
+        EXPERTS | {"enable_expert_parallel": True, "data_parallel_size": 4},
+    ),
     Case("moe_backend", "marlin", FULL_OF_EXPERTS),
     *(
         Case("all_reduce", way, FOUR)

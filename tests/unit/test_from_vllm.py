@@ -30,6 +30,19 @@ def client(arguments):
         ("-tp 2 -pp=2", {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}),
         ("--tensor_parallel_size 4", {"tensor_parallel_size": 4}),
         ("-dp 2 -ep", {"data_parallel_size": 2, "enable_expert_parallel": True}),
+        (
+            "-dp 2 -ep --all2all-backend flashinfer_all2allv",
+            {
+                "data_parallel_size": 2,
+                "enable_expert_parallel": True,
+                "all2all_backend": "flashinfer_nvlink_two_sided",
+            },
+        ),
+        ("-dp 2 --all2all-backend deepep_v2", {"data_parallel_size": 2}),
+        (
+            "-dp 2 -ep --all2all-backend pplx",
+            {"data_parallel_size": 2, "enable_expert_parallel": True},
+        ),
         ("--max-model-len 16k", {"max_model_len": 16_000}),
         ("--max-model-len 16K", {"max_model_len": 16_384}),
         ("--max-model-len auto", {"max_model_len": "auto"}),

@@ -333,6 +333,9 @@ OWN = {
     "run gap.yaml --replications 2 --jobs 1": {"alike"},
     "run one.yaml --set clients.0.power_limit=500W": {"power cap"},
     "run one.yaml --set model=towers.json": {"towers"},
+    "explain one.yaml --set model=qwen3-30b-a3b --set clients.0.data_parallel_size=8 --set "
+    "clients.0.enable_expert_parallel=true --set clients.0.all2all_backend=nixl_ep "
+    "--decodes 8 --context 9": {"expert exchange"},
     "run one.yaml --set 'clients.0.speculative_config={method: eagle3, num_speculative_tokens: 2, "
     "acceptance_rate: [0.7, 0.5]}'": {"draft rates", "draft head"},
     "run one.yaml --set model=llama-3.1-70b --set clients.0.tensor_parallel_size=2 --set "

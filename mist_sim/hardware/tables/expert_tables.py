@@ -16,7 +16,7 @@ import numpy as np
 
 from mist_sim.errors import ScenarioError, listed
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.collectives import all_gather
+from mist_sim.hardware.expert_exchange import exchange_of
 from mist_sim.hardware.interpolation import Array, Axis
 from mist_sim.hardware.tables.base import measured_grid
 from mist_sim.models.moe import MoeSpec
@@ -62,22 +62,20 @@ class ExpertTimes:
         seconds = values * (unit * model.num_moe_layers)
         self._seconds = self._axes[1].stretched(self._axes[0].stretched(seconds, 0), 1)
         self._moe, self._cluster = moe, cluster
-        self._num_gathers = 2 * model.num_moe_layers
-        self._token_bytes = model.hidden_size * model.dtype_bytes
-        self._gather = all_gather(cluster.gpu.interconnect, replicas, cluster.spans.replicas)
+        self._exchange = exchange_of(model, cluster)
         self._share = replicas * cluster.expert_load_imbalance / shared_by
         self.most_tokens = float(tokens[-1] / self._share)
         self.points = np.concatenate([tokens / self._share, _between(self.most_tokens)])
 
     def times(self, tokens: Array) -> Array:
-        """Return the seconds of steps with so many tokens on every replica, gathers included."""
+        """Return the seconds of steps with so many tokens on every replica, exchanges included."""
         replicas, ranks = self._cluster.num_sharing_replicas, self._cluster.expert_parallel_size
         routed = tokens * replicas
         reached = np.array([self._moe.on_busiest_rank(each, ranks) for each in routed.tolist()])
         seconds = self._at(tokens * self._share, reached)
-        if replicas > 1:
-            sizes = (routed * self._token_bytes).tolist()
-            seconds += self._num_gathers * np.array([self._gather(size) for size in sizes])
+        if (exchange := self._exchange) is not None:
+            pairs = zip(tokens.tolist(), routed.tolist(), strict=True)
+            seconds += np.array([exchange.seconds(mine, all_) for mine, all_ in pairs])
         return seconds
 
     def _at(self, tokens: Array, reached: Array) -> Array:

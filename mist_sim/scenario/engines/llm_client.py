@@ -35,6 +35,7 @@ from mist_sim.hardware import Cluster, GpuSpec, load_gpu
 from mist_sim.hardware.collectives import ONE_NODE, Spans
 from mist_sim.hardware.devices import MemoryTier, fitted_gpus
 from mist_sim.hardware.drafter import Drafter, shared_groups
+from mist_sim.hardware.expert_exchange import exchange_warnings
 from mist_sim.hardware.kernel_choice import KernelChoice, deployment_of
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.power_cap import cap_warnings, with_power_limit
@@ -589,6 +590,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
             *older_versions(server),
             *length.warnings(scheduler.max_num_seqs, most),
             *cap_warnings(cluster.gpu, config.power_limit),
+            *exchange_warnings(model, cluster, is_timed=predictor.traits.sums_over_links),
         ),
         caches_prefixes=config.kv_cache.enable_prefix_caching and config.role != "decode",
         parse=parse_time(config, model),
@@ -746,6 +748,7 @@ def _cluster(gpu: GpuSpec, config: EngineConfig) -> Cluster:
             data_parallel_size=config.data_parallel_size,
             enable_expert_parallel=config.enable_expert_parallel,
             expert_load_imbalance=config.expert_load_imbalance,
+            all2all_backend=config.all2all_backend,
         )
     except ValueError as error:
         raise ScenarioError(str(error)) from None

@@ -115,6 +115,7 @@ def read_server(
     if fault:
         server.account.refused("--config", fault)
     _drop_lone_experts(server)
+    nodes.exchanges(server)
     nodes.note_lanes(server)
     nodes.check_nodes(server)
     model_flags.check_length(server)

@@ -7,6 +7,7 @@ from re import Pattern
 from typing import Any
 
 from mist_sim.errors import brief
+from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.from_vllm.account import Account, Item
 from mist_sim.scenario.from_vllm.flags import Flag
 from mist_sim.scenario.from_vllm.tables import ASSUMED, NO_EFFECT, REFUSED_VARIABLES
@@ -61,6 +62,11 @@ class Server:
         """Return a flag's whole number; 1 where it is not there or no number."""
         value = self.said[name].value if name in self.said else "1"
         return int(value) if value.isdecimal() and len(value) < 10 else 1
+
+    @property
+    def minor(self) -> float:
+        """Minor number of its version; 0 if that is not known here."""
+        return 0 if self.engine == ELSEWHERE else version_of(self.engine).minor
 
     @property
     def num_ranks(self) -> int:

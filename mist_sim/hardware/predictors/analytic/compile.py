@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.collectives import all_gather, all_reduce
+from mist_sim.hardware.collectives import all_reduce
 from mist_sim.hardware.devices import Efficiency, GpuSpec, Kernel, figures_of, kernel_of
+from mist_sim.hardware.expert_exchange import exchange_of
 from mist_sim.hardware.predictors.analytic.attention_time import (
     DecodeAttention,
     PromptAttention,
@@ -73,7 +74,7 @@ def phase_time(model: ModelSpec, cluster: Cluster, prefill: bool) -> PhaseTime:
     phase = Phase(cluster.gpu, cluster.gpu.prefill if prefill else cluster.gpu.decode)
     by_token, per_token = _by_token(phase, model, t, prefill, 1)
     per_other = 0.0
-    if cluster.num_sharing_replicas > 1:
+    if cluster.gathers_tokens:
         per_other = _by_token(phase, model, t, prefill, 2)[1] - per_token
     none, one = (operators.logits(model, n, t) for n in (0, 1))
     weightless = [term for term in by_token if not term.weights]
@@ -121,16 +122,14 @@ def _experts(model: ModelSpec, cluster: Cluster, phase: Phase) -> Experts | None
 
 def _communication(model: ModelSpec, cluster: Cluster) -> Communication | None:
     """All-reduces after attention and MLP; gathering and scattering around shared experts."""
-    replicas = cluster.num_sharing_replicas
-    if cluster.tensor_parallel_size == replicas == 1:
+    if cluster.tensor_parallel_size == cluster.num_sharing_replicas == 1:
         return None
     link = cluster.gpu.interconnect
     return Communication(
         all_reduce=all_reduce(link, cluster.tensor_parallel_size, cluster.spans.tensor),
-        all_gather=all_gather(link, replicas, cluster.spans.replicas),
         num_all_reduces=model.num_sums,
-        num_gathers=2 * model.num_moe_layers if replicas > 1 else 0,
         bytes_per_token=model.hidden_size * model.dtype_bytes,
+        exchange=exchange_of(model, cluster),
     )
 
 

@@ -38,7 +38,8 @@ def outside(
     """
     num_tokens, num_samples, known = sizes
     shared = num_tokens * phase_time.num_replicas if known is None else known
-    t, replicas = cluster.tensor_parallel_size, shared / max(num_tokens, 1)
+    t = cluster.tensor_parallel_size
+    replicas = shared / max(num_tokens, 1) if cluster.gathers_tokens else 1.0
     phase = Phase(cluster.gpu, cluster.gpu.prefill if prefill else cluster.gpu.decode)
     found: list[OperatorTime] = []
     parts = [operators.token_operators(model, n, t, prefill, replicas) for n in (0, 1, num_tokens)]
@@ -117,9 +118,9 @@ def _collectives(
     size = float(num_tokens * communication.bytes_per_token)
     num = communication.num_all_reduces
     yield OperatorTime("all_reduce", num * communication.all_reduce(size), "links", num)
-    if num := communication.num_gathers:
-        size = float(shared * communication.bytes_per_token)
-        yield OperatorTime("all_gather", num * communication.all_gather(size), "links", num)
+    if (exchange := communication.exchange) is not None:
+        seconds = exchange.seconds(num_tokens, shared)
+        yield OperatorTime(exchange.name, seconds, "links", exchange.count)
 
 
 class Attention:

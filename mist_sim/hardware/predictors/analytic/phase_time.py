@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import NamedTuple, TypeVar
 
+from mist_sim.hardware.expert_exchange import Exchange
 from mist_sim.models.moe import MoeSpec
 
 V = TypeVar("V")
@@ -51,24 +52,23 @@ class Term(NamedTuple):
 class Communication:
     """The collectives of a step, whose time is not linear in its bytes.
 
-    all_reduce, all_gather: seconds for so many bytes.
+    all_reduce: seconds for so many bytes.
     num_all_reduces: of the hidden states of a step's tokens.
-    num_gathers: all-gathers and reduce-scatters of the tokens of all replicas.
     bytes_per_token: size of a hidden state.
+    exchange: between the replicas that share experts; None if no others do.
     """
 
     all_reduce: Callable[[float], float]
-    all_gather: Callable[[float], float]
     num_all_reduces: int
-    num_gathers: int
     bytes_per_token: int
+    exchange: Exchange | None
 
     def time(self, num_tokens: int, shared: int) -> float:
         """Return the seconds of all collectives of a step. shared: tokens of all replicas."""
         size = float(num_tokens * self.bytes_per_token)
         seconds = self.num_all_reduces * self.all_reduce(size)
-        if self.num_gathers:
-            seconds += self.num_gathers * self.all_gather(float(shared * self.bytes_per_token))
+        if self.exchange is not None:
+            seconds += self.exchange.seconds(num_tokens, shared)
         return seconds
 
 

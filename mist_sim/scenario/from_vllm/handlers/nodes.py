@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from mist_sim.errors import MistError
+from mist_sim.hardware.cluster import All2AllBackend
 from mist_sim.scenario.engines.server_start import nodes_problem, room_of_a_node
 from mist_sim.scenario.from_vllm.flags import Flag
 from mist_sim.scenario.from_vllm.server import Server
@@ -18,6 +21,11 @@ _EVERY_NODE = "it has no value here, so all nodes run this command, the first as
 _TENSOR, _RANKS = "--tensor-parallel-size", "--pipeline-parallel-size"
 _ELSEWHERE = ("--data-parallel-backend", "--data-parallel-size-local")
 _FEW_TOKENS = ("deepep_low_latency", "nixl_ep")
+_FLAG, _VARIABLE = "--all2all-backend", "VLLM_ALL2ALL_BACKEND"
+_ENGINES = ("data_parallel_size", "prefill_context_parallel_size")
+_RENAMED = {"flashinfer_all2allv": "flashinfer_nvlink_two_sided"}
+_WITHOUT_PPLX = 17  # vLLM takes its default there (pull request 33724)
+_GATHERED = "experts are exchanged as by vLLM's default, allgather_reducescatter"
 
 
 def nnodes(flag: Flag, server: Server) -> None:
@@ -61,15 +69,50 @@ def local(flag: Flag, server: Server) -> None:
 
 
 def all_to_all(flag: Flag, server: Server) -> None:
-    """Assume exchanges as they are timed; refuse where the choice changes the limit of tokens."""
-    if flag.value in _FEW_TOKENS and "--max-num-batched-tokens" not in server.said:
+    """Refuse where the choice changes the limit of tokens; others wait for `exchanges`."""
+    if _takes_few(flag, server):
         server.account.refused(
             flag.written,
             "with it vLLM takes 256 tokens a step from 0.20 on; instead: say "
             "--max-num-batched-tokens beside it",
         )
+
+
+def exchanges(server: Server) -> None:
+    """Apply the exchange between experts that a flag or a variable names; a flag takes precedence.
+
+    After all other flags, which say whether engines share experts.
+    """
+    flag, name = server.said.get(_FLAG), server.variables.get(_VARIABLE)
+    if flag is not None and not _takes_few(flag, server):
+        _exchange(flag.value, flag.written, server)
+    if name is not None:
+        server.handled.add(_VARIABLE)
+    if name is not None and flag is not None:
+        server.account.no_effect(_VARIABLE, f"{_FLAG} takes precedence")
+    elif name is not None:
+        _exchange(name, _VARIABLE, server)
+
+
+def _takes_few(flag: Flag, server: Server) -> bool:
+    """Whether the choice changes the limit of tokens, and no flag says that."""
+    return flag.value in _FEW_TOKENS and "--max-num-batched-tokens" not in server.said
+
+
+def _exchange(name: str, written: str, server: Server) -> None:
+    """Let engines that share experts exchange tokens as vLLM's back end of that name does."""
+    spreads, client = "enable_expert_parallel", server.client
+    is_spread = client.get(spreads) or server.is_set_elsewhere(spreads)
+    is_alone = max(client.get(key, 1) for key in _ENGINES) == 1
+    if not is_spread or (is_alone and not any(map(server.is_set_elsewhere, _ENGINES))):
+        server.account.no_effect(written, "no engines share experts, so they exchange nothing")
+        return
+    is_gone = name == "pplx" and not 0 < server.minor < _WITHOUT_PPLX
+    backend = _RENAMED.get(name, name)
+    if is_gone or backend not in get_args(All2AllBackend):
+        server.account.assumed(written, _GATHERED)
     else:
-        server.account.assumed(flag.written, "exchanges between experts are timed without backends")
+        server.set("all2all_backend", backend, written)
 
 
 def no_custom_all_reduce(flag: Flag, server: Server) -> None:

@@ -31,7 +31,7 @@ def executor(flag: Flag, server: Server) -> None:
             "vLLM to 0.20 plans no step ahead with Ray; for such an engine say --engine in place "
             "of --set engine, or async_scheduling=false",
         )
-    elif _minor(server) in _RAY or _has_old_executor(server):
+    elif server.minor in _RAY or _has_old_executor(server):
         _not_ahead(flag.written, "this version plans no step ahead with Ray", server)
     else:
         server.account.no_effect(flag.written, "this version plans ahead with Ray, too")
@@ -49,7 +49,7 @@ def padded_drafts(value: Any, written: str, server: Server) -> None:
 
 def ngrams(method: str, written: str, server: Server) -> None:
     """Plan ahead with n-grams that the GPU looks for, and with no others, as versions do."""
-    if _minor(server) not in _NGRAMS_OF_GPU:
+    if server.minor not in _NGRAMS_OF_GPU:
         return
     if method == "ngram_gpu" and _ASYNC not in server.said:
         server.set(_KEY, True, written)
@@ -75,14 +75,9 @@ def _said(server: Server) -> bool:
     return _ASYNC in server.said and server.said[_ASYNC].is_on
 
 
-def _minor(server: Server) -> float:
-    """Return the minor number of the server's version; 0 if it is not known here."""
-    return 0 if server.engine == ELSEWHERE else version_of(server.engine).minor
-
-
 def _has_old_executor(server: Server) -> bool:
     """Whether a variable asks for the executor of the versions before."""
-    if _minor(server) not in _RAY_V2 or server.variables.get(_RAY_V1) != "0":
+    if server.minor not in _RAY_V2 or server.variables.get(_RAY_V1) != "0":
         return False
     server.handled.add(_RAY_V1)
     return True
