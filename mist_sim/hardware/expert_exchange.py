@@ -13,7 +13,7 @@ node, and any k of the experts as likely as any others:
 A copy is a hidden state, with one byte a value and a scale for each 128 of them on the way to
 experts that multiply FP8, else 16 bits, and 16 bits on the way back. Both links are busy at once.
 
-Constants: DeepEP, docs/legacy.md (V1; H800s with 200 GB/s of NVLink and 50 GB/s of network each,
+Constants: DeepEP, its page legacy (V1; H800s with 200 GB/s of NVLink and 50 GB/s of network each,
 DeepSeek-V3's sizes). The low latency ones fit its twelve latencies, 77 us (8 ranks) to 369 us (128)
 with 128 tokens a rank, within 5.4 %. Those of high throughput are its bandwidths less what stays on
 the rank or node: 153 GB/s over NVLink of 8 ranks, 58 and 51 GB/s over the network of 32 and 64. On

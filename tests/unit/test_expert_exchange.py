@@ -54,14 +54,14 @@ def microseconds(ranks, backend, tokens, nic=50e9):
     ],
 )
 def test_low_latency_takes_as_long_as_deepep_publishes(ranks, there, back):
-    """docs/legacy.md of DeepEP: H800s, 128 tokens a rank."""
+    """Page legacy of DeepEP: H800s, 128 tokens a rank."""
     found = microseconds(ranks, "deepep_low_latency", 128)
     assert found == pytest.approx(there + back, rel=0.06)
 
 
 @pytest.mark.parametrize(("ranks", "gigabytes"), [(8, None), (32, (58, 57)), (64, (51, 50))])
 def test_high_throughput_has_the_bandwidth_that_deepep_publishes(ranks, gigabytes):
-    """docs/legacy.md of DeepEP: bytes to all nodes, or ranks of one, that a token reaches."""
+    """Page legacy of DeepEP: bytes to all nodes, or ranks of one, that a token reaches."""
     tokens, parts = 4096, ranks // 8 if gigabytes else ranks
     rates = gigabytes or (153, 158)
     sizes = 7168 * (1 + 4 / 128), 7168 * 2

@@ -76,7 +76,6 @@ def test_a_log_may_have_them(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [
-        ({"workload__predictions": {}}, "no client has scheduler.order: shortest_predicted_first"),
         (ORDER, "is required for"),
         ({"workload__predictions": {"sigma": -1}}, "sigma: must be >= 0"),
         ({"workload__predictions": {"bias": 0}}, "bias: must be > 0"),
