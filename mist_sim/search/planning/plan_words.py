@@ -119,7 +119,7 @@ def _is_like(one: Candidate, other: Candidate) -> bool:
 
 def _compared(best: Tried, second: Tried) -> str:
     """Return why one that costs as much is not the answer: its room, or its design."""
-    rooms = f"it serves {second.room:.3g} times the rate, this one {best.room:.3g} times"
+    rooms = f"it serves {_served(second)} the rate, this one {_served(best)}"
     if second.candidate.design == best.candidate.design:
         if not second.has_raced:
             return "; which has more room was not tried"
@@ -134,6 +134,13 @@ def _compared(best: Tried, second: Tried) -> str:
         return f", with less room: {rooms}"
     more = f" and has more room ({rooms})" if second.room > best.room else ""
     return f"{more}, but is less simple, and rests on more assumptions"
+
+
+def _served(tried: Tried) -> str:
+    """Return the multiples of the rate between which a candidate ends to keep the limits."""
+    if tried.missed == inf:
+        return f"at least {tried.room:.3g} times"
+    return f"{tried.room:.3g} to {tried.missed:.3g} times"
 
 
 def _buy(candidate: Candidate) -> str:
