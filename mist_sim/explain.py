@@ -32,13 +32,14 @@ from mist_sim.metrics.tables import Findings
 from mist_sim.output import json_text, write_text
 from mist_sim.report.presenters import STEP
 from mist_sim.scenario import Scenario
+from mist_sim.scenario.schema import Engines
 from mist_sim.simulation import Simulation
 from mist_sim.studies.built import Built
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["HandBatch", "StepExplained", "explain_batch", "explain_moment"]
+__all__ = ["Engines", "HandBatch", "StepExplained", "explain_batch", "explain_moment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +361,7 @@ class StepExplained(Findings):
 def explain_batch(scenario: Scenario, batch: HandBatch, client: str | None = None) -> StepExplained:
     """Return the step that a client of a scenario computes for a batch by hand.
 
+    scenario: `Engines.load` reads one without a workload, too.
     client: its name; by default the first with an engine. A step counts as planned ahead where the
         engine plans ahead.
     Raises ScenarioError for a client that has no engine, or would never compute such a step.

@@ -272,6 +272,7 @@ class Simulation:
             client_names=[client.name for client in self.clients],
             num_gpu_blocks=[_most_blocks(client) for client in self.clients],
             block_tokens=[client.block_tokens for client in self.clients],
+            block_groups=[client.block_groups for client in self.clients],
             kv_entries=[client.kv_entries for client in self.clients],
             estimates={name: origin.estimate for name, origin in times.items()},
             assumed=assumed,

@@ -39,8 +39,8 @@ class Client(ABC):
         that it serves, if these say all (`ClientTraits.serving`).
     streams: its random streams; set from the run when it starts.
     num_gpu_blocks: its KV-cache blocks; 0 without a cache.
-    block_tokens: tokens whose entries a block holds in all layers; 0 without a cache, and where
-        groups of layers have blocks of their own.
+    block_tokens: tokens whose entries a block holds; 0 without a cache. block_groups: groups of
+        layers with blocks of their own, in one of which a block's entries are.
     kv_entries: how keys and values are stored, such as "in 16 bits"; empty without a cache.
     network: brings other clients' KV entries; set from the run when it starts.
     place: place of its GPUs in the network; None: the first place with room.
@@ -57,6 +57,7 @@ class Client(ABC):
     streams: Streams = Streams(0)
     num_gpu_blocks: int = 0
     block_tokens: int = 0
+    block_groups: int = 1
     kv_entries: str = ""
     network: Network | None = None
     place: str | None = None

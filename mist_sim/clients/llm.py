@@ -110,7 +110,8 @@ class LlmClient(LaidOutClient):
         )
         self.data_parallel_size = config.data_parallel_size
         self.num_gpu_blocks = memory.num_gpu_blocks * config.data_parallel_size
-        self.block_tokens = 0 if memory.kv_groups else config.kv_cache.block_size
+        self.block_tokens = config.kv_cache.block_size
+        self.block_groups = memory.kv_groups.num_all_groups if memory.kv_groups else 1
         self.kv_entries = memory.kv_entries
         self.lockstep = config.lockstep
         self.max_model_len = config.max_model_len

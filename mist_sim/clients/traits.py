@@ -96,8 +96,8 @@ class TimesOrigin:
     assumed: options that were not set and whose default is an assumption: fitted on another GPU, a
         `max_model_len` for which it has too little memory, or the `host` of its GPUs.
     assumed_host: effect of the assumed host: milliseconds of communication between GPUs in a step
-        of the most tokens, on that host and on another; empty if the host is named or has no
-        effect.
+        of the most tokens, on that host and on another, and how many groups sum on it; empty if the
+        host is named or has no effect.
     settings: the measured settings closest to its TTFT and TPOT, by metric, if their errors are
         known; None if nothing comparable was measured. A client that emits no first token has no
         `ttft`.

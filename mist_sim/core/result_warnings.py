@@ -111,6 +111,9 @@ COMMAND_LINE = _kind("command line", "a flag of vLLM whose effect or meaning is 
 SHARED_LOAD = _kind(
     "shared load", "several replicas serve what one may have served when measured", leads=True
 )
+FAILED_WHEN_MEASURED = _kind(
+    "failed when measured", "requests of a measured benchmark failed", leads=True
+)
 NOTHING_FINISHED = _kind("nothing finished", "no request finished, so there are no latencies")
 TOO_SMALL = _kind("too small", "a model or requests have no room in GPU memory", leads=True)
 UNSTABLE = _kind("unstable", "more work arrives than the clients can do")

@@ -308,6 +308,13 @@ def _told(assumed: Mapping[str, Sequence[str]], kind: str) -> str:
     return "; ".join(f"{text} ({client})" if several else text for text, client in found.items())
 
 
+def _apart(groups: int) -> str:
+    return (
+        f"Its {groups} groups of GPUs (pipeline stages, replicas) are timed as if each were alone "
+        "on the host; groups that share a bridge may take several times as long."
+    )
+
+
 def _host_warnings(worth: Mapping[str, Mapping[str, Any]]) -> Iterator[ResultWarning]:
     """Yield the assumed host, its effect, and how to tell which host is present.
 
@@ -322,6 +329,8 @@ def _host_warnings(worth: Mapping[str, Mapping[str, Any]]) -> Iterator[ResultWar
             "`nvidia-smi topo -p2p r` tells which is yours (OK between all GPUs: peer access); say "
             "it with clients.N.host.",
             f"In a step of {found['num_tokens']:,} tokens they spend {here:,.4g} ms on one "
-            f"another; on {found['other_host']} it would be {there:,.4g} ms.",
+            f"another; on {found['other_host']} it would be {there:,.4g} ms."
+            + (found["num_groups"] > 1)
+            * f" {_apart(found['num_groups'])}",
             brief=f"Host of the GPUs assumed: {found['host']}.",
         )

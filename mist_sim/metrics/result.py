@@ -243,8 +243,8 @@ class Result(Findings):
 
     client_names: position is the client_id of the records.
     num_gpu_blocks: KV blocks of each client, 0 for those without a cache.
-    block_tokens: tokens of a block of each client, 0 where that is not one number. kv_entries: how
-        each stores keys and values.
+    block_tokens: tokens of a block of each client, 0 without a cache. block_groups: groups of
+        layers of each that have blocks of their own. kv_entries: how each stores keys and values.
     slo: limits for goodput. warmup: requests that arrive earlier than this many seconds are
     left out of the summary's statistics. open_loop: whether arrivals ignored completions.
     estimates: origin of the step times, by client. assumed: options that were not set and whose
@@ -271,6 +271,7 @@ class Result(Findings):
     client_names: list[str]
     num_gpu_blocks: list[int]
     block_tokens: list[int] = field(default_factory=list)
+    block_groups: list[int] = field(default_factory=list)
     kv_entries: list[str] = field(default_factory=list)
     slo: Slo = Slo()
     warmup: float = 0.0

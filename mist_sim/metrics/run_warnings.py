@@ -115,7 +115,8 @@ def record_warnings(recorder: ColumnRecorder, warmup: float) -> Iterator[ResultW
             f"{cut:,} answers were cut at max_model_len; a model with a longer context would "
             "generate more.",
         )
-    use = front_end_use(recorder, warmup)
+    serves = bool((counted & (c["reason"] == 0)).any())
+    use = front_end_use(recorder, warmup) if serves else None
     if use is not None and use.share >= _FULL:
         yield ResultWarning(
             kinds.FRONT_END_FULL,

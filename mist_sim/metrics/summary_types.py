@@ -140,8 +140,12 @@ class ExpectedError(TypedDict):
 
 
 class AssumedHost(TypedDict):
-    """Effect of an assumed host of GPUs on PCIe: milliseconds a step of so many tokens."""
+    """Effect of an assumed host of GPUs on PCIe: milliseconds a step of so many tokens.
 
+    num_groups: groups of GPUs of a client that sum on the host, each alone.
+    """
+
+    num_groups: int
     host: str
     measured_with: str
     num_tokens: int

@@ -44,6 +44,11 @@ class KvGroups:
             raise ValueError(f"window groups and sliding_window go together, got {self}")
 
     @property
+    def num_all_groups(self) -> int:
+        """Groups of any kind."""
+        return self.num_full_groups + self.num_window_groups + self.num_state_groups
+
+    @property
     def num_groups(self) -> int:
         """Pages that a block of tokens takes as long as nothing drops it."""
         return self.num_full_groups + self.num_window_groups + self.num_kept_states

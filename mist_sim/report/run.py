@@ -119,16 +119,24 @@ def clients_table(result: Result) -> RenderableType:
 def _capacities(result: Result, names: Sequence[str]) -> Iterator[str]:
     """Yield how much each group of clients can keep, a line for clients that can keep the same."""
     sizes = result.block_tokens or [0] * len(names)
+    groups = result.block_groups or [1] * len(names)
     stored = result.kv_entries or [""] * len(names)
     told: dict[tuple[str, str], dict[str, None]] = {}
-    every = zip(names, result.num_gpu_blocks, sizes, stored, strict=True)
-    for name, blocks, tokens, entries in every:
+    every = zip(names, result.num_gpu_blocks, sizes, groups, stored, strict=True)
+    for name, blocks, tokens, parts, entries in every:
         if blocks:
-            held = f" of {tokens} tokens, {count(blocks * tokens)} tokens" if tokens else ""
+            held = _held(blocks, tokens, parts) if tokens else ""
             how = f", {entries}" if entries else ""
             told.setdefault((how, f"{count(blocks)} blocks{held}"), {})[name] = None
     for (how, room), mine in list(told.items())[:_MAX_ROWS]:
         yield f"KV cache of {who(list(mine))}{how}: {room}"
+
+
+def _held(blocks: int, tokens: int, groups: int) -> str:
+    """Return what blocks hold: tokens each, of all layers or of one of several groups of them."""
+    if groups > 1:
+        return f", each of {count(tokens)} tokens in one of {groups} groups of layers"
+    return f" of {tokens} tokens, {count(blocks * tokens)} tokens"
 
 
 def _at_limits(names: Sequence[str], rooms: Sequence[Room]) -> Iterator[str]:

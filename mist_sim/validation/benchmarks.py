@@ -56,7 +56,8 @@ class Benchmark:
     where: its file and line, for messages; label: the same, short. source: who measured it; rows of
     the same source in the package's evidence are left out of its bars. serve, bench: command lines
     of the server and of the load generator; without the latter `workload` and `requests` (tokens of
-    prompts and answers) say the load. gpu: of the catalog. engine: version of vLLM, such as
+    prompts and answers) say the load. num_failed: requests that failed when measured, which are no
+    part of the figures and the load. gpu: of the catalog. engine: version of vLLM, such as
     vllm-0.19; empty: the newest. figures: by the names of `FIGURES`. overrides: keys of the
     scenario that the user sets.
     """
@@ -70,6 +71,7 @@ class Benchmark:
     bench: str = ""
     workload: Mapping[str, Any] = field(default_factory=dict)
     requests: Sequence[tuple[int, int]] = ()
+    num_failed: int = 0
     figures: Mapping[str, float]
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
@@ -173,8 +175,14 @@ def _of_bench(found: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return {
         "workload": {"arrivals": arrivals},
         "requests": requests,
+        "num_failed": _failed(found.get("failed")),
         "figures": _figures(ours, str(path)),
     }
+
+
+def _failed(value: object) -> int:
+    """Return how many requests failed; 0 where it is not said, as in results of older releases."""
+    return value if isinstance(value, int) else 0
 
 
 _GUIDELLM = {  # its metrics, of answered requests; ITL there is a mean of each request: vLLM's TPOT
@@ -200,6 +208,7 @@ def _of_guidellm(found: Any, path: Path, place: int) -> dict[str, Any]:
         )
         lengths = (max(1, round(prompts["mean"])), max(1, round(answers["mean"])))
         number = int(prompts["count"])
+        failed = _failed(metrics.get("request_totals", {}).get("errored"))
         strategy = (found.get("config") or found.get("args"))["strategy"]
         kind = strategy["type_"]
     except (KeyError, TypeError, AttributeError) as error:
@@ -219,6 +228,7 @@ def _of_guidellm(found: Any, path: Path, place: int) -> dict[str, Any]:
     return {
         "workload": {"arrivals": arrivals},
         "requests": [lengths] * number,
+        "num_failed": failed,
         "figures": _figures(figures, where),
     }
 
@@ -260,7 +270,8 @@ def scenario_of(run: Benchmark, folder: Path) -> Scenario:
 def scores(run: Benchmark) -> Iterator[dict[str, Any]]:
     """Simulate a measured run, and yield a row for each figure (columns of `table`).
 
-    warnings: those of the run.
+    error: simulated / measured - 1. low, high: of the bar, where measured / simulated - 1 is to
+    lie, as in `mist run`; None without one. warnings: those of the run.
     """
     with tempfile.TemporaryDirectory() as folder:
         scenario = scenario_of(run, Path(folder))
@@ -280,7 +291,7 @@ def scores(run: Benchmark) -> Iterator[dict[str, Any]]:
     settings = next(iter(result.settings.values()), {})
     is_drawn = scenario.workload.arrivals.plugin is not TraceArrivals
     draws = _draws(result, load if is_drawn else None, has_own_lengths=bool(run.bench))
-    told = [*result.warnings, *_several(scenario)]
+    told = [*result.warnings, *_several(scenario), *_failures(run)]
     for name, value in run.figures.items():
         ours, kind = float(summary[name]), FIGURES[name]
         yield {
@@ -357,6 +368,25 @@ def _several(scenario: Scenario) -> Iterator[ResultWarning]:
             "benchmark ran against one of them, say so: --set clients.0.count=1.",
             brief=f"{number} replicas serve the load, as the server's text says.",
         )
+
+
+def _failures(run: Benchmark) -> Iterator[ResultWarning]:
+    """Yield a warning where requests of the measured run failed."""
+    if not run.num_failed:
+        return
+    done = len(run.requests)
+    brief = f"{run.num_failed:,} of {run.num_failed + done:,} requests failed when measured."
+    yield ResultWarning(
+        kinds.FAILED_WHEN_MEASURED,
+        f"{brief} The {done:,} others alone are simulated, at the rate of all, so that the load "
+        "may have been another one: measure again without failures.",
+        brief=brief,
+    )
+
+
+def turned(low: float, high: float) -> tuple[float, float]:
+    """Return the ends of the error (simulated / measured - 1) of a bar of measured / simulated."""
+    return 1 / (1 + high) - 1, 1 / (1 + low) - 1 if low > -1 else math.inf
 
 
 def _described(setting: object) -> dict[str, str]:

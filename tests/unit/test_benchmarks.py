@@ -3,6 +3,7 @@
 import csv
 import json
 from dataclasses import replace
+from math import inf
 
 import pytest
 from typer.testing import CliRunner
@@ -10,7 +11,8 @@ from typer.testing import CliRunner
 from mist_sim.cli.app import app
 from mist_sim.core.result_warnings import of_data
 from mist_sim.errors import ScenarioError
-from mist_sim.validation.benchmarks import read_benchmarks, scores
+from mist_sim.report.run import error_range
+from mist_sim.validation.benchmarks import read_benchmarks, scores, turned
 
 SERVE = "vllm serve Qwen/Qwen3-8B"
 BENCH = (
@@ -179,6 +181,39 @@ def test_the_command_prints_figures_and_groups(tmp_path):
     assert {"source", "release", "gpu", "kernel", "load"} <= heads
     told = CliRunner().invoke(app, ["validate", str(path), "--json"])
     assert len(json.loads(told.stdout)["figures"]) == 4
+
+
+def test_an_error_and_its_bar_have_one_base(tmp_path):
+    """At both ends of the bar of measured over simulated, and a little outside."""
+    (run,) = read_benchmarks(table(tmp_path / "rows.csv", ROW))
+    row = list(scores(run))[1]
+    ends = [row["low"], row["high"]]
+    low, high = turned(*ends)
+    for ratio, inside in ((0.999, True), (1.01, False)):
+        for end in ends:
+            measured = row["simulated"] * (1 + ratio * end)
+            figures = {"mean_tpot_ms": measured}
+            (found,) = scores(replace(run, figures=figures))
+            assert found["inside"] is inside
+            assert (low <= found["error"] <= high) is inside
+    assert turned(-1.2, 0.25) == (pytest.approx(-0.2), inf)
+    shown = CliRunner().invoke(app, ["validate", str(tmp_path / "rows.csv")]).stdout
+    assert f"{error_range(low, high)}  " in shown
+
+
+@pytest.mark.parametrize("form", ["vllm", "guidellm"])
+def test_requests_that_failed_when_measured_are_told(tmp_path, form):
+    path = tmp_path / "ours.json"
+    found = RESULT | {"failed": 3}
+    if form == "guidellm":
+        metrics = GUIDELLM["metrics"] | {"request_totals": {"successful": 6, "errored": 3}}
+        found = {"benchmarks": [GUIDELLM | {"metrics": metrics}]}
+    path.write_text(json.dumps(found))
+    words = ["validate", str(path), "--serve", SERVE, "--gpu", "h100-sxm"]
+    told = "3 of 9 requests failed when measured."
+    assert CliRunner().invoke(app, words).stdout.count(told) == 2  # above and among the warnings
+    path.write_text(json.dumps(RESULT | {"failed": 0}))
+    assert "failed when measured" not in CliRunner().invoke(app, words).stdout
 
 
 def test_bars_hold_the_draw_of_both_runs(tmp_path):

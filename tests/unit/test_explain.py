@@ -17,7 +17,7 @@ from mist_sim import Scenario, simulate
 from mist_sim.cli.app import app
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
-from mist_sim.explain import HandBatch, explain_batch, explain_moment
+from mist_sim.explain import Engines, HandBatch, explain_batch, explain_moment
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.predictors.explained import explained, merged
 from mist_sim.report.step import step_table
@@ -331,8 +331,9 @@ def test_a_step_by_hand_needs_no_workload(tmp_path):
     file.write_text("clients: [{name: a, model: llama-3.1-8b, gpu: h100-sxm}]")
     words = ["explain", str(file), "--decodes", "8", "--context", "500", "--json"]
     alone = json.loads(CliRunner().invoke(app, words).stdout)
-    whole = explain_batch(scenario(**CLIENTS["dense"]), HandBatch(decodes=8, context=500))
-    assert alone["step_ms"] == whole.data["step_ms"]
+    batch = HandBatch(decodes=8, context=500)
+    for each in (scenario(**CLIENTS["dense"]), Engines.load(file)):
+        assert alone["step_ms"] == explain_batch(each, batch).data["step_ms"]
     words = ["explain", str(file), "--at", "1 s"]
     assert "workload: is required" in CliRunner().invoke(app, words).stderr
     words = ["explain", "--from-vllm", "vllm serve meta-llama/Llama-3.1-8B", "--prompts", "100"]

@@ -330,6 +330,16 @@ def test_a_full_process_is_a_warning(rate, processes, is_full):
     assert all(re.search(r"had 1\d\d % .* --api-server-count", each) for each in told)
 
 
+def test_a_front_end_that_only_refuses_limits_nothing():
+    """24 prompts beyond the longest context: a process was busy with them for the whole run."""
+    users = {"type": "closed_loop", "concurrency": 24}
+    said = scenario({}, model="qwen3-14b").changed({"workload": synthetic(24, 65000, 500, users)})
+    found = simulate(said)
+    assert front_end_use(found.recorder, 0.0).share > 0.95
+    assert found.summary["num_rejected"] == 24
+    assert texts(found.summary, "front end full") == []
+
+
 def test_a_goodput_names_the_front_end_that_limits_it():
     """The run at the goodput keeps the limit, so the missed one above it tells."""
     limited = {"slo": {"ttft": "200 ms"}, "model": "llama-3.2-1b", "engine": "vllm-0.19"}

@@ -310,6 +310,25 @@ def test_what_an_assumed_host_is_worth_is_said_everywhere(tmp_path):
     assert "assumed: none is named" not in named.scenario
 
 
+@pytest.mark.parametrize(
+    ("sizes", "number"),
+    [((2, 2, 1), 2), ((2, 1, 2), 2), ((2, 2, 2), 4), ((4, 1, 1), 1), ((1, 4, 1), 1)],
+)
+def test_groups_that_are_timed_as_if_each_were_alone_are_told(tmp_path, sizes, number):
+    path = tmp_path / "scenario.yaml"
+    path.write_text(SCENARIO, "utf-8")
+    keys = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    said = {f"clients.0.{key}": size for key, size in zip(keys, sizes, strict=True)}
+    summary = simulate(Scenario.load(path, overrides=said)).summary
+    assert summary["assumed_host"]["llm"]["num_groups"] == number
+    (line,) = texts(summary, "assumed host")
+    told = (
+        f"Its {number} groups of GPUs (pipeline stages, replicas) are timed as if each were alone"
+    )
+    assert (told in line) == (number > 1)
+    assert ("groups" in line) == (number > 1)
+
+
 def test_comparisons_name_the_scenarios_whose_host_is_assumed(tmp_path):
     path = tmp_path / "scenario.yaml"
     path.write_text(SCENARIO, "utf-8")

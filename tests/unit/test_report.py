@@ -149,11 +149,13 @@ def test_what_the_kv_caches_hold_stands_below_the_clients(result):
     narrow = simulate(changed(BASE, model="llama-3.1-70b-fp8"))
     told = section(text(results_table(narrow), 120), "Clients")
     assert "KV cache of llm, in 8 bits (fp8): " in told
-    windows = simulate(
-        changed(BASE, model="gpt-oss-20b")
-    )  # whose blocks hold a group of layers each
-    told = section(text(results_table(windows), 120), "Clients")
-    assert f"KV cache of llm, in 16 bits: {windows.clients['num_gpu_blocks'][0]:,} blocks" in told
+    for model, tokens, groups in (("gpt-oss-20b", "16", 2), ("qwen3.5-27b", "832", 4)):
+        client = {"clients.0.gpu": "h200"} if groups == 4 else {}
+        found = simulate(Scenario.from_dict(BASE, overrides={"model": model, **client}))
+        told = section(text(results_table(found), 120), "Clients")
+        each = f"each of {tokens} tokens in one of {groups} groups of layers"
+        blocks = found.clients["num_gpu_blocks"][0]
+        assert f"KV cache of llm, in 16 bits: {blocks:,} blocks, {each}" in told
     assert "of 16 tokens" not in told
 
 

@@ -398,7 +398,7 @@ OWN_SCENARIOS: dict[str, dict[str, Any]] = {
         "slo": {"ttft": "100 ms"},
     },
 }
-OF_FILES, OF_PYTHON = {"older", "shared load"}, {"not in parallel"}
+OF_FILES, OF_PYTHON = {"older", "shared load", "failed when measured"}, {"not in parallel"}
 SHEET = """
 memory = "180 GB"
 memory_bandwidth = "8 TB/s"

@@ -23,6 +23,7 @@ from mist_sim.studies.built import Built
 from mist_sim.studies.decided_question import digest
 from mist_sim.studies.task import Done, InTurn
 from tests.reference.random_spaces import ASKED, random_space, space
+from tests.reference.scenarios import of_profile
 
 TOLERANCE = 0.02
 needs_optuna = pytest.mark.skipif(
@@ -189,6 +190,34 @@ def test_the_cheapest_that_attains_ends_the_search():
     result = found(asked, side_by_side=1)
     assert result.front[0]["values"] == {"clients.0.count": 1}
     assert {row["status"] for row in result.rows[2:]} == {"behind"}
+
+
+def test_a_miss_of_a_run_that_ended_early_is_an_upper_bound():
+    """It misses after 20 of 60 requests, when the others may still be good."""
+    asked = space(
+        "usd_per_hour",
+        {"attainment": 0.9},
+        {"clients.0.count": [1, 8]},
+        ASKED | {"workload": of_profile(60, "200 /s")},
+    )
+    row = found(asked).rows[0]
+    (trial,) = row["trials"]
+    assert not trial["is_whole"]
+    assert f": at most {100 * trial['attainment']:.1f} % good at 200 /s" in row["reason"]
+
+
+@pytest.mark.parametrize(("rate", "is_said"), [("100 /s", True), ("1 /s", False)])
+def test_an_attainment_beside_a_goodput_says_at_which_rate_it_is(rate, is_said):
+    asked = space(
+        ["usd_per_hour", "goodput"],
+        {"attainment": 0.9},
+        {"clients.0.count": [1, 2]},
+        ASKED | {"workload": of_profile(60, rate)},
+    )
+    sentence = found(asked).sentence
+    told = "at each one's own goodput: count=1 serves less than the workload's 100 /s. To"
+    assert (told in sentence) == is_said
+    assert ("Attainment" in sentence) == is_said
 
 
 def test_designs_are_those_of_compare():

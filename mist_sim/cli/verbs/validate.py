@@ -84,7 +84,7 @@ def show_benchmarks(runs: Sequence[Benchmark], *, as_json: bool = False) -> None
     from mist_sim.output import json_text
     from mist_sim.report.elements import Terminal, listed, with_warnings
     from mist_sim.report.run import error_range
-    from mist_sim.validation.benchmarks import scores, table
+    from mist_sim.validation.benchmarks import scores, table, turned
 
     found = []
     with Progress(len(runs), unit="runs", patience=0.0) as progress:
@@ -102,7 +102,7 @@ def show_benchmarks(runs: Sequence[Benchmark], *, as_json: bool = False) -> None
             _number(row["measured"]),
             _number(row["simulated"]),
             f"{100 * row['error']:+.1f} %",
-            "-" if row["low"] is None else error_range(row["low"], row["high"]),
+            "-" if row["low"] is None else error_range(*turned(row["low"], row["high"])),
             {True: "inside", False: "outside", None: ""}[row["inside"]],
         )
         for row in found

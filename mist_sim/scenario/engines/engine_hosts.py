@@ -110,7 +110,9 @@ def assumed_host(
         1e3 * _communication(_in_host(cluster, each), model, num_tokens)
         for each in (host, load_host(other))
     )
+    groups = cluster.pipeline_parallel_size * config.data_parallel_size
     return {
+        "num_groups": groups if cluster.tensor_parallel_size > 1 else 1,
         "host": host.name,
         "measured_with": host.measured_with,
         "num_tokens": num_tokens,

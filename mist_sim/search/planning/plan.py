@@ -300,7 +300,7 @@ def _open(hunt: Hunt, left: Sequence[Candidate]) -> str:
     told = [first.offer]
     found = hunt.tried.get(first)
     if found is not None and found.trial is not None and not isnan(found.trial.attainment):
-        told.append(f"{100 * found.trial.attainment:.1f} % good so far")
+        told.append(f"{found.trial.good} so far")
     name = f"{first.name} ({', '.join(told)})"
     if len(left) == 1:
         return f"1 cheaper candidate is undecided, {name}"
@@ -399,10 +399,9 @@ def _no_answer(question: Question, shop: Shop, hunt: Hunt) -> str:
     nearest = max(known, key=lambda each: each.trial.attainment if each.trial else 0, default=None)
     told = ""
     if nearest is not None and nearest.trial is not None:
-        most = "" if nearest.trial.is_whole else "at most "
         told = (
-            f"; {nearest.candidate.name} comes nearest, with {most}"
-            f"{100 * nearest.trial.attainment:.1f} % good requests of {question.rate:g} /s"
+            f"; {nearest.candidate.name} comes nearest, with {nearest.trial.good} requests of "
+            f"{question.rate:g} /s"
         )
     if left:
         what = f"{_open(hunt, left)}; more --total-requests, --most-requests or --seconds may tell"

@@ -27,7 +27,8 @@ class Constraints:
     """Constraints that a configuration must keep.
 
     budgets: by name, as in `BUDGETS`. latencies: by name, such as "p99_ttft", in seconds, of a run
-        at the scenario's own rate. attainment: required share of good requests; None: not set.
+        at the scenario's own rate. attainment: required share of good requests, at the goodput if
+        an objective needs one, else at the scenario's own rate; None: not set.
         at_goodput: percentiles to keep at the goodput as well.
     """
 

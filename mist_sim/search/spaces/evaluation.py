@@ -157,8 +157,7 @@ class Evaluation:
                 kept.append(each)
                 continue
             limit = limit_title(trial.worst_limit)
-            good = f"{100 * trial.attainment:.1f} % good" if trial.tells else trial.reason
-            share = f"{good} at {trial.rate:.4g} /s"
+            share = f"{trial.good if trial.tells else trial.reason} at {trial.rate:.4g} /s"
             verb = "is not known to keep" if trial.attained is None else "misses"
             self._exclude(each, {f"slo, {limit}": f"{verb} {limit}: {share}"})
         return kept
@@ -186,7 +185,7 @@ class Evaluation:
             verb = "misses" if trial.attained is False else "is not seen to serve"
             each.reason = (
                 f"{verb} {trial.rate:.4g} /s, which the front takes: "
-                f"{100 * trial.attainment:.1f} % good after {trial.num_requests:,} requests"
+                f"{trial.good} after {trial.num_requests:,} requests"
             )
         return found
 

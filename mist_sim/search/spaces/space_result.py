@@ -174,7 +174,7 @@ class SpaceSearch(Findings):
             objectives=tuple(each.name for each in space.objectives),
             options=dict(options),
             title=space.scenario.headline_without(space.vary),
-            sentence=problem or _sentence(space.objectives, len(several), told),
+            sentence=problem or _sentence(space, len(several), told),
             best={
                 each.number: each.scenario.resolved() for each in several if each.status == "front"
             },
@@ -310,13 +310,14 @@ def _trial(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _sentence(objectives: Sequence[Objective], number: int, told: Sequence[Configuration]) -> str:
+def _sentence(space: Space, number: int, told: Sequence[Configuration]) -> str:
     """Return which configuration is best, by how much and how certain.
 
     number: of all configurations. told: as in `SpaceSearch.of`.
     """
     fit = [each for each in told if each.is_fit]
     unbounded = Unbounded(told)
+    objectives = space.objectives
     first = objectives[0]
     if len(objectives) > 1:
         ends = [each for each in fit if each.status == "front"]
@@ -325,6 +326,7 @@ def _sentence(objectives: Sequence[Objective], number: int, told: Sequence[Confi
             best = _best(each, ends)
             names.append(f"{best.name} for {each.name} ({best.figures[each.name]:.4g})")
         words = f"{len(ends)} of {number} are on the front: {'; '.join(names)}."
+        words += "" if space.constraints.attainment is None else _where_attained(ends)
         return f"{words} {unbounded.words}, and may be on it." if unbounded else words
     best = _best(first, fit)
     value = best.figures[first.name]
@@ -342,6 +344,20 @@ def _sentence(objectives: Sequence[Objective], number: int, told: Sequence[Confi
     if first.source == "rate":
         return words + _how_sure(first, best, told)
     return words + "."
+
+
+def _where_attained(ends: Sequence[Configuration]) -> str:
+    """Return that some of the front have the attainment at less than the workload's rate."""
+    searched = [(each, each.goodput.rate) for each in ends if each.goodput]
+    less = [each.name for each, rate in searched if rate < each.own_rate]
+    if not less:
+        return ""
+    verb = "serves" if len(less) == 1 else "serve"
+    own = f"{searched[0][0].own_rate:.4g} /s"
+    return (
+        f" Attainment is that at each one's own goodput: {less[0]}{_others(len(less) - 1)} {verb} "
+        f"less than the workload's {own}. To require it at {own}, take no goodput as an objective."
+    )
 
 
 def _how_sure(objective: Objective, best: Configuration, told: Sequence[Configuration]) -> str:

@@ -113,6 +113,11 @@ class Trial:
         return True
 
     @property
+    def good(self) -> str:
+        """The share of good requests in words, such as "at most 92.5 % good" of a stopped run."""
+        return f"{'' if self.is_whole else 'at most '}{100 * self.attainment:.1f} % good"
+
+    @property
     def is_too_short(self) -> bool:
         """Whether the run is too short to tell: only more requests help, no lower rate."""
         return not self.tells and self.needs is not None
