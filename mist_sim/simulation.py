@@ -232,10 +232,7 @@ class Simulation:
             env.stepper.core.runs_ahead = load.ends_begin_nothing
         if progress is not None:
             load.on_end = _now_and_then(progress)
-        requests = self.workload.requests(self.streams)
-        if self.slo.classes:
-            requests = self.slo.noting_groups(requests, recorder.groups.append)
-        conservation = Conservation(requests)
+        conservation = Conservation(self._requests(recorder))
 
         def spawn(child: Request) -> Event:
             conservation.enter(child)
@@ -446,6 +443,15 @@ class Simulation:
         """Return the recorder; for some policies it counts the requests within limits."""
         asks = self.lifecycle is not None and self.lifecycle.asks_for_slo
         return SloWatch(self.slo) if asks else ColumnRecorder()
+
+    def _requests(self, recorder: ColumnRecorder) -> Iterator[Request]:
+        """Return the requests of users, and note of which class of limits and workload each is."""
+        requests = self.workload.requests(self.streams)
+        if self.slo.classes:
+            requests = self.slo.noting_groups(requests, recorder.groups.append)
+        if getattr(self.workload.source, "classes", None):
+            requests = recorder.noting_labels(requests)
+        return requests
 
     def _begin_lives(
         self,

@@ -39,6 +39,7 @@ from mist_sim.metrics.clients import (
 )
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
+from mist_sim.metrics.pooled import pooled_warnings
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests import (
     Breakdown,
@@ -318,7 +319,11 @@ class Result(Findings):
     @cached_property
     def warnings(self) -> tuple[ResultWarning, ...]:
         """Warnings from the run, then those known before it."""
-        return (*run_warnings(self.data, self.recorder, self.warmup), *self.known_warnings)
+        return (
+            *run_warnings(self.data, self.recorder, self.warmup),
+            *pooled_warnings(self.recorder, self.slo, self.warmup),
+            *self.known_warnings,
+        )
 
     @cached_property
     def data(self) -> dict[str, Any]:
