@@ -68,7 +68,7 @@ from mist_sim.simulation_rules import (
     without_price,
 )
 from mist_sim.stages import Prefill
-from mist_sim.traces import DailyArrivals, ScheduledArrivals, Workload
+from mist_sim.traces import DailyArrivals, RowSampler, ScheduledArrivals, Workload
 from mist_sim.traces.pipeline_templates import completion_pipeline
 
 Progress = Callable[[int, float], None]
@@ -298,6 +298,7 @@ class Simulation:
                 *never_came,
                 *self._warnings(assumed),
             ),
+            is_of_rows=not isinstance(self.workload.source, RowSampler),
             presenter=RUN,
         )
 
