@@ -446,12 +446,14 @@ class Simulation:
         return SloWatch(self.slo) if asks else ColumnRecorder()
 
     def _requests(self, recorder: ColumnRecorder) -> Iterator[Request]:
-        """Return the requests of users, and note of which class of limits and workload each is."""
+        """Return the requests of users; note classes of limits and workload, and adapters."""
         requests = self.workload.requests(self.streams)
         if self.slo.classes:
             requests = self.slo.noting_groups(requests, recorder.groups.append)
         if getattr(self.workload.source, "classes", None):
             requests = recorder.noting_labels(requests)
+        if self.workload.adapters:
+            requests = recorder.noting_adapters(requests)
         return requests
 
     def _begin_lives(
