@@ -68,7 +68,7 @@ from mist_sim.simulation_rules import (
     without_price,
 )
 from mist_sim.stages import Prefill
-from mist_sim.traces import DailyArrivals, ScheduledArrivals, Workload
+from mist_sim.traces import DailyArrivals, RowSampler, ScheduledArrivals, Workload
 from mist_sim.traces.pipeline_templates import completion_pipeline
 
 Progress = Callable[[int, float], None]
@@ -232,10 +232,7 @@ class Simulation:
             env.stepper.core.runs_ahead = load.ends_begin_nothing
         if progress is not None:
             load.on_end = _now_and_then(progress)
-        requests = self.workload.requests(self.streams)
-        if self.slo.classes:
-            requests = self.slo.noting_groups(requests, recorder.groups.append)
-        conservation = Conservation(requests)
+        conservation = Conservation(self._requests(recorder))
 
         def spawn(child: Request) -> Event:
             conservation.enter(child)
@@ -302,6 +299,7 @@ class Simulation:
                 *never_came,
                 *self._warnings(assumed),
             ),
+            is_of_rows=not isinstance(self.workload.source, RowSampler),
             presenter=RUN,
         )
 
@@ -447,6 +445,17 @@ class Simulation:
         """Return the recorder; for some policies it counts the requests within limits."""
         asks = self.lifecycle is not None and self.lifecycle.asks_for_slo
         return SloWatch(self.slo) if asks else ColumnRecorder()
+
+    def _requests(self, recorder: ColumnRecorder) -> Iterator[Request]:
+        """Return the requests of users; note classes of limits and workload, and adapters."""
+        requests = self.workload.requests(self.streams)
+        if self.slo.classes:
+            requests = self.slo.noting_groups(requests, recorder.groups.append)
+        if getattr(self.workload.source, "classes", None):
+            requests = recorder.noting_labels(requests)
+        if self.workload.adapters:
+            requests = recorder.noting_adapters(requests)
+        return requests
 
     def _begin_lives(
         self,

@@ -78,4 +78,5 @@ def _step_limits(config: EngineConfig, memory: LaneMemory) -> StepLimits | None:
         num_blocks=memory.num_blocks,
         block_size=memory.block_size,
         blocks_each=num_groups,
+        adapters=0 if config.lora is None else config.lora.max_loras,
     )

@@ -128,6 +128,9 @@ UNREAD = _kind("unread", "requests carry what neither a client nor the gateway r
 BLIND_ROUTER = _kind("blind router", "a router by prefix, session or KV entries finds none")
 WAVES = _kind("waves", "users of equal requests and pauses stay together")
 COMMON_START = _kind("common start", "all users start at once, and that sets the p99")
+POOLED = _kind(
+    "pooled", "a model or class keeps limits less often than is asked of all", leads=True
+)
 TOO_SHORT = _kind("too short", "the run does not tell whether the clients keep up")
 LIMIT_IN_SECONDS = _kind("limit in seconds", "a limit is so long that it may be milliseconds")
 CUT_TEXTS = _kind("cut texts", "texts are longer than the longest input of what reads them")

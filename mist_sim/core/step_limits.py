@@ -11,7 +11,7 @@ class StepLimits(NamedTuple):
     tokens: prompt and decode tokens per step; tokens_a_decode: tokens that each decode takes.
     sequences: limit of sequences per step for each track, engine by engine.
     num_blocks, block_size: KV blocks of a track, and tokens per block; blocks_each: pool blocks
-        that one block of tokens takes.
+        that one block of tokens takes. adapters: LoRA adapters that a step may use; 0: none.
     """
 
     tokens: int
@@ -20,3 +20,4 @@ class StepLimits(NamedTuple):
     num_blocks: int
     block_size: int
     blocks_each: int = 1
+    adapters: int = 0

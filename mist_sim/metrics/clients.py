@@ -27,6 +27,7 @@ from mist_sim.core.states import State
 from mist_sim.core.step_limits import StepLimits
 from mist_sim.hardware.layout_period import LayoutPeriod
 from mist_sim.metrics import latency, stats
+from mist_sim.metrics.adapter_waits import adapter_waits, seconds_inside
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.records.together import Tracks, merged, sum_each, together
@@ -515,6 +516,7 @@ class Room(NamedTuple):
     room: without a step, or in steps at no limit. at_tokens: in steps with `max_num_batched_tokens`
         tokens; at_sequences: with `max_num_seqs` requests; at_memory: in steps that leave fewer KV
         blocks free than a prompt of mean length takes (all steps, if the cache has fewer in all).
+        at_adapters: in steps while requests wait since `max_loras` other adapters are in use.
         NaN if unknown.
     """
 
@@ -522,6 +524,7 @@ class Room(NamedTuple):
     at_tokens: float = nan
     at_sequences: float = nan
     at_memory: float = nan
+    at_adapters: float = nan
 
     @property
     def limit(self) -> str:
@@ -531,7 +534,7 @@ class Room(NamedTuple):
         return longest if shares[longest] > 0 else ""
 
 
-_LIMITS = ("max_num_batched_tokens", "max_num_seqs", "KV memory")
+_LIMITS = ("max_num_batched_tokens", "max_num_seqs", "KV memory", "max_loras")
 
 
 def rooms(
@@ -557,7 +560,7 @@ def rooms(
         if each is not None
         for track, sequences in zip(recorder.tracks_of(client_id), each.sequences, strict=True)
     ]
-    sums = _seconds_at_limits(recorder, all_tracks, len(limits), begin, end)
+    sums = _seconds_at_limits(recorder, all_tracks, limits, begin, end)
     return [
         Room()
         if each is None
@@ -598,7 +601,7 @@ class _LimitedTrack(NamedTuple):
 def _seconds_at_limits(
     recorder: ColumnRecorder,
     all_tracks: Sequence[_LimitedTrack],
-    num_clients: int,
+    limits: Sequence[StepLimits | None],
     begin: float,
     end: float,
 ) -> Array:
@@ -606,18 +609,23 @@ def _seconds_at_limits(
 
     They are summed over its tracks.
     """
-    sums = np.zeros((num_clients, 1 + len(_LIMITS)))
+    sums = np.zeros((len(limits), 1 + len(_LIMITS)))
+    waits = adapter_waits(recorder, limits)
     rest = iter(all_tracks)
     for tracks in together(recorder, [track.number for track in all_tracks]):
         tracks = merged(recorder, tracks)  # noqa: PLW2901
         mine = list(islice(rest, len(tracks.numbers)))
-        inside = np.minimum(tracks.run_ends(), end) - np.maximum(tracks.runs["start"], begin)
-        inside = np.maximum(inside, 0.0)
+        begins = np.clip(tracks.runs["start"], begin, end)
+        ends = np.clip(tracks.run_ends(), begins, end)
         at = _at_limits(tracks, mine)
         at = np.vstack([at.any(axis=0), at])
         for track, (first, last) in zip(mine, pairwise(tracks.run_cuts), strict=True):
             here = slice(first, last)
-            sums[track.client_id] += [float(inside[here][each[here]].sum()) for each in at]
+            inside = ends[here] - begins[here]
+            seconds = [float(inside[each[here]].sum()) for each in at]
+            waited = seconds_inside(waits.get(track.number), begins[here], ends[here])
+            seconds[0] += float(waited[~at[0][here]].sum())
+            sums[track.client_id] += [*seconds, float(waited.sum())]
     return sums
 
 

@@ -39,6 +39,7 @@ from mist_sim.metrics.clients import (
 )
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
+from mist_sim.metrics.pooled import pooled_warnings
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests import (
     Breakdown,
@@ -263,7 +264,8 @@ class Result(Findings):
     cost: prices to use; None: no cost is computed. is_unpriced: the prices asked for are not known.
     sliders: when TaiChi's sliders moved (seconds), and their positions; None: they never move.
     step_limits: limits of each client's steps; None: unknown; empty: for no client.
-    known_warnings: warnings known before the run (`Simulation.warnings`).
+    known_warnings: warnings known before the run (`Simulation.warnings`). is_of_rows: whether the
+    requests are those of a trace, which has no more of them.
     presenter: shows the result as tables.
     """
 
@@ -295,6 +297,7 @@ class Result(Findings):
     sliders: tuple[tuple[float, Sliders], ...] | None = None
     step_limits: list[StepLimits | None] = field(default_factory=list)
     known_warnings: tuple[ResultWarning, ...] = ()
+    is_of_rows: bool = False
     presenter: Presenter = ONE_LINE
 
     @cached_property
@@ -319,7 +322,11 @@ class Result(Findings):
     @cached_property
     def warnings(self) -> tuple[ResultWarning, ...]:
         """Warnings from the run, then those known before it."""
-        return (*run_warnings(self.data, self.recorder, self.warmup), *self.known_warnings)
+        return (
+            *run_warnings(self.data, self.recorder, self.warmup, is_of_rows=self.is_of_rows),
+            *pooled_warnings(self.recorder, self.slo, self.warmup),
+            *self.known_warnings,
+        )
 
     @cached_property
     def data(self) -> dict[str, Any]:

@@ -46,9 +46,16 @@ _FAR = 10
 
 
 def run_warnings(
-    summary: Mapping[str, Any], recorder: ColumnRecorder, warmup: float
+    summary: Mapping[str, Any],
+    recorder: ColumnRecorder,
+    warmup: float,
+    *,
+    is_of_rows: bool = False,
 ) -> Iterator[ResultWarning]:
-    """Yield the warnings of a run. summary: its figures. recorder, warmup: as in `Result`."""
+    """Yield the warnings of a run.
+
+    summary: its figures. recorder, warmup, is_of_rows: as in `Result`.
+    """
     yield from distance_warnings(summary.get("expected_errors", {}))
     if not summary["completed"]:
         yield ResultWarning(kinds.NOTHING_FINISHED, nothing_finished(summary))
@@ -61,7 +68,9 @@ def run_warnings(
     for line in recovery_lines(summary):
         yield ResultWarning(kinds.FAILURES, line)
     if summary["completed"] and summary.get("stability") == "too short to tell":
-        yield ResultWarning(kinds.TOO_SHORT, f"Too short to tell whether {may_overload(summary)}")
+        yield ResultWarning(
+            kinds.TOO_SHORT, f"Too short to tell whether {_may_overload(summary, is_of_rows)}"
+        )
     yield from record_warnings(recorder, warmup)
     yield from _in_milliseconds(summary)
 
@@ -164,10 +173,13 @@ def nothing_finished(summary: Mapping[str, Any]) -> str:
     return f"No request finished: {failed}. There are no latencies."
 
 
-def may_overload(summary: Mapping[str, Any]) -> str:
+def _may_overload(summary: Mapping[str, Any], is_of_rows: bool) -> str:
     """Return what is open of a run that is too short to tell whether the clients keep up."""
     needs = summary.get("stability_needs", 0)
     more = f"run {rounded_up(needs):,} requests to know" if needs else "run more requests"
+    if is_of_rows:
+        number = f" of {rounded_up(needs):,} requests" if needs else ""
+        more = f"a longer trace{number} tells: mist trace synth makes one like it"
     if not (grown := summary.get("stability_growth")):
         return (
             f"the clients keep up with the arrivals: the load may be more than they carry; {more}."

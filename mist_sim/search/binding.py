@@ -177,6 +177,17 @@ def _token_budget(part: Any, _: Scenario, factor: float) -> _Update:
     return _of_scheduler(part, "max_num_batched_tokens", lambda tokens: _more(tokens, factor))
 
 
+def _adapters(part: Any, _: Scenario, factor: float) -> _Update:
+    lora = getattr(part, "lora", None)
+    if lora is None:
+        return {}
+    slots = _more(lora.max_loras, factor)
+    more = {"max_loras": slots}
+    if lora.max_cpu_loras is not None:
+        more["max_cpu_loras"] = max(lora.max_cpu_loras, slots)
+    return {"lora": lora.model_copy(update=more)}
+
+
 def _chunks(part: Any, _: Scenario, factor: float) -> _Update:
     def fewer(tokens: int) -> int:
         seats: int = part.scheduler.max_num_seqs
@@ -206,11 +217,13 @@ _OF_CLIENTS: Mapping[str, Callable[[Any, Scenario, float], _Update]] = {
     "seats": _seats,
     "token_budget": _token_budget,
     "chunks": _chunks,
+    "adapters": _adapters,
 }
 RESOURCES = (*_OF_CLIENTS, "transfer")
 """What can be relaxed: FLOP/s and memory bandwidth of GPUs; room for KV entries; links between
 the GPUs of an engine; the engine's own time; max_num_seqs; max_num_batched_tokens, once more of it
-and once (chunks) less, so that a long prompt holds up a step for less long; the network."""
+and once (chunks) less, so that a long prompt holds up a step for less long; max_loras of LoRA
+adapters; the network."""
 
 
 BATCHES = 20

@@ -19,6 +19,7 @@ _TOLD = {  # name of the resource, its relaxation in a sentence, and in a table
     "seats": ("max_num_seqs binds", "a tenth more", "max_num_seqs"),
     "token_budget": ("max_num_batched_tokens binds", "a tenth more", "max_num_batched_tokens"),
     "chunks": ("long prompts in a step bind", "a tenth fewer tokens a step", "smaller steps"),
+    "adapters": ("max_loras binds", "a tenth more adapters, one at least,", "max_loras"),
     "transfer": ("the transfer binds", "a network a tenth faster", "network"),
 }
 MOST_TOLD = 0.5  # larger gains cannot be extrapolated by a line

@@ -17,7 +17,7 @@ from mist_sim.metrics import Result
 STATUSES = {"finished", "rejected", "timed_out", "cancelled", "lost"}
 KINDS = {"hand_over", "load", "swap_out", "swap_in"}
 STATES = {"off", "starting", "up", "draining", "failed"}
-ROOM = ("room", "at_tokens", "at_sequences", "at_memory")
+ROOM = ("room", "at_tokens", "at_sequences", "at_memory", "at_adapters")
 """Shares of the time in steps; unknown for clients without a scheduler that tells."""
 
 MAY_BE_EMPTY = {

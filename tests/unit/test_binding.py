@@ -106,7 +106,27 @@ def test_one_rank_has_no_links_and_a_worker_has_nothing_that_is_relaxed():
             {"name": "cpu", "type": "sequential", "serves": ["preprocess"], "base_time": "1 ms"}
         ],
     }
-    assert [relaxed(Scenario.from_dict(worker), name, 0.1) for name in RESOURCES] == [None] * 9
+    assert [relaxed(Scenario.from_dict(worker), name, 0.1) for name in RESOURCES] == [None] * 10
+
+
+def test_slots_for_adapters_are_relaxed_where_there_are_adapters():
+    """Requests of six adapters take turns on one slot, with seats and memory free."""
+    lora = {"max_loras": 1, "max_cpu_loras": 1, "storage_bandwidth": "10 GB/s"}
+    data = {
+        **TOGETHER,
+        "workload": {**WORKLOAD, "adapters": {f"a{number}": 1 for number in range(6)}},
+        "clients": [{"name": "llm", "gpu": "h100-sxm", "lora": lora}],
+    }
+    scenario = Scenario.from_dict(data)
+    found = relaxed(scenario, "adapters", 0.1)
+    assert (found.clients[0].lora.max_loras, found.clients[0].lora.max_cpu_loras) == (2, 2)
+    gained = {
+        name: times_of(scenario).mean() - times_of(more).mean()
+        for name in RESOURCES
+        if (more := relaxed(scenario, name, 0.1)) is not None
+    }
+    assert max(gained, key=gained.get) == "adapters"
+    assert relaxed(Scenario.from_dict(TOGETHER), "adapters", 0.1) is None
 
 
 def test_measured_times_do_not_follow_a_faster_gpu():

@@ -10,7 +10,9 @@ import pytest
 from rich.console import Console
 
 from mist_sim import ScenarioError, simulate
+from mist_sim.core.result_warnings import POOLED
 from mist_sim.report.run import results_table
+from mist_sim.search import GoodputOptions, find_goodput
 from tests.commands import exit_code
 from tests.reference.scenarios import BASE, PRESSED, scenario
 
@@ -71,6 +73,44 @@ def test_the_table_of_models(result):
     begin = lines.index("Models")
     assert lines[begin + 3].split()[0] in result.summary["models"]
     assert lines[begin + 3].rstrip().endswith("%")
+
+
+HIDING = {
+    key: value for key, value in TWO.items() if key != "slo"
+} | {  # every request of the small model is good, and none of the large one's
+    "clients": [TWO["clients"][0], TWO["clients"][1] | {"step_time_scale": 100}, TWO["clients"][2]],
+    "workload__models": {"llama-3.2-1b": 0.8, "llama-3.1-8b": 0.2},
+}
+LIMITED = {"e2el": "5 s", "attainment": 0.5}
+BY_MODEL = {
+    "classes": {name[-2:]: {"model": name, "e2el": "5 s"} for name in HIDING["workload__models"]},
+    "attainment": 0.5,
+}
+
+
+def pooled(found):
+    return [str(each) for each in found.warnings if each.kind is POOLED]
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_a_model_that_hides_behind_others_is_named(each):
+    (told,) = pooled(simulate(scenario(**HIDING, slo=LIMITED | {"each": each})))
+    assert "50 % of all requests have to keep them" in told
+    assert "0.0 % of llama-3.1-8b, 100.0 % of llama-3.2-1b." in told
+    assert "slo.classes" in told
+
+
+@pytest.mark.parametrize("slo", [BY_MODEL, {"e2el": "1 h"}, LIMITED | {"attainment": 0.99}])
+def test_no_model_hides_where_each_is_judged_or_all_fare_alike(slo):
+    assert not pooled(simulate(scenario(**HIDING, slo=slo)))
+
+
+@pytest.mark.parametrize("as_is", [False, True])
+def test_a_goodput_names_the_model_that_hides(as_is):
+    options = GoodputOptions(rates=(1, 2), most_requests=None if as_is else 1000, as_is=as_is)
+    found = find_goodput(scenario(**HIDING, slo=LIMITED), options, jobs=1)
+    (told,) = pooled(found)
+    assert "0.0 % of llama-3.1-8b, 100.0 % of llama-3.2-1b." in told
 
 
 def test_good_tokens_of_clients_are_those_of_the_summary(result):

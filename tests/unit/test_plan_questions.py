@@ -179,6 +179,17 @@ def test_the_reason_that_is_counted_is_the_one_that_is_shown():
         plan(scenario, options)
 
 
+def test_a_plan_of_several_models_is_refused_by_their_names():
+    models = {"llama-3.1-8b": 0.8, "llama-3.1-70b": 0.2}
+    clients = [{"name": name, "model": name, "gpu": "h100-sxm"} for name in models]
+    clients[1]["tensor_parallel_size"] = 2
+    said = (
+        r"a plan is of one model, got workload\.models of llama-3\.1-8b, llama-3\.1-70b; plan each"
+    )
+    with pytest.raises(ScenarioError, match=said):
+        planned({"clients": clients, "workload.models": models, "model": None})
+
+
 def test_a_scenario_with_other_clients_is_refused_by_their_name():
     scenario = Scenario.load(EXAMPLES / "news_search.yaml", {"slo.ttft": "1 s"})
     with pytest.raises(ScenarioError, match="must all be of type llm for a plan.*'docs' of type r"):

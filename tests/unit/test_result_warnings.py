@@ -344,6 +344,11 @@ OWN = {
     "num_requests: 200, num_prefixes: 1, prefix_len: 600, suffix: {type: fixed, tokens: 100}, "
     "output: {type: fixed, tokens: 10}}'": {"idle replicas"},
     "run pair.yaml --set router=session_affinity": {"blind router"},
+    "run one.yaml --set slo.e2el=1s --set 'workload.lengths={type: mix, num_requests: 300, "
+    "classes: {short: {share: 9, prompt: {type: fixed, tokens: 100}, output: {type: fixed, "
+    "tokens: 10}}, "
+    "long: {prompt: {type: fixed, tokens: 100}, output: {type: fixed, tokens: 300}}}}' "
+    "--set slo.attainment=0.7": {"pooled"},
     "run one.yaml --set 'workload.priorities={0: 0.5, 1: 0.5}'": {"unread"},
     "run one.yaml --set 'workload.arrivals={type: closed_loop, concurrency: 2, think_time: 1 s}'": {
         "waves"

@@ -1,5 +1,6 @@
 """Room: how long clients' steps could have held more, against their own table of steps."""
 
+from itertools import pairwise
 from math import ceil
 
 import numpy as np
@@ -70,6 +71,47 @@ def test_a_decode_client_runs_out_of_seats_and_one_for_prompts_of_tokens():
     result = simulate(Scenario.from_dict(DATA | {"clients": clients, "network": network}))
     assert [room.limit for room in result.rooms] == ["max_num_batched_tokens", "max_num_seqs"]
     assert result.summary["room"] == min(room.room for room in result.rooms)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_waits_for_slots_of_adapters_leave_no_room(ranks):
+    """Against the same states, looked at between any two times at which one changes."""
+    lora = {"max_loras": 2, "max_lora_rank": 16}
+    loaded = {f"a{number}": 1 for number in range(8)} | {"base": 4}
+    changes = {
+        "clients.0.lora": lora,
+        "clients.0.data_parallel_size": ranks,
+        "workload.adapters": loaded,
+        "workload.arrivals.rate": "12 /s",
+        "workload.lengths.num_requests": 120,
+    }
+    result = run(changes)
+    recorder, (room,) = result.recorder, result.rooms
+    names = np.array(recorder.adapter_names.values)[np.array(recorder.adapters)]
+    visits, tokens = recorder.visits.columns(), recorder.tokens.columns()
+    track_of = dict(zip(tokens["request_id"], tokens["track"], strict=True))
+    arrival = result.requests.arrival_time
+    begin, end = arrival.min(), arrival.max()
+    held = 0.0
+    for track in range(ranks):
+        mine = np.array([track_of[number] == track for number in visits["request_id"]])
+        ids = visits["request_id"][mine]
+        queued, started, ended = (
+            visits[name][mine] for name in ("queued_at", "started_at", "finished_at")
+        )
+        times = np.unique(np.concatenate([queued, started, ended, [begin, end]]))
+        for first, last in pairwise(times[(times >= begin) & (times <= end)]):
+            middle = (first + last) / 2
+            used = {names[k] for k in ids[(started < middle) & (middle < ended)]} - {None}
+            waiting = {names[k] for k in ids[(queued < middle) & (middle < started)]} - {None}
+            held += (last - first) * (len(used) == 2 and bool(waiting - used))
+    expected = held / (ranks * (end - begin))
+    assert expected > 0.2
+    assert room.at_adapters == pytest.approx(expected, abs=1e-9)
+    assert room.limit == "max_loras"
+    assert room.room <= 1 - expected + 1e-12
+    assert run({**changes, "clients.0.lora.max_loras": 8}).rooms[0].at_adapters == 0
+    assert run(LIGHT).rooms[0].at_adapters == 0
 
 
 def test_engines_and_lanes_of_a_pipeline_count_alike():

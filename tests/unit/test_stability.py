@@ -6,6 +6,7 @@ import pytest
 from mist_sim import Scenario, simulate
 from mist_sim.clients import SequentialClient
 from mist_sim.clients.scheduling import ChunkedScheduler, StaticScheduler
+from mist_sim.metrics.run_warnings import rounded_up
 from mist_sim.metrics.stability import Stays, stability
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Postprocess, Prefill
@@ -71,6 +72,17 @@ def test_the_warning_names_requests_that_tell():
     found = simulate(Scenario.from_dict(BUSY, longer)).summary
     assert found["stability"] == "stable"
     assert "stability_needs" not in found
+
+
+def test_the_warning_of_a_trace_asks_for_no_requests_that_it_has_not(tmp_path):
+    rows = [f"2024-05-10 00:00:{number / 8:09.6f},200,100" for number in range(100)]
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]))
+    data = BUSY | {"workload": {"trace": {"type": "azure", "path": str(path)}}}
+    summary = simulate(Scenario.from_dict(data)).summary
+    (told,) = [each["text"] for each in summary["warnings"] if each["kind"] == "too short"]
+    assert f"a longer trace of {rounded_up(summary['stability_needs']):,} requests tells" in told
+    assert "mist trace synth" in told
 
 
 def test_batches_that_grow_without_a_queue_are_not_stable():

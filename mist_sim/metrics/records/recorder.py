@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import nan
 from operator import attrgetter
 
@@ -107,7 +107,10 @@ class ColumnRecorder:
     clients again; losses: a row a visit that was lost with its client, or with the one that had its
     KV entries. All are empty where no client changes its state. models: those that requests ask
     for; the first is None, for any. groups: class of each user request, by its id, as `Slo.groups`
-    counts classes; empty if the slo has none. servers: of the front end; None: there is none.
+    counts classes; empty if the slo has none. labels: the same of classes of the workload, in
+    label_names; empty if it has none. adapters: the LoRA adapter of each, in adapter_names, the
+    first of which is None; empty if the workload names none. servers: of the front end; None: there
+    is none.
 
     Visits and steps have the times of clients, requests those of their users: tokens come
     `response` seconds later, the first one `turn` more for each token of the same step before it,
@@ -149,6 +152,23 @@ class ColumnRecorder:
         self.made_up = empty_table("made_up")
         self.losses = empty_table("losses")
         self.groups: array[int] = array("i")
+        self.labels: array[int] = array("i")
+        self.label_names = Categories()
+        self.adapters: array[int] = array("i")
+        self.adapter_names = Categories()
+        self.adapter_names.code(None)  # code 0: the model's own weights
+
+    def noting_labels(self, requests: Iterable[Request]) -> Iterator[Request]:
+        """Pass user requests on, and note the class of the workload of each."""
+        for request in requests:
+            self.labels.append(self.label_names.code(request.label))
+            yield request
+
+    def noting_adapters(self, requests: Iterable[Request]) -> Iterator[Request]:
+        """Pass user requests on, and note the LoRA adapter of each."""
+        for request in requests:
+            self.adapters.append(self.adapter_names.code(request.adapter))
+            yield request
 
     def add_track(self, client_id: int, layout: int = 0, pool: int | None = None) -> int:
         """Begin the columns of an engine or a rank; return its number."""

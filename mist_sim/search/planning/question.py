@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from mist_sim.bounds import COPIES
-from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean, listed
 from mist_sim.routers import ROUTERS
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
@@ -134,6 +134,7 @@ class Question:
 
     def __init__(self, scenario: Scenario, options: PlanOptions) -> None:
         self.options = options
+        _check_one_model(scenario)
         said: Mapping[str, Any] = scenario.origin.said or as_data(scenario)
         self._engine = _engine_of(said)
         self._own_prices = given_prices(said)
@@ -236,6 +237,16 @@ class Question:
             return scenario
         changes = self.rates.at(rate or self.rate)
         return Scenario.from_dict(as_data(scenario), changes)
+
+
+def _check_one_model(scenario: Scenario) -> None:
+    """Raise ScenarioError where requests name several models."""
+    models = scenario.workload.models or ()
+    if len(models) > 1:
+        raise ScenarioError(
+            f"a plan is of one model, got workload.models of {listed(models)}; plan each in a "
+            "scenario of its own, with its client, its limits and its share of the rate (--rate)"
+        )
 
 
 def _engine_of(said: Mapping[str, Any]) -> dict[str, Any]:

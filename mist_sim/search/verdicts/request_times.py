@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, isnan, nan
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.metrics import ColumnRecorder, Slo, latency
 from mist_sim.metrics.clients import gap_percentile
-from mist_sim.metrics.goodput import ClassLimits
+from mist_sim.metrics.goodput import ClassLimits, Limits
 from mist_sim.metrics.keeping import LimitOnShare, good_share, limits_on_percentiles, over
 from mist_sim.metrics.latency import NAMES, percentile_of
+from mist_sim.metrics.pooled import pooled_warnings
 from mist_sim.metrics.requests import OTHERS, request_columns
 from mist_sim.search.verdicts.steady_state import least_requests, quantile
 from mist_sim.units import DURATION
@@ -51,6 +53,7 @@ def _percentile(name: str, value: object) -> LimitOnShare:
 
 
 Array = NDArray[np.float64]
+_L = TypeVar("_L", bound=Limits)
 _ROUNDING = 1e-9  # 0.9 x 10 requests are 9 in spite of rounding
 
 
@@ -326,6 +329,17 @@ class Target:
             return None, nan
         furthest = max(worst, key=lambda name: worst[name])
         return furthest, worst[furthest]
+
+    def pooled(self, recorder: ColumnRecorder, warmup: float) -> tuple[ResultWarning, ...]:
+        """Return which models and classes of a run fall short of what is asked of all."""
+        classes = {name: self._relaxed(limits) for name, limits in self.slo.classes.items()}
+        slo = replace(self._relaxed(self.slo), classes=classes)
+        found = pooled_warnings(recorder, slo, warmup, asked=self.attainment, each=self.each)
+        return tuple(found)
+
+    def _relaxed(self, limits: _L) -> _L:
+        slack: dict[str, Any] = {k: at * (1 + self.relaxation) for k, at in limits.limits.items()}
+        return replace(limits, **slack)
 
     def misses(self, times: RequestTimes) -> list[Misses]:
         """Return how many requests miss, by share."""

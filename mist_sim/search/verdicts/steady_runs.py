@@ -58,7 +58,7 @@ def run_until_known(
     """Run until a look at the run tells, or `most` requests have ended.
 
     Returns the last look, the limit that is worst, as in `Target.worst_limit`, and the warnings
-    that need no whole run (`record_warnings`).
+    that need no whole run (`record_warnings`, `Target.pooled`).
     rate: requests per second, for messages. pause: end undecided after so many requests. A verdict
     before that is the one that the whole run would have. None: go on.
     Raises ScenarioError where no request counts.
@@ -74,6 +74,7 @@ def run_until_known(
     warnings = (
         *too_small_warnings(recorder, simulation.clients),
         *record_warnings(recorder, simulation.warmup),
+        *target.pooled(recorder, simulation.warmup),
     )
     return found, recorder.worst_limit(), warnings
 

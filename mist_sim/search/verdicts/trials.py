@@ -242,6 +242,7 @@ def run_workload(
     told = tuple(
         each for each in run_warnings(result.data, recorder, warmup) if each.kind not in _SAID
     )
+    told += target.pooled(recorder, warmup)
     told += tuple(each for each in result.known_warnings if each.kind is kinds.NEVER_CAME)
     stable = {
         "stability": result.data.get("stability"),
