@@ -24,6 +24,7 @@ from mist_sim.core.step_limits import StepLimits
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.records.together import together
+from mist_sim.metrics.requests import RequestRows
 
 _CHANCE = 0.02  # of some thousand requests: 1 / sqrt(n) more or fewer come than in the mean
 _FULL = 0.5  # of mean TTFT in the queue: most requests find a full batch
@@ -35,8 +36,9 @@ class Sensitivity(NamedTuple):
 
     growing: r, the share of a step's time that grows with its decodes. fullest: the largest batch
     over the mean one. used: the share of its capacity that is asked for. queue: the share of mean
-    TTFT in a queue, beyond the step under way. behind: half the time in which requests arrive, over
-    mean TTFT; where most wait, half the time that a queue lasts.
+    TTFT in a queue, beyond the step under way. behind: half the time in which requests for its
+    models arrive, over mean TTFT; where most wait, half the time that a queue lasts. own: mean TTFT
+    of its requests, which these are shares of, over that of the run.
     """
 
     growing: float = 0.0
@@ -44,6 +46,7 @@ class Sensitivity(NamedTuple):
     used: float = 0.0
     queue: float = 0.0
     behind: float = 0.0
+    own: float = 1.0
 
     def factor(self, metric: str, s: float) -> float:
         """Return by how much mean "ttft" or "tpot" changes if steps take s times as long."""
@@ -59,12 +62,13 @@ class Sensitivity(NamedTuple):
         return factor / (1 - self.growing + factor * self.growing)
 
     def longer(self, s: float, ttft: float, decode: float) -> float:
-        """Return how much longer a run takes, in the unit of the means of TTFT and decoding.
+        """Return how much longer a run takes, in the unit of its means of TTFT and decoding.
 
         By what falls behind while requests arrive, and by the last request.
         """
         before, after = (max(0.0, each * self.used - 1) for each in (1.0, s))
-        return 2 * self.behind * ttft * (after - before) + decode * (self.factor("tpot", s) - 1)
+        falls = 2 * self.behind * self.own * ttft
+        return falls * (after - before) + decode * (self.factor("tpot", s) - 1)
 
     def _queue(self, s: float) -> float:
         """Return the time in the queue, over mean TTFT: M/G/1's, or what falls behind."""
@@ -76,24 +80,31 @@ class Sensitivity(NamedTuple):
 
 
 def sensitivities(
-    recorder: ColumnRecorder, limits: Sequence[StepLimits | None], ttft: float
+    recorder: ColumnRecorder, limits: Sequence[StepLimits | None], done: NDArray[np.bool_]
 ) -> list[Sensitivity]:
     """Return how each client's latencies follow its step times, over a whole run.
 
-    limits: of each client; None: unknown. ttft: mean of the run, seconds.
+    limits: of each client; None: unknown. done: which rows of requests have a TTFT that counts.
     """
-    visits, arrival = recorder.visits.columns(), recorder.requests.columns()["arrival_time"]
-    span = float(np.ptp(arrival)) if len(arrival) else 0.0
-    if not (ttft > 0 and span / 2 / ttft > 0):  # none but the smallest span underflows
-        return [Sensitivity()] * len(limits)
+    visits = recorder.visits.columns()
     waits = visits["started_at"] - visits["queued_at"]
     begun = ~np.isnan(waits)
     waited, number = _sums(visits["client_id"][begun], len(limits), waits[begun], 1.0)
     mean_waits = (waited / np.maximum(number, 1)).tolist()
-    behind, found = span / 2 / ttft, []
-    for client_id, (of, limit, wait) in enumerate(
-        zip(_steps(recorder, len(limits)), limits, mean_waits, strict=True)
+    found = []
+    for client_id, (of, limit, wait, asked) in enumerate(
+        zip(
+            _steps(recorder, len(limits)),
+            limits,
+            mean_waits,
+            _asked(recorder, len(limits), done),
+            strict=True,
+        )
     ):
+        ttft, span = asked.ttft, asked.end - asked.begin
+        if not (ttft > 0 and span / 2 / ttft > 0):  # none but the smallest span underflows
+            found.append(Sensitivity())
+            continue
         growing, fullest, step = 0.0, 1.0, 0.0
         if of.tokens and of.lone < inf:
             step, batch, filled = (each / of.tokens for each in (of.seconds, of.batch, of.filled))
@@ -105,17 +116,55 @@ def sensitivities(
             growing = max(0.0, 1 - of.lone / step)
             used = 1 / fullest + growing * (1 - 1 / fullest)
         else:
-            tracks = recorder.mean_tracks(client_id, float(arrival.min()), float(arrival.max()))
+            tracks = recorder.mean_tracks(client_id, asked.begin, asked.end)
             used = of.busy / span / max(1.0, tracks)
         queue = min(max(0.0, wait - step) / ttft, 1.0)
-        late = behind
+        behind = late = span / 2 / ttft
         if queue > _FULL:
             here = begun & (visits["client_id"] == client_id)
             late = min(behind, _together_in_queue(visits, here) / 2 / ttft)
             if late > _LASTS * behind:
                 fullest, used = 1.0, 1 + queue / late
-        found.append(Sensitivity(growing, fullest, used, queue, late))
+        found.append(Sensitivity(growing, fullest, used, queue, late, asked.own))
     return found
+
+
+class _Asked(NamedTuple):
+    """What a client is asked for.
+
+    ttft: mean over its visits of the TTFT of their requests, seconds; of the run if none has one.
+    own: that over the mean of the run. begin, end: seconds between which requests for the models
+    that it serves arrive.
+    """
+
+    ttft: float
+    own: float
+    begin: float
+    end: float
+
+
+def _asked(recorder: ColumnRecorder, num_clients: int, done: NDArray[np.bool_]) -> Iterator[_Asked]:
+    """Yield what each client is asked for. done: as of `sensitivities`."""
+    visits, requests = recorder.visits.columns(), recorder.requests.columns()
+    arrival, model, client = requests["arrival_time"], requests["model"], visits["client_id"]
+    rows = RequestRows(recorder)
+    request = rows.of(requests["parent_id"][rows.of(visits["request_id"])])
+    ttft = requests["first_token_at"] - arrival
+    known = done & ~np.isnan(ttft)
+    of_run = float(ttft[known].mean()) if known.any() else 0.0
+    seen = known[request]
+    seconds, number = _sums(client[seen], num_clients, ttft[request[seen]], 1.0)
+    num_models = len(recorder.models.values)
+    begin, end = np.full(num_models, inf), np.full(num_models, -inf)
+    np.minimum.at(begin, model, arrival)
+    np.maximum.at(end, model, arrival)
+    serves = np.zeros((num_clients, num_models), bool)
+    serves[client, model[request]] = True
+    serves[~serves.any(axis=1)] = True
+    for mine, total, n in zip(serves, seconds.tolist(), number.tolist(), strict=True):
+        mean = total / n if n else of_run
+        own = mean / of_run if of_run else 1.0
+        yield _Asked(mean, own, float(begin[mine].min()), float(end[mine].max()))
 
 
 def _together_in_queue(visits: Mapping[str, Array], here: NDArray[np.bool_]) -> float:

@@ -105,3 +105,48 @@ def test_a_burst_is_no_lasting_overload():
         low, high = (Sensitivity(**told).factor(metric, scale) for scale in (0.88, 1.14))
         ratios = [run[f"mean_{metric}_ms"] / plain[f"mean_{metric}_ms"] for run in (fast, slow)]
         assert low < ratios[0] < 1 < ratios[1] < high < 5
+
+
+@cache
+def two_models(scale=1.0):
+    """The summary of a small model with room beside a large one that is asked for too much."""
+    names = {"llama-3.1-8b": 0.8, "llama-3.1-70b": 0.2}
+    lengths = {"type": "profile", "name": "azure-conv-2023", "num_requests": 1500}
+    large = {"name": "large", "model": "llama-3.1-70b", "tensor_parallel_size": 2}
+    clients = [{"name": "small", "model": "llama-3.1-8b"}, large]
+    arrivals = {"type": "poisson", "rate": "14 /s"}
+    said = {
+        "workload": {"lengths": lengths, "arrivals": arrivals, "models": names},
+        "clients": [each | {"gpu": "h100-sxm", "step_time_scale": scale} for each in clients],
+        "slo": {"ttft": "1 s"},
+    }
+    return simulate(Scenario.from_dict(said)).summary
+
+
+def told_of_two(name):
+    return Sensitivity(**two_models()["expected_errors"][name]["ttft"]["sensitivity"])
+
+
+def test_a_client_has_the_queue_of_its_own_requests():
+    """One model in five waits; of all requests' mean TTFT its queue would be a multiple."""
+    small, large = map(told_of_two, ("small", "large"))
+    assert small.queue < 0.5 < small.own * 100 < 5
+    assert large.used > 1.4
+    assert 0.8 * small.own + 0.2 * large.own == pytest.approx(1.0, rel=0.1)
+    assert two_models()["slo"]["p90_ttft_ms"]["verdict"] == "miss"
+    assert two_models()["slo_shares"]["all"]["verdict"] == "miss"
+
+
+@pytest.mark.parametrize("scale", [0.86, 1.12])
+def test_ttft_of_one_of_two_models_follows_the_law(scale):
+    simulated = two_models(scale)["p95_ttft_ms"] / two_models()["p95_ttft_ms"]  # of the large one
+    assert told_of_two("large").factor("ttft", scale) == pytest.approx(simulated, rel=0.25)
+
+
+@pytest.mark.parametrize("scale", [0.86, 1.12])
+def test_throughput_of_two_models_follows_the_law(scale):
+    summary = two_models()
+    ttft, decode = summary["mean_ttft_ms"], summary["mean_e2el_ms"] - summary["mean_ttft_ms"]
+    longer = told_of_two("large").longer(scale, ttft, decode) / summary["duration"] / 1e3
+    simulated = two_models(scale)["output_throughput"] / summary["output_throughput"]
+    assert 1 / (1 + longer) == pytest.approx(simulated, abs=0.1)
