@@ -14,7 +14,7 @@ docs/background/error_bars.md shows how well simulations follow it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf
+from math import inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.records.together import together
 from mist_sim.metrics.requests import RequestRows
+from mist_sim.metrics.stability import relative_variance
 
 _CHANCE = 0.02  # of some thousand requests: 1 / sqrt(n) more or fewer come than in the mean
 _FULL = 0.5  # of mean TTFT in the queue: most requests find a full batch
@@ -38,7 +39,8 @@ class Sensitivity(NamedTuple):
     over the mean one. used: the share of its capacity that is asked for. queue: the share of mean
     TTFT in a queue, beyond the step under way. behind: half the time in which requests for its
     models arrive, over mean TTFT; where most wait, half the time that a queue lasts. own: mean TTFT
-    of its requests, which these are shares of, over that of the run.
+    of its requests, which these are shares of, over that of the run. draw: the part of the work of
+    a whole run that comes more or less by chance; 0: not known.
     """
 
     growing: float = 0.0
@@ -47,6 +49,7 @@ class Sensitivity(NamedTuple):
     queue: float = 0.0
     behind: float = 0.0
     own: float = 1.0
+    draw: float = 0.0
 
     def factor(self, metric: str, s: float) -> float:
         """Return by how much mean "ttft" or "tpot" changes if steps take s times as long."""
@@ -74,9 +77,18 @@ class Sensitivity(NamedTuple):
         """Return the time in the queue, over mean TTFT: M/G/1's, or what falls behind."""
         late = max(0.0, s * self.used - 1) * self.behind
         if self.used >= 1:
-            return max(0.0, self.queue + late - (self.used - 1) * self.behind)
+            left = self.queue + late - (self.used - 1) * self.behind
+            return max(0.0, left, min(self.queue, self._by_chance(s * self.used)))
         idle = max(1 - s * self.used, min(_CHANCE, 1 - self.used))
         return s * s * self.queue * (1 - self.used) / idle + late
+
+    def _by_chance(self, used: float) -> float:
+        """Return half of Kingman's queue over mean TTFT, at least: seats are free now and then.
+
+        Near capacity a run ends before its queue is so long; it is as in a random walk then.
+        """
+        idle = max(0.0, 1 - used) + self.draw
+        return self.behind * (self.draw * used) ** 2 / idle if idle else 0.0
 
 
 def sensitivities(
@@ -118,14 +130,16 @@ def sensitivities(
         else:
             tracks = recorder.mean_tracks(client_id, asked.begin, asked.end)
             used = of.busy / span / max(1.0, tracks)
-        queue = min(max(0.0, wait - step) / ttft, 1.0)
+        queue, draw = min(max(0.0, wait - step) / ttft, 1.0), 0.0
         behind = late = span / 2 / ttft
         if queue > _FULL:
             here = begun & (visits["client_id"] == client_id)
             late = min(behind, _together_in_queue(visits, here) / 2 / ttft)
             if late > _LASTS * behind:
                 fullest, used = 1.0, 1 + queue / late
-        found.append(Sensitivity(growing, fullest, used, queue, late, asked.own))
+                work = (visits["finished_at"] - visits["started_at"])[here]
+                draw = sqrt((asked.varies + relative_variance(work)) / 2 / asked.number)
+        found.append(Sensitivity(growing, fullest, used, queue, late, asked.own, draw))
     return found
 
 
@@ -134,13 +148,15 @@ class _Asked(NamedTuple):
 
     ttft: mean over its visits of the TTFT of their requests, seconds; of the run if none has one.
     own: that over the mean of the run. begin, end: seconds between which requests for the models
-    that it serves arrive.
+    that it serves arrive. number: of these. varies: relative variance of the gaps between them.
     """
 
     ttft: float
     own: float
     begin: float
     end: float
+    number: int
+    varies: float
 
 
 def _asked(recorder: ColumnRecorder, num_clients: int, done: NDArray[np.bool_]) -> Iterator[_Asked]:
@@ -154,17 +170,28 @@ def _asked(recorder: ColumnRecorder, num_clients: int, done: NDArray[np.bool_]) 
     of_run = float(ttft[known].mean()) if known.any() else 0.0
     seen = known[request]
     seconds, number = _sums(client[seen], num_clients, ttft[request[seen]], 1.0)
-    num_models = len(recorder.models.values)
-    begin, end = np.full(num_models, inf), np.full(num_models, -inf)
-    np.minimum.at(begin, model, arrival)
-    np.maximum.at(end, model, arrival)
-    serves = np.zeros((num_clients, num_models), bool)
+    serves = np.zeros((num_clients, len(recorder.models.values)), bool)
     serves[client, model[request]] = True
     serves[~serves.any(axis=1)] = True
+    of_models: dict[bytes, tuple[float, float, int, float]] = {}
     for mine, total, n in zip(serves, seconds.tolist(), number.tolist(), strict=True):
+        if (key := mine.tobytes()) not in of_models:
+            of_models[key] = _arrivals(arrival[mine[model]])
         mean = total / n if n else of_run
-        own = mean / of_run if of_run else 1.0
-        yield _Asked(mean, own, float(begin[mine].min()), float(end[mine].max()))
+        yield _Asked(mean, mean / of_run if of_run else 1.0, *of_models[key])
+
+
+def _arrivals(arrival: Array) -> tuple[float, float, int, float]:
+    """Return begin, end, number and relative variance of the gaps of arrivals."""
+    if len(arrival) < 2:
+        return 0.0, 0.0, len(arrival), 0.0
+    arrival = np.sort(arrival)
+    return (
+        float(arrival[0]),
+        float(arrival[-1]),
+        len(arrival),
+        relative_variance(np.diff(arrival)),
+    )
 
 
 def _together_in_queue(visits: Mapping[str, Array], here: NDArray[np.bool_]) -> float:
