@@ -253,7 +253,8 @@ def recovery_lines(summary: Mapping[str, Any]) -> Iterator[str]:
 
 def _unsteady_load(phases: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence where requests came faster or slower behind a failure than before it."""
-    known = {phase: of["arrivals_per_s"] for phase, of in phases.items() if of["arrivals_per_s"]}
+    rates = {phase: of["arrivals_per_s"] or 0.0 for phase, of in phases.items()}
+    known = {phase: rate for phase, rate in rates.items() if rate > 0}  # not NaN: no such time
     before = known.pop("before", None)
     if before and any(_differs(phases["before"], phases[phase]) for phase in known):
         others = ", ".join(f"{rate:.3g} /s {phase}" for phase, rate in known.items())

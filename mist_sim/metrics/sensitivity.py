@@ -14,7 +14,7 @@ docs/background/error_bars.md shows how well simulations follow it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf
+from math import inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,8 @@ from mist_sim.core.step_limits import StepLimits
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.records.together import together
+from mist_sim.metrics.requests import RequestRows
+from mist_sim.metrics.stability import relative_variance
 
 _CHANCE = 0.02  # of some thousand requests: 1 / sqrt(n) more or fewer come than in the mean
 _FULL = 0.5  # of mean TTFT in the queue: most requests find a full batch
@@ -35,8 +37,10 @@ class Sensitivity(NamedTuple):
 
     growing: r, the share of a step's time that grows with its decodes. fullest: the largest batch
     over the mean one. used: the share of its capacity that is asked for. queue: the share of mean
-    TTFT in a queue, beyond the step under way. behind: half the time in which requests arrive, over
-    mean TTFT; where most wait, half the time that a queue lasts.
+    TTFT in a queue, beyond the step under way. behind: half the time in which requests for its
+    models arrive, over mean TTFT; where most wait, half the time that a queue lasts. own: mean TTFT
+    of its requests, which these are shares of, over that of the run. draw: the part of the work of
+    a whole run that comes more or less by chance; 0: not known.
     """
 
     growing: float = 0.0
@@ -44,6 +48,8 @@ class Sensitivity(NamedTuple):
     used: float = 0.0
     queue: float = 0.0
     behind: float = 0.0
+    own: float = 1.0
+    draw: float = 0.0
 
     def factor(self, metric: str, s: float) -> float:
         """Return by how much mean "ttft" or "tpot" changes if steps take s times as long."""
@@ -59,41 +65,58 @@ class Sensitivity(NamedTuple):
         return factor / (1 - self.growing + factor * self.growing)
 
     def longer(self, s: float, ttft: float, decode: float) -> float:
-        """Return how much longer a run takes, in the unit of the means of TTFT and decoding.
+        """Return how much longer a run takes, in the unit of its means of TTFT and decoding.
 
         By what falls behind while requests arrive, and by the last request.
         """
         before, after = (max(0.0, each * self.used - 1) for each in (1.0, s))
-        return 2 * self.behind * ttft * (after - before) + decode * (self.factor("tpot", s) - 1)
+        falls = 2 * self.behind * self.own * ttft
+        return falls * (after - before) + decode * (self.factor("tpot", s) - 1)
 
     def _queue(self, s: float) -> float:
         """Return the time in the queue, over mean TTFT: M/G/1's, or what falls behind."""
         late = max(0.0, s * self.used - 1) * self.behind
         if self.used >= 1:
-            return max(0.0, self.queue + late - (self.used - 1) * self.behind)
+            left = self.queue + late - (self.used - 1) * self.behind
+            return max(0.0, left, min(self.queue, self._by_chance(s * self.used)))
         idle = max(1 - s * self.used, min(_CHANCE, 1 - self.used))
         return s * s * self.queue * (1 - self.used) / idle + late
 
+    def _by_chance(self, used: float) -> float:
+        """Return half of Kingman's queue over mean TTFT, at least: seats are free now and then.
+
+        Near capacity a run ends before its queue is so long; it is as in a random walk then.
+        """
+        idle = max(0.0, 1 - used) + self.draw
+        return self.behind * (self.draw * used) ** 2 / idle if idle else 0.0
+
 
 def sensitivities(
-    recorder: ColumnRecorder, limits: Sequence[StepLimits | None], ttft: float
+    recorder: ColumnRecorder, limits: Sequence[StepLimits | None], done: NDArray[np.bool_]
 ) -> list[Sensitivity]:
     """Return how each client's latencies follow its step times, over a whole run.
 
-    limits: of each client; None: unknown. ttft: mean of the run, seconds.
+    limits: of each client; None: unknown. done: which rows of requests have a TTFT that counts.
     """
-    visits, arrival = recorder.visits.columns(), recorder.requests.columns()["arrival_time"]
-    span = float(np.ptp(arrival)) if len(arrival) else 0.0
-    if not (ttft > 0 and span / 2 / ttft > 0):  # none but the smallest span underflows
-        return [Sensitivity()] * len(limits)
+    visits = recorder.visits.columns()
     waits = visits["started_at"] - visits["queued_at"]
     begun = ~np.isnan(waits)
     waited, number = _sums(visits["client_id"][begun], len(limits), waits[begun], 1.0)
     mean_waits = (waited / np.maximum(number, 1)).tolist()
-    behind, found = span / 2 / ttft, []
-    for client_id, (of, limit, wait) in enumerate(
-        zip(_steps(recorder, len(limits)), limits, mean_waits, strict=True)
+    found = []
+    for client_id, (of, limit, wait, asked) in enumerate(
+        zip(
+            _steps(recorder, len(limits)),
+            limits,
+            mean_waits,
+            _asked(recorder, len(limits), done),
+            strict=True,
+        )
     ):
+        ttft, span = asked.ttft, asked.end - asked.begin
+        if not (ttft > 0 and span / 2 / ttft > 0):  # none but the smallest span underflows
+            found.append(Sensitivity())
+            continue
         growing, fullest, step = 0.0, 1.0, 0.0
         if of.tokens and of.lone < inf:
             step, batch, filled = (each / of.tokens for each in (of.seconds, of.batch, of.filled))
@@ -105,17 +128,70 @@ def sensitivities(
             growing = max(0.0, 1 - of.lone / step)
             used = 1 / fullest + growing * (1 - 1 / fullest)
         else:
-            tracks = recorder.mean_tracks(client_id, float(arrival.min()), float(arrival.max()))
+            tracks = recorder.mean_tracks(client_id, asked.begin, asked.end)
             used = of.busy / span / max(1.0, tracks)
-        queue = min(max(0.0, wait - step) / ttft, 1.0)
-        late = behind
+        queue, draw = min(max(0.0, wait - step) / ttft, 1.0), 0.0
+        behind = late = span / 2 / ttft
         if queue > _FULL:
             here = begun & (visits["client_id"] == client_id)
             late = min(behind, _together_in_queue(visits, here) / 2 / ttft)
             if late > _LASTS * behind:
                 fullest, used = 1.0, 1 + queue / late
-        found.append(Sensitivity(growing, fullest, used, queue, late))
+                work = (visits["finished_at"] - visits["started_at"])[here]
+                draw = sqrt((asked.varies + relative_variance(work)) / 2 / asked.number)
+        found.append(Sensitivity(growing, fullest, used, queue, late, asked.own, draw))
     return found
+
+
+class _Asked(NamedTuple):
+    """What a client is asked for.
+
+    ttft: mean over its visits of the TTFT of their requests, seconds; of the run if none has one.
+    own: that over the mean of the run. begin, end: seconds between which requests for the models
+    that it serves arrive. number: of these. varies: relative variance of the gaps between them.
+    """
+
+    ttft: float
+    own: float
+    begin: float
+    end: float
+    number: int
+    varies: float
+
+
+def _asked(recorder: ColumnRecorder, num_clients: int, done: NDArray[np.bool_]) -> Iterator[_Asked]:
+    """Yield what each client is asked for. done: as of `sensitivities`."""
+    visits, requests = recorder.visits.columns(), recorder.requests.columns()
+    arrival, model, client = requests["arrival_time"], requests["model"], visits["client_id"]
+    rows = RequestRows(recorder)
+    request = rows.of(requests["parent_id"][rows.of(visits["request_id"])])
+    ttft = requests["first_token_at"] - arrival
+    known = done & ~np.isnan(ttft)
+    of_run = float(ttft[known].mean()) if known.any() else 0.0
+    seen = known[request]
+    seconds, number = _sums(client[seen], num_clients, ttft[request[seen]], 1.0)
+    serves = np.zeros((num_clients, len(recorder.models.values)), bool)
+    serves[client, model[request]] = True
+    serves[~serves.any(axis=1)] = True
+    of_models: dict[bytes, tuple[float, float, int, float]] = {}
+    for mine, total, n in zip(serves, seconds.tolist(), number.tolist(), strict=True):
+        if (key := mine.tobytes()) not in of_models:
+            of_models[key] = _arrivals(arrival[mine[model]])
+        mean = total / n if n else of_run
+        yield _Asked(mean, mean / of_run if of_run else 1.0, *of_models[key])
+
+
+def _arrivals(arrival: Array) -> tuple[float, float, int, float]:
+    """Return begin, end, number and relative variance of the gaps of arrivals."""
+    if len(arrival) < 2:
+        return 0.0, 0.0, len(arrival), 0.0
+    arrival = np.sort(arrival)
+    return (
+        float(arrival[0]),
+        float(arrival[-1]),
+        len(arrival),
+        relative_variance(np.diff(arrival)),
+    )
 
 
 def _together_in_queue(visits: Mapping[str, Array], here: NDArray[np.bool_]) -> float:

@@ -697,6 +697,8 @@ def spending_summary(
     if bill is None:
         return found
     found |= _cost(bill, requests, warmup, num_tokens, num_good)
+    if (hourly := billed_per_hour(summary | found)) is not None:
+        found["mean_usd_per_hour"] = hourly
     found["prices"] = {name: told for k, name in enumerate(client_names) if (told := bill.told(k))}
     return found
 

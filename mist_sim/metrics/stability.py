@@ -201,6 +201,6 @@ def _dispersion(times: Array, begin: float, end: float, num_windows: int) -> flo
 
 
 def relative_variance(values: Array) -> float:
-    """Return variance over squared mean; 0 if the mean is 0."""
-    mean = float(values.mean())
-    return float(values.var()) / mean**2 if mean > 0 else 0.0
+    """Return variance over squared mean; 0 if that is 0. values: >= 0."""
+    squared = float(values.mean()) ** 2
+    return float(values.var()) / squared if squared > 0 else 0.0

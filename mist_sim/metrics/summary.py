@@ -229,8 +229,7 @@ def summarise(
         summary["assumed_host"] = {name: dict(worth) for name, worth in assumed_hosts.items()}
     if settings:
         load = load_of_run(recorder, c, done, warmup, open_loop=open_loop)
-        ttft = summary["mean_ttft_ms"] / _MS
-        found = sensitivities(recorder, list(limits.values()), ttft) if open_loop else []
+        found = sensitivities(recorder, list(limits.values()), done) if open_loop else []
         of_clients = dict(zip(limits, found, strict=False))
         summary["expected_errors"] = expected_errors(settings, load, of_clients)
     if "slo" in summary:

@@ -374,6 +374,7 @@ class Summary(_Always, total=False):
     api_cost_usd: float
     api_cost_per_million_output_tokens_usd: float
     prices: dict[str, str]
+    mean_usd_per_hour: float
     usd_per_hour: float
     price_origins: list[str]
 

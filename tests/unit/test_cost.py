@@ -104,6 +104,11 @@ def test_who_reserves_for_years_pays_while_a_client_is_off():
     assert 0 < seconds < end
     assert by_hour.summary["cost_usd"] == pytest.approx((2 * end - seconds) * 0.8536 / 3600)
     assert by_year.summary["cost_usd"] == pytest.approx(2 * end * 0.5378 / 3600)
+    assert by_hour.summary["mean_usd_per_hour"] < by_hour.summary["usd_per_hour"] == 2 * 0.8536
+    hours = by_hour.summary["duration"] / 3600
+    paid = by_hour.summary["cost_usd"] / hours
+    assert by_hour.summary["mean_usd_per_hour"] == pytest.approx(paid)
+    assert by_year.summary["mean_usd_per_hour"] == pytest.approx(2 * 0.5378)
     for result in (by_hour, by_year):
         shares = result.requests["cost"].sum() + result.clients["idle_cost"].sum()
         assert shares == pytest.approx(result.clients["cost"].sum(), rel=1e-12)

@@ -214,6 +214,18 @@ def test_a_load_that_changes_is_told(after, is_told):
     assert any("not steady: 1 requests/s before" in line for line in told) == is_told
 
 
+def test_a_phase_of_no_time_has_no_rate():
+    """A client that never returns leaves no time after the failure."""
+    phases = {
+        "before": {"completed": 900, "failed": 0, "arrivals_per_s": 1.0},
+        "during": {"completed": 900, "failed": 5, "arrivals_per_s": 2.0},
+        "after": {"completed": 0, "failed": 0, "arrivals_per_s": float("nan")},
+    }
+    one = {"begin": 1.0, "end": 1.0, "back_after": {"ttft": 5.0}}
+    _, line = recovery_lines({"recoveries": [one], "through_failures": phases})
+    assert "not steady: 1 requests/s before the failure, 2 /s during. So" in line
+
+
 # ------------------------------------------------------- before, during and after
 
 
