@@ -25,6 +25,7 @@ MAY_BE_EMPTY = {
     "stages": [],
     "steps": [],
     "clients": [
+        "mean_running",
         "prefix_cache_hit_rate",
         "average_power",
         "good_tokens_per_j",
