@@ -299,7 +299,7 @@ class Simulation:
                 *never_came,
                 *self._warnings(assumed),
             ),
-            is_of_rows=not isinstance(self.workload.source, RowSampler),
+            is_of_rows=not isinstance(getattr(self.workload, "source", None), RowSampler | None),
             presenter=RUN,
         )
 
@@ -451,7 +451,8 @@ class Simulation:
         requests = self.workload.requests(self.streams)
         if self.slo.classes:
             requests = self.slo.noting_groups(requests, recorder.groups.append)
-        if getattr(self.workload.source, "classes", None):
+        source = getattr(self.workload, "source", None)  # workloads of one's own have none
+        if getattr(source, "classes", None):
             requests = recorder.noting_labels(requests)
         if self.workload.adapters:
             requests = recorder.noting_adapters(requests)
