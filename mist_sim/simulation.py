@@ -454,7 +454,7 @@ class Simulation:
         source = getattr(self.workload, "source", None)  # workloads of one's own have none
         if getattr(source, "classes", None):
             requests = recorder.noting_labels(requests)
-        if self.workload.adapters:
+        if getattr(self.workload, "adapters", None):
             requests = recorder.noting_adapters(requests)
         return requests
 
