@@ -306,6 +306,15 @@ def test_a_scheduler_that_plans_nothing_does_not_hang():
         run([1], [1], clients=[engine(scheduler=Idle())])
 
 
+def test_a_scheduler_that_admits_nobody_is_named():
+    class Shut(ChunkedScheduler):
+        def admits(self, *_):
+            return False
+
+    with pytest.raises(ScenarioError, match="Shut lets nobody compute at 0 s, with 1 requests"):
+        run([1], [1], clients=[engine(scheduler=Shut())])
+
+
 def test_a_closed_loop_starts_no_more_users_than_there_are_requests():
     workload = Workload.from_lists([4] * 3, [1] * 3, arrivals=ClosedLoop(concurrency=10**9))
     result = Simulation(clients=[engine()], workload=workload).run()

@@ -890,6 +890,13 @@ class SteppedLane:
                 "time: it has to lane.run or lane.admit somebody while it can; where blocks are "
                 "short, lane.preempt others"
             )
+        if self._own is not None:
+            raise ScenarioError(
+                f"{name}: {type(self.scheduler).__name__} lets nobody compute at "
+                f"{self._stepper.core.now:.6g} s, with {num_waiting} requests waiting and none "
+                "running: no step follows that would ask it again. Its budget and piece have to "
+                f"let a prompt go on: a block of {lane.blocks.size} tokens where states are kept"
+            )
         if self._tiers is not None:
             option, remedy = "kv_cache.tiers", "no tiers"
         elif self._speculation is not None:
