@@ -42,7 +42,7 @@ def pooled_warnings(
     Nothing where all together keep them less often, too. warmup: as in `Result`. asked, each: the
     share and the way to count it, in place of those of the limits.
     """
-    if not slo.judges_requests:
+    if not slo.judges_requests or not (len(recorder.models.values) > 1 or recorder.labels):
         return
     columns = request_columns(recorder)
     of_users = columns["parent_id"] == columns["request_id"]

@@ -311,7 +311,7 @@ def test_a_scheduler_that_admits_nobody_is_named():
         def admits(self, *_):
             return False
 
-    with pytest.raises(ScenarioError, match="Shut lets nobody compute at 0 s, with 1 requests"):
+    with pytest.raises(ScenarioError, match="Shut lets no request compute at 0 s, with 1 requests"):
         run([1], [1], clients=[engine(scheduler=Shut())])
 
 

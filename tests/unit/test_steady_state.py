@@ -168,6 +168,24 @@ def test_a_hundred_stretches_of_waits_are_too_few():
         assert verdict(run(0.3, waits=np.repeat(rng.random(NUM // size), size)))[0] is attained
 
 
+@pytest.mark.parametrize(
+    ("share", "level", "length", "attained"),
+    [
+        (0.99, 0.43, 40, None),  # 400 stretches near the limit of 99 %: misses come in clusters
+        (0.99, 0.43, 1, True),
+        (0.99, 0.3, 40, True),  # far below it
+        (0.9, 0.59, 40, True),
+    ],
+)
+def test_a_large_share_wants_more_stretches_near_its_limit(share, level, length, attained):
+    """The quantiles of 0.9 and 0.99 are 1.469 and 2.01 times the level."""
+    num = 20_000
+    waits = np.repeat(Streams(1).generator("waits").random(num // length), length)
+    found = look(run(level, num=num, waits=waits), share, 0.001)
+    assert found.attained is attained
+    assert attained or found.reason == "the waits change too slowly for so short a run"
+
+
 def test_waits_that_change_slowly_want_a_longer_run():
     attained, reason = verdict(run(0.3, waits=slow()))
     assert (attained, reason) == (None, "the waits change too slowly for so short a run")

@@ -892,7 +892,7 @@ class SteppedLane:
             )
         if self._own is not None:
             raise ScenarioError(
-                f"{name}: {type(self.scheduler).__name__} lets nobody compute at "
+                f"{name}: {type(self.scheduler).__name__} lets no request compute at "
                 f"{self._stepper.core.now:.6g} s, with {num_waiting} requests waiting and none "
                 "running: no step follows that would ask it again. Its budget and piece have to "
                 f"let a prompt go on: a block of {lane.blocks.size} tokens where states are kept"

@@ -451,7 +451,7 @@ class Hits:
         In versions whose full attention loses a block first, states are asked for that many.
         Also returns the blocks of the hit, and the most that any kind of layer had on the way.
         """
-        if self._num_again_full != 0:  # nobody looks further, and windows lose one in every round
+        if self._num_again_full != 0:  # no look beyond, and windows lose a block in every round
             has_windows = self._num_groups > self._num_full
             window = self._in_windows(names, 0, 0)
             states, number = self._in_states(names, 0 if has_windows else num_full)
