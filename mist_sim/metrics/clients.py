@@ -480,12 +480,11 @@ def states_columns(lives: Lives, client_names: Sequence[str]) -> Columns:
 
 
 def lives_summary(
-    recorder: ColumnRecorder, lives: Lives, counted: dict[str, Any], begin: float
+    recorder: ColumnRecorder, lives: Lives, statuses: Any, begin: float
 ) -> dict[str, Any]:
     """Return failures, starts and losses of clients; empty if no client changed its state.
 
-    counted: columns of the requests that count. begin: end of the warm-up; clients count from there
-        on.
+    statuses: of the requests that count. begin: end of the warm-up; clients count from there on.
 
     num_lost: requests that ended because a client failed. num_lost_visits: visits lost with
     a client, num_retried_visits: of these, visits whose request continued at another client.
@@ -500,7 +499,7 @@ def lives_summary(
     seconds = max(lives.end - begin, 0.0)
     up = sum(lives.seconds(client_id, ("up", "draining"), begin) for client_id in ids)
     return {
-        "num_lost": int((counted["status"] == STATUSES.index("lost")).sum()),
+        "num_lost": int((statuses == STATUSES.index("lost")).sum()),
         "num_lost_visits": len(losses["time"]),
         "num_retried_visits": int(losses["retried"].sum()),
         "lost_kv_tokens": int(losses["num_tokens"].sum()),

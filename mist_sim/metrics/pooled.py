@@ -11,16 +11,14 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import listed
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.requests import ANY, OTHERS, request_columns, samples
+from mist_sim.metrics.requests import ANY, OTHERS, Counted, Mask, samples
 
-Mask = NDArray[np.bool_]
 _ERRORS = 2.0  # standard errors of a share by which it falls short, else chance may do it
 _MOST = 8  # models or classes whose shares are told
 _REMEDIES = {
@@ -44,10 +42,8 @@ def pooled_warnings(
     """
     if not slo.judges_requests or not (len(recorder.models.values) > 1 or recorder.labels):
         return
-    columns = request_columns(recorder)
-    of_users = columns["parent_id"] == columns["request_id"]
-    counted = of_users & (columns["arrival_time"] >= warmup)
-    c: dict[str, Any] = {name: column[counted] for name, column in columns.items()}
+    run = Counted(recorder, warmup)
+    c: dict[str, Any] = {name: column[run.counted] for name, column in run.c.items()}
     group = c.get("group", np.zeros(len(c["status"]), dtype=int))
     good = _good(slo, c, slo.asks_each if each is None else each)
     parts = {"models": _by_model(recorder, c), "classes": _by_label(recorder, c)}

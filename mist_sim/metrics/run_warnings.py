@@ -16,7 +16,7 @@ from mist_sim.metrics.evidence import FAR, NOTHING_LIKE_IT, RESPECTS
 from mist_sim.metrics.latency import limit_of, limit_title
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.recoveries import FEWEST, RECOVERING
-from mist_sim.metrics.requests import front_end_use
+from mist_sim.metrics.requests import Counted, front_end_use
 from mist_sim.metrics.stability import AT_END
 from mist_sim.metrics.summary import extrapolated_share
 
@@ -116,8 +116,8 @@ def distance_line(bar: Mapping[str, Any] | None, metric: str = "") -> tuple[str,
 
 def record_warnings(recorder: ColumnRecorder, warmup: float) -> Iterator[ResultWarning]:
     """Yield the warnings that need no summary, so that a run that ended early has them too."""
-    c = recorder.requests.columns()
-    counted = (c["parent_id"] == c["request_id"]) & (c["arrival_time"] >= warmup)
+    run = Counted(recorder, warmup)
+    c, counted = run.c, run.counted
     if cut := int(c["truncated"][counted].sum()):
         yield ResultWarning(
             kinds.TRUNCATED,
