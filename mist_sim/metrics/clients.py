@@ -29,12 +29,14 @@ from mist_sim.hardware.layout_period import LayoutPeriod
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.adapter_waits import adapter_waits, seconds_inside
 from mist_sim.metrics.latency import Array
+from mist_sim.metrics.records.columns import Table
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.records.together import Tracks, merged, sum_each, together
 from mist_sim.metrics.tables import Columns, column, texts
 from mist_sim.units import Seconds
 
 _PIECE = 65_536  # steps looked at together: few enough for a processor's cache
+_OF_GAPS = ("start", "num_steps", "num_decodes", "num_gaps")
 
 
 def pooled_gaps(recorder: ColumnRecorder, after: float = 0.0) -> Iterator[stats.Weighted]:
@@ -47,9 +49,7 @@ def pooled_gaps(recorder: ColumnRecorder, after: float = 0.0) -> Iterator[stats.
     yield stats.Weighted(extra["gap"][counted], extra["count"][counted])
     for tracks in together(recorder):
         for rows, ends in _pieces(tracks):
-            gaps, counts = latency.step_gaps(
-                rows["start"], rows["num_steps"], rows["num_decodes"], rows["num_gaps"], ends
-            )
+            gaps, counts = latency.step_gaps(rows, ends)
             counts[ends < after] = 0
             one = len(tracks.ends) == 1  # whose pieces count as parts
             yield stats.Weighted(gaps, counts, None if one else tracks.step_cuts)
@@ -79,11 +79,8 @@ def timed_gaps(recorder: ColumnRecorder, after: float = 0.0) -> TimedGaps:
         whole = int(np.searchsorted(up_to, len(all_ends), "right"))
         if whole:
             ends = all_ends[: int(up_to[whole - 1])]
-            runs = {name: column[:whole] for name, column in rows.items()}
-            found = latency.step_gaps(
-                runs["start"], runs["num_steps"], runs["num_decodes"], runs["num_gaps"], ends
-            )
-            parts.append((ends, *found))
+            runs = {name: rows[name][:whole] for name in _OF_GAPS}
+            parts.append((ends, *latency.step_gaps(runs, ends)))
     ends, gaps, counts = map(np.concatenate, zip(*parts, strict=True))
     places = np.flatnonzero((counts > 0) & (ends >= after))
     places = places[np.argsort(ends[places], kind="stable")]
@@ -98,8 +95,8 @@ def gap_percentile(recorder: ColumnRecorder, after: float, percentile: float) ->
 
 def _pieces(tracks: Tracks) -> Iterator[tuple[dict[str, Any], Array]]:
     """Yield the rows of some runs of tracks, and the ends of their steps, in order."""
-    names, num_steps = ("start", "num_steps", "num_decodes", "num_gaps"), tracks.step_cuts[-1]
-    rows = {name: tracks.runs[name] for name in names}
+    num_steps = tracks.step_cuts[-1]
+    rows = {name: tracks.runs[name] for name in _OF_GAPS}
     up_to = np.cumsum(rows["num_steps"])
     cuts = np.searchsorted(up_to, np.arange(_PIECE, num_steps, _PIECE))
     for first, last in pairwise([0, *cuts.tolist(), len(up_to)]):
@@ -403,20 +400,15 @@ class Lives:
 
     def __init__(self, recorder: ColumnRecorder, end: float) -> None:
         self.end = end
-        self._of: dict[int, list[Period]] = {}
-        rows = recorder.states.columns()
         names: list[Any] = recorder.state_names.values
-        changes: dict[int, list[tuple[float, State]]] = {}
-        columns = (rows[name].tolist() for name in ("client_id", "time", "state"))
-        for client_id, time, state in zip(*columns, strict=True):
-            changes.setdefault(client_id, []).append((time, names[state]))
-        self._changes_of = changes
+        self._changes_of: dict[int, list[tuple[float, State]]] = defaultdict(list)
+        for client_id, time, state in _rows(recorder.states, "client_id", "time", "state"):
+            self._changes_of[client_id].append((time, names[state]))
         self._made_up: dict[int, list[float]] = defaultdict(list)
-        made_up = recorder.made_up.columns()
-        columns = (made_up[name].tolist() for name in ("client_id", "time"))
-        for client_id, time in zip(*columns, strict=True):
+        for client_id, time in _rows(recorder.made_up, "client_id", "time"):
             self._made_up[client_id].append(time)
-        for client_id, mine in changes.items():
+        self._of: dict[int, list[Period]] = {}
+        for client_id, mine in self._changes_of.items():
             ends = [*(time for time, _ in mine[1:]), max(end, mine[-1][0])]
             self._of[client_id] = [
                 Period(client_id, state, start, until)
@@ -463,6 +455,12 @@ class Lives:
             for period in self._of[client_id]
             if period.state in states
         )
+
+
+def _rows(table: Table, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of some columns of a table."""
+    columns = table.columns()
+    return zip(*(columns[name].tolist() for name in names), strict=True)
 
 
 def states_columns(lives: Lives, client_names: Sequence[str]) -> Columns:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from mist_sim.core.request import Request
 from mist_sim.errors import brief
 from mist_sim.metrics.latency import NAMES, Array, percentile_of
+from mist_sim.metrics.stats import known
 from mist_sim.units import Seconds, require_number
 
 _LIMITS = ("ttft", "tpot", "e2el")
@@ -40,11 +41,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in _LIMITS:
-            limit = getattr(self, name)
-            if limit is not None:
-                require_number(f"slo.{name}", limit)
-            if limit is not None and not 0 < limit < math.inf:
-                raise ValueError(f"slo.{name} must be finite and > 0 s, got {limit}")
+            _check_limit(f"slo.{name}", getattr(self, name))
         asked = self.percentiles
         if asked is not None and not (asked and all(0 < each <= 100 for each in asked)):
             raise ValueError(f"slo.percentiles must be in (0, 100], one or more, got {list(asked)}")
@@ -138,11 +135,7 @@ class Slo(Limits):
                     f"slo.at must have names such as p99_itl or p50_ttft, of {', '.join(NAMES)}, "
                     f"got {brief(name)}"
                 )
-            place = "slo.itl" if name == "itl" else f"slo.at.{name}"
-            if limit is not None:
-                require_number(place, limit)
-            if limit is not None and not 0 < limit < math.inf:
-                raise ValueError(f"{place} must be finite and > 0 s, got {limit}")
+            _check_limit("slo.itl" if name == "itl" else f"slo.at.{name}", limit)
         for name, limits in self.classes.items():
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]*", name) or len(name) > _LONGEST:
                 raise ValueError(
@@ -295,6 +288,13 @@ class Slo(Limits):
         return found
 
 
+def _check_limit(name: str, limit: float | None) -> None:
+    if limit is not None:
+        require_number(name, limit)
+        if not 0 < limit < math.inf:
+            raise ValueError(f"{name} must be finite and > 0 s, got {limit}")
+
+
 def _check_share(share: float | None) -> None:
     if share is not None and not 0 < share <= 1:
         raise ValueError(f"slo.attainment must be in (0, 1], got {share:g}")
@@ -313,16 +313,11 @@ def slo_verdicts(
     found = {}
     for metric, limit in slo.limits.items():
         times = samples[metric] if metric != "tpot" else samples[metric][num_gaps > 0]
-        known = times[~np.isnan(times)]
         is_asked = len(times) or num_failed or not len(num_gaps)
         for percentile in slo.percentiles or ():
-            value = _percentile(known, len(times) + num_failed, percentile)
-            found[f"p{percentile:g}_{metric}_ms"] = {
-                "limit": limit * _MS,
-                "value": value * _MS,
-                "kept": value <= limit or not is_asked,
-                "of_requests": True,
-            }
+            value = _percentile(known(times), len(times) + num_failed, percentile)
+            kept = value <= limit or not is_asked
+            found[f"p{percentile:g}_{metric}_ms"] = _verdict(limit, value, kept, of_requests=True)
     return found
 
 
@@ -341,12 +336,16 @@ def figure_verdicts(
             value = gaps(percentile)
             kept = not value > limit
         else:
-            known = samples[metric][~np.isnan(samples[metric])]
-            value = _percentile(known, len(known) + num_failed, percentile)
-            kept = value <= limit or not (len(known) or num_failed)
-        figure = {"limit": limit * _MS, "value": value * _MS, "kept": kept}
-        found[f"{name}_ms"] = figure | {"of_requests": False}
+            times = known(samples[metric])
+            value = _percentile(times, len(times) + num_failed, percentile)
+            kept = value <= limit or not (len(times) or num_failed)
+        found[f"{name}_ms"] = _verdict(limit, value, kept, of_requests=False)
     return found
+
+
+def _verdict(limit: float, value: float, kept: bool, *, of_requests: bool) -> dict[str, Any]:
+    figure = {"limit": limit * _MS, "value": value * _MS, "kept": kept}
+    return figure | {"of_requests": of_requests}
 
 
 def _percentile(known: Array, num_all: int, percentile: float) -> float:

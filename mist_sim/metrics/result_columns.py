@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -347,9 +347,7 @@ def clients_columns(
     rows = []
     for client_id, name in enumerate(client_names):
         tracks = [_track_totals(recorder, k) for k in recorder.tracks_of(client_id)]
-        totals = {key: sum(track[key] for track in tracks) for key in _TOTALS}
-        totals["peak_used_blocks"] = _peak(recorder, client_id, tracks)
-        num_decodes, decode_steps = totals.pop("num_decodes"), totals.pop("decode_steps")
+        totals = _Totals(*map(sum, zip(*tracks, strict=True)))
         mine = visits["client_id"] == client_id
         service = visits["finished_at"][mine] - visits["started_at"][mine]
         rows.append(
@@ -358,11 +356,17 @@ def clients_columns(
                 "model": client_models[client_id],
                 "num_visits": int(mine.sum()),
                 "num_output_tokens": int(visits["num_output_tokens"][mine].sum()),
-                **totals,
+                "busy": totals.busy if tracks else float(np.nansum(service)),
+                "num_steps": totals.num_steps,
+                "num_prefill_tokens": totals.num_prefill_tokens,
+                "num_decode_tokens": totals.num_decode_tokens,
+                "peak_used_blocks": _peak(recorder, client_id, tracks),
                 "mean_running": _mean_running(
                     visits["started_at"][mine], visits["finished_at"][mine]
                 ),
-                "mean_decodes": num_decodes / decode_steps if decode_steps else 0.0,
+                "mean_decodes": totals.num_decodes / totals.decode_steps
+                if totals.decode_steps
+                else 0.0,
                 "num_gpu_blocks": num_gpu_blocks[client_id],
                 "prefix_cache_hit_rate": stats.share(
                     visits["num_cached_tokens"][mine].sum(),
@@ -370,8 +374,6 @@ def clients_columns(
                 ),
             }
         )
-        if not tracks:
-            rows[-1]["busy"] = float(np.nansum(service))
     return {name: column(row[name] for row in rows) for name in rows[0]}
 
 
@@ -384,18 +386,19 @@ def _mean_running(started: Array, finished: Array) -> float:
     return stats.share(float((end - begin).sum()), float(end.max() - begin.min()))
 
 
-_TOTALS = (
-    "busy",
-    "num_steps",
-    "num_prefill_tokens",
-    "num_decode_tokens",
-    "peak_used_blocks",
-    "num_decodes",
-    "decode_steps",
-)
+class _Totals(NamedTuple):
+    """Sums over the steps of a track, or of all of a client's; peak_used_blocks: the most."""
+
+    busy: float = 0.0
+    num_steps: int = 0
+    num_prefill_tokens: int = 0
+    num_decode_tokens: int = 0
+    peak_used_blocks: int = 0
+    num_decodes: int = 0
+    decode_steps: int = 0
 
 
-def _peak(recorder: ColumnRecorder, client_id: int, tracks: Sequence[dict[str, Any]]) -> int:
+def _peak(recorder: ColumnRecorder, client_id: int, tracks: Sequence[_Totals]) -> int:
     """Return the sum of the peaks of a client's pools, in the layout where it is highest.
 
     An engine that came back has tracks in each of its lives, and one peak; so have the ranks of a
@@ -404,7 +407,7 @@ def _peak(recorder: ColumnRecorder, client_id: int, tracks: Sequence[dict[str, A
     peaks: dict[int, dict[int, list[int]]] = {}
     for track, totals in zip(recorder.tracks_of(client_id), tracks, strict=True):
         of_layout = peaks.setdefault(recorder.track_layouts[track], {})
-        of_layout.setdefault(recorder.track_pools[track], []).append(totals["peak_used_blocks"])
+        of_layout.setdefault(recorder.track_pools[track], []).append(totals.peak_used_blocks)
     sums = [0]
     for layout, pools in peaks.items():
         of_pools = list(pools.values())
@@ -426,20 +429,18 @@ def _busy(starts: Array, ends: Array, busy: Array) -> float:
     return float(in_runs + less[less != 0].sum())
 
 
-def _track_totals(recorder: ColumnRecorder, track: int) -> dict[str, Any]:
-    """Return the sums over a client's tracks for its row."""
+def _track_totals(recorder: ColumnRecorder, track: int) -> _Totals:
     steps = recorder.steps[track].columns()
     num_steps = steps["num_steps"]
-    values = (
-        _busy(*run_periods(recorder, track), steps["busy"]),
-        int(num_steps.sum()),
-        int(np.dot(steps["num_prefill_tokens"], num_steps)),
-        int(recorder.decode_tokens(track).sum()),
-        int(steps["num_used_blocks"].max(initial=0)),
-        int(np.dot(steps["num_decodes"], num_steps)),
-        int(num_steps[steps["num_decodes"] > 0].sum()),
+    return _Totals(
+        busy=_busy(*run_periods(recorder, track), steps["busy"]),
+        num_steps=int(num_steps.sum()),
+        num_prefill_tokens=int(np.dot(steps["num_prefill_tokens"], num_steps)),
+        num_decode_tokens=int(recorder.decode_tokens(track).sum()),
+        peak_used_blocks=int(steps["num_used_blocks"].max(initial=0)),
+        num_decodes=int(np.dot(steps["num_decodes"], num_steps)),
+        decode_steps=int(num_steps[steps["num_decodes"] > 0].sum()),
     )
-    return dict(zip(_TOTALS, values, strict=True))
 
 
 _DEFAULT_INTERVALS = 100
