@@ -13,11 +13,11 @@ number of tokens or sequences, or that leave fewer KV blocks free than a prompt 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from math import ceil, inf, nan
+from math import ceil, inf, isnan, nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,6 @@ from mist_sim.core.states import State
 from mist_sim.core.step_limits import StepLimits
 from mist_sim.hardware.layout_period import LayoutPeriod
 from mist_sim.metrics import latency, stats
-from mist_sim.metrics.adapter_waits import adapter_waits, seconds_inside
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.columns import Table
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
@@ -607,7 +606,7 @@ def _seconds_at_limits(
     They are summed over its tracks.
     """
     sums = np.zeros((len(limits), 1 + len(_LIMITS)))
-    waits = adapter_waits(recorder, limits)
+    waits = _adapter_waits(recorder, limits)
     rest = iter(all_tracks)
     for tracks in together(recorder, [track.number for track in all_tracks]):
         tracks = merged(recorder, tracks)  # noqa: PLW2901
@@ -620,7 +619,7 @@ def _seconds_at_limits(
             here = slice(first, last)
             inside = ends[here] - begins[here]
             seconds = [float(inside[each[here]].sum()) for each in at]
-            waited = seconds_inside(waits.get(track.number), begins[here], ends[here])
+            waited = _seconds_inside(waits.get(track.number), begins[here], ends[here])
             seconds[0] += float(waited[~at[0][here]].sum())
             sums[track.client_id] += [*seconds, float(waited.sum())]
     return sums
@@ -654,3 +653,94 @@ def _room(limits: StepLimits, needed: int, shares: Array) -> Room:
 def _blocks_of(prompt_tokens: float, limits: StepLimits) -> int:
     """Return the KV blocks of a prompt, 1 at least; with windows, in each group of layers."""
     return max(ceil(prompt_tokens / limits.block_size), 1) * limits.blocks_each
+
+
+_FREED, _LEFT_QUEUE, _QUEUED, _TAKEN = range(4)  # order of what happens at one time
+
+
+def _adapter_waits(
+    recorder: ColumnRecorder, limits: Sequence[StepLimits | None]
+) -> dict[int, tuple[Array, Array]]:
+    """Return from when to when requests wait for a slot, seconds, by track; no two times overlap.
+
+    limits: of each client; None if unknown. A request takes its adapter's slot from its start to
+    its end, also while it is preempted.
+    """
+    if not recorder.adapters:
+        return {}
+    names = np.array(recorder.adapters)
+    visits = recorder.visits.columns()
+    tracks = _first_tracks(recorder)
+    events: dict[int, list[tuple[float, int, int]]] = {}
+    of_users = np.flatnonzero(visits["request_id"] >= 0)
+    columns = ("request_id", "client_id", "queued_at", "started_at", "finished_at")
+    for request_id, client_id, queued, started, finished in zip(
+        *(visits[name][of_users].tolist() for name in columns), strict=True
+    ):
+        adapter, of = int(names[request_id]), limits[client_id]
+        if adapter and of is not None and of.adapters:
+            known = tracks.get((request_id, client_id))
+            first = next(iter(recorder.tracks_of(client_id)), None)
+            if (track := first if known is None else known) is None:
+                continue
+            mine = events.setdefault(track, [])
+            begun = finished if isnan(started) else started
+            mine += [(queued, _QUEUED, adapter), (begun, _LEFT_QUEUE, adapter)]
+            if begun < finished:
+                mine += [(begun, _TAKEN, adapter), (finished, _FREED, adapter)]
+    found = {}
+    for track, mine in events.items():
+        of = limits[recorder.track_clients[track]]
+        found[track] = _waits_in(sorted(mine), of.adapters if of else 0)
+    return found
+
+
+def _first_tracks(recorder: ColumnRecorder) -> dict[tuple[int, int], int]:
+    """Return where requests had their first tokens, by request and client."""
+    tokens = recorder.tokens.columns()
+    pairs = zip(tokens["request_id"].tolist(), tokens["track"].tolist(), strict=True)
+    found: dict[tuple[int, int], int] = {}
+    for request_id, track in pairs:
+        found.setdefault((request_id, recorder.track_clients[track]), track)
+    return found
+
+
+def _waits_in(events: Sequence[tuple[float, int, int]], slots: int) -> tuple[Array, Array]:
+    """Return begins and ends of waits for one of so many slots. events: sorted by time."""
+    waiting, running = Counter[int](), Counter[int]()
+    num_held = num_used = 0  # requests that wait for a slot; slots in use
+    begins, ends = list[float](), list[float]()
+    is_held = False
+    for time, kind, adapter in events:
+        if kind == _QUEUED:
+            waiting[adapter] += 1
+            num_held += not running[adapter]
+        elif kind == _LEFT_QUEUE:
+            waiting[adapter] -= 1
+            num_held -= not running[adapter]
+        elif kind == _TAKEN:
+            running[adapter] += 1
+            if running[adapter] == 1:
+                num_used += 1
+                num_held -= waiting[adapter]
+        else:
+            running[adapter] -= 1
+            if not running[adapter]:
+                num_used -= 1
+                num_held += waiting[adapter]
+        now = num_used >= slots and num_held > 0
+        if now != is_held:
+            (begins if now else ends).append(time)
+            is_held = now
+    if is_held:
+        ends.append(events[-1][0])
+    return np.array(begins), np.array(ends)
+
+
+def _seconds_inside(waits: tuple[Array, Array] | None, begins: Any, ends: Any) -> Array:
+    """Return the seconds of such times between begins and ends; none without any."""
+    if waits is None or not len(waits[0]):
+        return np.zeros(len(begins))
+    edges = np.ravel(np.column_stack(waits))
+    sums = np.concatenate([[0.0], np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0))])
+    return np.asarray(np.interp(ends, edges, sums) - np.interp(begins, edges, sums))

@@ -23,10 +23,9 @@ from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.load import load_of_run
-from mist_sim.metrics.pooled import pooled_warnings
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests import Counted
-from mist_sim.metrics.run_warnings import run_warnings
+from mist_sim.metrics.run_warnings import pooled_warnings, run_warnings
 from mist_sim.metrics.sensitivity import sensitivities
 from mist_sim.metrics.spending import (
     Bill,
