@@ -534,35 +534,36 @@ _LIMITS = ("max_num_batched_tokens", "max_num_seqs", "KV memory", "max_loras")
 
 
 def rooms(
-    recorder: ColumnRecorder, limits: Sequence[StepLimits | None], warmup: float
+    recorder: ColumnRecorder,
+    limits: Sequence[StepLimits | None],
+    arrival: Array,
+    prompt_tokens: NDArray[np.int64],
 ) -> list[Room]:
-    """Return the room of each client.
+    """Return the room of each client; unknown if all requests arrive at once.
 
-    limits: of each client; None if unknown. warmup: seconds whose arrivals do not count. Room is
-        unknown if all requests arrive at once.
+    limits: of each client; None if unknown. arrival, prompt_tokens: of the requests that count,
+        seconds and lengths.
     """
-    requests = recorder.requests.columns()
-    of_users = requests["parent_id"] == requests["request_id"]
-    counted = of_users & (requests["arrival_time"] >= warmup)
-    arrival: Array = requests["arrival_time"][counted]
     if not len(arrival) or arrival.min() == arrival.max():
         return [Room()] * len(limits)
     begin, end = float(arrival.min()), float(arrival.max())
-    prompt_tokens = float(requests["num_prompt_tokens"][counted].mean())
-    needed = [0 if each is None else _blocks_of(prompt_tokens, each) for each in limits]
-    all_tracks = [
-        _LimitedTrack(track, client_id, each, sequences, needed[client_id])
+    mean = float(prompt_tokens.mean())
+    limited = [
+        _LimitedTrack(track, client_id, each, sequences, _blocks_of(mean, each))
         for client_id, each in enumerate(limits)
         if each is not None
         for track, sequences in zip(recorder.tracks_of(client_id), each.sequences, strict=True)
     ]
-    sums = _seconds_at_limits(recorder, all_tracks, limits, begin, end)
-    return [
-        Room()
-        if each is None
-        else _room(each, blocks, seconds / (len(each.sequences) * (end - begin)))
-        for each, blocks, seconds in zip(limits, needed, sums, strict=True)
-    ]
+    sums, found = _seconds_at_limits(recorder, limited, limits, begin, end), []
+    for each, seconds in zip(limits, sums, strict=True):
+        if each is None:
+            found.append(Room())
+            continue
+        shares = seconds / (len(each.sequences) * (end - begin))
+        if _blocks_of(mean, each) > each.num_blocks:
+            shares[[0, 3]] = 1.0  # also while it has nothing to do
+        found.append(Room(1 - shares[0], *shares[1:].tolist()))
+    return found
 
 
 def room_summary(found: Sequence[Room], names: Sequence[str]) -> dict[str, Any]:
@@ -641,13 +642,6 @@ def _at_limits(tracks: Tracks, limited: Sequence[_LimitedTrack]) -> NDArray[np.b
             num_blocks - tracks.runs["num_used_blocks"] < needed,
         ]
     )
-
-
-def _room(limits: StepLimits, needed: int, shares: Array) -> Room:
-    """Return the room of a client. shares: of its time, at any limit, and at each."""
-    if needed > limits.num_blocks:
-        shares[[0, 3]] = 1.0  # also while it has nothing to do
-    return Room(1 - shares[0], *shares[1:].tolist())
 
 
 def _blocks_of(prompt_tokens: float, limits: StepLimits) -> int:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure, Visit
 from mist_sim.errors import brief
-from mist_sim.metrics.latency import NAMES, Array, percentile_of
+from mist_sim.metrics.latency import NAMES, Array, percentile_of, tpot
 from mist_sim.metrics.records.recorder import WatchedEnds
 from mist_sim.metrics.stats import known
 from mist_sim.units import Seconds, require_number
@@ -384,11 +384,10 @@ class SloWatch(WatchedEnds):
         arrival = math.nan if request.arrival_time is None else request.arrival_time
         num_output_tokens = sum([visit.num_output_tokens for visit in visits])
         seconds, num_gaps = self.decode_time(visits, num_output_tokens, None)
-        ttft, e2el = min(self.first_token_at(visits), time) - arrival, time - arrival
-        tpot = seconds / num_gaps if num_gaps else math.nan
-        times = [np.array([seconds]) for seconds in (ttft, tpot, e2el)]
+        ttft = np.array([min(self.first_token_at(visits), time) - arrival])
         gaps, group = np.array([num_gaps]), np.array([self._slo.group_of(request)])
-        return bool(self._slo.kept(times[0], times[1], times[2], gaps, group)[0])
+        times = tpot(np.array([seconds]), gaps), np.array([time - arrival])
+        return bool(self._slo.kept(ttft, *times, gaps, group)[0])
 
     def reader(self) -> Callable[[], float]:
         """Return a function: the share of requests within the limits since its last call.

@@ -234,22 +234,16 @@ def is_sure(
         told.append(verdict_of(value <= each.limit, value, each.limit, error))
     if keeps and "within error" in told:
         return False
-    if not keeps and "miss" not in told and not _too_many_failed(limits, summaries):
-        return False
+    if not keeps and "miss" not in told:
+        ended = [fmean(float(each[name]) for each in summaries) for name in ("completed", "failed")]
+        most = ended[0] / sum(ended) if sum(ended) else 0.0  # can be good: those that finish
+        if not any(most < each.share for each in limits if not each.is_of_gaps):
+            return False
     if share is not None and len(summaries) > 1:
         good = estimate([float(summary[GOOD]) for summary in summaries])
         if (good.low < share) if keeps else (good.high >= share):
             return False
     return True
-
-
-def _too_many_failed(
-    limits: Sequence[LimitOnShare], summaries: Sequence[Mapping[str, Any]]
-) -> bool:
-    """Tell whether too many requests failed for the finished ones to make up for them."""
-    ended = [fmean(float(each[name]) for each in summaries) for name in ("completed", "failed")]
-    most = ended[0] / sum(ended) if sum(ended) else 0.0
-    return any(most < each.share for each in limits if not each.is_of_gaps)
 
 
 def sentence(cases: Sequence[Kept], *, where: str = "", otherwise: str = "") -> str:
@@ -265,8 +259,11 @@ def sentence(cases: Sequence[Kept], *, where: str = "", otherwise: str = "") -> 
     if overloaded:
         told.append(f"Overloaded, so that a longer run would miss: {_names(overloaded)}.")
     told += missed_percentiles(cases)
-    within = [f"kept by {_names(unsure)}"] if (unsure := _unsure(keeping)) else []
-    within += [f"missed by {_names(nearly)}"] if (nearly := _unsure(_missing(cases))) else []
+    within = [
+        f"{how} by {_names(unsure)}"
+        for how, judged_so in (("kept", keeping), ("missed", _missing(cases)))
+        if (unsure := [case for case in judged_so if not case.is_sure])
+    ]
     if within:
         told.append(f"Within error: {'; '.join(within)}.")
     if short := [case for case in keeping if case.doubts.is_short]:
@@ -285,20 +282,14 @@ def missed_percentiles(cases: Sequence[Kept]) -> list[str]:
     ]
 
 
-def _unsure(cases: Sequence[Kept]) -> list[Kept]:
-    return [case for case in cases if not case.is_sure]
-
-
 def _missing(cases: Sequence[Kept]) -> list[Kept]:
     return [case for case in cases if not case.keeps]
 
 
 def _rule(cases: Sequence[Kept]) -> str:
     """Return the share of good requests that decides for all; empty unless one does."""
-    asked = {case.asked for case in cases}
-    return (
-        "" if len(asked) > 1 or isnan(share := asked.pop()) else f" ({100 * share:g} % of requests)"
-    )
+    share, *others = {case.asked for case in cases}
+    return "" if others or isnan(share) else f" ({100 * share:g} % of requests)"
 
 
 def _count(keeping: Sequence[Kept], cases: Sequence[Kept], where: str) -> str:

@@ -501,17 +501,15 @@ class Breakdown:
         found = _clipped(_Intervals.joined([waits, *work, *others]), requests)
         overlap = is_contested[found.row]
         found = _Intervals.joined([found.select(~overlap), self._disjoint(found.select(overlap))])
-        shares = {name: self._sum(found, name, number) for name in self._all_names()[:-3]}
+        shares = {}
+        for name in self._all_names()[:-3]:
+            mine = found.what == self._code(name)
+            seconds = found.end[mine] - found.start[mine]
+            shares[name] = np.bincount(found.row[mine], seconds, number).astype(float)
         shares[_RETRIES] = requests["sent_at"] - requests["arrival_time"]
         shares[_FRONT_END] = requests["front_end"]
         rest = requests["finished_at"] - requests["arrival_time"] - sum(shares.values())
         return shares | {_GATEWAY: np.where(np.abs(rest) < _TINY, 0.0, rest)}
-
-    def _sum(self, intervals: _Intervals, name: str, number: int) -> Array:
-        """Return the seconds of one thing by request. number: of the requests."""
-        mine = intervals.what == self._code(name)
-        seconds = intervals.end[mine] - intervals.start[mine]
-        return np.asarray(np.bincount(intervals.row[mine], seconds, number), dtype=float)
 
     def _code(self, name: str) -> int:
         if name not in self._names:
@@ -559,16 +557,12 @@ class Breakdown:
         order = np.lexsort((time, row))
         row, time, sign = row[order], time[order], sign[order]
         what = np.concatenate([intervals.what] * 2)[order]
-        counts = np.full(len(row), -1, dtype=np.int16)
-        for code in self._by_rank():
+        counts = np.full(len(row), -1, dtype=np.int16)  # of two at once the later one counts
+        last = self._code(TRANSFER)
+        for code in [*(code for code in range(len(self._names)) if code != last), last]:
             counts[np.cumsum(np.where(what == code, sign, 0)) > 0] = code
         inside = (row[1:] == row[:-1]) & (counts[:-1] >= 0)
         return _Intervals(row[:-1], counts[:-1], time[:-1], time[1:]).select(inside)
-
-    def _by_rank(self) -> list[int]:
-        """Return the numbers of all names; of two at once the later one counts."""
-        last = self._code(TRANSFER)
-        return [code for code in range(len(self._names)) if code != last] + [last]
 
 
 def _parts_of(kinds: Any) -> tuple[str, str]:

@@ -210,8 +210,10 @@ class Result(Findings):
 
     @cached_property
     def rooms(self) -> list[Room]:
-        """How much more each client's steps could have held (see `metrics.clients.room`)."""
-        return clients.rooms(self.recorder, [*self._limits.values()], self.warmup)
+        """How much more each client's steps could have held (see `metrics.clients.Room`)."""
+        c, counted = self.counted.c, self.counted.counted
+        arrival, prompt_tokens = c["arrival_time"][counted], c["num_prompt_tokens"][counted]
+        return clients.rooms(self.recorder, [*self._limits.values()], arrival, prompt_tokens)
 
     @property
     def _limits(self) -> dict[str, StepLimits | None]:

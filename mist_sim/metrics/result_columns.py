@@ -130,47 +130,32 @@ def _served_stages(
     recorder: ColumnRecorder, client_names: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of `stages_columns` for each place in each pipeline, not in order."""
-    c = recorder.visits.columns()
+    visits, ends = recorder.visits.columns(), ends_with_children(recorder)
     pipelines: list[Any] = recorder.pipelines.values
     stages = list(dict.fromkeys(kind for kinds in pipelines for kind in kinds))
-    ends = ends_with_children(recorder)
     for code, kinds in enumerate(pipelines):
-        for position in range(len(kinds)):
-            yield _of_stage(c, ends, c["stages"] == code, kinds, position, stages, client_names)
-
-
-def _of_stage(
-    visits: Mapping[str, Any],
-    ends: Array,
-    rows: NDArray[np.bool_],
-    kinds: Sequence[str],
-    position: int,
-    stages: Sequence[str],
-    client_names: Sequence[str],
-) -> dict[str, Any]:
-    """Return a row for each of the visits to these stages that served the one at a position.
-
-    ends: of visits, with the children that they sent. stages: all kinds of stages in the table.
-    """
-    of_engine = kinds[0] == "prefill"
-    later, earlier = of_engine and position > 0, of_engine and position == 0
-    ended = visits["served"]
-    finished_at = ends if position == len(kinds) - 1 else visits["finished_at"]
-    if earlier:
-        has_token = ~np.isnan(visits["first_token_at"])
-        ended = has_token | ended
-        finished_at = np.where(has_token, visits["first_token_at"], finished_at)
-    rows = rows & ended
-    stage = np.full(int(rows.sum()), stages.index(kinds[position]), dtype=np.int16)
-    return {
-        "request_id": visits["request_id"][rows],
-        "position": np.full(len(stage), position, dtype=np.int16),
-        "stage": Coded(stage, stages),
-        "client": Coded(visits["client_id"][rows], client_names),
-        "queued_at": visits["first_token_at" if later else "queued_at"][rows],
-        "started_at": visits["first_token_at" if later else "started_at"][rows],
-        "finished_at": finished_at[rows],
-    }
+        of_engine, of_pipeline = kinds[0] == "prefill", visits["stages"] == code
+        for position, kind in enumerate(kinds):
+            ended, queued, started = visits["served"], "queued_at", "started_at"
+            finished_at = ends if position == len(kinds) - 1 else visits["finished_at"]
+            if of_engine and position:  # behind a prompt, in the same visit
+                queued = started = "first_token_at"
+            elif of_engine:
+                has_token = ~np.isnan(visits["first_token_at"])
+                ended = has_token | ended
+                finished_at = np.where(has_token, visits["first_token_at"], finished_at)
+            rows = of_pipeline & ended
+            number = int(rows.sum())
+            stage = np.full(number, stages.index(kind), dtype=np.int16)
+            yield {
+                "request_id": visits["request_id"][rows],
+                "position": np.full(number, position, dtype=np.int16),
+                "stage": Coded(stage, stages),
+                "client": Coded(visits["client_id"][rows], client_names),
+                "queued_at": visits[queued][rows],
+                "started_at": visits[started][rows],
+                "finished_at": finished_at[rows],
+            }
 
 
 def steps_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:

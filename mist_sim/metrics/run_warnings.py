@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -320,19 +319,18 @@ def _slowest(metric: str, phases: Mapping[str, Any]) -> str:
 def _reasons(recorder: ColumnRecorder) -> list[tuple[int, str]]:
     """Return (count, an example) of reasons that differ in numbers or clients only."""
     times = np.bincount(recorder.requests.columns()["reason"])
-    reasons = zip(recorder.reasons.values, times.tolist(), strict=False)
-    found = sorted((_kind(str(r)), str(r), times) for r, times in reasons if r and times)
-    groups = []
-    for _, members in groupby(found, key=lambda item: item[0]):
-        examples = list(members)
-        groups.append((sum(times for _, _, times in examples), examples[0][1]))
-    groups.sort(key=lambda group: (-group[0], group[1]))
-    rest = sum(times for times, _ in groups[_MAX_REASONS:])
+    found: dict[str, tuple[int, str]] = {}
+    for reason, number in sorted(
+        (str(reason), number)
+        for reason, number in zip(recorder.reasons.values, times.tolist(), strict=False)
+        if reason and number
+    ):
+        kind = re.sub(r"\d+", "#", reason.partition(": ")[2] or reason)
+        before, example = found.get(kind, (0, reason))
+        found[kind] = before + number, example
+    groups = sorted(found.values(), key=lambda group: (-group[0], group[1]))
+    rest = sum(number for number, _ in groups[_MAX_REASONS:])
     return groups[:_MAX_REASONS] + ([(rest, "those with other reasons")] if rest else [])
-
-
-def _kind(reason: str) -> str:
-    return re.sub(r"\d+", "#", reason.partition(": ")[2] or reason)
 
 
 _STANDARD_ERRORS = 2.0  # standard errors of a share by which it falls short, else chance may do it
