@@ -12,7 +12,7 @@ requests and of idle time add up to the energy drawn.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.core.states import STATES, State
+from mist_sim.core.states import STATES
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.devices import is_its_device
 from mist_sim.hardware.gpu_group import GpuGroup, GpuMachine, num_gpus, without_watts
@@ -152,7 +152,9 @@ class Ledger:
         self.machines = machines
         self.options = options
         self._latest: tuple[int, dict[int, list[Runs]]] = -1, {}  # of which tracks alike
-        self._spent, self._after = cache(self._spend), cache(self._sum_after)
+        self._spent = cache(self._spend)
+        self.in_steps = cache(self._in_steps)
+        """Returns a client's joules, and each group's GPU seconds, in steps from a time on."""
 
     @cached_property
     def watts_unknown(self) -> list[str]:
@@ -176,13 +178,6 @@ class Ledger:
         machine = self.machines[client_id]
         return machine.groups if machine is not None else ()
 
-    def reserved_after(
-        self, begin: float, client_id: int, group: int, states: Collection[State] = RESERVED
-    ) -> float:
-        """Return the GPU seconds that a group of a client's spent in some states, from a time."""
-        num_gpus = self.groups(client_id)[group].num_gpus
-        return num_gpus * self.lives.seconds(client_id, states, begin)
-
     def energy(self, client_id: int) -> Spent:
         """Return the joules of a client in the whole run."""
         return self._spent(client_id)[0]
@@ -195,21 +190,15 @@ class Ledger:
         """Return the joules of all clients from a time on; a run's come evenly over its steps."""
         return float(sum(sum(self.energy_of(k, begin)) for k in range(len(self.machines))))
 
-    def busy_after(self, begin: float, client_id: int, group: int) -> float:
-        """Return the GPU seconds in steps of a group of a client's from a time on."""
-        return self._after(client_id, begin)[1][group]
-
     def energy_of(self, client_id: int, begin: float) -> tuple[float, float]:
         """Return the joules of a client in steps, and idle, from a time on."""
-        in_steps, busy = self._after(client_id, begin)
-        idle = 0.0
+        in_steps, busy = self.in_steps(client_id, begin)
+        powered, idle = self.lives.seconds(client_id, POWERED, begin), 0.0
         for group, seconds in zip(self.groups(client_id), busy, strict=True):
-            gpu_seconds = group.num_gpus * self.lives.seconds(client_id, POWERED, begin)
-            idle += max(gpu_seconds - seconds, 0.0) * self.idle_watts(group)
+            idle += max(group.num_gpus * powered - seconds, 0.0) * self.idle_watts(group)
         return in_steps, idle
 
-    def _sum_after(self, client_id: int, begin: float) -> tuple[float, list[float]]:
-        """Return a client's joules and each group's GPU seconds in steps from a time on."""
+    def _in_steps(self, client_id: int, begin: float) -> tuple[float, list[float]]:
         joules, busy = 0.0, [0.0 for _ in self.groups(client_id)]
         for runs in self.runs(client_id):
             share_after = _share_after(runs, begin)
@@ -313,10 +302,10 @@ class Ledger:
         if self.machines[client_id] is None:
             return Spent.of(np.zeros(len(self._rows)), 0.0), ()
         prompts, all_runs = self._prompt_weights(client_id), self.runs(client_id)
-        seconds = []
-        for number in range(len(self.groups(client_id))):
-            busy = self.busy_after(0.0, client_id, number)
-            unused = max(self.reserved_after(0.0, client_id, number) - busy, 0.0)
+        reserved, seconds = self.lives.seconds(client_id, RESERVED), []
+        groups = zip(self.groups(client_id), self.in_steps(client_id, 0.0)[1], strict=True)
+        for number, (group, busy) in enumerate(groups):
+            unused = max(group.num_gpus * reserved - busy, 0.0)
             runs = [each for each in all_runs if each.group == number]
             seconds.append(Spent.of(self._by_token(runs, "gpu_seconds", prompts), unused))
         energy = self._by_token(all_runs, "energy", prompts)
@@ -479,12 +468,15 @@ class Bill:
         """
         ledger, energy, power = self._ledger, self._ledger.energy(client_id), self._per_joule
         by_request, idle = np.zeros(energy.num_requests), 0.0
-        for group, seconds in enumerate(ledger.gpu_seconds(client_id)):
-            rent = self._rent(client_id, group)
+        for seconds, rent, paid, busy in zip(
+            ledger.gpu_seconds(client_id),
+            self._rents(client_id),
+            self._paid_after(client_id, 0.0),
+            ledger.in_steps(client_id, 0.0)[1],
+            strict=True,
+        ):
             by_request = by_request + seconds.by_request * rent
-            if self._pays_idle:
-                paid = self._paid_after(0.0, client_id, group)
-                idle += max(paid - ledger.busy_after(0.0, client_id, group), 0.0) * rent
+            idle += max(paid - busy, 0.0) * rent
         if not power:
             return Spent.of(by_request, idle)
         if self._pays_idle:
@@ -493,22 +485,20 @@ class Bill:
 
     def cost_after(self, begin: float) -> float:
         """Return the dollars of all clients from a time on."""
-        total, ledger = 0.0, self._ledger
-        for client_id, machine in enumerate(ledger.machines):
-            if machine is None:
-                continue
-            seconds_after = self._paid_after if self._pays_idle else ledger.busy_after
-            groups = range(len(machine.groups))
-            rents = sum(
-                seconds_after(begin, client_id, k) * self._rent(client_id, k) for k in groups
-            )
+        total = 0.0
+        for client_id in self._with_gpus:
+            paid = zip(self._paid_after(client_id, begin), self._rents(client_id), strict=True)
+            rents = sum(seconds * rent for seconds, rent in paid)
             total += rents + self._joules_paid(client_id, begin) * self._per_joule
         return total
 
     def electricity_after(self, begin: float) -> float:
         """Return the part of `cost_after` that is electricity."""
-        machines = enumerate(self._ledger.machines)
-        return sum(self._joules_paid(k, begin) for k, of in machines if of) * self._per_joule
+        return sum(self._joules_paid(each, begin) for each in self._with_gpus) * self._per_joule
+
+    @property
+    def _with_gpus(self) -> list[int]:
+        return [k for k, machine in enumerate(self._ledger.machines) if machine is not None]
 
     def _joules_paid(self, client_id: int, begin: float) -> float:
         if not self._per_joule:
@@ -516,10 +506,14 @@ class Bill:
         in_steps, idle = self._ledger.energy_of(client_id, begin)
         return in_steps + idle if self._pays_idle else in_steps
 
-    def _paid_after(self, begin: float, client_id: int, group: int) -> float:
-        """Return the GPU seconds of a group that have to be paid for, from a time on."""
+    def _paid_after(self, client_id: int, begin: float) -> list[float]:
+        """Return the GPU seconds of each group that have to be paid for, from a time on."""
+        ledger = self._ledger
+        if not self._pays_idle:
+            return ledger.in_steps(client_id, begin)[1]
         states = STATES if self.options.is_commitment else RESERVED
-        return self._ledger.reserved_after(begin, client_id, group, states)
+        seconds = ledger.lives.seconds(client_id, states, begin)
+        return [group.num_gpus * seconds for group in ledger.groups(client_id)]
 
     @property
     def _pays_idle(self) -> bool:
@@ -530,9 +524,9 @@ class Bill:
         """Dollars of a joule."""
         return self.options.electricity / _KWH
 
-    def _rent(self, client_id: int, group: int) -> float:
-        """Return the dollars of a GPU of a group a second."""
-        return self.prices[client_id][group].dollars / _HOUR
+    def _rents(self, client_id: int) -> list[float]:
+        """Return the dollars of a GPU of each group a second."""
+        return [price.dollars / _HOUR for price in self.prices[client_id]]
 
     def mean_price(self, client_id: int) -> float:
         """Return the dollars of a client's GPU an hour, on average; 0 for one without GPUs."""
