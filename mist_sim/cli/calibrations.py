@@ -12,7 +12,7 @@ from mist_sim.cli.session import note
 
 if TYPE_CHECKING:
     from mist_sim.calibration.rag import SearchFit
-    from mist_sim.validation import OwnTime
+    from mist_sim.validation.own_time import OwnTime
 
 
 def calibrate_searches(csv: Path, measure: bool, out: Path | None, force: bool) -> None:
@@ -83,7 +83,8 @@ def calibrate_own_time(folder: Path, out: Path | None, force: bool) -> None:
     from mist_sim.cli.signals import Saved
     from mist_sim.output import output_file
     from mist_sim.report.elements import Terminal
-    from mist_sim.validation import fit_own_time, read_run
+    from mist_sim.validation.own_time import fit_own_time
+    from mist_sim.validation.runs import read_run
 
     run = read_run(folder)
     with Saved() as saved, output_file(out, replace=force) if out else nullcontext() as file:

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 
 from mist_sim import Scenario, load_gpu, load_model
-from mist_sim.calibration import fit_afd_coefficients
+from mist_sim.calibration.afd_latency import fit_afd_coefficients
 from mist_sim.calibration.closed_loop_fit import LoopProtocol, closed_loop_observations
 from mist_sim.calibration.regression import read_splitwise, read_steps
 from mist_sim.inputs import of_a_form
@@ -19,7 +19,7 @@ from mist_sim.metrics.tables import RunFolder
 from mist_sim.metrics.timeline import TABLES, timeline
 from mist_sim.scenario import build
 from mist_sim.scenario.from_vllm.commands import from_vllm
-from mist_sim.validation import read_run
+from mist_sim.validation.runs import read_run
 from tests.damage.draws import Draw
 from tests.damage.files_of_scenarios import PLAIN, Files, Kinds, csv, written
 from tests.reference import measured

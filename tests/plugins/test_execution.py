@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mist_sim import TablePredictor, registry, testing
-from mist_sim.calibration import read_steps
+from mist_sim.calibration.regression import read_steps
 from mist_sim.cli.app import app
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError

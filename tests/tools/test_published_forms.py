@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from mist_sim import Cluster, RooflinePredictor, ScenarioError, load_gpu, load_model
-from mist_sim.calibration import read_splitwise
 from mist_sim.calibration.fitted_figures import with_figures
+from mist_sim.calibration.regression import read_splitwise
 from mist_sim.calibration.splitwise_fit import FIGURES, calibrate_splitwise
 from mist_sim.core.batch import StepBatch
 from mist_sim.hardware.power import PowerDraw

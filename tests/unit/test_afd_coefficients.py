@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mist_sim.calibration import fit_afd_coefficients
+from mist_sim.calibration.afd_latency import fit_afd_coefficients
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.afd import (

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from mist_sim import Cluster, Scenario, ScenarioError, TraceError, load_gpu, load_model
 from mist_sim import inputs as line_reader
 from mist_sim.bounds import LINE_LENGTH, TABLE_BYTES
-from mist_sim.calibration import fit_afd_coefficients
+from mist_sim.calibration.afd_latency import fit_afd_coefficients
 from mist_sim.calibration.closed_loop_fit import LoopProtocol, closed_loop_observations
 from mist_sim.durations import DURATIONS
 from mist_sim.errors import printable
@@ -34,7 +34,7 @@ from mist_sim.scenario.from_vllm.commands import from_vllm
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.spec_files import toml_string
 from mist_sim.traces import TRACE_READERS
-from mist_sim.validation import read_run
+from mist_sim.validation.runs import read_run
 from tests.effort import examples
 from tests.reference.scenarios import BASE
 from tests.unit.test_models import LLAMA

@@ -20,7 +20,7 @@ from mist_sim.observation import Observation, Prompts, Server
 from mist_sim.rng import Streams
 from mist_sim.traces import AllAtOnce, Rows, TraceRow, Workload
 from mist_sim.traces.readers.opening import reader_of
-from mist_sim.validation import read_run
+from mist_sim.validation.runs import read_run
 from tests.commands import mist
 from tests.conftest import ROOT
 from tests.hostile_servers import honest, lying

@@ -12,8 +12,8 @@ import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.metrics.other_names import as_aiperf, as_ours, as_sglang
-from mist_sim.validation import fit_own_time, read_run
-from mist_sim.validation.own_time import Fit
+from mist_sim.validation.own_time import Fit, fit_own_time
+from mist_sim.validation.runs import read_run
 from tests.commands import mist
 from tests.loopback import Delays, server
 

@@ -13,7 +13,7 @@ import pytest
 from mist_sim import Scenario, ScenarioError, replicate, simulate
 from mist_sim.cli.app import app
 from mist_sim.scenario.build import build
-from mist_sim.validation import read_run
+from mist_sim.validation.runs import read_run
 from tests.reference.scenarios import of_profile
 from tests.unit.test_taichi import said
 

@@ -10,9 +10,14 @@ import pandas as pd
 import pytest
 
 import mist_sim as mist
-from mist_sim.calibration import fit_file, fit_regression, read_splitwise, read_steps
 from mist_sim.calibration import regression as ensemble
-from mist_sim.calibration.regression import Setting
+from mist_sim.calibration.regression import (
+    Setting,
+    fit_file,
+    fit_regression,
+    read_splitwise,
+    read_steps,
+)
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu

@@ -72,7 +72,7 @@ def read_coefficients(
 def _named_or_fitted(source: str) -> AfdCoefficients:
     if source in PRESETS or not is_there(Path(source)):
         return named_coefficients(source)
-    from mist_sim.calibration import fit_afd_coefficients
+    from mist_sim.calibration.afd_latency import fit_afd_coefficients
 
     return fit_afd_coefficients(Path(source)).coefficients
 

@@ -238,7 +238,8 @@ def _texts(folder: Path) -> str:
 def _calibrated(
     kind: str, path: Path, gpu: GpuSpec, model: str, driven: Mapping[str, Any]
 ) -> Calibration:
-    from mist_sim.calibration import calibrate_closed_loop, calibrate_splitwise
+    from mist_sim.calibration.closed_loop_fit import calibrate_closed_loop
+    from mist_sim.calibration.splitwise_fit import calibrate_splitwise
     from mist_sim.report.elements import Terminal
 
     protocol = _protocol(driven)
@@ -250,7 +251,7 @@ def _calibrated(
 
 def _protocol(driven: Mapping[str, Any]) -> LoopProtocol:
     """Return the options of the loops; unset ones are None."""
-    from mist_sim.calibration import LoopProtocol
+    from mist_sim.calibration.closed_loop_fit import LoopProtocol
     from mist_sim.errors import ScenarioError
     from mist_sim.units import DURATION
 

@@ -38,7 +38,7 @@ def fit(
     Writes an ensemble of regressors as plain numbers, and prints how far points were off that the
     ensemble had not seen.
     """
-    from mist_sim.calibration import fit_file
+    from mist_sim.calibration.regression import fit_file
     from mist_sim.cli.signals import Saved
     from mist_sim.output import output_file
     from mist_sim.report.elements import Terminal, listed

@@ -13,9 +13,9 @@ from mist_sim.cli.scenario_input import AllowPrograms, Settings
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mist_sim.validation import MeasuredRun
     from mist_sim.validation.benchmarks import Benchmark
     from mist_sim.validation.comparing import Row
+    from mist_sim.validation.runs import MeasuredRun
 
 
 def validate(
@@ -47,7 +47,7 @@ def validate(
 ) -> None:
     """Simulate measured runs, and print both with the errors."""
     from mist_sim.errors import ScenarioError
-    from mist_sim.validation import read_run
+    from mist_sim.validation.runs import read_run
 
     if margin is not None and not 0 < margin < 100:
         raise ScenarioError(f"--margin must be percent above 0 and below 100, got {margin:g}")
