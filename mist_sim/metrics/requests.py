@@ -39,7 +39,6 @@ ANY = "any"
 OTHERS = "others"
 """Name of the requests of no class of the slo."""
 
-_MS = 1e3
 _RAMP = 0.2  # of the time in which requests arrive, at least
 _MOST = 0.5  # of that time, at most
 _PIECES = 10  # of a steady part, in each of which arrivals are counted
@@ -330,8 +329,8 @@ def _figures_of(slo: Slo, run: Counted) -> dict[str, Any]:
         figures.pop(name, None)
     times = samples(run.c, run.done)
     for name in latency.SHORT_NAMES:
-        described = stats.describe(stats.known(times[name]))
-        figures |= {f"{each}_{name}_ms": described[each] * _MS for each in _OF_GROUPS}
+        described = stats.milliseconds(stats.known(times[name]), _OF_GROUPS)
+        figures |= {f"{each}_{name}_ms": value for each, value in described.items()}
     return figures
 
 
@@ -399,7 +398,6 @@ QUEUE, PREFILL, DECODE, TRANSFER = "queue", Prefill.kind, Decode.kind, "transfer
 _RETRIES, _GATEWAY = "retries", "gateway"
 _FRONT_END = "front_end"
 _IN_ORDER = (QUEUE, PREFILL, TRANSFER, DECODE)
-_FIGURES = ("mean", "p50", "p90", "p99")
 _TINY = 1e-9  # seconds below which a remainder is rounding
 _TOGETHER = 65_536  # requests looked at together, since they may have many intervals
 _OF_REQUESTS = ("arrival_time", "sent_at", "finished_at", "front_end")
@@ -589,11 +587,10 @@ def breakdown_summary(recorder: ColumnRecorder, done: Mask) -> dict[str, Any]:
     parts = {name: seconds[done] for name, seconds in Breakdown(recorder).seconds.items()}
     sums = {name: seconds.sum() for name, seconds in parts.items()}
     whole = float(sum(sums.values()))
-    found = {}
-    for name, seconds in parts.items():
-        figures = stats.describe(seconds)
-        shown = {figure: figures[figure] * _MS for figure in _FIGURES}
-        found[name] = {"share": stats.share(float(sums[name]), whole)} | shown
+    found = {
+        name: {"share": stats.share(float(sums[name]), whole), **stats.milliseconds(seconds)}
+        for name, seconds in parts.items()
+    }
     return {"latency_breakdown_ms": found}
 
 

@@ -99,9 +99,6 @@ def stages_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns
 _STAGE_COLUMNS = ("request_id", "stage", "client", "queued_at", "started_at", "finished_at")
 
 
-_STAGE_FIGURES = ("mean", "p50", "p90", "p99")
-
-
 def stages_summary(recorder: ColumnRecorder, done: NDArray[np.bool_]) -> dict[str, Any]:
     """Return figures of the time in each stage of some requests, milliseconds.
 
@@ -118,11 +115,11 @@ def stages_summary(recorder: ColumnRecorder, done: NDArray[np.bool_]) -> dict[st
         times = (part["finished_at"] - part["queued_at"])[mine]
         if len(times):
             seconds.setdefault(stage.texts[stage.codes[0]], []).append(times)
-    found = {}
-    for name, times_of in seconds.items():
-        times = np.concatenate(times_of)
-        figures = stats.describe(times)
-        found[name] = {"count": len(times)} | {f: figures[f] * 1e3 for f in _STAGE_FIGURES}
+    all_times = {name: np.concatenate(times) for name, times in seconds.items()}
+    found = {
+        name: {"count": len(times), **stats.milliseconds(times)}
+        for name, times in all_times.items()
+    }
     return {"stage_latency_ms": found}
 
 

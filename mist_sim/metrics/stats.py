@@ -34,6 +34,14 @@ def describe(values: Array) -> dict[str, float]:
     }
 
 
+def milliseconds(
+    seconds: Array, figures: Sequence[str] = ("mean", "p50", "p90", "p99")
+) -> dict[str, float]:
+    """Return some of the figures that `describe` has, times 1,000."""
+    found = describe(seconds)
+    return {name: found[name] * 1e3 for name in figures}
+
+
 def percentiles(values: Array, asked: Sequence[float]) -> list[float]:
     """Return `np.percentile`, to the bit, without importing the modules that it needs.
 

@@ -97,47 +97,36 @@ class Drawn(Protocol):
         """Write it as PNG, SVG or PDF, as the suffix of the file says."""
 
 
-class Presenter(Protocol):
-    """Shows findings of one kind; `report.presenters` hands it to the code that makes findings."""
-
-    def show(self, found: Any, /) -> None:
-        """Print them."""
-
-    def as_html(self, found: Any, /) -> str:
-        """Return the HTML for a notebook."""
-
-    def report(self, found: Any, /) -> str:
-        """Return a report of them as the text of an HTML file."""
-
-    def plot(self, found: Any, name: str, /) -> Drawn:
-        """Return a picture of them."""
-
-
 _NO_PRESENTER = "these findings were given no presenter, so there is no report and no picture"
 
 
-@dataclass(frozen=True)
-class OneLine:
-    """Shows findings as `print` does, if no other presenter was set."""
+class Presenter:
+    """Shows findings as `print` does; `report.presenters` has others, with tables and pictures."""
 
     def show(self, found: Any) -> None:
-        """Print the findings in one line."""
+        """Print the findings."""
         print(found)  # noqa: T201 - on demand
 
     def as_html(self, found: Any) -> str:
-        """Return the same line as HTML."""
+        """Return the HTML for a notebook."""
         return f"<pre>{escape(repr(found))}</pre>"
 
     def report(self, found: Any) -> str:
-        """Raise ScenarioError: no presenter was set that makes pages."""
+        """Return a report of the findings as the text of an HTML file.
+
+        Raises ScenarioError here: no presenter was set that makes pages.
+        """
         raise ScenarioError(_NO_PRESENTER)
 
     def plot(self, found: Any, name: str) -> Drawn:
-        """Raise ScenarioError: no presenter was set that draws."""
+        """Return a picture of the findings.
+
+        Raises ScenarioError here: no presenter was set that draws.
+        """
         raise ScenarioError(_NO_PRESENTER)
 
 
-ONE_LINE = OneLine()
+ONE_LINE = Presenter()
 
 
 class UnansweredError(ScenarioError):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mist_sim.metrics.tables import Presenter
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -22,7 +24,7 @@ def named(function: str) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True)
-class Tables:
+class Tables(Presenter):
     """Shows findings as tables below their title, as a report and as pictures, with warnings.
 
     Functions are by name (`named`), so that Rich and Matplotlib are imported when they are used.

@@ -125,7 +125,6 @@ class Fit:
 
     def start(self) -> Array:
         """Return where the search begins: at what the bare simulation lacks, by load and prompt."""
-        found: dict[str, float] = {}
         lack = {
             metric: real - self._of(self._bare, metric)
             for metric, real in self._measured.seconds.items()
@@ -133,12 +132,15 @@ class Fit:
         single = self._measured.ids is not None
         load = self._load if single else np.ones(1)
         prompts = self._bare["num_prompt_tokens"].to_numpy(float) if single else np.ones(1)
-        found |= _line(lack["tpot"], (self._step, self._sequence), load, self.names)
+        found = _line(lack["tpot"], (self._step, self._sequence), load, self.names)
         rest = lack["ttft"] - found[self._step]
         found |= _line(rest, ("request", "prompt_token"), prompts, self.names)
         first = np.array([found[name] for name in self.names])
         # slower steps are shared by more requests, so that all of the lack may be too much
-        start = min((first * share for share in _SHARES), key=self._misfit)
+        start = min(
+            (first * share for share in _SHARES),
+            key=lambda values: float(np.abs(self.residuals(values)).sum()),
+        )
         self._weights = self._weighed(start)
         return start
 
@@ -152,15 +154,7 @@ class Fit:
             metric: max(_LEAST_SPREAD, _spread(logs[metric], groups))
             for metric, groups in self._groups.items()
         }
-        least = min(spreads.values())
-        return {metric: least / spread for metric, spread in spreads.items()}
-
-    def _misfit(self, values: Array) -> float:
-        return float(np.abs(self.residuals(values)).sum())
-
-    def shifted_residuals(self, shifted: Array) -> Array:
-        """Return `residuals` of values that usual sizes were added to."""
-        return self.residuals(shifted - np.array([SIZES[name] for name in self.names]))
+        return {metric: min(spreads.values()) / spread for metric, spread in spreads.items()}
 
     def residuals(self, values: Array) -> Array:
         """Return mean logarithms of simulated over measured, by groups of the requests to fit.
@@ -348,8 +342,6 @@ def _line(
     return {names[0]: constant, names[1]: slope}
 
 
-__all__ = ["OwnTime", "fit_own_time"]
-
 _MILD = 0.1  # relative errors beyond this count less than their square: outliers are measured too
 _ENOUGH = 1e-3  # relative change of figures, or of their errors, with which a search is over
 _MOST_RUNS = 25  # of the search; each simulates once a figure and once more
@@ -373,7 +365,7 @@ def fit_own_time(run: MeasuredRun) -> OwnTime:
     fit = Fit(run.scenario, measured)
     sizes = np.array([SIZES[name] for name in fit.names])
     best = least_squares(
-        fit.shifted_residuals,
+        lambda shifted: fit.residuals(shifted - sizes),
         fit.start() + sizes,  # so that a step of the search has a size where a figure is near 0
         bounds=(sizes, np.inf),
         x_scale=sizes,
