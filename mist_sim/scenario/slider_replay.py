@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from mist_sim.core.sliders import Sliders
-from mist_sim.metrics.slo_watch import SloWatch
+from mist_sim.metrics.goodput import SloWatch
 from mist_sim.reconfiguration import Change, Reconfigure, Search, Traffic
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Rows, TraceArrivals
