@@ -59,10 +59,13 @@ from mist_sim.models.expert_padding import is_padded
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.moe_backends import MoeBackend, expert_format, rows_computed
 from mist_sim.models.spec import rank_part
-from mist_sim.scenario.engines.all_reduce import with_all_reduce
-from mist_sim.scenario.engines.engine_hosts import with_host
-from mist_sim.scenario.engines.engine_version import EXPERTS, SAMPLER
-from mist_sim.scenario.engines.server_defaults import server_limits
+from mist_sim.scenario.engines.defaults import (
+    largest_graph,
+    scheduler_options,
+    server_limits,
+    with_version_defaults,
+)
+from mist_sim.scenario.engines.links import with_all_reduce, with_host
 from mist_sim.scenario.engines.server_start import (
     LENGTH,
     SEQUENCES,
@@ -83,13 +86,8 @@ from mist_sim.scenario.engines.step_times import (
     step_times,
     unlike_timed,
 )
-from mist_sim.scenario.engines.version_defaults import (
-    largest_graph,
-    scheduler_options,
-    with_version_defaults,
-)
-from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.version_origins import imitated
+from mist_sim.scenario.engines.versions import EXPERTS, SAMPLER, version_of
 from mist_sim.stages import Decode, Prefill
 
 

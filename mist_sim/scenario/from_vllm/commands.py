@@ -12,8 +12,7 @@ from typing import Any
 from mist_sim.bounds import SCENARIO_BYTES
 from mist_sim.errors import ScenarioError, brief, listed
 from mist_sim.inputs import text_of
-from mist_sim.scenario.engines.version_names import spelt
-from mist_sim.scenario.engines.versions import VERSIONS
+from mist_sim.scenario.engines.versions import VERSIONS, spelt
 from mist_sim.scenario.format import yaml_text
 from mist_sim.scenario.from_vllm.account import Item, Statement, check
 from mist_sim.scenario.from_vllm.generators import workload_of
@@ -305,7 +304,7 @@ class _Reader:
         server = read_server(
             command.words,
             around.variables,
-            num_gpus=devices and devices.number,
+            num_gpus=None if devices is None else devices.number,
             overrides=self._overrides,
             gpu=self._gpu or around.gpu,
             engine=self._engine or engine,

@@ -9,7 +9,7 @@ from typing import Any
 
 from mist_sim.errors import MistError, brief, cut
 from mist_sim.models import ModelSpec, load_model
-from mist_sim.scenario.engines.version_names import version_of
+from mist_sim.scenario.engines.versions import version_of
 from mist_sim.scenario.from_vllm.account import Account, Item
 from mist_sim.scenario.from_vllm.flags import Entry, Flag
 from mist_sim.scenario.from_vllm.tables import (
@@ -143,11 +143,11 @@ def settle(row: Row, said: Flag | Entry, server: Server) -> None:
         HANDLERS[row.by](said, server)
     elif row.fate == "set" and isinstance(said, Entry):
         server.set(row.key, said.value, said)
-    elif row.fate == "set":
+    elif row.fate == "set" and isinstance(said, Flag):
         _honour(said, row, server)
     elif row.fate in ("no effect", "assumed"):  # values are left out, since some are secrets
-        hides = isinstance(said, Flag) and said.is_on
-        _NOTES[row.fate](server, said.name if hides else said, row.why)
+        is_on = isinstance(said, Flag) and said.is_on
+        _NOTES[row.fate](server, row.flag if is_on else said, row.why)
     elif row.fate == "refused" and row.asks_for_nothing(said):
         server.no_effect(said, "it asks for what is simulated")
     elif row.fate == "refused" and row.key and server.is_set_whole(row.key):

@@ -21,7 +21,7 @@ from mist_sim.models import ModelSpec, load_model
 from mist_sim.models.kv_groups import STATE_CACHES
 from mist_sim.models.layers import mixers_of
 from mist_sim.models.mixers import LinearMixer
-from mist_sim.scenario.engines.version_names import version_of
+from mist_sim.scenario.engines.versions import version_of
 from mist_sim.scenario.from_vllm.flags import Entry, Flag
 from mist_sim.scenario.from_vllm.server import Server, entries_of, handler, settle
 from mist_sim.scenario.from_vllm.tables import row_of_entry

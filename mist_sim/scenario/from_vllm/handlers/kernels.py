@@ -15,7 +15,7 @@ from mist_sim.errors import MistError
 from mist_sim.hardware import load_gpu
 from mist_sim.models.attention_backends import AttentionBackend, check_attention_backend
 from mist_sim.models.moe_backends import MoeBackend, check_moe_backend, expert_format, stored_name
-from mist_sim.scenario.engines.version_names import version_of
+from mist_sim.scenario.engines.versions import version_of
 from mist_sim.scenario.from_vllm.flags import Entry, Flag
 from mist_sim.scenario.from_vllm.server import DEFAULT, ELSEWHERE, Server, entries, handler, settle
 from mist_sim.scenario.from_vllm.tables import row_of_entry

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from mist_sim.errors import cut
-from mist_sim.scenario.engines.engine_version import LATEST, OLDEST
-from mist_sim.scenario.engines.version_names import spelt
+from mist_sim.scenario.engines.versions import LATEST, OLDEST, spelt
 from mist_sim.scenario.from_vllm.wrappers.command import (
     LOADS,
     SERVE,
