@@ -163,30 +163,3 @@ def predictor_by_version(
     if spelt.get("enforce_eager") or any(spelt.get(key) is not None for key in sizes):
         return said
     return {**spelt, sizes[0]: largest_graph(version, gpu, max_num_seqs, num_drafts)}
-
-
-def async_by_version(data: Mapping[str, Any]) -> bool:
-    """Return whether a client plans ahead, of whose file the other options were read."""
-    ahead: bool = version_of(data.get("engine_")).default("async_scheduling")
-    pipeline = data.get("pipeline_parallel_size", 1) > 1
-    if data.get("resharding") or data.get("virtual_engines"):
-        return False
-    if pipeline and not _may_plan_pipelines_ahead(data):
-        return False
-    drafts = data.get("speculative_config")
-    if drafts is None:
-        return ahead
-    methods = version_of(data.get("engine_")).rules.async_drafts
-    return ahead and not pipeline and drafts.method in methods
-
-
-def _may_plan_pipelines_ahead(data: Mapping[str, Any]) -> bool:
-    """Return whether a pipeline plans ahead, of whose file the other options were read."""
-    scheduler, kv_cache = data.get("scheduler"), data.get("kv_cache")
-    lockstep = data.get("enable_expert_parallel") and data.get("data_parallel_size", 1) > 1
-    by_piece = getattr(getattr(scheduler, "plugin", None), "by_piece", True)
-    swaps = getattr(scheduler, "preemption", "recompute") != "recompute"
-    tiers = getattr(kv_cache, "tiers", ())
-    rules = version_of(data.get("engine_")).rules
-    others = data.get("role") or lockstep or swaps or tiers
-    return rules.async_pipelines and by_piece and not others

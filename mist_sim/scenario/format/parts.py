@@ -103,7 +103,7 @@ class Part(Strict):
     def parameters(self) -> dict[str, Any]:
         """Return the parameters by name; a part inside that needs context becomes its `make`."""
         return {
-            info.alias: _made(getattr(self, name))
+            info.alias: built(getattr(self, name))
             for name, info in type(self).model_fields.items()
             if info.alias and info.alias != "type"
         }
@@ -118,12 +118,13 @@ class Part(Strict):
         return ()
 
 
-def _made(value: object) -> object:
+def built(value: object) -> object:
+    """Return what a value of a schema stands for; a part that needs context becomes its `make`."""
     if isinstance(value, Part):
         return value.make if value.needs else value.make()
     if isinstance(value, dict):
-        return {key: _made(each) for key, each in value.items()}
-    return tuple(map(_made, value)) if isinstance(value, tuple) else value
+        return {key: built(each) for key, each in value.items()}
+    return tuple(map(built, value)) if isinstance(value, tuple) else value
 
 
 def written(part: Part | object) -> object:

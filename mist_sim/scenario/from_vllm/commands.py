@@ -43,6 +43,7 @@ _BLOCK = re.compile(  # of Markdown, as deep in a list as it may be
     r"^(?P<deep>[ \t>]*)(?P<fence>```+|~~~+)[^\n`]*\n(?P<code>.*?)^(?P=deep)(?P=fence)",
     re.MULTILINE | re.DOTALL,
 )
+_DOCUMENT = re.compile(r"^---[ \t\r\f\v]*(?:\n|\Z)", re.MULTILINE)  # the line between two
 _ROOT_PROMPT = re.compile(r"^[ \t]*#[ \t]*(?=vllm )", re.MULTILINE)
 
 
@@ -126,23 +127,12 @@ def _documents(text: str, path: Path | None) -> list[Any]:
         return []
     source = str(path) if path else "--from-vllm"
     try:
-        found = [yaml_text.parse(part, source) for part in _parts(text)]
+        found = [yaml_text.parse(part, source) for part in _DOCUMENT.split(text) if part.strip()]
     except ScenarioError:
         if is_yaml:
             raise
         return []
     return [document for document in found if isinstance(document, dict | list)]
-
-
-def _parts(text: str) -> list[str]:
-    """Return the documents of a YAML stream."""
-    parts = [""]
-    for line in text.splitlines(keepends=True):
-        if line.rstrip() == "---":
-            parts.append("")
-        else:
-            parts[-1] += line
-    return [part for part in parts if part.strip()]
 
 
 @dataclass(frozen=True)
@@ -165,13 +155,13 @@ class FromVllm:
     @property
     def left_out(self) -> tuple[str, ...]:
         """Flags that change no time."""
-        return self._names(is_assumed=False)
+        told = (it.flag for it in self._items if it.verdict == "no effect" and not it.is_assumed)
+        return tuple(dict.fromkeys(told))
 
     @property
     def assumed(self) -> tuple[Item, ...]:
         """Flags with an assumption, and the assumption."""
-        found = {item: None for each in self.account for item in each.items if item.is_assumed}
-        return tuple(found)
+        return tuple(dict.fromkeys(item for item in self._items if item.is_assumed))
 
     @property
     def assumptions(self) -> list[str]:
@@ -189,14 +179,9 @@ class FromVllm:
             keys |= {f"workload.{key}": value for key, value in workload.items()}
         return keys
 
-    def _names(self, *, is_assumed: bool) -> tuple[str, ...]:
-        names = [
-            item.flag
-            for each in self.account
-            for item in each.items
-            if item.verdict == "no effect" and item.is_assumed is is_assumed
-        ]
-        return tuple(dict.fromkeys(names))
+    @property
+    def _items(self) -> list[Item]:
+        return [item for each in self.account for item in each.items]
 
 
 def from_vllm(

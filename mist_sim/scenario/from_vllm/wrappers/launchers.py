@@ -58,7 +58,7 @@ _DEPTH = 8
 
 @dataclass
 class _Branches:
-    """An `if` or `case` that is being read.
+    """An `if` or `case` that is being read, or a loop over the script's own arguments.
 
     first, before: the values at the beginning of the first branch, and of this one. holds: whether
     it is taken; None if the text does not say. is_if: no `case`. is_read: the words after its test
@@ -93,6 +93,90 @@ class _Branches:
             variables.go_back(self.before)
 
 
+class _Script:
+    """Which commands of a script run, and how often: its branches and loops as they are read.
+
+    set_there: names of variables that branches set of which it is not known whether they are taken.
+    loops: those that are open, as written, and how often each runs; None if the text does not say.
+    """
+
+    def __init__(self, variables: Variables) -> None:
+        self.variables = variables
+        self.branches: list[_Branches] = []
+        self.loops: list[tuple[str, int | None]] = []
+        self.set_there: dict[str, None] = {}
+
+    def runs(self, words: Sequence[str]) -> bool:
+        """Enter, change or leave a branch; return whether the words are in one that is taken."""
+        self._branch(words)
+        if all(each.holds is not False for each in self.branches):
+            return True
+        over = next((each for each in reversed(self.branches) if each.loops is not None), None)
+        if over is None or over.loops is None:
+            return False
+        if words[0] in ("for", "while", "until"):  # also the loop itself, which begins at -1
+            over.loops += 1
+        elif words[0] == "done" and over.loops:
+            over.loops -= 1
+        elif words[0] == "done":
+            over.leave(self.variables)
+            self.branches.remove(over)
+        return False
+
+    def _branch(self, words: Sequence[str]) -> None:
+        inner, variables = (self.branches or [None])[-1], self.variables
+        if words[0] == "while" and ("$#" in words or words[1:2] == ["getopts"]):
+            before = variables.kept()
+            self.branches.append(_Branches(before, before, False, True, is_read=True, loops=-1))
+        elif words[0] in ("if", "case"):
+            is_if = words[0] == "if"
+            test = _holds(words[1:]) if is_if else None
+            self.branches.append(_Branches(variables.kept(), variables.kept(), test, is_if))
+        elif inner is None:
+            return
+        elif words[0] in ("elif", "else"):
+            inner.next(words, variables)
+        elif words[0] in ("fi", "esac"):
+            is_read = all(each.holds is not False for each in self.branches[:-1])
+            if is_read and (inner.holds is None or inner.was_taken is None):
+                old, new = inner.first.values, variables.values.items()
+                self.set_there |= dict.fromkeys(k for k, value in new if old.get(k) != value)
+            inner.leave(variables)
+            self.branches.pop()
+        elif not inner.is_read:
+            if words[0] != "then":  # the test has a second part
+                inner.holds = None
+            inner.is_read = True
+
+    def is_loop(self, words: Sequence[str]) -> bool:
+        """Enter or leave a loop; return whether that is all that the words do."""
+        if words[0] == "done":
+            del self.loops[-1:]
+        elif words[0] == "for":
+            self.loops.append((cut(" ".join(words)), _times(words[3:])))
+        elif words[0] in _LOOPS:
+            self.loops.append((words[0], 1))
+        return words[0] in ("done", "for")
+
+    def note(self, command: Command) -> None:
+        """Note in a command's account what the loops and branches around it do to it."""
+        around = command.around
+        for written, number in self.loops:
+            if written in _LOOPS:
+                around.no_effect(written, "a server is started again when it ends, not here")
+            elif command.name != SERVE:
+                around.assumed(written, "the benchmark runs once; mist run --replications N")
+            elif number is None:
+                around.assumed(written, "one server is started; --set clients.0.count=N")
+            else:
+                around.applied(written, f"count: {number}")
+        if self.set_there:
+            names = ", ".join(self.set_there)
+            around.assumed("if", f"{names} as read in its branches; set them in front")
+        if any(each.holds is None and not each.is_first for each in self.branches):
+            around.assumed("else", "all branches are read; leave out those not taken")
+
+
 def commands_in(
     text: str, around: Surroundings | None = None, depth: int = 0
 ) -> tuple[list[Command], list[str]]:
@@ -100,98 +184,30 @@ def commands_in(
 
     Of an `if` whose test compares values that the text says, the branch that is taken is read.
     """
-    variables = Variables()
     around = around or Surroundings()
-    variables.values.update(around.variables)
-    variables.exported |= set(around.variables)
+    variables = Variables(dict(around.variables), exported=set(around.variables))
+    script = _Script(variables)
     found: list[Command] = []
     others: list[str] = []
-    loops: list[tuple[str, int | None]] = []
-    branches: list[_Branches] = []
-    set_there: dict[str, None] = {}
     for words in simple_commands(text, variables):
-        _branch(words, branches, variables, set_there)
-        if any(each.holds is False for each in branches):
-            if words[0] != "done" or not _ends(branches, variables):
-                _count_loops(words, branches)
+        if not script.runs(words):
             continue
-        in_case = bool(branches) and not branches[-1].is_if
+        in_case = bool(script.branches) and not script.branches[-1].is_if
         if found and words[0].startswith("--") and not in_case:  # the backslash before it got lost
             found[-1] = replace(found[-1], words=(*found[-1].words, *words))
             continue
-        if words[0] in _LOOPS and _loop(words, loops):
+        if script.is_loop(words):
             continue
         here = around.copy()
         here.variables |= variables.environment
-        here.count *= prod(number or 1 for _, number in loops)
+        here.count *= prod(number or 1 for _, number in script.loops)
         mine = list(unwrapped(words, here, depth))
         for command in mine:
-            _note_loops(command, loops)
-            if set_there:
-                names = ", ".join(set_there)
-                command.around.assumed("if", f"{names} as read in its branches; set them in front")
-            if any(each.holds is None and not each.is_first for each in branches):
-                command.around.assumed("else", "all branches are read; leave out those not taken")
+            script.note(command)
         found += mine
         if not mine:
             others += _programs(words)
     return found, others
-
-
-def _branch(
-    words: Sequence[str],
-    branches: list[_Branches],
-    variables: Variables,
-    set_there: dict[str, None],
-) -> None:
-    """Enter, change or leave a branch of a script.
-
-    set_there: takes the names of variables that branches set of which it is not known whether they
-    are taken.
-    """
-    inner = branches[-1] if branches else None
-    if words[0] == "while" and ("$#" in words or words[1:2] == ["getopts"]):
-        before = variables.kept()
-        branches.append(_Branches(before, before, False, True, is_read=True, loops=-1))
-    elif words[0] in ("if", "case"):
-        is_if = words[0] == "if"
-        test = _holds(words[1:]) if is_if else None
-        branches.append(_Branches(variables.kept(), variables.kept(), test, is_if))
-    elif inner is not None and words[0] in ("elif", "else"):
-        inner.next(words, variables)
-    elif inner is not None and words[0] in ("fi", "esac"):
-        is_read = all(each.holds is not False for each in branches[:-1])
-        if is_read and (inner.holds is None or inner.was_taken is None):
-            old = inner.first.values
-            set_there |= dict.fromkeys(
-                name for name, value in variables.values.items() if old.get(name) != value
-            )
-        inner.leave(variables)
-        branches.pop()
-    elif inner is not None and not inner.is_read:
-        if words[0] != "then":  # the test has a second part
-            inner.holds = None
-        inner.is_read = True
-
-
-def _count_loops(words: Sequence[str], branches: Sequence[_Branches]) -> None:
-    """Note that a loop begins in one over the script's arguments, or that such a one begins."""
-    over = next((each for each in reversed(branches) if each.loops is not None), None)
-    if over is not None and over.loops is not None and words[0] in ("for", "while", "until"):
-        over.loops += 1
-
-
-def _ends(branches: list[_Branches], variables: Variables) -> bool:
-    """Leave a loop; return whether it is one over the script's arguments."""
-    over = next((each for each in reversed(branches) if each.loops is not None), None)
-    if over is None or over.loops is None:
-        return False
-    if over.loops:
-        over.loops -= 1
-        return False
-    over.leave(variables)
-    branches.remove(over)
-    return True
 
 
 _TESTS = {"[[": "]]", "[": "]"}
@@ -241,19 +257,6 @@ def _programs(words: Sequence[str]) -> list[str]:
     return [] if is_own or not _NAME.fullmatch(name) else [name]
 
 
-def _loop(words: Sequence[str], loops: list[tuple[str, int | None]]) -> bool:
-    """Enter or leave a loop of a script; return whether that is all that the words do."""
-    if words[0] == "done":
-        if loops:
-            loops.pop()
-        return True
-    if words[0] != "for":
-        loops.append((words[0], 1))
-        return False
-    loops.append((cut(" ".join(words)), _times(words[3:])))
-    return True
-
-
 def _times(items: Sequence[str]) -> int | None:
     """Return how often a loop over these words runs; None if the text does not say."""
     total = 0
@@ -267,19 +270,6 @@ def _times(items: Sequence[str]) -> int | None:
         else:
             total += 1
     return total or None
-
-
-def _note_loops(command: Command, loops: Sequence[tuple[str, int | None]]) -> None:
-    """Note in a command's account what the loops around it do to it."""
-    for written, number in loops:
-        if written in _LOOPS:
-            command.around.no_effect(written, "a server is started again when it ends, not here")
-        elif command.name != SERVE:
-            command.around.assumed(written, "the benchmark runs once; mist run --replications N")
-        elif number is None:
-            command.around.assumed(written, "one server is started; --set clients.0.count=N")
-        else:
-            command.around.applied(written, f"count: {number}")
 
 
 def unwrapped(words: list[str], around: Surroundings, depth: int = 0) -> Iterator[Command]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -26,10 +26,10 @@ from mist_sim.hardware.predictors.scaled import StepTimeScale
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.registry import comes_with_package
 from mist_sim.scenario.engines.defaults import (
-    async_by_version,
     kv_cache_by_version,
     predictor_by_version,
     scheduler_by_version,
+    with_version_defaults,
 )
 from mist_sim.scenario.engines.llm_client import llm_clients
 from mist_sim.scenario.engines.server_start import LENGTH, SEQUENCES, longest_that_fits
@@ -37,7 +37,7 @@ from mist_sim.scenario.engines.version_origins import lacking
 from mist_sim.scenario.engines.versions import EngineVersion, version_of
 from mist_sim.scenario.format.families import PREDICTOR, SCHEDULER
 from mist_sim.scenario.format.fields import Choice, as_tuple
-from mist_sim.scenario.format.parts import Part, Settings, part_type
+from mist_sim.scenario.format.parts import Part, Settings, built, part_type
 from mist_sim.scenario.format.problems import Problem, said_by, shown
 from mist_sim.scenario.sections.clients.base import ClientPart
 from mist_sim.scenario.sections.clients.keys import (
@@ -266,10 +266,23 @@ _ENGINE = {
     "max_model_len": ContextTokens | None,
     Count: AtLeastOne,
 }
+
+
+def _plans_ahead(data: Mapping[str, Any]) -> bool:
+    """Return whether an engine plans ahead, of whose file the options before this were read."""
+    said = {field.name: data.get(field.name, data.get(f"{field.name}_")) for field in _FIELDS}
+    said = {name: built(value) for name, value in said.items() if value is not None}
+    try:
+        return bool(with_version_defaults(EngineConfig(**said)).async_scheduling)
+    except ValueError:  # which the checks of the whole say
+        return False
+
+
+_FIELDS = fields(EngineConfig)
 _IN_A_FILE = {
     "model": None,
     "gpu": ...,
-    "async_scheduling": async_by_version,
+    "async_scheduling": _plans_ahead,
     "scheduler": SCHEDULER.default,
     "predictor": PREDICTOR.default,
 }
