@@ -124,7 +124,7 @@ class _Script:
         return False
 
     def _branch(self, words: Sequence[str]) -> None:
-        inner, variables = (self.branches or [None])[-1], self.variables
+        inner, variables = self.branches[-1] if self.branches else None, self.variables
         if words[0] == "while" and ("$#" in words or words[1:2] == ["getopts"]):
             before = variables.kept()
             self.branches.append(_Branches(before, before, False, True, is_read=True, loops=-1))
