@@ -1,4 +1,4 @@
-"""From what a load generator says to the workload and the limits of a scenario."""
+"""What the command line of a load generator says, and the workload that it means."""
 
 from __future__ import annotations
 
@@ -10,8 +10,95 @@ from typing import Any
 from mist_sim.errors import brief, cut
 from mist_sim.hardware.sampling import PENALTIES, said_by_vllm
 from mist_sim.scenario.from_vllm.account import Account
-from mist_sim.scenario.from_vllm.generators.table import Load
-from mist_sim.scenario.from_vllm.tables import mapping, positive
+from mist_sim.scenario.from_vllm.flags import Flag, flags_of
+from mist_sim.scenario.from_vllm.tables import ARITIES, SHORT, Row, mapping, positive, table_of
+
+
+class Load(Account):
+    """What a command line says of a load, by key, and the account of its flags.
+
+    said: values. written: their flags, as written, and those of values that are refused.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: dict[str, Any] = {}
+        self.written: dict[str, str] = {}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a value that is said, or the default."""
+        return self.said.get(key, default)
+
+    def use(self, keys: str | Sequence[str], place: str) -> None:
+        """Note the flags of keys that are said as applied. place: in the scenario."""
+        for key in [keys] if isinstance(keys, str) else keys:
+            if key in self.written:
+                self.applied(self.written[key], place)
+
+    def unused(self, keys: Sequence[str], why: str) -> None:
+        """Note the flags of keys that are said as without effect."""
+        for key in keys:
+            if key in self.written:
+                self.no_effect(self.written[key].partition(" ")[0], why)
+
+
+def read_load(
+    words: Sequence[str], rows: Sequence[Row], *, has_engine: bool
+) -> tuple[Load, list[Flag]]:
+    """Return what a command line says by a table, and the flags that it has beside.
+
+    has_engine: whether these may be flags of `vllm serve`.
+    """
+    by_name = {row.flag: row for row in rows}
+    short = {**(SHORT if has_engine else {})}
+    short |= {alias: row.flag for row in rows for alias in row.aliases}
+    arities = {**(ARITIES if has_engine else {}), **{row.flag: row.takes for row in rows}}
+    flags = flags_of(words, arities, short)
+    last = {flag.name: flag for flag in flags if not flag.fault}
+    load, rest = Load(), list[Flag]()
+    for flag in flags:
+        if flag.fault:
+            load.refused(flag.name, flag.fault)
+        elif flag.name not in by_name and flag.name:
+            rest.append(flag)
+        elif flag.name and last[flag.name] is not flag and not by_name[flag.name].adds:
+            load.no_effect(flag, f"{flag.name} is given again behind it")
+        elif not flag.name:
+            loose = cut(" ".join(flag.values))
+            load.refused(loose, "follows no flag that takes it; leave it out")
+        else:
+            _read(flag, by_name[flag.name], load)
+    return load, rest
+
+
+def _read(flag: Flag, row: Row, load: Load) -> None:
+    if row.fate == "refused" and row.asks_for_nothing(flag):
+        load.no_effect(flag, "it asks for what is simulated")
+    elif row.fate == "refused":
+        load.refused(flag, row.why)
+    elif row.fate == "assumed":
+        load.assumed(flag, row.why)
+    elif row.fate == "no effect":
+        load.no_effect(flag.name, row.why)
+    else:
+        load.written[row.key] = flag.written
+        try:
+            before = load.said.get(row.key, []) if row.adds else []
+            value = _value(flag, row)
+            load.said[row.key] = [*before, *value] if before else value
+        except (ArgumentTypeError, RecursionError) as error:
+            load.refused(flag, str(error))
+        except ValueError:
+            load.refused(flag, f"must be a number, got {cut(flag.value)!r}")
+
+
+def _value(flag: Flag, row: Row) -> Any:
+    if row.takes == "switch":
+        return flag.is_on
+    return list(flag.values) if row.takes == "many" else row.reads(flag.value)
+
+
+# --- workloads ----------------------------------------------------------------------------------
 
 SAMPLING = "sampling"
 """Key of what a benchmark says about drawing tokens, which is a key of each client."""
@@ -49,32 +136,31 @@ def normal(mean: float, std: float) -> dict[str, Any]:
     return {"type": "normal", "mean": mean, "std": std} if std else fixed(round(mean))
 
 
-def random_lengths(load: Load, num_requests: int, length: Length = around) -> dict[str, Any]:
+def random_lengths(load: Load, number: int, length: Length = around) -> dict[str, Any]:
     """Return lengths that are drawn, with a beginning in common if one is said."""
     spread = load.get("random.spread", 0.0)
     spread_in, spread_out = spread if isinstance(spread, tuple) else (spread, spread)
-    prompt = load.get("prompt", load.get("random.prompt"))
-    output = load.get("output", load.get("random.output"))
-    lengths = {"num_requests": num_requests, "output": _law(output, spread_out, length)}
-    prefix = load.get("random.prefix", 0)
-    if not prefix:
-        return {"type": "synthetic", "prompt": _law(prompt, spread_in, length), **lengths}
-    shared = {"num_prefixes": load.get("random.prefixes", 1), "prefix_len": prefix}
-    suffix = _law(prompt, spread_in, length)
-    return {"type": "prefix_repetition", **shared, "suffix": suffix, **lengths}
+    prompt = _law(load.get("prompt", load.get("random.prompt")), spread_in, length)
+    output = _law(load.get("output", load.get("random.output")), spread_out, length)
+    shared = load.get("random.prefixes", 1), load.get("random.prefix", 0)
+    return _lengths(number, prompt, output, *shared)
 
 
-def repeated_lengths(load: Load, num_requests: int, length: Length = around) -> dict[str, Any]:
+def repeated_lengths(load: Load, number: int, length: Length = around) -> dict[str, Any]:
     """Return lengths of requests that share beginnings."""
     spread = load.get("repeat.spread", 0.0)
     prompt = _law(load.get("repeat.suffix"), spread, length)
     output = _law(load.get("output", load.get("repeat.output")), spread, length)
-    lengths = {"num_requests": num_requests, "output": output}
-    prefix = load.get("repeat.prefix")
+    return _lengths(number, prompt, output, load.get("repeat.number"), load.get("repeat.prefix"))
+
+
+def _lengths(
+    number: int, prompt: Any, output: Any, num_prefixes: int, prefix: int
+) -> dict[str, Any]:
     if not prefix:
-        return {"type": "synthetic", "prompt": prompt, **lengths}
-    shared = {"num_prefixes": load.get("repeat.number"), "prefix_len": prefix}
-    return {"type": "prefix_repetition", **shared, "suffix": prompt, **lengths}
+        return {"type": "synthetic", "prompt": prompt, "num_requests": number, "output": output}
+    shared = {"num_prefixes": num_prefixes, "prefix_len": prefix, "suffix": prompt}
+    return {"type": "prefix_repetition", **shared, "num_requests": number, "output": output}
 
 
 def _law(value: Any, spread: float, length: Length) -> Any:
@@ -102,47 +188,52 @@ def share(text: str) -> float:
     return value
 
 
-def has_file(load: Load, dataset: str) -> bool:
-    """Tell whether the command names the dataset's file; refused if it does not."""
-    if load.get("path") is None:
-        load.account.refused(
-            "", f"--dataset-path is required with {dataset}, and no file is fetched"
-        )
-        return False
-    return True
+def choose(load: Load, program: str, dataset: str) -> str:
+    """Return which data set is drawn from, after noting which flags of lengths it reads.
 
-
-def choose(load: Load, dataset: str, reads: Mapping[str, Sequence[str]], known: str = "") -> bool:
-    """Note which flags of lengths the dataset reads; return whether it is a known one.
-
-    reads: the beginnings of the keys that each dataset reads. known: text in place of their names.
+    program: whose table says what its data sets read, and the defaults, which are filled in. A set
+    that is not known, or whose file is not named, is refused, and `random` takes its place.
     """
+    table = table_of(program)
+    reads: Mapping[str, Sequence[str]] = table["datasets"]
     if dataset not in reads:
-        load.account.refused(
+        load.refused(
             f"--dataset-name {cut(dataset)}",
-            f"{known or ', '.join(reads)} alone are read; write workload.trace or "
+            f"{', '.join(reads)} alone are read; write workload.trace or "
             "workload.lengths in the scenario",
         )
-        return False
-    mine = tuple(reads[dataset])
+        dataset = "random"
+    else:
+        _note_lengths(load, tuple(reads[dataset]))
+        if "path" in reads[dataset] and load.get("path") is None:
+            load.refused("", f"--dataset-path is required with {dataset}, and no file is fetched")
+            dataset = "random"
+    load.said = table["defaults"] | load.said
+    return dataset
+
+
+def _note_lengths(load: Load, mine: tuple[str, ...]) -> None:
+    """Note which flags of lengths a data set reads. mine: the beginnings of their keys."""
     place = "workload.lengths" if "path" not in mine else "workload.trace"
-    load.applied(("requests", "dataset"), "workload")
-    for key in (*load.starting(""),):
-        family = key.partition(".")[0]
-        if family in ("random", "repeat", "trace", "path", "prompt", "output"):
+    load.use(("requests", "dataset"), "workload")
+    for key in list(load.said):
+        if key.partition(".")[0] in ("random", "repeat", "trace", "path", "prompt", "output"):
             if key.startswith(mine):
-                load.applied(key, place)
+                load.use(key, place)
             elif key == "output" and "path" in mine:
-                load.account.refused(load.written[key], OWN_LENGTHS)
+                load.refused(load.written[key], OWN_LENGTHS)
             else:
                 load.unused([key], "it belongs to another dataset")
     for general in ("prompt", "output"):
-        own = [key for each in mine for key in load.starting(each) if key.endswith(f".{general}")]
+        own = [
+            key
+            for each in mine
+            for key in load.said
+            if key.startswith(each) and key.endswith(f".{general}")
+        ]
         if general in load.said and own and general in mine:
             written = [load.written[key].partition(" ")[0] for key in own]
-            why = f"{load.written[general].partition(' ')[0]} takes its place"
-            load.account.overrule(written, why)
-    return True
+            load.overrule(written, f"{load.written[general].partition(' ')[0]} takes its place")
 
 
 def arrivals(load: Load, *, stretched: bool = False) -> dict[str, Any]:
@@ -152,17 +243,17 @@ def arrivals(load: Load, *, stretched: bool = False) -> dict[str, Any]:
     """
     rate, users = load.get("rate", math.inf), load.get("concurrency")
     burstiness, pattern = load.get("burstiness", 1.0), load.get("pattern", "poisson")
-    load.applied(("rate", "pattern"), "workload.arrivals")
+    load.use(("rate", "pattern"), "workload.arrivals")
     if rate == math.inf:
         load.unused(["burstiness"], "without a rate, requests do not wait for their turn")
-        load.applied("concurrency", "workload.arrivals")
+        load.use("concurrency", "workload.arrivals")
         loop = {"type": "closed_loop", "concurrency": users}
         if users is not None and load.get("ramp_up"):
             loop["ramp_up"] = f"{_digits(load.get('ramp_up'))} s"
-            load.applied("ramp_up", "workload.arrivals.ramp_up")
+            load.use("ramp_up", "workload.arrivals.ramp_up")
         return {"arrivals": {"type": "all_at_once"} if users is None else loop}
-    load.applied("burstiness", "workload.arrivals")
-    load.applied("concurrency", "workload.max_concurrency")
+    load.use("burstiness", "workload.arrivals")
+    load.use("concurrency", "workload.max_concurrency")
     sent: dict[str, Any] = {"type": "constant" if pattern == "constant" else "poisson"}
     sent["rate"] = f"{_digits(rate)} /s"
     if burstiness != 1.0 and pattern != "constant":
@@ -187,10 +278,10 @@ def keys_of(load: Load, workload: dict[str, Any]) -> dict[str, Any]:
     if names := load.get("adapters"):
         keys["workload"]["adapters"] = dict.fromkeys(names, 1)
         flag = load.written["adapters"].partition(" ")[0]
-        load.account.applied(flag, f"workload.adapters: {brief(names)}")
+        load.applied(flag, f"workload.adapters: {brief(names)}")
     asked = {name: load.get(name) for name in SAMPLED if name in load.said}
     for name in asked:
-        load.applied(name, f"{SAMPLING}.{name} of the client")
+        load.use(name, f"{SAMPLING}.{name} of the client")
     asked |= _body(load, workload)
     if asked:
         keys[SAMPLING] = said_by_vllm(asked)
@@ -198,7 +289,7 @@ def keys_of(load: Load, workload: dict[str, Any]) -> dict[str, Any]:
         keys["slo"] = load.get("goodput")
     if "seed" in load.said:
         keys["seed"] = load.get("seed")
-        load.applied("seed", "seed")
+        load.use("seed", "seed")
     return keys
 
 
@@ -209,7 +300,7 @@ def note_stops(load: Load, remedy: str) -> None:
     """
     body = load.get("body", {})
     if not any(body.get(key) for key in ("ignore_eos", "min_tokens")):
-        load.account.assumed(f"a line without {remedy}", MAY_STOP)
+        load.assumed(f"a line without {remedy}", MAY_STOP)
 
 
 def _body(load: Load, workload: dict[str, Any]) -> dict[str, Any]:
@@ -217,7 +308,7 @@ def _body(load: Load, workload: dict[str, Any]) -> dict[str, Any]:
 
     Return its sampling parameters.
     """
-    body, account = load.get("body", {}), load.account
+    body = load.get("body", {})
     flag = load.written.get("body", "").partition(" ")[0]
     for key, value in body.items():
         written = f"{flag} {key}={cut(str(value))}"
@@ -229,18 +320,18 @@ def _body(load: Load, workload: dict[str, Any]) -> dict[str, Any]:
                 if k in load.written
             ]
             names = [each.partition(" ")[0] for each in answers]
-            account.overrule(names, f"{key} of {flag} takes its place")
-            account.applied(written, "workload")
+            load.overrule(names, f"{key} of {flag} takes its place")
+            load.applied(written, "workload")
         elif key in _CAPS and value is not None:
-            account.refused(written, "must be a whole number")
+            load.refused(written, "must be a whole number")
         elif key in ("n", "best_of") and value != 1:
-            account.refused(written, ONE_ANSWER)
+            load.refused(written, ONE_ANSWER)
         elif key in SAMPLED:
-            account.applied(written, f"{SAMPLING}.{key} of the client")
+            load.applied(written, f"{SAMPLING}.{key} of the client")
         elif key == "min_tokens":
-            account.assumed(written, BY_COMMAND)
+            load.assumed(written, BY_COMMAND)
         else:
-            account.no_effect(f"{flag} {key}", BY_COMMAND)
+            load.no_effect(f"{flag} {key}", BY_COMMAND)
     return {key: body[key] for key in SAMPLED if key in body}
 
 
@@ -251,23 +342,20 @@ def _answer(tokens: int, workload: dict[str, Any]) -> None:
         workload["max_tokens"] = tokens
 
 
-def limits(
-    load: Load, pairs: Sequence[str], names: Mapping[str, str], flag: str = "--goodput"
-) -> dict[str, str]:
+def limits(load: Load, pairs: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
     """Return the limits of pairs NAME:MS. names: the key of a limit by the generator's name."""
     found = {}
     known = ", ".join(f"{each}:MS" for each in names)
-    account: Account = load.account
     for pair in pairs:
         name, _, milliseconds = pair.partition(":")
         if name not in names or not milliseconds:
-            account.refused(f"{flag} must be of {known}", f"got {brief(pair)}")
+            load.refused(f"--goodput must be of {known}", f"got {brief(pair)}")
             continue
         try:
             positive(milliseconds)
         except (ArgumentTypeError, ValueError):
-            account.refused(f"{flag} {cut(pair)}", f"must be of {known}, in milliseconds")
+            load.refused(f"--goodput {cut(pair)}", f"must be of {known}, in milliseconds")
             continue
         found[names[name]] = f"{milliseconds} ms"
-        account.applied(f"{flag} {pair}", f"slo.{names[name]}")
+        load.applied(f"--goodput {pair}", f"slo.{names[name]}")
     return found

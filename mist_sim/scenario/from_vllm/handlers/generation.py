@@ -7,37 +7,33 @@ or says `vllm`; `--override-generation-config` goes before the file, and request
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mist_sim.errors import MistError
 from mist_sim.hardware.sampling import said_by_vllm
 from mist_sim.models.generation import FILE, beside, read
 from mist_sim.scenario.from_vllm.flags import Flag
-from mist_sim.scenario.from_vllm.handlers.json_values import entries_of
-from mist_sim.scenario.from_vllm.server import Server
+from mist_sim.scenario.from_vllm.server import Server, entries_of, handler
 
-_FLAG = "--generation-config"
 _READ = ("temperature", "top_p", "top_k", "max_new_tokens", "repetition_penalty")
 
 
-def override(flag: Flag, server: Server) -> None:
+@handler
+def override_generation_config(flag: Flag, server: Server) -> None:
     """Apply a flag's sampling parameters, and `max_new_tokens`, which caps all answers.
 
     `get_max_tokens` in vllm/entrypoints/utils.py takes the least of the caps.
     """
-    _take(entries_of(flag, server), server, lambda key, value: f"{flag.name} {key}={value}")
+    _take(entries_of(flag, server), flag.name, server)
 
 
-def source(flag: Flag, server: Server) -> None:
-    """Note which file has the defaults; `defaults` reads it when all flags are known."""
-    if flag.value == "vllm":
-        server.set("sampling.generation_config", "vllm", flag.written)
-    elif flag.value == "auto":
-        server.account.no_effect(flag.written, "that is so by default")
-    elif not beside(flag.value):
-        server.account.assumed(
-            flag.written,
+@handler
+def generation_config(flag: Flag, server: Server) -> None:
+    """Note a folder without the file of defaults; `defaults` reads it when all flags are known."""
+    if not beside(flag.value):
+        server.assumed(
+            flag,
             f"no {FILE} is there on this machine; say what it asks for: --set "
             "clients.0.sampling.top_p=...",
         )
@@ -45,7 +41,7 @@ def source(flag: Flag, server: Server) -> None:
 
 def defaults(server: Server) -> None:
     """Apply the parameters of a file on this machine that no flag overrides."""
-    flag = server.said.get(_FLAG)
+    flag = server.said.get("--generation-config")
     folder = flag.value if flag and flag.value != "auto" else str(server.client.get("model", ""))
     path = None if folder == "vllm" else beside(folder)
     if path is None:
@@ -53,25 +49,25 @@ def defaults(server: Server) -> None:
     try:
         found = read(path)
     except MistError as error:
-        server.account.refused(FILE, str(error))
+        server.refused(FILE, str(error))
         return
     said = server.client.get("sampling", {})
     relevant = {key: value for key, value in found.items() if key in _READ and key not in said}
     if "max_tokens" in server.workload:
         relevant.pop("max_new_tokens", None)
-    _take(relevant, server, lambda key, value: f"{FILE} {key}={value}")
+    _take(relevant, FILE, server)
 
 
-def _take(entries: Mapping[str, Any], server: Server, written: Callable[[str, Any], str]) -> None:
-    sampling = said_by_vllm(entries)
-    for key, value in entries.items():
-        name = written(key, value)
+def _take(parameters: Mapping[str, Any], source: str, server: Server) -> None:
+    sampling = said_by_vllm(parameters)
+    for key, value in parameters.items():
+        written = f"{source} {key}={value}"
         if key in sampling:
-            server.set(f"sampling.{key}", sampling[key], name)
+            server.set(f"sampling.{key}", sampling[key], written)
         elif key != "max_new_tokens":
-            server.account.no_effect(name, "it takes no time here")
+            server.no_effect(written, "it takes no time here")
         elif isinstance(value, int) and value > 0:
             server.workload["max_tokens"] = value
-            server.account.applied(name, f"workload.max_tokens: {value}")
+            server.applied(written, f"workload.max_tokens: {value}")
         else:
-            server.account.refused(name, "must be a whole number > 0")
+            server.refused(written, "must be a whole number > 0")

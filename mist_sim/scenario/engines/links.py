@@ -1,4 +1,4 @@
-"""The host of a client's GPUs, and the effect of the default host if none is named."""
+"""Options about the links of a client's GPUs, `all_reduce` and `host`, and the default host."""
 
 from __future__ import annotations
 
@@ -10,9 +10,34 @@ from mist_sim.clients import EngineConfig
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, HostSpec, host_from_table, load_host
 from mist_sim.hardware.collectives import all_gather, all_reduce, send
-from mist_sim.hardware.devices import default_host
+from mist_sim.hardware.devices import AllReduce, default_host
 from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.models import ModelSpec
+
+
+def with_all_reduce(gpu: GpuSpec, way: AllReduce | None, tensor_parallel_size: int) -> GpuSpec:
+    """Return a GPU whose links use this all-reduce; the same GPU for None.
+
+    Raises ScenarioError if it could change nothing.
+    """
+    if way is None:
+        return gpu
+    if tensor_parallel_size == 1:
+        raise ScenarioError(
+            f"all_reduce must be null with tensor_parallel_size 1, where nothing is summed, "
+            f"got {way}"
+        )
+    link = gpu.interconnect
+    if link.bus_bandwidth and way != "bestserve":
+        raise ScenarioError(
+            f"all_reduce must be null with {gpu.name}, whose collectives were measured "
+            f"(bus_bandwidth in its entry), got {way}"
+        )
+    try:
+        return replace(gpu, interconnect=replace(link, all_reduce=way))
+    except ValueError as error:
+        raise ScenarioError(f"{error} (the links of {gpu.name})") from None
+
 
 _WITH_PEERS, _WITHOUT = "pcie-peer", "host-memory"
 
@@ -77,12 +102,17 @@ def goes_by_host(gpu: GpuSpec, all_reduce: str | None) -> bool:
     return link.kind == "pcie" and way in ("host", "hierarchical") and not link.bus_bandwidth
 
 
-def check_times_links(predictor: PipelinePredictor, config: EngineConfig) -> None:
-    """Raise ScenarioError if a host is named and the predictor ignores links."""
-    if config.host is not None and not _times_links(predictor, config):
-        raise ScenarioError(
-            "host must be null with a predictor whose times have the collectives in them"
-        )
+def check_links(predictor: PipelinePredictor, config: EngineConfig) -> None:
+    """Raise ScenarioError for options about links where the predictor's times ignore these."""
+    ignored = {
+        "all_reduce": config.all_reduce is not None and not predictor.traits.sums_over_links,
+        "host": config.host is not None and not _times_links(predictor, config),
+    }
+    for option, is_ignored in ignored.items():
+        if is_ignored:
+            raise ScenarioError(
+                f"{option} must be null with a predictor whose times have the collectives in them"
+            )
 
 
 def _times_links(predictor: PipelinePredictor, config: EngineConfig) -> bool:
