@@ -7,12 +7,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from mist_sim import Fabric, Link, Scenario, ScenarioError
+from mist_sim import Fabric, Link, Scenario
 from mist_sim.environment import Environment
 from mist_sim.network import Connector, Message, MooncakeConnector, NixlConnector, Seat, Tenant
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Rows, TraceArrivals, Workload
 from tests.reference.apart import engine
+from tests.refusals import refused
 from tests.unit.test_hand_over import THREE, served, simulation
 from tests.unit.test_roles import DATA
 
@@ -109,21 +110,16 @@ def test_a_plain_connector_changes_nothing():
     assert result.run().summary == served(THREE).summary
 
 
-@pytest.mark.parametrize(
-    ("connector", "message"),
-    [
-        ({"efficiency": 1.5}, r"connector.efficiency: must be in \(0, 1\], got 1.5"),
-        ({"efficiency": 0.0}, r"connector.efficiency: must be in \(0, 1\], got 0.0"),
-        ({"per_descriptor": "-1 us"}, "connector.per_descriptor: must be finite and >= 0 s"),
-        ({"post_processing": "-1 us"}, "connector.post_processing: must be finite and >= 0 s"),
-        ({"descriptors": "page"}, "connector.descriptors: must be 'block_and_layer', 'block' or"),
-        ("nixel", "no connector named 'nixel'; did you mean 'nixl'"),
-        ({"type": "nixl", "begin": "1 ms"}, "network.connector.begin: unknown key"),
-    ],
+test_what_is_bad_is_said = refused(
+    lambda connector: Scenario.from_dict(DATA, {"network.connector": connector}),
+    ({"efficiency": 1.5}, r"connector.efficiency: must be in \(0, 1\], got 1.5"),
+    ({"efficiency": 0.0}, r"connector.efficiency: must be in \(0, 1\], got 0.0"),
+    ({"per_descriptor": "-1 us"}, "connector.per_descriptor: must be finite and >= 0 s"),
+    ({"post_processing": "-1 us"}, "connector.post_processing: must be finite and >= 0 s"),
+    ({"descriptors": "page"}, "connector.descriptors: must be 'block_and_layer', 'block' or"),
+    ("nixel", "no connector named 'nixel'; did you mean 'nixl'"),
+    ({"type": "nixl", "begin": "1 ms"}, "network.connector.begin: unknown key"),
 )
-def test_what_is_bad_is_said(connector, message):
-    with pytest.raises(ScenarioError, match=message):
-        Scenario.from_dict(DATA, {"network.connector": connector})
 
 
 @pytest.mark.parametrize(

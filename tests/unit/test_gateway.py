@@ -15,6 +15,7 @@ from mist_sim.scenario import Scenario, simulate
 from mist_sim.simulation import Simulation
 from mist_sim.traces import ClosedLoop, Retries, Rows, TimeLimits, TraceArrivals, TraceRow, Workload
 from tests.reference.engines import llm_engine
+from tests.refusals import refused
 
 
 class OneSecond:
@@ -313,22 +314,17 @@ def test_requests_on_their_way_count_as_queues():
         assert found.steps.num_waiting.max() <= 8
 
 
-@pytest.mark.parametrize(
-    ("gateway", "message"),
-    [
-        ({"type": "limit"}, "gateway: max_requests or max_tokens must be set"),
-        ({"type": "limit", "max_requests": 0}, "gateway.max_requests: must be >= 1, got 0"),
-        (
-            {"type": "limit", "max_requests": 9, "shares": {"chat": 0.5}},
-            "gateway.shares.chat: no request is of this class; workload.lengths has none",
-        ),
-        (
-            {"type": "saturation", "interval": "0 s"},
-            "gateway.interval: must be finite and >= 1e-06 s, got 0",
-        ),
-        ({"type": "limits"}, "no admission named 'limits'; did you mean 'limit'"),
-    ],
+test_bad_options_are_told = refused(
+    lambda gateway: simulate(Scenario.from_dict({**SCENARIO, "gateway": gateway})),
+    ({"type": "limit"}, "gateway: max_requests or max_tokens must be set"),
+    ({"type": "limit", "max_requests": 0}, "gateway.max_requests: must be >= 1, got 0"),
+    (
+        {"type": "limit", "max_requests": 9, "shares": {"chat": 0.5}},
+        "gateway.shares.chat: no request is of this class; workload.lengths has none",
+    ),
+    (
+        {"type": "saturation", "interval": "0 s"},
+        "gateway.interval: must be finite and >= 1e-06 s, got 0",
+    ),
+    ({"type": "limits"}, "no admission named 'limits'; did you mean 'limit'"),
 )
-def test_bad_options_are_told(gateway, message):
-    with pytest.raises(ScenarioError, match=message):
-        simulate(Scenario.from_dict({**SCENARIO, "gateway": gateway}))

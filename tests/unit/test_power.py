@@ -12,6 +12,7 @@ from mist_sim.hardware.devices import Efficiency
 from mist_sim.hardware.power import Demand, Load, PowerDraw, step_watts
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.work import StepCounts, step_demand
+from tests.refusals import refused
 
 H100 = load_gpu("h100-sxm")
 
@@ -45,13 +46,14 @@ def test_utilisation_beyond_the_peaks_counts_as_full():
     assert watts(3.0, 0.0) == watts(1.0, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("figures", "message"),
-    [({"idle": 1.0}, "idle must be < 1"), ({"memory": -0.1}, "memory must be finite and >= 0")],
+test_shares_that_cannot_be = refused(
+    lambda figures: PowerDraw(
+        **{"idle": 0.1, "active": 0.2, "memory": 0.5, "compute": 1.0} | figures
+    ),
+    ({"idle": 1.0}, "idle must be < 1"),
+    ({"memory": -0.1}, "memory must be finite and >= 0"),
+    error=ValueError,
 )
-def test_shares_that_cannot_be(figures, message):
-    with pytest.raises(ValueError, match=message):
-        PowerDraw(**{"idle": 0.1, "active": 0.2, "memory": 0.5, "compute": 1.0} | figures)
 
 
 # ------------------------------------------------------------------ the work of steps
