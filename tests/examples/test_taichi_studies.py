@@ -11,7 +11,7 @@ from mist_sim.errors import ScenarioError
 from tests.conftest import ROOT
 from tests.refusals import refused
 
-FOLDER = ROOT / "docs"
+FOLDER = ROOT / "tools/pages"
 sys.path.insert(0, str(FOLDER))
 try:
     import taichi_chat

@@ -18,6 +18,7 @@ import mist_sim
 from mist_sim import compiled
 from mist_sim.errors import InvariantError
 from mist_sim.metrics import Result
+from tools.pages.make_catalog_dates import CATALOGS, DATES, digest_of, held
 
 SCENARIO = """\
 model: llama-3.1-8b
