@@ -640,11 +640,7 @@ def test_who_is_preempted_ahead_has_left_the_blocks_behind_its_window():
 def test_free_blocks_that_no_step_filled_are_used_first():
     options = EngineOptions("chunked", 7, 2, 8, 64, caching=True, uncached_first=True)
     one, other = ((0, 160),), ((2, 160),)
-    jobs = (
-        Job(0.0, 3, 6, content=one),
-        Job(0.0, 2, 4, content=one),
-        Job(0.0, 7, 2, content=other),
-    )
+    jobs = (Job(0.0, 3, 6, content=one), Job(0.0, 2, 4, content=one), Job(0.0, 7, 2, content=other))
     engine = assert_exact(Case(options, jobs), AWKWARD)
     in_turn = Case(replace(options, uncached_first=False), jobs).stepwise(AWKWARD)
     assert engine.now != in_turn.now
@@ -777,10 +773,7 @@ def test_stages_that_were_not_served_have_no_row():
 
 @pytest.mark.exact
 @examples(40)
-@given(
-    case=cases(),
-    data=st.data(),
-)
+@given(case=cases(), data=st.data())
 def test_the_length_of_runs_changes_nothing(case, data):
     case = with_arrivals_on_boundaries(data, case, AWKWARD)
     assert_rows_do_not_show(lambda: case.simulate(AWKWARD))

@@ -171,8 +171,7 @@ BAD = [
 
 
 test_bad_sizes_are_refused = refused(
-    lambda lora: scenario(**PRESSED | {"clients__0__lora": lora}),
-    *BAD,
+    lambda lora: scenario(**PRESSED | {"clients__0__lora": lora}), *BAD
 )
 
 

@@ -7,12 +7,7 @@ import pytest
 from mist_sim.calibration import fit_afd_coefficients
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import load_gpu
-from mist_sim.hardware.afd import (
-    FfnCards,
-    activation_bytes,
-    derive_coefficients,
-    step_coefficients,
-)
+from mist_sim.hardware.afd import FfnCards, activation_bytes, derive_coefficients, step_coefficients
 from mist_sim.hardware.devices import kernel_of, kernels_of
 from mist_sim.models import load_model
 from tests.refusals import refused
@@ -107,8 +102,7 @@ def test_a_gpu_without_the_experts_data_type():
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"num_cards": 0}, {"network_bandwidth": 0.0}, {"expert_load_imbalance": 0.5}],
+    "changes", [{"num_cards": 0}, {"network_bandwidth": 0.0}, {"expert_load_imbalance": 0.5}]
 )
 def test_cards_that_are_none(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):

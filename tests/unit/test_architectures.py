@@ -224,10 +224,7 @@ INT8, FP8 = {"num_bits": 8, "type": "int"}, {"num_bits": 8, "type": "float"}
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (
-            {"quant_method": "fp8", "weight_block_size": [128, 128]},
-            ("fp8", 1 + 4 / 16_384, "fp8"),
-        ),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, ("fp8", 1 + 4 / 16_384, "fp8")),
         ({"quant_method": "fp8", "activation_scheme": "static"}, ("fp8", 1, "fp8")),
         (
             {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True},
@@ -353,20 +350,13 @@ test_specs_made_in_python_are_checked_too = refused(
     ),
     (
         lambda: MoeSpec(
-            num_experts=4,
-            num_experts_per_token=2,
-            intermediate_size=1,
-            shared_intermediate_size=-1,
+            num_experts=4, num_experts_per_token=2, intermediate_size=1, shared_intermediate_size=-1
         ),
         "must be >= 0",
     ),
     (
         lambda: MlaSpec(
-            q_lora_rank=None,
-            kv_lora_rank=0,
-            qk_nope_head_dim=1,
-            qk_rope_head_dim=1,
-            v_head_dim=1,
+            q_lora_rank=None, kv_lora_rank=0, qk_nope_head_dim=1, qk_rope_head_dim=1, v_head_dim=1
         ),
         "kv_lora_rank must be > 0, got 0",
     ),

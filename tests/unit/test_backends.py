@@ -258,10 +258,7 @@ def _read(line, gpu="b200", engine=None):
         ("VLLM_MXFP4_USE_MARLIN=0 vllm serve gpt-oss-20b", None),
         ("VLLM_MXFP4_USE_MARLIN=1 vllm serve gpt-oss-20b --moe-backend triton", "triton"),
         ("VLLM_MXFP4_USE_MARLIN=1 vllm serve qwen3-8b", None),
-        (
-            "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1 vllm serve gpt-oss-20b",
-            "flashinfer_trtllm_afp8",
-        ),
+        ("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1 vllm serve gpt-oss-20b", "flashinfer_trtllm_afp8"),
         ("VLLM_USE_FLASHINFER_MOE_FP16=1 vllm serve qwen3-30b-a3b", "flashinfer_cutlass"),
         (
             (

@@ -18,7 +18,6 @@ import mist_sim
 from mist_sim import compiled
 from mist_sim.errors import InvariantError
 from mist_sim.metrics import Result
-from tools.pages.make_catalog_dates import CATALOGS, DATES, digest_of, held
 
 SCENARIO = """\
 model: llama-3.1-8b
@@ -275,11 +274,7 @@ def test_a_bad_file_is_refused(mist, content, expected):
 
 @pytest.mark.parametrize(
     ("folder", "expected"),
-    [
-        (".", "is not empty"),
-        ("s.yaml", "is a file"),
-        ("s.yaml/below", "cannot be written"),
-    ],
+    [(".", "is not empty"), ("s.yaml", "is a file"), ("s.yaml/below", "cannot be written")],
 )
 def test_the_folder_is_checked_before_the_run(mist, monkeypatch, folder, expected):
     monkeypatch.setattr("mist_sim.scenario.simulate", lambda *_, **__: pytest.fail("it ran"))
@@ -474,10 +469,7 @@ def test_a_reader_who_has_seen_enough_is_no_error(command):
         (["mist", "run", "d"], ["demo"]),
         (["mist", "run", "demo", "--rep"], ["--replications", "--report"]),
         (["mist", "list", "s"], ["schedulers", "samplers", "stages", "slos"]),
-        (
-            ["mist", "calibrate", ""],
-            ["splitwise", "closed_loop", "text", "rag", "run"],
-        ),
+        (["mist", "calibrate", ""], ["splitwise", "closed_loop", "text", "rag", "run"]),
     ],
     ids=str,
 )

@@ -51,10 +51,7 @@ def test_ranks_post_descriptors_of_their_own_layers_side_by_side():
     one_descriptor = Connector(per_descriptor=1.0, post_processing=0.5)
     network = Fabric(topology="hgx-h100", nodes=2, connector=one_descriptor)
     network.admit(
-        [
-            Tenant("p", 1, 2, 2, "node0", sends=True),
-            Tenant("d", 1, 4, 1, "node1", takes=True),
-        ]
+        [Tenant("p", 1, 2, 2, "node0", sends=True), Tenant("d", 1, 4, 1, "node1", takes=True)]
     )
     assert seconds(network, Message(P, D, 1.0, 8, 0.0, 3)) == pytest.approx(3 * 2 * 1.5, abs=1e-4)
 
@@ -66,10 +63,7 @@ def test_efficiency_is_of_every_link():
     )
     for network in (whole, half):
         network.admit(
-            [
-                Tenant("p", 1, 1, 1, "node0", sends=True),
-                Tenant("d", 1, 1, 1, "node1", takes=True),
-            ]
+            [Tenant("p", 1, 1, 1, "node0", sends=True), Tenant("d", 1, 1, 1, "node1", takes=True)]
         )
     message = Message(P, D, 50e9)
     assert seconds(half, message) == pytest.approx(2 * seconds(whole, message), rel=1e-5)

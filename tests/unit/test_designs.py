@@ -186,8 +186,7 @@ def test_what_is_no_design_of_the_list_stands_as_it_is():
 def test_places_go_with_their_clients():
     places = ["node0/gpu0", "node0/gpu4"]
     placed = Scenario.from_dict(
-        APART,
-        {"network": {"topology": "hgx-h100"}, "clients.0.place": places},
+        APART, {"network": {"topology": "hgx-h100"}, "clients.0.place": places}
     )
     designs = designs_of(placed).scenarios
     one = designs["1 prefill + 2 decode"].clients
@@ -229,12 +228,7 @@ def test_clients_of_other_types_stay():
     data = TOGETHER | {
         "workload": TOGETHER["workload"] | {"pipeline": ["preprocess", "prefill", "decode"]},
         "clients": [
-            {
-                "name": "cpu",
-                "type": "sequential",
-                "serves": ["preprocess"],
-                "base_time": "1 ms",
-            },
+            {"name": "cpu", "type": "sequential", "serves": ["preprocess"], "base_time": "1 ms"},
             *TOGETHER["clients"],
         ],
     }
@@ -338,11 +332,7 @@ def test_bundles_do_not_change_sides():
             "step_time_scale must be left out",
         ),
         (
-            {
-                "lifecycle": {
-                    "failures": [{"clients": ["llm"], "at": "1 s", "repair": "1 s"}],
-                }
-            },
+            {"lifecycle": {"failures": [{"clients": ["llm"], "at": "1 s", "repair": "1 s"}]}},
             "1 prefill + 2 decode",
             "no client is named 'llm'",
         ),

@@ -181,9 +181,7 @@ CASES = [
         DRAFTS | {"model": "qwen3-32b", "gpu": "h200"} | QWEN,
     ),
     Case(
-        "speculative_config.draft_tensor_parallel_size",
-        1,
-        DRAFTS | {"speculative_config": DRAFTER},
+        "speculative_config.draft_tensor_parallel_size", 1, DRAFTS | {"speculative_config": DRAFTER}
     ),
     Case("async_scheduling", False),
     Case("admission.max_num_waiting", 3),

@@ -20,12 +20,7 @@ MESSAGE = Message(P, D, 8e9)
 def fabric(p, d, at="node1", **more):
     """Two nodes; p, on the first, and d, `at` one of them, have (pipeline, tensor) ranks."""
     network = Fabric(topology="hgx-h100", nodes=2, **more)
-    network.admit(
-        [
-            Tenant("p", 1, *p, "node0", sends=True),
-            Tenant("d", 1, *d, at, takes=True),
-        ]
-    )
+    network.admit([Tenant("p", 1, *p, "node0", sends=True), Tenant("d", 1, *d, at, takes=True)])
     return network
 
 
@@ -50,16 +45,8 @@ def ways(network):
         ((1, 1), (1, 1), [("0", "0", 1.0)]),
         ((1, 2), (1, 2), [("0", "0", 0.5), ("1", "1", 0.5)]),
         ((1, 2), (1, 1), [("0", "0", 0.5), ("1", "0", 0.5)]),
-        (
-            (1, 2),
-            (1, 4),
-            [("0", "0", 0.25), ("0", "1", 0.25), ("1", "2", 0.25), ("1", "3", 0.25)],
-        ),
-        (
-            (2, 1),
-            (1, 2),
-            [("0", "0", 0.25), ("0", "1", 0.25), ("1", "0", 0.25), ("1", "1", 0.25)],
-        ),
+        ((1, 2), (1, 4), [("0", "0", 0.25), ("0", "1", 0.25), ("1", "2", 0.25), ("1", "3", 0.25)]),
+        ((2, 1), (1, 2), [("0", "0", 0.25), ("0", "1", 0.25), ("1", "0", 0.25), ("1", "1", 0.25)]),
         (
             (3, 1),
             (2, 1),
@@ -194,10 +181,7 @@ def test_prompts_that_are_done_together_hide_no_more_than_their_link_carries(top
     if topology:
         network = Fabric(topology="pcie-l4", nodes=2, granularity="layerwise")
         network.admit(
-            [
-                Tenant("p", 4, 1, 1, "node0", sends=True),
-                Tenant("d", 4, 1, 1, "node1", takes=True),
-            ]
+            [Tenant("p", 4, 1, 1, "node0", sends=True), Tenant("d", 4, 1, 1, "node1", takes=True)]
         )
     else:
         network = Link(bandwidth=12.5e9, granularity="layerwise")
@@ -305,14 +289,8 @@ test_what_is_bad_is_said_with_its_place = refused(
     ({"network__topology": "hgx-h1"}, "network.topology: no topology and no file is named"),
     ({"network__topology": 3}, "network.topology: must be text, got 3"),
     ({"network__racks": 3}, "network.racks: unknown key"),
-    (
-        {"network": {"bandwidth": "1 GB/s"}},
-        "clients.1.place: has no effect: the network has no",
-    ),
-    (
-        {"clients__1__place": ["node0", "node1"]},
-        "must have a place for each of 1 copies, got 2",
-    ),
+    ({"network": {"bandwidth": "1 GB/s"}}, "clients.1.place: has no effect: the network has no"),
+    ({"clients__1__place": ["node0", "node1"]}, "must have a place for each of 1 copies, got 2"),
 )
 
 

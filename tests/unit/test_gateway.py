@@ -118,9 +118,7 @@ def test_those_who_find_too_many_waiting_are_refused():
 def test_a_refused_request_may_be_sent_again():
     retries = Retries(max_attempts=3, backoff=2.5, jitter=0.0)
     found = run(
-        [row(3, 0.0), row(3, 1.0)],
-        LimitAdmission(max_requests=1, max_waiting=0),
-        retries=retries,
+        [row(3, 0.0), row(3, 1.0)], LimitAdmission(max_requests=1, max_waiting=0), retries=retries
     )
     assert ends(found) == [("finished", 3.0), ("finished", 6.5)]
 

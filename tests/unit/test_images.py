@@ -294,8 +294,7 @@ def test_each_gpu_may_have_the_whole_tower():
 
 
 @pytest.mark.parametrize(
-    ("model", "gb"),
-    [("qwen3.5-27b", 0.92), ("gemma-3-27b", 0.85), ("mistral-small-3.1-24b", 0.93)],
+    ("model", "gb"), [("qwen3.5-27b", 0.92), ("gemma-3-27b", 0.85), ("mistral-small-3.1-24b", 0.93)]
 )
 def test_the_tower_takes_memory_unless_left_out(model, gb):
     """Gemma 3: 417 M parameters of SigLIP and 6 M behind it; Mistral 3.1: some 460 M."""

@@ -19,13 +19,7 @@ from hypothesis import strategies as st
 from mist_sim import registry as registry_module
 from mist_sim import units
 from mist_sim.bounds import QUANTITIES
-from mist_sim.errors import (
-    InvariantError,
-    MistError,
-    ScenarioError,
-    TraceError,
-    UnknownPluginError,
-)
+from mist_sim.errors import InvariantError, MistError, ScenarioError, TraceError, UnknownPluginError
 from mist_sim.registry import Registry
 from mist_sim.rng import Streams
 from mist_sim.routers import ROUTERS

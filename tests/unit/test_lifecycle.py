@@ -303,10 +303,7 @@ test_links_that_are_not_there_or_cut_clients_off_for_good_are_refused = refused(
     lambda link: over_a_cable(Failures(link=link, at=(1.5,))),
     (("node0/nic0", "leaf"), "failures.0.link must be the ends of a link: .* no place 'leaf'"),
     (("node0/nic0", "node1/nic0"), "no link between node0/nic0 and node1/nic0; node0/nic0 is"),
-    (
-        NIC,
-        "must leave a route from node0/gpu0 to node1/gpu0, .* for good; give the time",
-    ),
+    (NIC, "must leave a route from node0/gpu0 to node1/gpu0, .* for good; give the time"),
 )
 
 
@@ -320,11 +317,7 @@ def test_links_that_together_cut_clients_off_for_good_are_refused():
 
 @pytest.mark.parametrize(
     ("prompt", "decode", "num_new", "expected"),
-    [
-        (10, 4, 0, None),
-        (10, 4, 1, (11, 1, 3)),
-        (10, 4, 4, (14, 4, 0)),
-    ],
+    [(10, 4, 0, None), (10, 4, 1, (11, 1, 3)), (10, 4, 4, (14, 4, 0))],
 )
 def test_what_is_left_of_an_answer(prompt, decode, num_new, expected):
     stages = (Prefill(num_prompt_tokens=prompt), Decode(num_tokens=decode))
@@ -518,9 +511,7 @@ def test_the_time_of_clients_counts_whoever_else_looks_at_them():
     """One of two is up, and busy from 1.5 s on; at 4 s it was for more than half of the time."""
     policy = Utilisation(target=0.5)
     options = {"min": 1, "interval": 4.0, "cool_down": 0.0}
-    lifecycle = Lifecycle(
-        autoscaling=(Autoscaling(clients=("a", "b"), policy=policy, **options),),
-    )
+    lifecycle = Lifecycle(autoscaling=(Autoscaling(clients=("a", "b"), policy=policy, **options),))
     result = run(lifecycle, lengths=((10, 12, 1.5),))
     assert ("b", "up", 4.0, 13.5) in states(result)
 
@@ -654,10 +645,7 @@ test_nonsense_is_refused = refused(
     ({"failures": [{"clients": "lm", "at": "1 s"}]}, "failures.0.clients: no client .* 'llm'"),
     ({"failures": [{"clients": "llm"}]}, "failures.0.at: must be given, or mtbf, got neither"),
     ({"failures": [{"clients": "llm", "mtbf": "1 s"}]}, "mttr: must be given with mtbf"),
-    (
-        {"failures": [{"clients": "llm", "at": "1 s", "repair": "0 s"}]},
-        "repair: must be .* > 0",
-    ),
+    ({"failures": [{"clients": "llm", "at": "1 s", "repair": "0 s"}]}, "repair: must be .* > 0"),
     ({"failures": [{"clients": "llm", "at": "-1 s"}]}, "at: must be finite and >= 0 s"),
     ({"failures": [{"node": "node0", "at": "1 s"}]}, "without network.topology"),
     ({"failures": [{"link": ["a", "b"], "at": "1 s"}]}, "without network.topology"),
@@ -676,10 +664,7 @@ test_nonsense_is_refused = refused(
         {"autoscaling": {"clients": "llm", "policy": QUEUE, "min": 3}},
         "min: must be <= 2, the clients of the group",
     ),
-    (
-        {"autoscaling": {"clients": "llm", "policy": QUEUE, "interval": "0 s"}},
-        "interval: must be",
-    ),
+    ({"autoscaling": {"clients": "llm", "policy": QUEUE, "interval": "0 s"}}, "interval: must be"),
     (
         {"autoscaling": {"clients": "llm", "policy": {"type": "queue_length", "target": 0}}},
         "target: must be",

@@ -13,13 +13,7 @@ from mist_sim.metrics import Slo
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
-from mist_sim.traces import (
-    ClosedLoop,
-    Retries,
-    TimeLimits,
-    Workload,
-    template,
-)
+from mist_sim.traces import ClosedLoop, Retries, TimeLimits, Workload, template
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import AffinePredictor, ConstantPredictor
 from tests.refusals import refused

@@ -75,7 +75,7 @@ def one_step(new: int, chunks: int, before: int, decodes: int, context_sum: int)
         **{
             field.name: np.array([float(value)])
             for field, value in zip(fields(StepCounts), values, strict=True)
-        },
+        }
     )
     return counts, StepBatch(((each, context),) * chunks, decodes, context_sum)
 
@@ -136,9 +136,7 @@ def test_work_adds_up_over_the_steps_of_a_run():
     steps = [one_step(0, 0, 0, 8, 8 * 500 + 8 * step)[0] for step in range(5)]
     alone = [step_demand(spec, cluster, step) for step in steps]
     run = replace(
-        steps[0],
-        num_steps=np.array([5.0]),
-        decode_keys=sum(step.decode_keys for step in steps),
+        steps[0], num_steps=np.array([5.0]), decode_keys=sum(step.decode_keys for step in steps)
     )
     together = step_demand(spec, cluster, run)
     for name in ("compute", "memory"):

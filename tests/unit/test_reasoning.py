@@ -288,10 +288,7 @@ test_nonsense_is_refused = refused(
     (lambda: BestOfN(num_branches=1, num_output_tokens=0), "num_output_tokens must be >= 1"),
     (lambda: TreeSearch(num_branches=1, num_rounds=0), "num_rounds must be >= 1, got 0"),
     (lambda: TreeSearch(num_branches=1, num_rounds=1, beam_width=0), "beam_width must be >= 1"),
-    (
-        lambda: ToolLoop(num_turns=1, duration=-1.0),
-        "duration must be finite and >= 0 s, got -1",
-    ),
+    (lambda: ToolLoop(num_turns=1, duration=-1.0), "duration must be finite and >= 0 s, got -1"),
     (lambda: ToolLoop(num_turns=1, duration=1.0, more=2.0), r"more must be in \[0, 1\], got 2"),
     (lambda: ModelPass(model="m", text="all"), "text must be one of prompt, answer, both"),
     (lambda: Deliver(num_tokens=0), "num_tokens must be >= 1, got 0"),

@@ -291,10 +291,7 @@ def change(**values: Any) -> dict[str, Any]:
 test_what_is_bad_is_said = refused(
     lambda reconfigure: build(scenario(reconfigure, slo=SLO)),
     ({}, "reconfigure: .*schedule or on_change must be given, and not both, got neither"),
-    (
-        change() | {"on_change": {}},
-        "schedule or on_change must be given, and not both, got both",
-    ),
+    (change() | {"on_change": {}}, "schedule or on_change must be given, and not both, got both"),
     (change(at="-5 s"), r"reconfigure.schedule.0.at: must be finite and >= 0 s, got -5"),
     (change(at=5), "reconfigure.schedule.0.at: "),
     (change(num_p=0), "reconfigure.schedule.0.num_p: must be >= 1, got 0"),

@@ -158,11 +158,11 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         ),
     },
     "outage": {
-        "lifecycle": {"failures": [{"clients": ["llm"], "at": "50 ms", "repair": "500 ms"}]},
+        "lifecycle": {"failures": [{"clients": ["llm"], "at": "50 ms", "repair": "500 ms"}]}
     },
     "late": {"warmup": "1 h"},
     "uneventful": {
-        "lifecycle": {"failures": [{"clients": ["llm"], "at": "1000 s", "repair": "3 s"}]},
+        "lifecycle": {"failures": [{"clients": ["llm"], "at": "1000 s", "repair": "3 s"}]}
     },
     "loose": {"slo": {"ttft": "500 s"}},
     "refused": {"clients": llm(gpu="bare.toml", max_model_len=50), "cost": {}},
@@ -368,10 +368,7 @@ OWN_SCENARIOS: dict[str, dict[str, Any]] = {
         "workload": load(1000, poisson(10)),
         "slo": {"ttft": "12 s"},
     },
-    "few": {
-        "clients": llm(scheduler={"max_num_seqs": 1}),
-        "slo": {"ttft": "200 ms"},
-    },
+    "few": {"clients": llm(scheduler={"max_num_seqs": 1}), "slo": {"ttft": "200 ms"}},
     "gap": {  # a request of few a second comes while the engine is away
         "workload": load(8, {"type": "constant", "rate": "1 /s"}),
         "lifecycle": {"failures": [{"clients": ["llm"], "at": "1.3 s", "repair": "500 ms"}]},

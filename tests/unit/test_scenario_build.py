@@ -330,9 +330,7 @@ def test_problems_of_speculation_are_located():
         scenario(clients__0__speculative_config=drafting)
     with pytest.raises(ScenarioError, match=f"{place}.acceptance_rate: must be in"):
         scenario(clients__0__speculative_config=drafting | {"acceptance_rate": 2})
-    message = refusal(
-        clients__0__speculative_config=drafting | {"model": "qwen3-0.6b"},
-    )
+    message = refusal(clients__0__speculative_config=drafting | {"model": "qwen3-0.6b"})
     assert f"{place}: must name a model with the vocabulary of llama-3.1-8b" in message
     message = refusal(
         clients__0__speculative_config=drafting | {"model": "llama-3.2-1b"},

@@ -174,11 +174,7 @@ def test_priority_decides_who_gives_memory_up():
 
 # --- who takes blocks when (vLLM v1) -------------------------------------------------------------
 
-IN_PIECES = {
-    "max_num_seqs": 2,
-    "max_num_batched_tokens": 20,
-    "long_prefill_token_threshold": 10,
-}
+IN_PIECES = {"max_num_seqs": 2, "max_num_batched_tokens": 20, "long_prefill_token_threshold": 10}
 
 
 def test_prompts_take_blocks_piece_by_piece_and_nothing_is_kept_for_the_rest():
@@ -566,10 +562,7 @@ def test_prompts_come_to_the_queue_as_they_are_tokenised():
     entered = [1.0 + 5.0, 1.25 + 1.25, 7.0 + 1.0, 7.5 + 3.125]
     order = np.argsort(entered)
     plain = run(
-        ChunkedScheduler(),
-        [prompts[i] for i in order],
-        [2] * 4,
-        [entered[i] for i in order],
+        ChunkedScheduler(), [prompts[i] for i in order], [2] * 4, [entered[i] for i in order]
     )
     assert [tokens(late)[i] for i in order] == tokens(plain)
     assert tokens(late)[0] > tokens(late)[1]

@@ -131,10 +131,7 @@ def test_an_assumed_rate_is_that_rate_and_is_named():
 test_kinds_of_text_without_a_rate_are_refused = refused(
     lambda changes: SpeculativeConfig(method="ngram", num_speculative_tokens=3, **changes),
     ({"text": "code"}, "text must be one of chat, rewrite with method ngram"),
-    (
-        {"text": "rewrite", "acceptance_rate": 0.5},
-        "text must be left out where acceptance_rate",
-    ),
+    ({"text": "rewrite", "acceptance_rate": 0.5}, "text must be left out where acceptance_rate"),
     error=ValueError,
 )
 
@@ -166,10 +163,7 @@ test_what_does_not_go_together_is_refused = refused(
         {"scheduler": ChunkedScheduler(max_num_seqs=256, max_num_batched_tokens=1000)},
         r"max_num_seqs x \(1 \+ num_speculative_tokens\) = 1024, got 1000",
     ),
-    (
-        {"predictor": ConstantPredictor(0.01)},
-        "such as roofline, got ConstantPredictor",
-    ),
+    ({"predictor": ConstantPredictor(0.01)}, "such as roofline, got ConstantPredictor"),
     (
         {"predictor": pipeline_of(ConstantPredictor(0.01), 2), "pipeline_parallel_size": 2},
         "such as roofline, got ConstantPredictor",

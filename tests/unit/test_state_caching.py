@@ -67,11 +67,7 @@ test_what_does_not_go_together = refused(
         "must be none where preempted requests are swapped",
     ),
     (
-        {
-            "engine": "vllm-0.28",
-            "mode": "align",
-            "speculative_config": MTP,
-        },
+        {"engine": "vllm-0.28", "mode": "align", "speculative_config": MTP},
         "must be none with drafts from vllm-0.26 to 0.32",
     ),
     ({"model": "deepseek-v4-flash", "gpu": "b200", "mode": "align"}, "compressed entries"),

@@ -230,15 +230,7 @@ SEATS = {"clients.0.scheduler.max_num_seqs": [8, 16]}
         lambda how: goodput_sweep(LIMITED, SEATS, SearchOptions(), **how),
         lambda how: plan(LIMITED, PlanOptions(gpus=("h100-sxm",), max_gpus=2), **how),
     ],
-    ids=[
-        "study",
-        "replicate",
-        "compare",
-        "find_goodput",
-        "sweep",
-        "goodput_sweep",
-        "plan",
-    ],
+    ids=["study", "replicate", "compare", "find_goodput", "sweep", "goodput_sweep", "plan"],
 )
 def test_every_function_of_many_runs_asks_its_executor(function):
     with pytest.raises(ReachedError):
@@ -486,10 +478,7 @@ def test_a_failing_point_is_said_and_strict_tells_a_script(mist):
         (["run", "a.yaml", "--vary=seed=1", "--vary=seed=2"], "--vary seed: must be given once"),
         (["run", "a.yaml", "--vary=seed=1,1"], "vary seed: values must differ, got '1' twice"),
         (["run", "a.yaml", "--vary=seed=1,2", "--set=seed=3"], "--set seed has no effect"),
-        (
-            ["run", "a.yaml", "--vary=sed=1,2"],
-            "all 2 points failed; sed=1: override sed: unknown",
-        ),
+        (["run", "a.yaml", "--vary=sed=1,2"], "all 2 points failed; sed=1: override sed: unknown"),
         (["run", "a.yaml", "--resume"], "--resume has no effect without --out"),
         (["run", "a.yaml", "--resume", "--out=o"], "--resume has no effect on one run"),
         (["run", "a.yaml", "--vary=seed=1,2", "--tables=none", "--out=o"], "--tables has no eff"),

@@ -546,10 +546,7 @@ def test_experts_between_the_points(tmp_path, tokens):
 def test_experts_spread_over_four_replicas(tmp_path, tokens, imbalance):
     """A rank has a quarter of the experts, and of the tokens of all four, or 1.5 times that."""
     spread = expert_table(
-        tmp_path,
-        data_parallel_size=4,
-        enable_expert_parallel=True,
-        expert_load_imbalance=imbalance,
+        tmp_path, data_parallel_size=4, enable_expert_parallel=True, expert_load_imbalance=imbalance
     )
     batch = StepBatch((), tokens, tokens * 512)
     expected = measured.step_s(0, 0, tokens, 512)

@@ -178,10 +178,7 @@ def test_a_prompt_that_nobody_has_in_time_is_rejected_and_counted():
 
 test_what_is_bad_is_said = refused(
     lambda change: build(scenario(**change)),
-    (
-        {"hand_over": {}},
-        "p-0: role must be left out without hand_over.policy: flowing",
-    ),
+    ({"hand_over": {}}, "p-0: role must be left out without hand_over.policy: flowing"),
     (
         {"hand_over": {"policy": {"type": "flowing", "tpot": "0 s"}}},
         "tpot: must be finite and > 0 s, got 0",

@@ -231,10 +231,7 @@ test_places_that_cannot_be_are_refused = refused(
     ([tenant("a", 1, "node0/gpu8")], "a: two has no place 'node0/gpu8'"),
     ([tenant("a", 1, "node0/nic0")], "a: two has no place 'node0/nic0'"),
     ([tenant("a", 1, "rack0")], "a: two has no place 'rack0'"),
-    (
-        [tenant("a", 4, "node0/gpu5")],
-        "a: place node0/gpu5 must have 4 GPUs from there on, got 3",
-    ),
+    ([tenant("a", 4, "node0/gpu5")], "a: place node0/gpu5 must have 4 GPUs from there on, got 3"),
     (
         [tenant("a", 2, "node0/gpu0"), tenant("b", 1, "node0/gpu1")],
         "b: place node0/gpu1 must not be taken, and a has node0/gpu1",

@@ -33,11 +33,7 @@ ROWS = (
     "2023-11-16 18:16:00.0000001,7,1",
 )
 PARQUET = {"chat_parquet", "mist"}  # readers of binary files
-EXPECTED = [
-    TraceRow(374, 44, 0.0),
-    TraceRow(396, 109, 4.314579),
-    TraceRow(7, 1, 13.3194101),
-]
+EXPECTED = [TraceRow(374, 44, 0.0), TraceRow(396, 109, 4.314579), TraceRow(7, 1, 13.3194101)]
 
 
 def write(folder: Path, text: str | bytes, name: str = "trace.csv") -> str:

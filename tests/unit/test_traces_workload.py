@@ -164,14 +164,8 @@ test_impossible_templates_are_refused_when_made = refused(
     template,
     ([], "a pipeline needs at least one stage"),
     ([Decode, Prefill], r"stage 0 \(decode\) needs a prefill before it"),
-    (
-        [Prefill, "decode"],
-        "the class EncodeImages, KvRetrieval, Prefill or Decode, got 'decode'",
-    ),
-    (
-        [Prefill, Reasoning],
-        "the class EncodeImages, KvRetrieval, Prefill or Decode, got <class",
-    ),
+    ([Prefill, "decode"], "the class EncodeImages, KvRetrieval, Prefill or Decode, got 'decode'"),
+    ([Prefill, Reasoning], "the class EncodeImages, KvRetrieval, Prefill or Decode, got <class"),
     error=ValueError,
 )
 
