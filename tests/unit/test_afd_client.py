@@ -151,10 +151,7 @@ test_options_that_are_refused = refused(
     ({"max_model_len": 1}, "max_model_len must be >= 2"),
     ({"kv_memory": 1e9}, "max_model_len is required with kv_memory"),
     ({"kv_memory": 2.0**30, "max_model_len": 8192}, r"kv_memory must be >= 2\.00 GiB, a context"),
-    (
-        {"kv_memory": 2.0**33, "max_model_len": 8192, "slots": 5},
-        r"slots must be <= 4: kv_memory of 8\.0 GiB holds .* got 5",
-    ),
+    ({"kv_memory": 2.0**33, "max_model_len": 8192, "slots": 5}, r"slots must be <= 4: kv_memory"),
     ({"kv_cache_dtype": "int3"}, "kv_cache_dtype has no 'int3'"),
     error=ValueError,
 )

@@ -234,14 +234,8 @@ test_gpus_that_are_refused = refused(
     ({"attention_gpus": 3}, "attention_gpus must divide the 32 attention heads"),
     ({"ffn_gpus": 3}, "ffn_gpus must divide the MLP size 14336"),
     ({"model": "mixtral-8x7b", "ffn_gpus": 9}, "ffn_gpus must be <= 8, the experts"),
-    (
-        {"model": "deepseek-v3", "gpu": "h200"},
-        r"ffn_gpus must be >= 5: weights of 612\.8 GiB are on each worker",
-    ),
-    (
-        {"kv_memory": 76 * 2.0**30, "max_model_len": 8192},
-        r"attention_gpus must be >= 2: weights of .* GiB and 76\.0 GiB of kv_memory",
-    ),
+    ({"model": "deepseek-v3", "gpu": "h200"}, r"ffn_gpus must be >= 5: weights of 612\.8 GiB are"),
+    ({"kv_memory": 76 * 2.0**30, "max_model_len": 8192}, r"attention_gpus must be >= 2: weights"),
     error=ValueError,
 )
 

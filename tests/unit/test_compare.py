@@ -211,10 +211,7 @@ def test_a_tie_at_the_highest_rate_is_said_to_be_none(capsys):
     [
         ({"seed": 1}, "arrival_time of request 0 is "),
         ({"workload.arrivals.rate": "21 /s"}, "arrival_time of request 0 is "),
-        (
-            {"workload.lengths.num_requests": 81},
-            "the number of requests is 80 and more in apart and together",
-        ),
+        ({"workload.lengths.num_requests": 81}, "the number of requests is 80 and more in apart"),
         ({"workload.lengths.name": "azure-code-2023"}, "num_prompt_tokens of request 0 is "),
         ({"workload.timeout": "60 s"}, "limits of request 0 is None and "),
         ({"workload.arrivals": {"type": "closed_loop", "concurrency": 4}}, "closed_loop is None"),

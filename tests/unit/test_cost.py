@@ -199,10 +199,7 @@ test_bad_input = refused(
     ({"cost": {}, "clients__0__gpu_price": "dear"}, "a price needs a number and a unit"),
     ({"cost": {"price": "-1 $/h"}}, "price: must be 'on_demand', 'spot', "),
     ({"power": {"pue": 0.5}}, "power.pue: must be finite and >= 1, got 0.5"),
-    (
-        {"cost": {"price": "reserved_3y", "billing": "use"}},
-        "billing: must be reservation with price reserved_3y, which is paid for whether it is",
-    ),
+    ({"cost": {"price": "reserved_3y", "billing": "use"}}, "billing: must be reservation with"),
     ({"cost": {"prize": "spot"}}, "cost.prize: unknown key; did you mean 'price'?"),
 )
 

@@ -281,10 +281,7 @@ test_what_is_bad_is_said_with_its_place = refused(
     ({"clients__0__tensor_parallel_size": 16}, "p: needs 16 GPUs and a node of hgx-h100 has 8"),
     ({"network__nic": "0 Gb/s"}, "network.nic: must be finite and > 0, got 0"),
     ({"network__nodes": 0}, "network.nodes: must be >= 1, got 0"),
-    (
-        {"network__connector": {"start": "-1 s"}},
-        "network.connector.start: must be finite and >= 0 s, got -1.0",
-    ),
+    ({"network__connector": {"start": "-1 s"}}, "network.connector.start: must be finite and >= 0"),
     ({"network__granularity": "half"}, "network.granularity: must be 'full' or 'layerwise'"),
     ({"network__topology": "hgx-h1"}, "network.topology: no topology and no file is named"),
     ({"network__topology": 3}, "network.topology: must be text, got 3"),

@@ -320,9 +320,6 @@ test_bad_options_are_told = refused(
         {"type": "limit", "max_requests": 9, "shares": {"chat": 0.5}},
         "gateway.shares.chat: no request is of this class; workload.lengths has none",
     ),
-    (
-        {"type": "saturation", "interval": "0 s"},
-        "gateway.interval: must be finite and >= 1e-06 s, got 0",
-    ),
+    ({"type": "saturation", "interval": "0 s"}, "gateway.interval: must be finite and >= 1e-06 s"),
     ({"type": "limits"}, "no admission named 'limits'; did you mean 'limit'"),
 )

@@ -213,17 +213,11 @@ MEASURED = replace(load_gpu("l40s"), interconnect=replace(L40S, bus_bandwidth={"
 
 test_a_host_that_cannot_be_is_refused = refused(
     lambda options: llm_client("llm", **{"host": "pcie-peer"} | options),
-    (
-        {"gpu": "h100-sxm", "tensor_parallel_size": 4},
-        "host must be null with h100-sxm, whose links .nvlink. are",
-    ),
+    ({"gpu": "h100-sxm", "tensor_parallel_size": 4}, "host must be null with h100-sxm, whose"),
     ({"gpu": "l40s"}, "host must be null with GPUs that send nothing to one another, got pcie-p"),
     ({"gpu": "l40s", "data_parallel_size": 2}, "null with GPUs that send nothing to one another"),
     (FOUR | {"all_reduce": "ring"}, "null with all_reduce ring, which sets how GPUs sum"),
-    (
-        FOUR | {"gpu": "rtx-4090"},
-        "host must not be pcie-peer, which has peer access: .* of rtx-4090",
-    ),
+    (FOUR | {"gpu": "rtx-4090"}, "host must not be pcie-peer, which has peer access: .* of"),
     ({"host": None, "tensor_parallel_size": 2, "all_reduce": "host"}, "not be host with nvlink"),
     (FOUR | {"gpu": MEASURED}, "host must be null with l40s, whose collectives"),
     (FOUR | {"host": "pcie-per"}, r"'pcie-per'; did you mean 'pcie-peer'\? Known: host-b"),

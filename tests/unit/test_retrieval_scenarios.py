@@ -74,76 +74,36 @@ def test_a_level_as_small_as_a_block_of_a_small_model_is_none_too_small():
 STORED = {"hits": "stored"}
 test_what_is_wrong_is_one_message = refused(
     lambda levels, client: mist.simulate(scenario(*levels, **client)),
-    (
-        (NVME | HALF, DRAM | HALF),
-        {},
-        "levels: must go from the nearest to the furthest, got dram",
-    ),
+    ((NVME | HALF, DRAM | HALF), {}, "levels: must go from the nearest to the furthest, got dram"),
     ((DRAM | {"hit_rate": 1.5},), {}, "levels.0.hit_rate: must be in [0, 1], got 1.5"),
     ((DRAM | {"hit_rate": -0.1},), {}, "levels.0.hit_rate: must be in [0, 1], got -0.1"),
     ((DRAM,), {}, "dram: hit_rate must be given with hits: expected"),
     ((DRAM,), {"hits": "drawn"}, "dram: hit_rate must be given with hits: drawn"),
     ((DRAM | HALF,), STORED, "hit_rate must be left out with hits: stored"),
     ((DRAM | {"capacity": "0 B"},), STORED, "capacity: must be finite and > 0"),
-    (
-        (DRAM | {"capacity_tokens": 0},),
-        STORED,
-        "capacity_tokens: must be >= 1, got 0",
-    ),
-    (
-        (DRAM | {"capacity": "1 GB", "capacity_tokens": 9},),
-        STORED,
-        "capacity_tokens: must be left out with capacity",
-    ),
-    (
-        (DRAM | {"capacity_tokens": 255},),
-        STORED,
-        "that of a block or more, 256 tokens",
-    ),
+    ((DRAM | {"capacity_tokens": 0},), STORED, "capacity_tokens: must be >= 1, got 0"),
+    ((DRAM | {"capacity": "1 GB", "capacity_tokens": 9},), STORED, "capacity_tokens: must be left"),
+    ((DRAM | {"capacity_tokens": 255},), STORED, "that of a block or more, 256 tokens"),
     ((DRAM | {"capacity": "1 MB"},), STORED, "that of a block or more, 256 tokens"),
-    (
-        (DRAM | HALF | {"capacity": "1 GB"},),
-        {},
-        "capacity must be left out with hits: expected",
-    ),
+    ((DRAM | HALF | {"capacity": "1 GB"},), {}, "capacity must be left out with hits: expected"),
     ((DRAM | HALF | {"shared": True},), {}, "shared must be left out with hits: expected"),
-    (
-        (DRAM | HALF | {"total_bandwidth": "1 GB/s"},),
-        {},
-        "total_bandwidth: must be left out without shared",
-    ),
+    ((DRAM | HALF | {"total_bandwidth": "1 GB/s"},), {}, "total_bandwidth: must be left out"),
     ((DRAM | HALF,), {"eviction": "lfu"}, "eviction: must be left out with hits: expected"),
     ((DRAM | HALF,), {"block_size": 16}, "block_size: must be left out with hits: expected"),
     ((DRAM | HALF,), {"max_batch_size": 0}, "max_batch_size: must be >= 1, got 0"),
     ((DRAM | HALF, DRAM | HALF), {}, "levels: must have names that differ, got dram, dram"),
     ((), {}, "levels: must have at least one entry, got none"),
     (({"name": "a", "hit_rate": 1},), {}, "read_bandwidth: must be given"),
-    (
-        (DRAM | HALF | {"read_bandwidth": "0 B/s"},),
-        {},
-        "read_bandwidth: must be finite and > 0",
-    ),
+    ((DRAM | HALF | {"read_bandwidth": "0 B/s"},), {}, "read_bandwidth: must be finite and > 0"),
     (({"name": "a", "at": "node1/host"} | HALF,), {}, "to: must be given, since the level a"),
-    (
-        (DRAM | HALF,),
-        {"to": "node0/host"},
-        "to: must be left out, since no level has the key at",
-    ),
-    (
-        (DRAM | HALF,),
-        {"device": {"name": "cpu", "slots": 0}},
-        "device.slots: must be >= 1, got 0",
-    ),
+    ((DRAM | HALF,), {"to": "node0/host"}, "to: must be left out, since no level has the key at"),
+    ((DRAM | HALF,), {"device": {"name": "cpu", "slots": 0}}, "device.slots: must be >= 1, got 0"),
     (
         (DRAM | HALF,),
         {"model": "llama-3.1-8b", "bytes_per_token": "1 kB"},
         "left out with bytes_per",
     ),
-    (
-        ({"name": "a", "at": "b"} | HALF,),
-        {"to": "c"},
-        "to: must be left out, since the network",
-    ),
+    (({"name": "a", "at": "b"} | HALF,), {"to": "c"}, "to: must be left out, since the network"),
 )
 
 

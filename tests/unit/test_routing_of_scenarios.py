@@ -208,10 +208,7 @@ def test_a_router_of_a_stage_that_nobody_serves_in_python():
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        (
-            {"routers": {"decod": "random"}},
-            "routers.decod: there is no stage 'decod'; did you mean",
-        ),
+        ({"routers": {"decod": "random"}}, "routers.decod: there is no stage 'decod'; did you"),
         ({"routers": {"rag": "random"}}, "routers.rag: no client serves 'rag'; the clients serve"),
         ({"routers": {"decode": "random"}}, "routers.decode: has no effect: no client has a role"),
         (
@@ -223,14 +220,8 @@ def test_a_router_of_a_stage_that_nobody_serves_in_python():
         ({"view_interval": "1 s", "router": "random"}, "view_interval: has no effect: random and"),
         ({"counts_sent": False}, "counts_sent: has no effect without view_interval"),
         ({"router": {"type": "load", "by": "answer"}}, "router.by: must be 'input_length'"),
-        (
-            {"router": {"type": "heavy_light", "threshold": 0}},
-            "router.threshold: must be finite and > 0, got 0",
-        ),
-        (
-            {"router": {"type": "heavy_light", "heavy_share": 1}},
-            "router.heavy_share: must be > 0 and < 1, got 1",
-        ),
+        ({"router": {"type": "heavy_light", "threshold": 0}}, "router.threshold: must be finite"),
+        ({"router": {"type": "heavy_light", "heavy_share": 1}}, "router.heavy_share: must be > 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(more, problem):

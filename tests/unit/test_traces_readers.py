@@ -257,14 +257,8 @@ def test_a_wrong_header_says_what_is_needed(tmp_path, header, problem):
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        (
-            "2023-11-16 18:15:51.0,0,5",
-            "ContextTokens must be a whole number of tokens from 1 to 1000000000",
-        ),
-        (
-            "2023-11-16 18:15:51.0,5,0",
-            "GeneratedTokens must be a whole number of tokens from 1 to 1000000000",
-        ),
+        ("2023-11-16 18:15:51.0,0,5", "ContextTokens must be a whole number of tokens from 1 to"),
+        ("2023-11-16 18:15:51.0,5,0", "GeneratedTokens must be a whole number of tokens from 1 to"),
         ("2023-11-16 18:15:51.0,5,2.5", "got '2.5'"),
         ("2023-11-16 18:15:51.0,,5", "got ''"),
         ("2023-11-16 18:15:51.0,²,5", "got '²'"),
@@ -277,10 +271,7 @@ def test_a_wrong_header_says_what_is_needed(tmp_path, header, problem):
         ("2023-11-16 18:15:5x.0000000,5,5", "TIMESTAMP must be"),
         ("2023-02-29 18:15:51.0,5,5", "got '2023-02-29 18:15:51.0'"),
         ("2023-11-16 18:15:51.0+02:00,5,5", "TIMESTAMP must be"),
-        (
-            "2023-11-16 18:15:50.9951689,5,5",
-            "TIMESTAMP must not go backwards, got a time 1e-07 s before the previous row; sort",
-        ),
+        ("2023-11-16 18:15:50.9951689,5,5", "TIMESTAMP must not go backwards, got a time 1e-07 s"),
     ],
 )
 def test_azure_refuses_a_bad_row_with_file_and_line(tmp_path, row, problem):
@@ -301,14 +292,8 @@ NO_OBJECT = "a row must be a JSON object with timestamp, input_length, output_le
         ("{", "not valid JSON"),
         ("[1]", "a row must be a JSON object, got [1]"),
         (line(hash_ids="-", timestamp="-"), f"{NO_OBJECT}; missing: timestamp, hash_ids"),
-        (
-            line(input_length=0),
-            "input_length must be a whole number of tokens from 1 to 1000000000, got 0",
-        ),
-        (
-            line(output_length=0),
-            "output_length must be a whole number of tokens from 1 to 1000000000, got 0",
-        ),
+        (line(input_length=0), "input_length must be a whole number of tokens from 1 to"),
+        (line(output_length=0), "output_length must be a whole number of tokens from 1 to"),
         (line(output_length=1.5), "got 1.5"),
         (line(input_length="7"), "got '7'"),
         (line(input_length=float("nan")), "got nan"),
@@ -320,10 +305,7 @@ NO_OBJECT = "a row must be a JSON object with timestamp, input_length, output_le
         (line(timestamp=2000, hash_ids=[1, "a"]), "hash_ids must be a list of integers"),
         (line(timestamp=2000, hash_ids=None), "hash_ids must be a list of integers, got None"),
         (line(timestamp=2000).replace("600", "9" * 5000), "not valid JSON"),
-        (
-            line(timestamp=2000, hash_ids=[1] * 4),
-            "must have 1 or 2 ids for 600 tokens in blocks of",
-        ),
+        (line(timestamp=2000, hash_ids=[1] * 4), "must have 1 or 2 ids for 600 tokens in blocks"),
         (line(timestamp=2000, input_length=512), "must have 1 ids for 512 tokens in blocks of 512"),
         (line(timestamp=2000, output_hash_ids=[9]), "must be the 0 blocks that 5 tokens complete"),
     ],
@@ -345,10 +327,7 @@ def test_lengths_csv_refuses_a_bad_row_with_file_and_line(tmp_path, row):
 
 test_columns_differ = refused(
     lambda make: make(path="x"),
-    (
-        partial(LengthsCsvReader, prompt_column="a", output_column="a"),
-        "output_column must differ from prompt_column, got 'a'",
-    ),
+    (partial(LengthsCsvReader, prompt_column="a", output_column="a"), "output_column must differ"),
     (partial(CsvReader, prompt_column="timestamp"), "columns must differ"),
     error=ValueError,
 )
