@@ -157,7 +157,8 @@ def test_an_overload_is_none_that_limits_on_gaps_see():
     limits = [LimitOnShare("tpot", 0.99, 0.040)]
     told = run(40.0) | {"stability": "unstable"}
     doubts = doubts_of(limits, [told])
-    assert doubts.is_overloaded and not doubts.sees_queues
+    assert doubts.is_overloaded
+    assert not doubts.sees_queues
     assert doubts_of([*limits, *LIMITS], [told]).sees_queues
     cases = [Kept("a", 1.0, True, True, doubts), Kept("b", 0.5, False, True, Doubts())]
     assert sentence(cases) == (
