@@ -47,6 +47,7 @@ from mist_sim.metrics.assumptions import assumption_warnings
 from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.goodput import SloWatch
 from mist_sim.metrics.load import CLOSED, OPEN, Load
+from mist_sim.metrics.records.recorder import noting
 from mist_sim.metrics.run_warnings import distance_warnings
 from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Reconfigurer, Search
@@ -450,12 +451,14 @@ class Simulation:
         """Return the requests of users; note classes of limits and workload, and adapters."""
         requests = self.workload.requests(self.streams)
         if self.slo.classes:
-            requests = self.slo.noting_groups(requests, recorder.groups.append)
+            requests = noting(requests, self.slo.group_of, recorder.groups)
         source = getattr(self.workload, "source", None)  # workloads of one's own have none
         if getattr(source, "classes", None):
-            requests = recorder.noting_labels(requests)
+            labels = recorder.label_names.code
+            requests = noting(requests, lambda request: labels(request.label), recorder.labels)
         if getattr(self.workload, "adapters", None):
-            requests = recorder.noting_adapters(requests)
+            adapters = recorder.adapter_names.code
+            requests = noting(requests, lambda each: adapters(each.adapter), recorder.adapters)
         return requests
 
     def _begin_lives(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -231,14 +231,6 @@ class Slo(Limits):
             if limits.takes(name, request):
                 return place
         return 0
-
-    def noting_groups(
-        self, requests: Iterable[Request], note: Callable[[int], object]
-    ) -> Iterator[Request]:
-        """Pass requests on, and tell `note` the class of each."""
-        for request in requests:
-            note(self.group_of(request))
-            yield request
 
     @property
     def loosest(self) -> Limits:

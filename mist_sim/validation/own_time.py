@@ -364,8 +364,12 @@ def fit_own_time(run: MeasuredRun) -> OwnTime:
     measured = _measured(run)
     fit = Fit(run.scenario, measured)
     sizes = np.array([SIZES[name] for name in fit.names])
+
+    def residuals(shifted: Array) -> Array:
+        return fit.residuals(shifted - sizes)
+
     best = least_squares(
-        lambda shifted: fit.residuals(shifted - sizes),
+        residuals,
         fit.start() + sizes,  # so that a step of the search has a size where a figure is near 0
         bounds=(sizes, np.inf),
         x_scale=sizes,

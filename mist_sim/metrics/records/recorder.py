@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import nan
 from operator import attrgetter
 
@@ -139,6 +139,15 @@ _kind = attrgetter("kind")
 _MOST_ROWS = 256  # kept as tuples before they are packed, while they lie in a processor's cache
 
 
+def noting(
+    requests: Iterable[Request], code: Callable[[Request], int], codes: array[int]
+) -> Iterator[Request]:
+    """Pass the requests of users on, and note a code of each in `codes`."""
+    for request in requests:
+        codes.append(code(request))
+        yield request
+
+
 class ColumnRecorder:
     """The `Recorder` of every run.
 
@@ -207,18 +216,6 @@ class ColumnRecorder:
         self.adapters: array[int] = array("i")
         self.adapter_names = Categories()
         self.adapter_names.code(None)  # code 0: the model's own weights
-
-    def noting_labels(self, requests: Iterable[Request]) -> Iterator[Request]:
-        """Pass user requests on, and note the class of the workload of each."""
-        for request in requests:
-            self.labels.append(self.label_names.code(request.label))
-            yield request
-
-    def noting_adapters(self, requests: Iterable[Request]) -> Iterator[Request]:
-        """Pass user requests on, and note the LoRA adapter of each."""
-        for request in requests:
-            self.adapters.append(self.adapter_names.code(request.adapter))
-            yield request
 
     def add_track(self, client_id: int, layout: int = 0, pool: int | None = None) -> int:
         """Begin the columns of an engine or a rank; return its number."""
