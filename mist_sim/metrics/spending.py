@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import pairwise
 from math import isclose
 from types import MappingProxyType
@@ -152,9 +152,8 @@ class Ledger:
         self.machines = machines
         self.options = options
         self._latest: tuple[int, dict[int, list[Runs]]] = -1, {}  # of which tracks alike
-        self._spent = cache(self._spend)
-        self.in_steps = cache(self._in_steps)
-        """Returns a client's joules, and each group's GPU seconds, in steps from a time on."""
+        self._known: dict[int, tuple[Spent, tuple[Spent, ...]]] = {}
+        self._known_after: dict[tuple[int, float], tuple[float, list[float]]] = {}
 
     @cached_property
     def watts_unknown(self) -> list[str]:
@@ -198,13 +197,17 @@ class Ledger:
             idle += max(group.num_gpus * powered - seconds, 0.0) * self.idle_watts(group)
         return in_steps, idle
 
-    def _in_steps(self, client_id: int, begin: float) -> tuple[float, list[float]]:
-        joules, busy = 0.0, [0.0 for _ in self.groups(client_id)]
-        for runs in self.runs(client_id):
-            share_after = _share_after(runs, begin)
-            joules += float((runs.energy * share_after).sum())
-            busy[runs.group] += float((runs.gpu_seconds * share_after).sum())
-        return joules, busy
+    def in_steps(self, client_id: int, begin: float) -> tuple[float, list[float]]:
+        """Return a client's joules, and each group's GPU seconds, in steps from a time on."""
+        key = client_id, begin
+        if key not in self._known_after:
+            joules, busy = 0.0, [0.0 for _ in self.groups(client_id)]
+            for runs in self.runs(client_id):
+                share_after = _share_after(runs, begin)
+                joules += float((runs.energy * share_after).sum())
+                busy[runs.group] += float((runs.gpu_seconds * share_after).sum())
+            self._known_after[key] = joules, busy
+        return self._known_after[key]
 
     def idle_watts(self, group: GpuGroup) -> float:
         """Return the watts of a GPU that waits, with its part of the host and the building."""
@@ -296,6 +299,12 @@ class Ledger:
         given = np.concatenate([[0], np.cumsum(each)])
         ends = np.cumsum(rows["num_steps"]).astype(np.int64)
         return np.diff(given[ends].astype(float), prepend=0.0)
+
+    def _spent(self, client_id: int) -> tuple[Spent, tuple[Spent, ...]]:
+        """Return the joules of a client and the GPU seconds by group, which are computed once."""
+        if client_id not in self._known:
+            self._known[client_id] = self._spend(client_id)
+        return self._known[client_id]
 
     def _spend(self, client_id: int) -> tuple[Spent, tuple[Spent, ...]]:
         """Return the joules of a client, and the GPU seconds of each of its groups."""
