@@ -9,7 +9,7 @@ from mist_sim.cli.lists import option_of, whole_numbers
 from mist_sim.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from mist_sim.bestserve.space import Space
+    from mist_sim.bestserve.strategy import Space
 
 _REQUESTS = 10_000  # BestServe, Tables 4 and 5
 
@@ -92,7 +92,7 @@ def space_of(
     max_gpus: int | None,
 ) -> Space:
     """Return the strategies to compare. Raises ScenarioError for impossible ones."""
-    from mist_sim.bestserve.space import Space
+    from mist_sim.bestserve.strategy import Space
 
     if strategies is not None and instances is not None:
         raise ScenarioError(

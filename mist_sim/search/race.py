@@ -8,8 +8,6 @@
    this rate is out. Short runs find its goodput, to within its distance from the leader's, and a
    whole run checks that it attains the rate found, or a lower one. Others go to stage 2.
 
-When a design may leave a race for goodput: another one surely serves more.
-
 Most of a comparison's time went into the goodput of designs that serve half of the best, narrowed
 to two percent. So a design is out once it misses a rate below one that another design attains, and
 its goodput is known to within its distance from the leader's. `race` says what is run for that.
@@ -23,9 +21,19 @@ from math import inf
 from typing import TypeVar
 
 from mist_sim.search.bracketing import Search, rounded
-from mist_sim.search.driving import Brackets, SearchKey, Trials, drive, take
 from mist_sim.search.goodput_result import SeedGoodput
-from mist_sim.search.sure_search import Asked, SureSearch, is_in_vain, known, seeming
+from mist_sim.search.sure_search import (
+    Asked,
+    Brackets,
+    SearchKey,
+    SureSearch,
+    Trials,
+    drive,
+    is_in_vain,
+    known,
+    seeming,
+    take,
+)
 from mist_sim.search.verdicts.trials import Trial
 
 _COARSEST = 1.5  # missed rate over attained rate of a design that is out, however far behind
@@ -57,14 +65,15 @@ def beaten(trials: Mapping[Key, Sequence[Trial]]) -> list[Key]:
     other designs serve.
     """
     leader = leading(trials.values())
-    return [key for key, found in trials.items() if _is_beaten(found, leader)]
-
-
-def _is_beaten(found: Sequence[Trial], leader: float) -> bool:
-    low, high = known(found).low, least_missed(found)
-    if low is None or seeming(found).attained_above:
-        return False
-    return high < leader and is_coarse_enough(low, high, leader)
+    ends = {key: (known(found).low, least_missed(found)) for key, found in trials.items()}
+    return [
+        key
+        for key, (low, high) in ends.items()
+        if low is not None
+        and not seeming(trials[key]).attained_above
+        and high < leader
+        and is_coarse_enough(low, high, leader)
+    ]
 
 
 def leading(several: Iterable[Sequence[Trial]]) -> float:

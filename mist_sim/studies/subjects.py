@@ -13,7 +13,7 @@ from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
 from mist_sim.simulation import Simulation
-from mist_sim.studies.rates import Rates
+from mist_sim.studies.built import Rates
 from mist_sim.studies.seeds import seeds_from
 from mist_sim.studies.task import Task
 from mist_sim.studies.varied_gpus import varied

@@ -80,7 +80,7 @@ def bestserve(
     --tpot-ms.
     """
     from mist_sim.bestserve.optimizer import rank_strategies
-    from mist_sim.bestserve.simulation import Method
+    from mist_sim.bestserve.simulators import Method
     from mist_sim.cli.search_input import goodput_options, interval_of
     from mist_sim.cli.settings import overrides_of
     from mist_sim.cli.strategy_input import load_keys, names_in, space_of

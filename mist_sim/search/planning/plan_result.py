@@ -6,20 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_data, of_points
 from mist_sim.metrics.spending import HOURS_A_MONTH
-from mist_sim.metrics.tables import Findings
 from mist_sim.output import json_text, write_text
 from mist_sim.report.presenters import PLAN
 from mist_sim.scenario import Scenario
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.deployment import Deployment
-
-if TYPE_CHECKING:
-    import pandas as pd
+from mist_sim.studies.tabled import Tabled, write_csv
 
 Confidence = Literal["sure", "likely", "unsure"]
 """Sure: the limits are kept even if step times are off as far as nine in ten are. Likely: the
@@ -37,7 +34,7 @@ class Line:
 
 
 @dataclass(frozen=True, repr=False)
-class Plan(Findings):
+class Plan(Tabled):
     """A plan: GPUs to buy for a load, and their settings.
 
     scenario: the answer, ready to run: that run has the figures of `at_rate`. title: the question.
@@ -54,6 +51,7 @@ class Plan(Findings):
     """
 
     presenter = PLAN
+    stem = "plan"
 
     scenario: Scenario
     title: str
@@ -81,7 +79,7 @@ class Plan(Findings):
         return self.goodput.rate / self.rate - 1
 
     @property
-    def table(self) -> pd.DataFrame:
+    def cells(self) -> Sequence[Mapping[str, Any]]:
         """A row a candidate that was simulated.
 
         design: its settings. verdict: "attained", "missed", "undecided", or "impossible".
@@ -89,9 +87,7 @@ class Plan(Findings):
         complete; otherwise attainment is an upper bound. limit: the worst limit. estimate: requests
         per second, by which it was ordered. usd_per_hour: of all its GPUs.
         """
-        import pandas as pd
-
-        return pd.DataFrame(self.tried)
+        return self.tried
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:
@@ -145,6 +141,6 @@ class Plan(Findings):
     def write_files(self, folder: Path) -> None:
         """Write plan.json, tried.csv, scenario.yaml (for `mist run`) and deploy.sh."""
         write_text(folder / "plan.json", json_text(self.summary))
-        write_text(folder / "tried.csv", self.table.to_csv(index=False, lineterminator="\n"))
+        write_csv(folder / "tried.csv", self.table)
         write_text(folder / "scenario.yaml", self.scenario.resolved())
         write_text(folder / "deploy.sh", self.deployment.text)

@@ -11,10 +11,10 @@ from mist_sim.metrics.expected_errors import WITHIN, expected_ranges
 from mist_sim.metrics.latency import limit_of, limit_title, metric_of
 from mist_sim.report.run import error_range
 from mist_sim.search.goodput_result import Goodput
+from mist_sim.search.planning.candidates import Candidate
 from mist_sim.search.planning.hunt import Tried, confidence_of, doubt_of, missed_in
 from mist_sim.search.planning.plan_result import Confidence, Line
 from mist_sim.search.planning.question import LEAST_OUTSTANDING, Question
-from mist_sim.search.planning.space import Candidate
 
 _COST, _ENERGY = "cost_per_million_output_tokens_usd", "energy_per_output_token_j"
 _MILLION = 1e6
@@ -39,7 +39,8 @@ def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[
     lines = [
         Line(
             "buy",
-            f"{_buy(candidate)}{_margin(at_rate, found)}{_doubt(found)}",
+            f"{candidate.num_gpus} x {candidate.engine.gpu_name}, {candidate.priced}"
+            f"{_margin(at_rate, found)}{_doubt(found)}",
             _worst(sure, _need(found)),
         ),
         Line("each engine", _engine(question, candidate)),
@@ -121,7 +122,7 @@ def _compared(best: Tried, second: Tried) -> str:
     """Return why one that costs as much is not the answer: its room, or its design."""
     rooms = f"it serves {_served(second)} the rate, this one {_served(best)}"
     if second.candidate.design == best.candidate.design:
-        if not second.has_raced:
+        if second.room == 1 and second.missed == inf:  # no run at a higher rate
             return "; which has more room was not tried"
         if second.room == best.room:
             missed = min(second.missed, best.missed)
@@ -141,11 +142,6 @@ def _served(tried: Tried) -> str:
     if tried.missed == inf:
         return f"at least {tried.room:.3g} times"
     return f"{tried.room:.3g} to {tried.missed:.3g} times"
-
-
-def _buy(candidate: Candidate) -> str:
-    gpus, engine = candidate.num_gpus, candidate.engine
-    return f"{gpus} x {engine.gpu_name}, {candidate.priced}"
 
 
 def _margin(at_rate: Mapping[str, Any], found: Mapping[str, Any]) -> str:
