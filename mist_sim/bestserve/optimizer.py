@@ -43,7 +43,7 @@ from mist_sim.search.verdicts.request_times import RequestTimes, Target, none_co
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, How, studying
-from mist_sim.studies.seeds import seeds_from
+from mist_sim.studies.subjects import seeds_from
 from mist_sim.studies.task import Key, Row, Task
 
 FEASIBLE = GoodputOptions(attainment=0.9, relaxation=0.1, each=True)

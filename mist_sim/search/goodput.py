@@ -26,12 +26,15 @@ from mist_sim.search.binding import lone_run, search_binding
 from mist_sim.search.binding_result import LoneRequests
 from mist_sim.search.bracketing import Bracket, Search, around, between, near
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
-from mist_sim.search.race import COARSE, SHORT, Race, once_each
 from mist_sim.search.sure_search import (
+    COARSE,
+    SHORT,
     Asked,
+    Race,
     SearchKey,
     SureSearch,
     drive,
+    once_each,
     seeming,
     take,
     until_sure,
@@ -40,8 +43,7 @@ from mist_sim.search.verdicts.request_times import Target, target_of
 from mist_sim.search.verdicts.trials import Trial, told, trial_data
 from mist_sim.studies.built import Built, check_rates
 from mist_sim.studies.driver import Driver, How, OutOfTimeError, studying
-from mist_sim.studies.seeds import seeds_from
-from mist_sim.studies.subjects import check_scenarios
+from mist_sim.studies.subjects import check_scenarios, seeds_from
 from mist_sim.studies.task import Failure, Key, Row, Task
 
 _TOLD = 3  # scenarios that a stopped search names

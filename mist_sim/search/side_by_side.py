@@ -34,8 +34,7 @@ from mist_sim.search.verdicts.steady_state import inflation, log_ratios, quantil
 from mist_sim.search.verdicts.trials import Watch, lengthened
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver
-from mist_sim.studies.seeds import seeds_from
-from mist_sim.studies.subjects import one_run
+from mist_sim.studies.subjects import one_run, seeds_from
 from mist_sim.studies.task import Task
 
 _ERROR = 0.05  # chance that any of the answers is wrong

@@ -29,8 +29,7 @@ from mist_sim.search.verdicts.request_times import (
 )
 from mist_sim.studies.built import Built, check_rates
 from mist_sim.studies.driver import Driver
-from mist_sim.studies.seeds import seeds_from
-from mist_sim.studies.subjects import one_run
+from mist_sim.studies.subjects import one_run, seeds_from
 from mist_sim.studies.tabled import write_csv
 from mist_sim.studies.task import Failure, Task
 

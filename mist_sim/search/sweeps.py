@@ -194,8 +194,12 @@ class Sweep(Tabled):
 
 
 _MOST_KEYS = 2
-_OF_STEP_TIMES = ("expected_errors", "assumed_host")
-"""What summaries say of their step times."""
+
+
+def _of_step_times(said: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what points say of their step times, by name: summaries, or rows of a search."""
+    keys = ("expected_errors", "assumed_host")
+    return {key: {name: of[key] for name, of in said.items() if of.get(key)} for key in keys}
 
 
 def sweep(
@@ -231,14 +235,7 @@ def sweep(
         title=scenario.headline_without(vary),
         warnings=study.warnings,
         missed=" ".join(missed_percentiles([p.kept for p in study.points if p.kept is not None])),
-        **{
-            key: {
-                each.point.name: said
-                for each in study.points
-                if each.summaries and (said := each.summaries[0].get(key))
-            }
-            for key in _OF_STEP_TIMES
-        },
+        **_of_step_times({p.point.name: p.summaries[0] for p in study.points if p.summaries}),
     )
 
 
@@ -281,7 +278,7 @@ def goodput_sweep(
         share=share,
         title=scenario.headline_without(vary),
         warnings=of_points(warnings),
-        **{key: {r["name"]: r[key] for r in found.rows if r[key]} for key in _OF_STEP_TIMES},
+        **_of_step_times({row["name"]: row for row in found.rows}),
     )
 
 

@@ -14,7 +14,7 @@ from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.side_by_side import _tasks, batch_quantiles, run_side_by_side, surely_less
 from mist_sim.studies.built import Built, Rates
 from mist_sim.studies.driver import studying
-from mist_sim.studies.seeds import seeds_from
+from mist_sim.studies.subjects import seeds_from
 from tests.reference.scenarios import of_profile
 
 OPTIONS = GoodputOptions(most_requests=2000)

@@ -38,7 +38,7 @@ from mist_sim.search.slo_plane import (
 )
 from mist_sim.search.verdicts.request_times import RequestTimes, Target
 from mist_sim.studies.built import Built
-from mist_sim.studies.seeds import seeds_from
+from mist_sim.studies.subjects import seeds_from
 from tests.effort import examples
 from tests.reference.scenarios import of_profile
 from tests.warned import about

@@ -10,7 +10,7 @@ from mist_sim.search import PlanOptions, plan
 from mist_sim.search.planning.bounds import demand_of
 from mist_sim.search.planning.candidates import candidates, engines_of
 from mist_sim.search.planning.hunt import Hunt
-from mist_sim.search.planning.plan_words import _margin, _need
+from mist_sim.search.planning.plan_result import _margin, _need
 from mist_sim.search.planning.question import Question
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.driver import Driver

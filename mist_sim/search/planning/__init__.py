@@ -4,7 +4,7 @@
 - `candidates`: engines to buy, and every way to set them.
 - `bounds`: least needs of requests, and the candidates that cannot meet them.
 - `hunt`: simulates until the cheapest is known, and finds further figures of it.
-- `plan`, `plan_words`, `plan_result`: the answer; `deployment`: the commands that deploy it.
+- `plan`, `plan_result`: the answer; `deployment`: the commands that deploy it.
 """
 
 from mist_sim.search.planning.plan import plan

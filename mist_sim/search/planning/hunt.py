@@ -28,7 +28,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import ceil, inf, isnan, nan
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
@@ -43,7 +43,6 @@ from mist_sim.search.goodput import GoodputOptions, goodputs_so_far, search_good
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.bounds import Demand, Needs, alone, fewest, least_of
 from mist_sim.search.planning.candidates import Candidate, Engine, scenario_of
-from mist_sim.search.planning.plan_result import Confidence
 from mist_sim.search.planning.question import Question
 from mist_sim.search.verdicts.trials import Trial, trial_data
 from mist_sim.studies.built import Built
@@ -846,6 +845,12 @@ def _asked(summary: dict[str, Any]) -> dict[str, Any]:
         return summary
     slo = {name: each for name, each in summary["slo"].items() if "." in limit_of(name)[0]}
     return {**summary, "slo": slo}
+
+
+Confidence = Literal["sure", "likely", "unsure"]
+"""Sure: the limits are kept even if step times are off as far as nine in ten are. Likely: the
+simulated times keep them, but within that error. Unsure: nothing like it was measured, or no
+run told."""
 
 
 def confidence_of(summary: Mapping[str, Any], *, kept: bool = True) -> Confidence:

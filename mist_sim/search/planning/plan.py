@@ -31,8 +31,7 @@ from mist_sim.search.planning.candidates import (
 )
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.hunt import Budget, Hunt, Refining, Tried, doubt_of, missed_in
-from mist_sim.search.planning.plan_result import Plan
-from mist_sim.search.planning.plan_words import kept_by, lines_of, nearest_miss, runner_up
+from mist_sim.search.planning.plan_result import Plan, kept_by, lines_of, nearest_miss, runner_up
 from mist_sim.search.planning.question import PlanOptions, Question
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built

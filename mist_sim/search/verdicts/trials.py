@@ -334,10 +334,10 @@ def run_workload(
         if next(ended) % every:
             return None
         times = RequestTimes.of(recorder, warmup)
-        for missed, _, share in target.misses(times):
-            if missed > target.most_missed(num_requests, share.asked):
+        for each in target.misses(times):
+            if each.num_missed > target.most_missed(num_requests, each.share.asked):
                 # more than may miss a percentile are no fewer good ones
-                return target.num_missed(times) if share.on_top else missed
+                return target.num_missed(times) if each.share.on_top else each.num_missed
         return None
 
     def trial(attained: bool, share: float, worst: tuple[str | None, float], **more: Any) -> Trial:
