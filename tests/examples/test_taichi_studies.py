@@ -10,7 +10,7 @@ import pytest
 from mist_sim.errors import ScenarioError
 from tests.conftest import ROOT
 
-FOLDER = ROOT / "docs"
+FOLDER = ROOT / "tools/pages"
 sys.path.insert(0, str(FOLDER))
 try:
     import taichi_chat

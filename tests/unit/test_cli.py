@@ -16,10 +16,10 @@ import pandas as pd
 import pytest
 
 import mist_sim
-from docs.make_catalog_dates import CATALOGS, DATES, digest_of, held
 from mist_sim import compiled
 from mist_sim.errors import InvariantError
 from mist_sim.metrics import Result
+from tools.pages.make_catalog_dates import CATALOGS, DATES, digest_of, held
 
 SCENARIO = """\
 model: llama-3.1-8b
@@ -482,7 +482,7 @@ def test_version_says_how_new_the_catalogs_are(mist):
 def test_the_date_of_a_catalog_is_that_of_its_last_change(catalog):
     """What changed must not keep the old date."""
     known = tomllib.loads(DATES.read_text("utf-8"))[catalog]
-    hint = "the catalog has changed: python docs/make_catalog_dates.py"
+    hint = "the catalog has changed: python tools/pages/make_catalog_dates.py"
     assert known["digest"] == digest_of(catalog), hint
     assert known["holds"] == held()[catalog], hint
 

@@ -1,6 +1,6 @@
 """All keys of scenario files, from their schema and the plugins' docstrings.
 
-`mist help scenario` prints them; the documentation has them as a page (docs/generated.py).
+`mist help scenario` prints them; the documentation has them as a page (tools/pages/generated.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fits the kernels of states and sparse attention, and writes figures and errors.
 
-    python docs/make_mixers.py .../aisimulate_core/systems/data [--write]
+    python tools/pages/make_mixers.py .../aisimulate_core/systems/data [--write]
 
 The folder is in the wheel of aisimulate (`pip download --no-deps --pre aisimulate`, Apache-2.0).
 Prints the figures and their errors; with --write puts the figures into
@@ -38,7 +38,9 @@ def source(of: Calibration, architecture: str) -> str:
     cards = " and ".join(each.split("_")[0].upper() for each in ARCHITECTURES[architecture])
     open_ = " and ".join(of.fit.undetermined)
     notes = f", {open_} not determined" if open_ else ""
-    return f"docs/make_mixers.py: {VERSION}, {ROWS[of.name]} on {cards}; {of.fit.score}{notes}"
+    return (
+        f"tools/pages/make_mixers.py: {VERSION}, {ROWS[of.name]} on {cards}; {of.fit.score}{notes}"
+    )
 
 
 def with_figures(text: str, of: Calibration, architecture: str) -> str:

@@ -1,6 +1,6 @@
 """Writes the date of today beside each catalog that has changed: `mist --version` prints it.
 
-python docs/make_catalog_dates.py
+python tools/pages/make_catalog_dates.py
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from mist_sim.cli.listings.catalog_dates import DATES
 
 INTRO = (
     "# When each catalog last changed, the checksum of its files then, and what it holds.\n"
-    "# Written by docs/make_catalog_dates.py.\n"
+    "# Written by tools/pages/make_catalog_dates.py.\n"
 )
 
 
-_PACKAGE = Path(__file__).parent.parent / "mist_sim"
+_PACKAGE = Path(__file__).parents[2] / "mist_sim"
 CATALOGS = {
     "models": ("models/catalog", "models/generation_configs.csv"),
     "gpus": ("hardware/catalog", "hardware/architectures"),

@@ -1,6 +1,6 @@
 """Runs examples/questions/ and keeps their pictures as docs/images/question_NAME.png.
 
-python docs/make_questions.py [NAME...]
+python tools/pages/make_questions.py [NAME...]
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from PIL import Image
 
-HERE = Path(__file__).parent
-SCRIPTS = HERE.parent / "examples/questions"
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "examples/questions"
 _WIDTH = 900  # pixels
 
 
@@ -26,7 +26,7 @@ def main() -> None:
             with Image.open(Path(folder) / f"{name}.png") as drawn:
                 height = round(_WIDTH * drawn.height / drawn.width)
                 shown = drawn.convert("RGB").resize((_WIDTH, height), Image.Resampling.LANCZOS)
-            target = HERE / f"images/question_{name}.png"
+            target = ROOT / f"docs/images/question_{name}.png"
             shown.quantize(64).save(target, optimize=True)
             print(target.name)
 

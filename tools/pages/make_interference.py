@@ -33,7 +33,7 @@ from mist_sim import (
     simulate,
 )
 
-IMAGES = Path(__file__).parent / "images"
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
 RATE, RATES = 14, (8, 10, 12, 14)  # requests a second
 LINE_RATE = 11.75  # with the paper's line, whose prompts take longer

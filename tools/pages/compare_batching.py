@@ -1,6 +1,6 @@
 """Serves the Azure code trace with each batching strategy; prints a table and draws the gaps.
 
-    python docs/compare_batching.py AzureLLMInferenceTrace_code.csv [ENGINE]
+    python tools/pages/compare_batching.py AzureLLMInferenceTrace_code.csv [ENGINE]
 
 docs/background/batching.md shows both, and what `prefill_schedule_interval` does; with a version of
 vLLM there is the first table alone. The picture needs matplotlib: `pip install matplotlib`.
@@ -46,7 +46,7 @@ COLUMNS = {
     "tokens/s": "output_throughput",
 }
 COLORS = ("#888888", "#e07b39", "#b5a642", "#2a6f97", "#7fb3d5")
-IMAGE = Path(__file__).parent / "images" / "batching.png"
+IMAGE = Path(__file__).parents[2] / "docs" / "images" / "batching.png"
 
 
 def runs(

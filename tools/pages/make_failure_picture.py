@@ -1,6 +1,6 @@
 """Draws the picture of docs/guides/failures_and_autoscaling.md from its example.
 
-    python docs/make_failure_picture.py
+    python tools/pages/make_failure_picture.py
 
 Needs matplotlib, which the project itself does not use: `pip install matplotlib`.
 """
@@ -15,7 +15,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS.parent / "examples"))
 from slo_through_failure import TTFT, WINDOW, simulate, windows  # noqa: E402
 

@@ -26,7 +26,7 @@ from mist_sim.bestserve.drawn_requests import requests_of
 from mist_sim.bestserve.engines import Engines, Template
 from mist_sim.rng import Streams
 
-IMAGES = Path(__file__).parent / "images"
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
 JOBS = 2
 SEEDS, LONG, SHORT = 20, 10_000, 2_000  # runs of a mean; requests of the paper, and beside the full

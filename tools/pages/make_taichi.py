@@ -1,4 +1,6 @@
-"""Prints tables of which docs/background/taichi.md has some rows: `python docs/make_taichi.py`.
+"""Prints tables of which docs/background/taichi.md has some rows.
+
+`python tools/pages/make_taichi.py` makes them.
 
 Searches goodputs in eight settings of the preset taichi-hybrid, with the paper's sliders and with
 the best ones: two settings at a time. Needs matplotlib, which the project itself does not use.

@@ -1,6 +1,6 @@
 """Prints the roofline beside measured kernels, and draws docs/images/kernels_models.png.
 
-    python docs/make_kernels.py --grid grid.parquet
+    python tools/pages/make_kernels.py --grid grid.parquet
 
 Takes minutes. Needs matplotlib and `plugins/silicon`, and the public measurements beside the
 repository. `kernels_before.json` holds the score of the roofline as it was before kernels had
@@ -31,7 +31,7 @@ from tools.kernels.kernel_rows import KernelRows, joined
 from tools.kernels.layer_tables import read_layers
 
 HERE = Path(__file__).parent
-IMAGES = HERE / "images"
+IMAGES = HERE.parents[1] / "docs" / "images"
 BEFORE = json.loads((HERE / "kernels_before.json").read_text("utf-8"))
 MEASUREMENTS = Path("../shared/measurements")
 _LAYERS = "layer-profiles/v0/{}/meta-llama/{}/tp{}/layers.csv.gz"

@@ -1,6 +1,6 @@
 """The parts of reference pages that are made when the site is built, and stand in no file.
 
-A page has `<!-- generated: NAME -->` in their place; docs/site_hooks.py puts them in.
+A page has `<!-- generated: NAME -->` in their place; tools/pages/site_hooks.py puts them in.
 """
 
 from __future__ import annotations

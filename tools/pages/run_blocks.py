@@ -1,7 +1,7 @@
 """Runs the examples in a Markdown file and compares what they print with what the file shows.
 
-    python docs/run_blocks.py README.md docs/tutorial.md           report differences
-    python docs/run_blocks.py --write README.md docs/tutorial.md   put the new output into the file
+    python tools/pages/run_blocks.py README.md docs/tutorial.md           report differences
+    python tools/pages/run_blocks.py --write README.md docs/tutorial.md   write the new output
 
 All blocks of a file run in order, in one new folder that holds a copy of `examples/`:
 
@@ -35,7 +35,7 @@ from typing import Any
 
 from mist_sim.cli import main as mist
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BAD_INPUT = 2  # exit code of an error that a file may show on purpose
 SHOWN = ("bash", "csv", "json", "tree", "yaml", "toml")
 FILE_NAME = re.compile(r"# ([\w.-]+\.(?:yaml|toml))")

@@ -1,6 +1,6 @@
 """Checks the built site: every link inside it leads to a page, and to a place on it.
 
-    python docs/check_site.py site
+    python tools/pages/check_site.py site
 
 Prints each broken link with its page and leaves with 1 if there is one. Links to other sites are
 not followed.

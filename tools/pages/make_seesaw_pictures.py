@@ -15,7 +15,7 @@ from mist_sim.models import load_model
 from mist_sim.search.resharding import Lengths, PairOptions, rank_pairs
 from tools.seesaw_gpus import A10
 
-IMAGES = Path(__file__).parent / "images"
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
 LAYOUTS = [Layout(8), Layout(4, 2), Layout(2, 4), Layout(1, 8)]
 COLORS = ["#2a6f97", "#e9c46a", "#89a8b2", "#c1121f"]
 LARGE, MIDDLE = load_model("llama-2-70b"), load_model("codellama-34b")

@@ -1,6 +1,6 @@
 """Prints what a session's KV entries cost while a tool runs, and draws it.
 
-    python docs/make_tool_gaps.py
+    python tools/pages/make_tool_gaps.py
 
 Replays sessions of coding agents from ../shared/traces, or from the folder that is given as an
 argument; about ten minutes on one core. With matplotlib installed it draws
@@ -23,7 +23,7 @@ import mist_sim as mist
 from mist_sim.hardware import load_gpu
 from mist_sim.models import load_model
 
-PICTURE = Path(__file__).parent / "images" / "tool_gaps.png"
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "tool_gaps.png"
 SESSIONS = Path("agentic-claude-code") / "traces_rle.jsonl.gz"
 EVERY = 4  # of which sessions are replayed, if no prompt of theirs is too long
 LONGEST = 262_144  # tokens of a prompt and its answer
@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
 def main() -> None:
     """Print both tables, and draw."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[2] / "shared/traces"
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[3] / "shared/traces"
     with TemporaryDirectory() as scratch:
         path = _some_sessions(folder / SESSIONS, Path(scratch) / "sessions.jsonl.gz")
         rows = [_run(path, policy, agents) for policy in POLICIES for agents in AGENTS]

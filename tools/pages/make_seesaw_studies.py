@@ -1,6 +1,6 @@
 """Simulates what the Seesaw paper leaves open: links, buffers, mixtures, limits on TTFT.
 
-    python docs/make_seesaw_studies.py FOLDER [--only links]
+    python tools/pages/make_seesaw_studies.py FOLDER [--only links]
 
 FOLDER: as for `make_seesaw.py`. Prints a row a run, figure 4 of the paper among them.
 """

@@ -1,6 +1,7 @@
 """Prints the tables of MIST's boxed insights and Fig. 8, and draws docs/images/mist_gaps.png.
 
-    python docs/make_mist_insights.py [retrieval] [gaps] [copies] [operators] [reads] [placement]
+    python tools/pages/make_mist_insights.py [retrieval] [gaps] [copies] [operators] [reads]
+    [placement]
         [escalation]
 
 Each name is one experiment; without any it makes all, in some minutes on one core. `operators`
@@ -15,7 +16,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-DOCS = Path(__file__).resolve().parent
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 sys.path.insert(0, str(DOCS.parent))
 
 import pandas as pd  # noqa: E402

@@ -1,7 +1,7 @@
 """Prints errors of whole steps by family of models; docs/background/roofline.md tells some.
 
     python -m benchmarks.family_steps --write steps.parquet
-    python docs/make_families.py steps.parquet
+    python tools/pages/make_families.py steps.parquet
 
 `benchmarks/family_steps.py` says what a point is, and what it needs.
 """

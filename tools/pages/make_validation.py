@@ -1,4 +1,4 @@
-"""Write the table of docs/validation.md: `python docs/make_validation.py`."""
+"""Write the table of docs/validation.md: `python tools/pages/make_validation.py`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mist_sim.validation import MeasuredRun
 from mist_sim.validation.comparing import Row
 from tools.validation.known import known_runs, missing
 
-PAGE = Path(__file__).parent / "validation.md"
+PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
 METRICS = ("TTFT", "TPOT", "E2E")
-BEGIN, END = "<!-- made by docs/make_validation.py -->", "<!-- end -->"
+BEGIN, END = "<!-- made by tools/pages/make_validation.py -->", "<!-- end -->"
 
 
 _LABELS = {  # the runs that the page shows, by how their names end

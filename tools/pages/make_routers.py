@@ -1,4 +1,6 @@
-"""Prints tables of which docs/background/routers.md has some rows: `python docs/make_routers.py`.
+"""Prints tables of which docs/background/routers.md has some rows.
+
+`python tools/pages/make_routers.py` makes them.
 
 Sends the requests of the Azure traces in ../shared/traces, or in the folder that is given as an
 argument, to every router; a few minutes on two cores. With matplotlib installed it draws
@@ -17,7 +19,7 @@ import numpy as np
 
 from mist_sim import AzureReader, Scenario, simulate
 
-PICTURE = Path(__file__).parent / "images" / "routers.png"
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "routers.png"
 FILES = {
     "conversation": "AzureLLMInferenceTrace_conv.csv",
     "code": "AzureLLMInferenceTrace_code.csv",

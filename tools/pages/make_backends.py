@@ -3,7 +3,7 @@
 And products in FP8 with scales of blocks, and the attention of vision towers, in
 `mist_sim/hardware/architectures/*.toml`.
 
-    python docs/make_backends.py .../aisimulate_core/systems/data
+    python tools/pages/make_backends.py .../aisimulate_core/systems/data
 
 The folder is in the wheel of aisimulate (`pip download --no-deps --pre aisimulate`, Apache-2.0).
 Takes a minute. The figures of the usual back ends are those of `hardware/architectures/`.
@@ -26,7 +26,7 @@ from tools.kernels.kernel_rows import KernelRows, joined
 from tools.kernels.kernel_tables import written
 from tools.kernels.tower_rows import read_towers
 
-HARDWARE = Path(__file__).parent.parent / "mist_sim" / "hardware"
+HARDWARE = Path(__file__).parents[2] / "mist_sim" / "hardware"
 VERSION = "aisimulate 0.13.0.dev202610270000000085"
 TOWERS_OF = "0.24.0"  # the version of vLLM that all cards have
 SGLANG = "0.5.10"
@@ -90,7 +90,7 @@ def others(folder: Path, architecture: str) -> Iterator[tuple[str, str, KernelFi
 
 def text(architecture: str, fits: Sequence[tuple[str, str, KernelFit]]) -> str:
     """Return the table of an architecture."""
-    lines = ["# Kernels by back end; made by docs/make_backends.py", "", "[usual]"]
+    lines = ["# Kernels by back end; made by tools/pages/make_backends.py", "", "[usual]"]
     lines += [f'{kind} = "{backend}"' for kind, backend in USUAL[architecture].items()]
     sources = []
     for backend, version, fit in sorted(fits, key=lambda each: (each[0], each[2].kind)):
@@ -132,7 +132,7 @@ def _lines(values: Mapping[str, float]) -> list[str]:
 def _source(fit: KernelFit, of: str) -> str:
     ends = f", {' and '.join(fit.at_bound)} at an end of the range" if fit.at_bound else ""
     return (
-        f"docs/make_backends.py: {VERSION}, {of}; {fit.num_rows:,} rows, median error "
+        f"tools/pages/make_backends.py: {VERSION}, {of}; {fit.num_rows:,} rows, median error "
         f"{fit.median:.1%}, nine in ten within {fit.ninth:.0%}{ends}"
     )
 

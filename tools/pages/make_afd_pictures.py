@@ -1,6 +1,6 @@
 """Draws the pictures of docs/background/afd.md from simulated bundles.
 
-    python docs/make_afd_pictures.py
+    python tools/pages/make_afd_pictures.py
 
 Needs matplotlib, which the project itself does not use: `pip install matplotlib`. Takes a minute
 or two on one core.
@@ -29,7 +29,7 @@ from mist_sim.search import (
     simulate_bundle,
 )
 
-IMAGES = Path(__file__).parent / "images"
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
 C = PRESETS["deepseek-v3-ascend-910c"]
 GRID = (1, 2, 4, 8, 16, 24, 32)
 FINE = range(1, 33)

@@ -1,9 +1,9 @@
 """Goodputs of chat in steady state, for docs/background/taichi.md.
 
-`python docs/taichi_chat.py FILE` searches the designs of the page with several seeds, without and
-with asynchronous scheduling. Rows are written to FILE as they come, and what is there is not
-searched again. With `--page` nothing is searched: tables and picture are made of the rows. All of
-It takes some quarter of an hour of a core.
+`python tools/pages/taichi_chat.py FILE` searches the designs of the page with several seeds,
+without and with asynchronous scheduling. Rows are written to FILE as they come, and what is there
+is not searched again. With `--page` nothing is searched: tables and picture are made of the rows.
+All of It takes some quarter of an hour of a core.
 """
 
 from __future__ import annotations

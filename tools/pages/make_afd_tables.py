@@ -1,6 +1,6 @@
 """Prints the tables of docs/background/afd.md that take longer than a block of a page may.
 
-    python docs/make_afd_tables.py [TRACES]
+    python tools/pages/make_afd_tables.py [TRACES]
 
 TRACES: a folder with the Azure traces (AzureLLMInferenceTrace_conv.csv and _code.csv), for the last
 table. Takes some minutes on one core.
@@ -34,7 +34,7 @@ from mist_sim.search import (
 from mist_sim.traces import TRACE_READERS
 
 C = PRESETS["deepseek-v3-ascend-910c"]
-SCENARIO = Path(__file__).parents[1] / "examples/scenarios/attention_ffn.yaml"
+SCENARIO = Path(__file__).parents[2] / "examples/scenarios/attention_ffn.yaml"
 LAYERS = 61  # of deepseek-v3
 Lengths = tuple[NDArray[np.int64], NDArray[np.int64]]
 

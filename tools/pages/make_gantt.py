@@ -1,6 +1,6 @@
 """Draws docs/images/gantt.png: three requests over unlike clients, as in MIST's Fig. 1 (b).
 
-    python docs/make_gantt.py
+    python tools/pages/make_gantt.py
 
 Needs matplotlib, which the project itself does not use: `pip install matplotlib`.
 """
@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 
 import mist_sim as mist
 
-PICTURE = Path(__file__).parent / "images" / "gantt.png"
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "gantt.png"
 COLORS = {
     "preprocess": "#8d99ae",
     "prefill": "#e07b39",

@@ -1,10 +1,10 @@
 """Which design wins under which limits? Chat in steady state, for docs/background/taichi.md.
 
-`python docs/taichi_plane.py FILE` compares pure designs and hybrids on four A100s under pairs of
-limits, with and without asynchronous scheduling. Latencies of a run of a pure design answer all
-limits at once. Hybrids have a router and flows that keep limits, and clients that do both are also
-tried behind that router: they run once a pair, 2 % below the best goodput of the others, and are
-searched only where they keep the limits there. Rows are written to FILE as they
+`python tools/pages/taichi_plane.py FILE` compares pure designs and hybrids on four A100s under
+pairs of limits, with and without asynchronous scheduling. Latencies of a run of a pure design
+answer all limits at once. Hybrids have a router and flows that keep limits, and clients that do
+both are also tried behind that router: they run once a pair, 2 % below the best goodput of the
+others, and are searched only where they keep the limits there. Rows are written to FILE as they
 come, and what is there is not run again. With `--page` nothing is run: the picture is drawn. It
 takes some six minutes of a core.
 """
@@ -26,7 +26,7 @@ from taichi_runs import Limits, Row, Service, append, crossing, read
 from mist_sim import Scenario
 from mist_sim.errors import ScenarioError
 
-IMAGE = Path(__file__).parent / "images" / "taichi_plane.png"
+IMAGE = Path(__file__).parents[2] / "docs" / "images" / "taichi_plane.png"
 TTFT = (0.25, 0.5, 1.0, 2.0, 4.0)  # limits, seconds
 TPOT = (0.035, 0.05, 0.07, 0.09, 0.12)
 NUMBER, SEED = 5000, 0  # requests of a run

@@ -1,4 +1,4 @@
-"""Write the tables of docs/background/power_and_cost.md: `python docs/make_power.py`.
+"""Write the tables of docs/background/power_and_cost.md: `python tools/pages/make_power.py`.
 
 Reads measured power in ../shared/measurements, or in the folder that is given as an argument. With
 matplotlib installed it draws docs/images/power.png as well.
@@ -29,9 +29,9 @@ from tools.power.power_runs import (
 )
 from tools.power.token_energy import token_energy
 
-PAGE = Path(__file__).parent / "background" / "power_and_cost.md"
-PICTURE = Path(__file__).parent / "images" / "power.png"
-BEGIN, END = "<!-- made by docs/make_power.py: {} -->", "<!-- end of {} -->"
+PAGE = Path(__file__).parents[2] / "docs" / "background" / "power_and_cost.md"
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "power.png"
+BEGIN, END = "<!-- made by tools/pages/make_power.py: {} -->", "<!-- end of {} -->"
 GPUS = {"A100": "a100-80gb-sxm", "H100": "h100-sxm", "B200": "b200"}
 _CONTEXT, _FEW = 1024, 8
 _SHARES = ("idle", "active", "memory", "compute", "experts", "peers", "lockstep")

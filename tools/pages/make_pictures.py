@@ -1,6 +1,6 @@
 """Draws the pictures of the documentation from real runs.
 
-    python docs/make_pictures.py
+    python tools/pages/make_pictures.py
 
 Needs matplotlib, which the project itself does not use: `pip install matplotlib`.
 """
@@ -31,7 +31,7 @@ from mist_sim.clients.scheduling import (
 )
 from mist_sim.traces import TraceRow
 
-IMAGES = Path(__file__).parent / "images"
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
 QUEUE, PREFILL, TOKEN = "#bbbbbb", "#e07b39", "#2a6f97"
 WINDOW = (20.2, 22.0)  # seconds of the run that are shown
 NUM_REQUESTS = 16

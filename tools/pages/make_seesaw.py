@@ -1,6 +1,6 @@
 """Simulates Seesaw's end-to-end cases (figures 10, 11), policies (2) and breakdown (12).
 
-    python docs/make_seesaw.py FOLDER [--cases A10,L4] [--piggyback 0] [--only breakdown]
+    python tools/pages/make_seesaw.py FOLDER [--cases A10,L4] [--piggyback 0] [--only breakdown]
         [--v1] [--host-ms 10]
 
 FOLDER has ShareGPT's and arXiv's lengths (docs/background/seesaw.md says which). Prints a row a

@@ -2,7 +2,7 @@
 
 - Pages that have no file in docs/: the Python reference (from `__init__.pyi` and the docstrings),
   CONTRIBUTING.md, CHANGELOG.md, and the example scripts that pages link to.
-- The parts of reference pages that are made from the code (docs/generated.py).
+- The parts of reference pages that are made from the code (tools/pages/generated.py).
 - Lists that follow a line of text directly: GitHub takes them for lists, Python-Markdown does not.
 """
 
@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 STUB = ROOT / "mist_sim" / "__init__.pyi"
 COPIED = ("CONTRIBUTING.md", "CHANGELOG.md")
 
@@ -55,7 +55,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     import sys
 
     sys.path.insert(0, str(ROOT))
-    from docs.generated import whole
+    from tools.pages.generated import whole
 
     up = "../" * page.file.src_uri.count("/")
     linked = EXAMPLE.sub(rf"]({up}\1.md)", COPIED_LINK.sub(rf"]({up}\1", whole(markdown)))

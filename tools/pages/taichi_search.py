@@ -1,10 +1,10 @@
 """Where does a hybrid win by most? For docs/background/taichi.md.
 
-`python docs/taichi_search.py FILE` tries some hundred settings (lengths, bursts, limits, two or
-four GPUs) with short runs, and goes on with those in which hybrids look best, with more hybrids and
-longer runs (successive halving: Jamieson and Talwalkar, AISTATS 2016). What a round has found is
-written to FILE, and not searched again. With `--page` nothing is searched: the tables are made of
-FILE. It takes a quarter of an hour of a core.
+`python tools/pages/taichi_search.py FILE` tries some hundred settings (lengths, bursts, limits, two
+or four GPUs) with short runs, and goes on with those in which hybrids look best, with more hybrids
+and longer runs (successive halving: Jamieson and Talwalkar, AISTATS 2016). What a round has found
+is written to FILE, and not searched again. With `--page` nothing is searched: the tables are made
+of FILE. It takes a quarter of an hour of a core.
 """
 
 from __future__ import annotations
