@@ -44,7 +44,7 @@ from mist_sim.core.visit import Visit
 from mist_sim.environment import CHANGE, Environment
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.collectives import ONE_NODE, Spans, told, told_of_trays
-from mist_sim.hardware.layout_period import LayoutPeriod
+from mist_sim.hardware.gpu_group import LayoutPeriod
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 from mist_sim.network import Network

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,6 @@ from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.explained import Bound, OperatorTime, explained
 from mist_sim.hardware.sampling import SamplingTimes
-
-if TYPE_CHECKING:
-    from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 Seconds = Callable[[StepBatch], float]
 """Seconds of a step."""
@@ -94,11 +91,6 @@ class Beside(Around):
         found = explained(self.predictor, batch, is_on_the_spot=is_on_the_spot)
         seconds = self.seconds(batch)
         return [*found, OperatorTime(self.name, seconds, self.bound)] if seconds else found
-
-
-def with_sampling(predictor: PipelinePredictor, times: SamplingTimes) -> PipelinePredictor:
-    """Return a predictor with sampling on the last rank, which has the logits."""
-    return predictor.with_last(WithSampling(predictor.ranks[-1], times))
 
 
 @dataclass(slots=True)

@@ -138,7 +138,7 @@ def _experts(
     bias: whether the router corrects each expert's score. vectors: its further parameters. hidden:
     key of the size of the space in which experts work; empty: the model's.
     """
-    sizes = {
+    sizes: dict[str, Any] = {
         name: reader.size(*([said] if isinstance(said, str) else said))
         if isinstance(said, str | tuple)
         else said

@@ -39,7 +39,7 @@ from mist_sim.hardware.predictors.analytic.context_parallel import (
     with_shared_prompts,
 )
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED, captured
-from mist_sim.hardware.predictors.around import Beside, with_sampling
+from mist_sim.hardware.predictors.around import Beside, WithSampling
 from mist_sim.hardware.predictors.base import sustained_rates
 from mist_sim.hardware.predictors.overhead import EXPOSED, FITTED_ON
 from mist_sim.hardware.predictors.ranks import ranks_of
@@ -379,7 +379,7 @@ def step_times(
         sampler = version_of(config.engine).default(SAMPLER)
         _, bytes_per_s = sustained_rates(cluster.gpu, cluster.gpu.decode)
         masks = SamplingTimes(drawn, model.vocab_size, sampler, bytes_per_s)
-        predictor = with_sampling(predictor, masks)
+        predictor = predictor.with_last(WithSampling(predictor.ranks[-1], masks))
     left = exposed(overhead, config, predictor.ranks[0])
     first = left.around(predictor.ranks[0], overlapped=hides_host(config))
     timed = predictor.with_first(first)

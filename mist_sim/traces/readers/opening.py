@@ -223,7 +223,7 @@ class At(NamedTuple):
         """Return the error to raise for a problem of the row."""
         return TraceError(self.path, self.line, problem)
 
-    def count(self, text: str, column: str, *, answer: bool = False) -> int:
+    def digits(self, text: str, column: str, *, answer: bool = False) -> int:
         """Return a number of tokens written in decimal digits, such as 512 or 512.0."""
         if text.isdecimal() and len(text) <= _MAX_DIGITS:
             count = int(text)
@@ -231,7 +231,7 @@ class At(NamedTuple):
                 return count
         plain = text.strip().removesuffix(".0")
         if plain != text and plain.isdecimal():
-            return self.count(plain, column, answer=answer)
+            return self.digits(plain, column, answer=answer)
         raise self.bad_tokens(text, column, answer=answer)
 
     def tokens(self, value: object, key: str, *, answer: bool = False) -> int:

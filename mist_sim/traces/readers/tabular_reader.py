@@ -75,8 +75,8 @@ class AzureReader(FileReader):
         def row(fields: tuple[str, ...], at: At) -> TraceRow:
             nonlocal start_ns, last_ns
             stamp, prompt, output, *images = fields
-            num_prompt_tokens = at.count(prompt, "ContextTokens")
-            num_output_tokens = at.count(output, "GeneratedTokens", answer=True)
+            num_prompt_tokens = at.digits(prompt, "ContextTokens")
+            num_output_tokens = at.digits(output, "GeneratedTokens", answer=True)
             number = _num_images(images[0], at) if images else 0
             time_ns = _azure_time(stamp, at)
             if start_ns is None:
@@ -156,8 +156,8 @@ class _TimedCsv(SessionReader):
         def row(fields: tuple[str, ...], at: At) -> TraceRow:
             stamp, prompt, output, *rest = fields
             return TraceRow(
-                at.count(prompt, names.prompt),
-                at.count(output, names.output, answer=True),
+                at.digits(prompt, names.prompt),
+                at.digits(output, names.output, answer=True),
                 clock.seconds(_seconds(stamp, at, names.time), at),
                 sessions.setdefault(rest[0], len(sessions)) if rest and rest[0] else None,
             )
@@ -311,10 +311,10 @@ class CsvReader(SessionReader):
             name = rest.pop(0).strip() if self.session_column is not None else ""
             guess = None
             if self.predicted_column is not None:
-                guess = at.count(rest[0], self.predicted_column)
+                guess = at.digits(rest[0], self.predicted_column)
             found = TraceRow(
-                at.count(prompt, self.prompt_column),
-                at.count(output, self.output_column, answer=True),
+                at.digits(prompt, self.prompt_column),
+                at.digits(output, self.output_column, answer=True),
                 clock.seconds(self._time(stamp.strip(), at), at),
                 sessions.setdefault(name, len(sessions)) if name else None,
                 num_predicted_tokens=guess,
@@ -510,8 +510,8 @@ class LengthsCsvReader(_ModelsReader):
         def row(fields: tuple[str, ...], at: At) -> tuple[int, TraceRow]:
             prompt, output, *rest = fields
             return at.line, TraceRow(
-                at.count(prompt, self.prompt_column),
-                at.count(output, self.output_column, answer=True),
+                at.digits(prompt, self.prompt_column),
+                at.digits(output, self.output_column, answer=True),
                 model=self._model(rest[0].strip(), at) if rest else None,
             )
 

@@ -126,7 +126,7 @@ class SharedPrompts(Around):
     @property
     def traits(self) -> PredictorTraits:
         """The traits of the predictor inside."""
-        inside = Around.traits.fget(self)  # type: ignore[attr-defined]
+        inside: PredictorTraits = Around.traits.fget(self)  # type: ignore[attr-defined]
         if inside.reads_again is None:
             return inside
         return replace(inside, reads_again=self._reads_again)
