@@ -78,7 +78,7 @@ package: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean --quiet
-	$(BIN)/python docs/check_site.py site
+	$(BIN)/python tools/pages/check_site.py site
 
 clean:
 	rm -rf .venv build dist site out results mist-demo mist-demo-* .mypy_cache .ruff_cache .pytest_cache

@@ -4,8 +4,8 @@
 
 The folder is in the wheel of aisimulate (Apache-2.0; see `benchmarks/family_steps.py`). All rows of
 64 patches and more count, in heads of 64, 72, 80 and 104 values as Qwen3-VL, SigLIP and others have
-them. `docs/make_backends.py` fits the figures to these rows; "left out" is the score of rows under
-figures that are fitted without their head size. No figure is fitted to rows of vLLM 0.25.
+them. `tools/pages/make_backends.py` fits the figures to these rows; "left out" is the score of rows
+under figures that are fitted without their head size. No figure is fitted to rows of vLLM 0.25.
 """
 
 from __future__ import annotations

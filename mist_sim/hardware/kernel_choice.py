@@ -3,9 +3,9 @@
 Figures of kernels by back end, for those that are not an architecture's usual ones.
 
 The tables in `hardware/backends/` have, for each architecture, whose kernels its own figures are
-(`usual`), and the figures of other back ends by kind of kernels. `docs/make_backends.py` writes
-them from tables of measured kernels: no figure is that of another back end times a constant. Where
-a back end has none, the usual ones hold, with the rows that it is known to fill up.
+(`usual`), and the figures of other back ends by kind of kernels. `tools/pages/make_backends.py`
+writes them from tables of measured kernels: no figure is that of another back end times a constant.
+Where a back end has none, the usual ones hold, with the rows that it is known to fill up.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 import pytest
 
-from docs.compare_batching import COLUMNS, cells, runs
 from tests.conftest import ROOT
+from tools.pages.compare_batching import COLUMNS, cells, runs
 
 
 @pytest.mark.page

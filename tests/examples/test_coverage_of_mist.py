@@ -90,7 +90,7 @@ def test_commands_of_all_rows_parse_and_their_files_are_there():
 
 @pytest.mark.parametrize(
     "wrong",
-    ["mist rum demo", "mist run demmo", "mist run demo --sed 3", "python docs/nothing.py", "ls ."],
+    ["mist rum demo", "mist run demmo", "mist run demo --sed 3", "python tools/nothing.py", "ls ."],
 )
 def test_a_wrong_command_is_noticed(wrong):
     assert problem(shlex.split(wrong))

@@ -25,7 +25,7 @@ NAMED = re.compile(r"(?<![\w./-])([\w./-]*\w\.py)(?!\w)(?::(\w+(?:\.\w+)*))?")
 def named(text: str) -> list[tuple[str, str]]:
     """Return the files, with functions, that a page names in code: in lines, and in drawings.
 
-    Other blocks run (`docs/run_blocks.py`), and their files are not the repository's.
+    Other blocks run (`tools/pages/run_blocks.py`), and their files are not the repository's.
     """
     blocks = re.findall(r"^```(?:text|tree)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     outside = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)

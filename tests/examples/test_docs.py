@@ -7,11 +7,11 @@ import sys
 import pytest
 import typer
 
-from docs.generated import verbs, whole
-from docs.run_blocks import Runner, blocks
 from mist_sim.cli.app import app
 from mist_sim.cli.listings.scenario_keys import anchor
 from tests.conftest import ROOT
+from tools.pages.generated import verbs, whole
+from tools.pages.run_blocks import Runner, blocks
 
 PACKAGE = ROOT / "mist_sim"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -42,9 +42,9 @@ def marked(path):
 
 @pytest.mark.parametrize("path", [marked(path) for path in WITH_BLOCKS])
 def test_blocks_run_and_print_what_the_page_shows(path, tmp_path):
-    command = [sys.executable, str(ROOT / "docs/run_blocks.py"), str(path)]
+    command = [sys.executable, str(ROOT / "tools/pages/run_blocks.py"), str(path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    hint = f"if the change is right: python docs/run_blocks.py --write {name(path)}"
+    hint = f"if the change is right: python tools/pages/run_blocks.py --write {name(path)}"
     assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{hint}"
 
 

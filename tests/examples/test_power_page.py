@@ -9,7 +9,7 @@ from tests.conftest import ROOT
 
 @pytest.fixture(scope="module")
 def make_power():
-    spec = importlib.util.spec_from_file_location("make_power", ROOT / "docs/make_power.py")
+    spec = importlib.util.spec_from_file_location("make_power", ROOT / "tools/pages/make_power.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -3,9 +3,9 @@
 import re
 
 import mist_sim
-from docs.check_site import broken_links
-from docs.site_hooks import API, COPIED, STUB, on_page_markdown
 from tests.conftest import ROOT
+from tools.pages.check_site import broken_links
+from tools.pages.site_hooks import API, COPIED, STUB, on_page_markdown
 
 
 def test_every_page_stands_in_the_navigation_once():

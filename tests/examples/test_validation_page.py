@@ -11,7 +11,7 @@ from tools.validation import known
 @pytest.fixture(scope="module")
 def make_validation():
     spec = importlib.util.spec_from_file_location(
-        "make_validation", ROOT / "docs/make_validation.py"
+        "make_validation", ROOT / "tools/pages/make_validation.py"
     )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

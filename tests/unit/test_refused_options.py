@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from docs.generated import refusals
 from mist_sim.clients import EngineConfig
 from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
@@ -19,6 +18,7 @@ from mist_sim.hardware.devices import MemoryTier
 from mist_sim.models.adapters import LoraConfig
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.models.vision import ImagesConfig
+from tools.pages.generated import refusals
 
 PLAIN = KvCacheConfig(enable_prefix_caching=False)
 TIER = MemoryTier(name="cpu", capacity=2.0**30)
