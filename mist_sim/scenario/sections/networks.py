@@ -15,18 +15,16 @@ from pydantic.json_schema import JsonSchemaValue
 
 from mist_sim.bounds import TEXT_LENGTH
 from mist_sim.network import Fabric, Link, load_topology
-from mist_sim.scenario.format import paths
 from mist_sim.scenario.format.fields import Marker
 from mist_sim.scenario.format.parts import Part, part_type, written
+from mist_sim.scenario.format.paths import named
 
 _KEY = "topology"
 
 
-def _topology(text: str, info: ValidationInfo) -> str:
-    return paths.spec(text, info, ".toml", load_topology)
-
-
-_TOPOLOGY = Annotated[str, Field(max_length=TEXT_LENGTH), AfterValidator(_topology)]
+_TOPOLOGY = Annotated[
+    str, Field(max_length=TEXT_LENGTH), AfterValidator(named(".toml", load_topology))
+]
 
 
 @dataclass(frozen=True, eq=False)
