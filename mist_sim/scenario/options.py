@@ -15,7 +15,7 @@ from mist_sim.scenario.format.docstrings import documented_with_bases
 from mist_sim.scenario.format.families import Family
 from mist_sim.scenario.format.parts import Part, Settings
 from mist_sim.scenario.from_vllm.tables import OPTIONS
-from mist_sim.scenario.sections.clients import CLIENT
+from mist_sim.scenario.sections.clients.family import CLIENT
 from mist_sim.scenario.sections.clients.llm import LlmPart
 
 _BY_ENGINE = "by engine"

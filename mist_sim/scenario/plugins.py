@@ -26,7 +26,7 @@ from mist_sim.scenario.format.families import (
 )
 from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import problems_of, summed_up
-from mist_sim.scenario.sections.clients import CLIENT
+from mist_sim.scenario.sections.clients.family import CLIENT
 from mist_sim.traces import TraceReader
 
 _ALL = (
