@@ -8,7 +8,7 @@ from functools import partial
 
 from mist_sim.clients.traits import FLOWING_ROLES
 from mist_sim.core.sliders import Sliders
-from mist_sim.metrics.slo_watch import SloWatch
+from mist_sim.metrics.goodput import SloWatch
 from mist_sim.reconfiguration import Change, Reconfigure, Search, Traffic
 from mist_sim.routers import FlowingPolicy
 from mist_sim.scenario.schema import Scenario

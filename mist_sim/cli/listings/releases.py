@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from mist_sim.cli.listings.look import captioned
+from mist_sim.cli.listings.families import captioned
 from mist_sim.scenario.engines.versions import NEWEST, TABLE, VERSIONS, Default, version_of
 
 

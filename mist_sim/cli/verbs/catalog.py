@@ -1,15 +1,55 @@
-"""`mist list`: what a scenario can name: models, GPUs, plugins of every family, limits, presets."""
+"""`mist list`, `help` and `schema`: what a scenario can name, and what its keys are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mist_sim.cli.session import saving
+from mist_sim.errors import ScenarioError, UnknownPluginError, brief, did_you_mean
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+_SCENARIO = "scenario"
+
+
+def schema(*, out: Path | None = None, replace: bool = False) -> None:
+    """Print the JSON Schema of scenario files, for editors.
+
+    out FILE: Write to this file instead of the terminal.
+    """
+    import json
+
+    from mist_sim.scenario.json_schema import json_schema
+
+    text = json.dumps(json_schema(), indent=2)
+    if out is None:
+        typer.echo(text)
+        return
+    with saving(out, replace=replace) as file:
+        file.write(f"{text}\n")
+
+
+def _topics(incomplete: str) -> list[str]:
+    """Return completions for the shell."""
+    return [_SCENARIO] * _SCENARIO.startswith(incomplete)
+
+
+def help_(topic: Annotated[str, {"autocompletion": _topics}], key: str | None = None) -> None:
+    """Print what the keys of scenario files are, with types and defaults; all, or one.
+
+    topic scenario|KEY: The keys of scenario files, or one of them.
+    key [KEY]: One key, such as router or clients.0.scheduler.max_num_seqs.
+    """
+    from mist_sim.cli.listings.scenario_keys import explained, page
+
+    path = [topic] * (topic != _SCENARIO) + ([key] if key else [])
+    typer.echo("\n\n".join(explained(".".join(path))) if path else page())
 
 
 def _families(incomplete: str) -> list[str]:
@@ -18,32 +58,19 @@ def _families(incomplete: str) -> list[str]:
 
 
 def list_(
-    family: str = typer.Argument(
-        "",
-        metavar="FAMILY",
-        help="Family to list; by default all.",
-        autocompletion=_families,
-    ),
-    name: str = typer.Argument(
-        "",
-        metavar="NAME",
-        help="One of models, gpus, hosts or presets to show as its file has it (of your own "
-        "config.json the sizes read from it), of topologies to draw, or of engines.",
-    ),
-    series: str = typer.Option(
-        "",
-        "--family",
-        metavar="SERIES",
-        help="With models: those of a series, such as qwen3.5.",
-        show_default=False,
-    ),
+    family: Annotated[str, {"autocompletion": _families}] = "", name: str = "", *, series: str = ""
 ) -> None:
-    """List what a scenario can name: models, GPUs, engine versions, plugins, presets."""
+    """List what a scenario can name: models, GPUs, engine versions, plugins, presets.
+
+    family FAMILY: Family to list; by default all.
+    name NAME: One of models, gpus, hosts or presets to show as its file has it (of your own
+        config.json the sizes read from it), of topologies to draw, or of engines.
+    series --family SERIES: With models: those of a series, such as qwen3.5.
+    """
     from mist_sim.cli.listings.catalogs import models, topology
     from mist_sim.cli.listings.entries import ENTRIES, entry
+    from mist_sim.cli.listings.families import homes_of, overview
     from mist_sim.cli.listings.releases import release
-    from mist_sim.cli.listings.scenarios import homes_of, overview
-    from mist_sim.errors import ScenarioError, UnknownPluginError, brief, did_you_mean
     from mist_sim.report.elements import Terminal, Trimmed
 
     listings = _listings()
@@ -109,8 +136,7 @@ _PLACES = {
 
 
 def _listings() -> dict[str, Callable[[], RenderableType]]:
-    from mist_sim.cli.listings import catalogs, releases, scenarios
-    from mist_sim.cli.listings.listed_plugins import plugins
+    from mist_sim.cli.listings import catalogs, families, releases
     from mist_sim.scenario.plugins import FAMILIES, find_plugins
 
     find_plugins()
@@ -119,11 +145,11 @@ def _listings() -> dict[str, Callable[[], RenderableType]]:
         "gpus": catalogs.gpus,
         "hosts": catalogs.hosts,
         "topologies": catalogs.topologies,
-        **{name: partial(plugins, name, _PLACES[name]) for name in FAMILIES},
+        **{name: partial(families.plugins, name, _PLACES[name]) for name in FAMILIES},
         "prices": catalogs.prices,
         "engines": releases.engines,
-        "options": scenarios.options,
-        "slos": scenarios.slos,
-        "profiles": scenarios.profiles,
-        "presets": scenarios.presets,
+        "options": families.options,
+        "slos": families.slos,
+        "profiles": families.profiles,
+        "presets": families.presets,
     }
