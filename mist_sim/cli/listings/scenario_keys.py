@@ -310,9 +310,9 @@ def lines() -> Iterator[str]:
     yield from judged(keys)
     life, sliders = keys["lifecycle"]["anyOf"][0], keys["reconfigure"]["anyOf"][0]
     yield "## lifecycle"
-    yield from with_parts(Lifecycle, life, LIFE_GUIDE, PARTS)
+    yield from with_parts(Lifecycle, life, LIFE_GUIDE, PARTS["lifecycle"])
     yield "## reconfigure"
-    yield from with_parts(Reconfigure, sliders, SLIDERS_GUIDE, PARTS)
+    yield from with_parts(Reconfigure, sliders, SLIDERS_GUIDE, PARTS["reconfigure"])
     yield from families(schema)
 
 

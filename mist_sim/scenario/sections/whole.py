@@ -103,14 +103,20 @@ LIFECYCLE = part_type(
         for key, model in _LISTED.items()
     },
 )
-PARTS: Mapping[str, type[Part]] = {
-    "schedule": settings(Change).model,
-    "on_change": settings(OnChange).model,
-    **_LISTED,
-    "on_failure": settings(OnFailure).model,
-    "start_up": settings(StartUp).model,
+PARTS: Mapping[str, Mapping[str, type[Part]]] = {
+    "lifecycle": {
+        "failures": _LISTED["failures"],
+        "on_failure": settings(OnFailure).model,
+        "drains": _LISTED["drains"],
+        "autoscaling": _LISTED["autoscaling"],
+        "start_up": settings(StartUp).model,
+    },
+    "reconfigure": {
+        "schedule": settings(Change).model,
+        "on_change": settings(OnChange).model,
+    },
 }
-"""The mappings that lie in `lifecycle` and in `reconfigure`, by key; lists have many of them."""
+"""The mappings that lie in sections, by key; lists have many of them."""
 
 
 def made(part: Part, clients: Sequence[ClientPart]) -> Lifecycle:
