@@ -38,10 +38,9 @@ class Devices:
 class Surroundings(Account):
     """What the wrappers around a command give it, and the account of them.
 
-    variables: of its environment, by name. image: of its container, with
-    its tag. devices: the GPUs of its container; None if it says none. count: how many run. gpu:
-    which they are, of the catalog; empty if unknown. in_group: whether further containers have
-    further GPUs for it.
+    variables: of its environment, by name. image: of its container, with its tag. devices: the GPUs
+    of its container; None if it says none. count: how many run. gpu: which they are, of the
+    catalog; empty if unknown. in_group: whether further containers have further GPUs for it.
     """
 
     variables: dict[str, str] = field(default_factory=dict)
