@@ -20,9 +20,7 @@ from mist_sim.routers import LengthAwareRouter, RandomRouter, RoundRobinRouter
 from mist_sim.scenario.format.families import STAGE
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.format.problems import Problem, shown
-from mist_sim.scenario.sections.lifecycles import made
-from mist_sim.scenario.sections.networks import has_topology
-from mist_sim.scenario.sections.whole import ScenarioKeys
+from mist_sim.scenario.sections.whole import ScenarioKeys, has_topology, made
 from mist_sim.stages import Decode, EncodeImages, Prefill, Rag, Reasoning
 from mist_sim.traces.workload import BASE
 

@@ -30,8 +30,7 @@ from mist_sim.scenario.format.docstrings import documented_with_bases
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.json_schema import json_schema
 from mist_sim.scenario.plugins import FAMILIES
-from mist_sim.scenario.sections import lifecycles
-from mist_sim.scenario.sections import whole as reconfigurations
+from mist_sim.scenario.sections.whole import PARTS
 from mist_sim.traces import Retries
 
 KINDS = (  # what keys of this version hold
@@ -311,9 +310,9 @@ def lines() -> Iterator[str]:
     yield from judged(keys)
     life, sliders = keys["lifecycle"]["anyOf"][0], keys["reconfigure"]["anyOf"][0]
     yield "## lifecycle"
-    yield from with_parts(Lifecycle, life, LIFE_GUIDE, lifecycles.PARTS)
+    yield from with_parts(Lifecycle, life, LIFE_GUIDE, PARTS["lifecycle"])
     yield "## reconfigure"
-    yield from with_parts(Reconfigure, sliders, SLIDERS_GUIDE, reconfigurations.PARTS)
+    yield from with_parts(Reconfigure, sliders, SLIDERS_GUIDE, PARTS["reconfigure"])
     yield from families(schema)
 
 

@@ -289,7 +289,7 @@ def reader(
     if not columns:
         with _as_options():
             return reader_of(file, form, num_requests)
-    from mist_sim.scenario.trace_readers import trace_reader
+    from mist_sim.scenario.plugins import trace_reader
 
     options = {"path": file, "num_requests": num_requests, **overrides_of(columns)}
     return trace_reader(form or form_of(file), options, "--set")

@@ -27,13 +27,13 @@ from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.registry import comes_with_package
 from mist_sim.scenario.engines.defaults import (
     kv_cache_by_version,
+    lacking,
     predictor_by_version,
     scheduler_by_version,
     with_version_defaults,
 )
 from mist_sim.scenario.engines.llm_client import llm_clients
 from mist_sim.scenario.engines.server_start import LENGTH, SEQUENCES, longest_that_fits
-from mist_sim.scenario.engines.version_origins import lacking
 from mist_sim.scenario.engines.versions import EngineVersion, version_of
 from mist_sim.scenario.format.families import PREDICTOR, SCHEDULER
 from mist_sim.scenario.format.fields import Choice, as_tuple
