@@ -350,10 +350,8 @@ def _drawn(rows: Iterator[TraceRow], rate: float, seed: int) -> Iterator[TraceRo
     from mist_sim.rng import Streams
     from mist_sim.traces import PoissonArrivals
 
-    try:
+    with _as_options():
         arrivals = PoissonArrivals(rate=rate)
-    except ValueError as error:
-        raise ScenarioError(f"--{error}") from None
     times = arrivals.times(Streams(seed).generator("arrivals"))
     return (row._replace(arrival_time=time) for row, time in zip(rows, times, strict=False))
 

@@ -269,9 +269,12 @@ _ENGINE = {
 
 
 def _plans_ahead(data: Mapping[str, Any]) -> bool:
-    """Return whether an engine plans ahead, of whose file the options before this were read."""
+    """Return whether an engine plans ahead, of whose file the options before this were read.
+
+    A part that is {} was not read, as where `mist list` asks for the defaults.
+    """
     said = {field.name: data.get(field.name, data.get(f"{field.name}_")) for field in _FIELDS}
-    said = {name: built(value) for name, value in said.items() if value is not None}
+    said = {name: built(value) for name, value in said.items() if value not in (None, {})}
     try:
         return bool(with_version_defaults(EngineConfig(**said)).async_scheduling)
     except ValueError:  # which the checks of the whole say
