@@ -111,7 +111,7 @@ def sample(
     """Evaluate a number of configurations, as a method proposes them.
 
     The first ones are random; where bounds are known, half of them are those with the best bounds.
-    Later a model fitted to the results so far (`surrogate`) proposes half of the configurations.
+    Later a model fitted to the results so far (`predicted`) proposes half of the configurations.
     A configuration that a method asks for again is not run, and the method is asked anew; where it
     insists, and for what is no configuration, it gets the nearest that was not tried, and learns of
     that one.

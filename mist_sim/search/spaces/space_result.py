@@ -29,7 +29,6 @@ from mist_sim.report.presenters import SPACE
 from mist_sim.search.ranking import BIASED, NEAR, Ranked, lowest, rivals
 from mist_sim.search.spaces.objectives import OBJECTIVES, Objective
 from mist_sim.search.spaces.space import Configuration, Space
-from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.tabled import Tabled
 
 if TYPE_CHECKING:
@@ -134,6 +133,7 @@ class Unbounded:
         return "is ahead of" if len(self) == 1 else "are ahead of"
 
 
+_OF_TRIALS = ("rate", "verdict", "attainment", "num_requests")
 _SHOWN_RUNS = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "good_request_fraction")
 
 
@@ -287,19 +287,15 @@ def _row(found: Configuration) -> dict[str, Any]:
         "bound": found.bound if found.bound < inf else None,
         "num_runs": found.num_runs,
         "num_requests": found.num_requests,
-        "trials": [_trial(trial) for trial in found.trials],
+        "trials": [
+            {
+                **{name: getattr(trial, name) for name in _OF_TRIALS},
+                "worst_limit": limit_title(trial.worst_limit, ""),
+                "is_whole": trial.is_whole,
+            }
+            for trial in found.trials
+        ],
         "run": {key: summary.get(key) for key in _SHOWN_RUNS} if summary else None,
-    }
-
-
-def _trial(trial: Trial) -> dict[str, Any]:
-    return {
-        "rate": trial.rate,
-        "verdict": trial.verdict,
-        "attainment": trial.attainment,
-        "num_requests": trial.num_requests,
-        "worst_limit": limit_title(trial.worst_limit, ""),
-        "is_whole": trial.is_whole,
     }
 
 
