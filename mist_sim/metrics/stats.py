@@ -15,6 +15,11 @@ from mist_sim.metrics.latency import Array
 PERCENTILES = (50, 90, 95, 99)
 
 
+def known(values: Array) -> Array:
+    """Return the values that are not NaN."""
+    return values[~np.isnan(values)]
+
+
 def describe(values: Array) -> dict[str, float]:
     """Return mean, median, std and the percentiles of a sample; NaN when it is empty."""
     if not len(values):
@@ -178,6 +183,12 @@ def max_inside(entered: Array, left: Array) -> int:
     if not len(entered):
         return 0
     return int(count_over_time(np.sort(entered), entered, left).max())
+
+
+def intervals(begin: float, end: float, number: int) -> Array | None:
+    """Return the edges of so many equal intervals; None where floats lie too far apart for them."""
+    edges = np.linspace(begin, end, number + 1)
+    return edges if (np.diff(edges) > 0).all() else None
 
 
 def share(part: float, whole: float) -> float:
