@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import pytest
 
-from mist_sim.cli import main
 from mist_sim.cli.verbs.validate import _agreements
 from mist_sim.rng import Streams
 from mist_sim.validation.comparing import _latency_rows, agreement
+from tests.commands import exit_code
 
 _RUNS = 400
 
@@ -46,9 +45,7 @@ def test_distances_of_distributions():
 
 
 def test_a_margin_is_percent(capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["validate", "--margin", "0"])
-    assert end.value.code == 2
+    assert exit_code("validate", "--margin", "0") == 2
     assert "--margin must be percent above 0" in capsys.readouterr().err
 
 

@@ -5,13 +5,13 @@ import re
 import pytest
 
 from mist_sim import KvCacheConfig, Scenario, Simulation, Workload, llm_client, simulate
-from mist_sim.cli import main
 from mist_sim.cli.app import BAD_INPUT
 from mist_sim.core.result_warnings import TOO_SMALL
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario import build
 from mist_sim.scenario.from_vllm.tables import context_length
 from mist_sim.search.comparison import compare
+from tests.commands import exit_code
 from tests.warned import texts
 
 SMALL = KvCacheConfig(num_gpu_blocks_override=101)  # 100 of 16 tokens for requests
@@ -107,9 +107,8 @@ def test_auto_in_a_file(word):
 
 def test_auto_came_in_0_14(capsys):
     overrides = ["engine=vllm-0.12", "clients.0.max_model_len=auto"]
-    with pytest.raises(SystemExit) as leaving:
-        main(["run", "demo", *(word for text in overrides for word in ("--set", text))])
-    assert leaving.value.code == BAD_INPUT
+    words = [word for text in overrides for word in ("--set", text)]
+    assert exit_code("run", "demo", *words) == BAD_INPUT
     said = " ".join(capsys.readouterr().err.split())
     assert "vLLM 0.12 has no such option (auto came in 0.14), got -1" in said
     assert "write the tokens that fit, or engine: vllm-0.14 or newer" in said
@@ -118,9 +117,8 @@ def test_auto_came_in_0_14(capsys):
 
 def test_a_length_that_does_not_fit_ends_with_exit_code_2(capsys):
     small = "clients.0.kv_cache.num_gpu_blocks_override=101"
-    with pytest.raises(SystemExit) as leaving:
-        main(["run", "demo", "--set", small, "--set", "clients.0.max_model_len=2000"])
-    assert leaving.value.code == BAD_INPUT
+    words = ["--set", small, "--set", "clients.0.max_model_len=2000"]
+    assert exit_code("run", "demo", *words) == BAD_INPUT
     said = " ".join(capsys.readouterr().err.split())
     assert "clients.0.max_model_len: must be <= 1600, got 2000" in said
 

@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 from mist_sim import Scenario, replicate, simulate
-from mist_sim.cli import main
 from mist_sim.metrics import Replications, Result
 from mist_sim.report.elements import pairs, percent
 from mist_sim.report.replications import replications_table
 from mist_sim.report.run import results_table
+from tests.commands import exit_code
 from tests.reference.scenarios import changed, of_profile
 
 BASE = {
@@ -91,8 +91,7 @@ def test_lists_keep_their_numbers(capsys, monkeypatch, family):
     printed = []
     for width in ("50", "120"):
         monkeypatch.setenv("COLUMNS", width)
-        with pytest.raises(SystemExit):
-            main(["list", family])
+        exit_code("list", family)
         printed.append(capsys.readouterr().out)
     narrow, wide = printed
     assert max(map(len, narrow.splitlines())) <= 50
@@ -230,8 +229,7 @@ def test_show_prints_what_the_command_prints(capsys, monkeypatch, tmp_path):
     simulate(Scenario.load("demo", few)).show()
     shown = capsys.readouterr().out
     assert not [line for line in shown.splitlines() if line.endswith(" ")]
-    with pytest.raises(SystemExit):
-        main(["run", "demo", "--set", "workload.lengths.num_requests=20"])
+    exit_code("run", "demo", "--set", "workload.lengths.num_requests=20")
     assert capsys.readouterr().out == shown
     replicate(Scenario.load("demo", {**few, "replications": 2}), jobs=1).show()
     assert "2 replications" in capsys.readouterr().out

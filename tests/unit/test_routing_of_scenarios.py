@@ -21,8 +21,8 @@ from mist_sim import (
     llm_client,
     simulate,
 )
-from mist_sim.cli import main
 from mist_sim.scenario.build import build
+from tests.commands import exit_code
 from tests.refusals import refused
 from tests.warned import texts
 
@@ -132,9 +132,7 @@ def test_a_model_that_nobody_serves_is_found_before_the_run(name, problem, tmp_p
     trace = {"type": "lengths_csv", "path": str(tmp_path / "rows.csv"), "model_column": "model"}
     scenario = tmp_path / "scenario.yaml"
     scenario.write_text(json.dumps(said([CHAT, ALSO], {"lengths": None, "trace": trace})))
-    with pytest.raises(SystemExit) as left:
-        main(["run", str(scenario), "--quiet", "--out", str(tmp_path / "out")])
-    assert left.value.code == 2
+    assert exit_code("run", str(scenario), "--quiet", "--out", str(tmp_path / "out")) == 2
     err = " ".join(capsys.readouterr().err.split())
     assert f"rows.csv:4: {problem}" in err
     assert not (tmp_path / "out").exists()

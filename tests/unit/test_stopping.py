@@ -18,6 +18,7 @@ from mist_sim import output as folders
 from mist_sim import output as replacement
 from mist_sim.cli import main
 from mist_sim.cli.signals import Saved, Stopped, interruption_of, stopping_signals
+from tests.commands import exit_code
 from tests.conftest import ROOT
 
 if os.name != "posix":
@@ -188,9 +189,7 @@ def test_an_interruption_after_the_results_are_written_says_so(capsys, monkeypat
         raise KeyboardInterrupt
 
     monkeypatch.setattr("mist_sim.metrics.Result.show", interrupted)
-    with pytest.raises(SystemExit) as leaving:
-        main(["run", "demo", "--out", "a", "--set", "workload.lengths.num_requests=5"])
-    assert leaving.value.code == 130
+    assert exit_code("run", "demo", "--out", "a", "--set", "workload.lengths.num_requests=5") == 130
     assert capsys.readouterr().err == "interrupted; the results are in a\n"
     assert Path("a/summary.json").exists()
 
@@ -201,25 +200,20 @@ def test_a_signal_after_all_is_written_and_said_says_where_it_is(command, capsys
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(Saved, "__exit__", interrupted)
-    with pytest.raises(SystemExit) as leaving:
-        main(command)
-    assert leaving.value.code == 143
+    assert exit_code(*command) == 143
     assert capsys.readouterr().err.splitlines()[-1] == "terminated; the results are in a"
 
 
 def test_an_interruption_does_not_name_the_results_of_the_command_before(capsys, monkeypatch):
-    with pytest.raises(SystemExit):
-        main(["schema", "--out", "a"])
+    exit_code("schema", "--out", "a")
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("mist_sim.metrics.Result.show", interrupted)
-    with pytest.raises(SystemExit):
-        main(["demo", "--out", "mist-demo"])
+    exit_code("demo", "--out", "mist-demo")
     assert capsys.readouterr().err.splitlines()[-1] == "interrupted; the results are in mist-demo"
-    with pytest.raises(SystemExit):
-        main(["run", "demo"])
+    exit_code("run", "demo")
     assert capsys.readouterr().err == "interrupted; no results were written\n"
 
 
@@ -244,9 +238,7 @@ def test_a_signal_while_results_go_into_their_place_waits_until_they_are_there(
 
     monkeypatch.setattr(home, name, interrupted)
     Path("empty").mkdir()
-    with pytest.raises(SystemExit) as leaving:
-        main(command)
-    assert leaving.value.code == 129
+    assert exit_code(*command) == 129
     said = capsys.readouterr().err.splitlines()[-1]
     assert said == f"hung up; the results are in {command[-1]}"
     found = {"a": "a/summary.json", "empty": "empty/summary.json"}.get(command[-1], command[-1])
@@ -269,9 +261,7 @@ def test_a_signal_while_results_are_kept_beside_says_where(capsys, monkeypatch):
 
     monkeypatch.setattr(folders, "_free_name", interrupted)
     monkeypatch.setattr(folders, "write_sums", others)
-    with pytest.raises(SystemExit) as leaving:
-        main(["demo", "--out", "a"])
-    assert leaving.value.code == 143
+    assert exit_code("demo", "--out", "a") == 143
     assert capsys.readouterr().err.splitlines()[-1] == "terminated; the results are in a-2"
     assert Path("a-2/summary.json").exists()
 
@@ -289,9 +279,7 @@ def test_an_interruption_that_became_another_error_is_one(capsys, monkeypatch):
             raise RuntimeError("Error calling __set_name__") from stop
 
     monkeypatch.setattr("mist_sim.scenario.simulate", interrupted)
-    with pytest.raises(SystemExit) as leaving:
-        main(["run", "demo", "--out", "a"])
-    assert leaving.value.code == 143
+    assert exit_code("run", "demo", "--out", "a") == 143
     assert capsys.readouterr().err == "terminated; no results were written\n"
     assert everything() == []
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from mist_sim.cli import main
 from mist_sim.studies.workers import set_variables, variables_for_workers, while_processes_start
+from tests.commands import exit_code
 from tests.conftest import ROOT
 from tests.processes import SEES_PROCESSES, in_session, wait_until_gone
 from tests.reference.scenarios import of_profile
@@ -79,8 +79,7 @@ def hostile() -> None:
 
 @pytest.mark.parametrize(("verb", "command"), CASES)
 def test_no_process_executes_what_lies_in_the_working_directory(verb, command, capsys):
-    with pytest.raises(SystemExit):
-        main([*VERBS[verb], "--jobs=1", "-q"])
+    exit_code(*VERBS[verb], "--jobs=1", "-q")
     expected = capsys.readouterr().out
     hostile()
     ran = subprocess.run(
