@@ -1,7 +1,5 @@
 """The table of what MIST claims, in docs/papers.md: no cell is empty, and commands parse."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Code that pages name is there: files, and the functions in them."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

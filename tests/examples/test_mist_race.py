@@ -1,7 +1,5 @@
 """The race of examples/mist_studies: who wins, whatever the order, and what a run may tell."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from dataclasses import replace

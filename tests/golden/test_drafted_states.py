@@ -4,8 +4,6 @@ All drafts are accepted, so that the first request ends a step before a plan mad
 that step's three tokens of it leave the prompt one block of 32 tokens, and not two.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from conformance.mist_side import rules_of, run

@@ -3,8 +3,6 @@
 docs/background/roofline.md has all of it.
 """
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("aiconfigurator_core", reason="needs plugins/silicon")

@@ -1,7 +1,5 @@
 """Stateful retrieval on Mooncake's trace: hits are the reuse that can be read off the file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

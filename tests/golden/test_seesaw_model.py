@@ -5,8 +5,6 @@ order; `mist_sim/tools/seesaw_gpus.py` says what is assumed. Lengths: 300/300 to
 ShareGPT, 6,000/200 for arXiv (3,500/200 for the 70B model, whose context ends at 4,096).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf, prod
 

@@ -4,8 +4,6 @@ The 15B model on eight A100s of 40 GiB, where every (TP, PP, DP) fits: 64 reques
 at a time, many batches after one another.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim import ContinuousScheduler, EngineOverhead, Simulation, Workload, llm_client

@@ -1,7 +1,5 @@
 """Sessions of coding agents and a week of RAG, replayed: reuse as the files themselves hold it."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 from collections import defaultdict

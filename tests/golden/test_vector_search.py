@@ -1,7 +1,5 @@
 """Searches as modelled beside searches as measured: faiss here, a billion vectors, databases."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from statistics import median
 

@@ -3,8 +3,6 @@
 One request at a time.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

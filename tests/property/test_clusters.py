@@ -4,8 +4,6 @@ Times meet: clients are often equal, jobs come at once or on the ends of steps, 
 next request when one ends.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -4,8 +4,6 @@ Clients fail, drain and are scaled; requests are retried, time out, share prefix
 flow, load from tiers, use tools, and wait for children.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path

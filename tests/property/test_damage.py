@@ -4,8 +4,6 @@ The gate tries a few of the cases that `python -m tests.damage` makes from numbe
 them; `make fuzz` runs that on new seeds. FUZZ multiplies the number here, FUZZ_SEED makes others.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from typing import Any

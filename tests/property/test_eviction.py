@@ -1,7 +1,5 @@
 """Orders of eviction: LRU as a plug-in is the built-in; others lose what a plain list does."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The decode clock gives what a plain stepwise engine gives: equal bits, not a tolerance."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Tables of experts: cells that cannot be are filled, and measured ones stay as they are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from hypothesis import event, given

@@ -1,7 +1,5 @@
 """The queue of the front end: what it counts, when, and that every loop gives it the same."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """Laws that hold for every run and every predictor, whatever the policies decide."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -7,8 +7,6 @@ Tables of kernels promise more of anything for both together too, in the measure
 The second half: a GPU with better figures never makes a step longer.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

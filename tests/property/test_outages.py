@@ -1,7 +1,5 @@
 """Cables fail under way: flows go round them or wait, every byte arrives, and none twice."""
 
-from __future__ import annotations
-
 from math import inf
 
 import networkx as nx

@@ -1,7 +1,5 @@
 """Schedulers of one's own give what the built-in rules and plain references give, to the bit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Rare cases that random search found, in which the engine and single steps once differed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

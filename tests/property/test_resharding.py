@@ -1,7 +1,5 @@
 """A client that re-shards: laws, and equal bits beside a plain stepwise client."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from unittest.mock import patch
 

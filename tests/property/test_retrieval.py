@@ -1,7 +1,5 @@
 """Laws of KV retrieval over random runs."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from itertools import accumulate
 

@@ -1,7 +1,5 @@
 """Replicas in lockstep: experts and the exchange of tokens see the sum of all replicas' tokens."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

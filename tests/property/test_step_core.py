@@ -1,7 +1,5 @@
 """The engine core gives what the stepwise reference gives, to the bit, however steps are taken."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

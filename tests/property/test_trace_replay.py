@@ -1,7 +1,5 @@
 """Run, export, replay: a workload that is written and read back gives the same records."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Laws of workloads over random inputs."""
 
-from __future__ import annotations
-
 import csv
 import json
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Whole schedules of flows on random graphs end when plain water-filling says that they do."""
 
-from __future__ import annotations
-
 from itertools import product
 from math import inf
 

@@ -3,8 +3,6 @@
 Written as plans, the built-in rules give the same bits; other policies are as in a plain reference.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from unittest.mock import patch
 

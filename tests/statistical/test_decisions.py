@@ -5,8 +5,6 @@ reverse order of dollars at goodput; a star from 400 requests, less than three s
 on the worst of three designs; goodputs that fell as the workload grew.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

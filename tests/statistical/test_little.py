@@ -1,7 +1,5 @@
 """Little's law: mean number = arrival rate x mean time, as an identity and over seeds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

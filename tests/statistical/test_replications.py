@@ -5,8 +5,6 @@ so a run generates 1,000 on average. 300 experiments of 5 replications each; the
 intervals that hold 1,000 is binomial with p = 0.95.
 """
 
-from __future__ import annotations
-
 import pytest
 from scipy import stats
 

@@ -5,8 +5,6 @@ in turn an E_c/M/1; for those that look at queues the Markov chain of all queue 
 cut where longer queues have a probability below 1e-6. Times in the system, of 16 seeds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import product
 

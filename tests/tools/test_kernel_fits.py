@@ -1,7 +1,5 @@
 """Fits of kernels: known figures come back, tables of every form are read, and the files."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -4,8 +4,6 @@ Qwen3-8B, TP 8, from one node of eight H800s to another, whose NICs could do 200
 sizes that it prints are those of the prompt's blocks and one more, in powers of 1,024.
 """
 
-from __future__ import annotations
-
 import csv
 
 import pytest

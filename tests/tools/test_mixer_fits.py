@@ -1,7 +1,5 @@
 """Fits of states and sparse attention: the law is the roofline's, and known figures come back."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

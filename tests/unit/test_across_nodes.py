@@ -1,7 +1,5 @@
 """Collectives over ranks on several nodes: closed forms, and what a client's steps make of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import log2
 from typing import Any

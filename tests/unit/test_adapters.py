@@ -1,7 +1,5 @@
 """LoRA adapters: bytes by hand, laws of their times, and what scenarios and flags say of them."""
 
-from __future__ import annotations
-
 import pytest
 
 import mist_sim as mist

@@ -1,7 +1,5 @@
 """A client that decodes on a bundle: by hand, under limits, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """AFD coefficients: derived from model and hardware, and fitted to measured times."""
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim.calibration import fit_afd_coefficients

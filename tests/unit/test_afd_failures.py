@@ -1,7 +1,5 @@
 """Bundles that fail, start, drain and are scaled: by hand, and from scenario files."""
 
-from __future__ import annotations
-
 import pytest
 
 import mist_sim as mist

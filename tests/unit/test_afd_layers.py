@@ -3,8 +3,6 @@
 What a scenario makes of it is in tests/property/test_afd.py, beside a bundle stepped singly.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What the GPUs of a bundle draw, weigh and cost: by hand, from scenarios, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The parts of AFD provisioning: loads of slots, the barrier, candidates, tails."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """What a bundle's workers send one another, over the links of a topology."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

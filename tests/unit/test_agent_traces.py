@@ -1,7 +1,5 @@
 """Traces of agents: sessions and waits of Weka, Dynamo, OpenTelemetry and agentic Mooncake."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Equivalence of latencies: its false-alarm rate and power on laws that are known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

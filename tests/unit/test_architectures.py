@@ -1,7 +1,5 @@
 """Experts, latent attention and number formats: sizes, bytes, and how a config names them."""
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim.errors import ScenarioError

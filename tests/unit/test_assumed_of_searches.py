@@ -1,7 +1,5 @@
 """Sweeps, searches and races name the assumed host of PCIe GPUs, and ranks beyond one node."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

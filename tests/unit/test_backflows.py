@@ -1,7 +1,5 @@
 """How often answers flow back (TaiChi): a limit of ours, and what it is for."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What binds at the goodput: laws of relaxing, of ranking, and deployments whose limit is known."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

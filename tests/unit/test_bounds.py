@@ -1,7 +1,5 @@
 """Extremes: one message for each, at once, and never a traceback or a hang."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where latencies go: parts by hand, in the table, in the summary, as printed."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 

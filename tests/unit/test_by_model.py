@@ -1,7 +1,5 @@
 """Several models: whose requests, whose clients, and figures of each; tables that are named."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """Checkpoints of modelopt and others that quantize some kinds of matrices only."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ A block has 4 tokens, a client 8 blocks, and the prompts take 5: two do not fit.
 over to the other one.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim import ScenarioError

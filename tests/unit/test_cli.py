@@ -1,7 +1,5 @@
 """The command line: what it prints where, what it writes, and how it fails."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """`mist afd`: what it prints, and how it refuses bad input."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from functools import partial

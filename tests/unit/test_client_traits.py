@@ -1,7 +1,5 @@
 """What a client is stands in its record: rules read that, and never a type."""
 
-from __future__ import annotations
-
 from dataclasses import FrozenInstanceError, replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Client types: one config for engines, and types that others register."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import dataclass, fields
 from typing import Any

@@ -1,7 +1,5 @@
 """Collectives: bytes, latencies, and which algorithm is the fastest for a message."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Options that do not go together, as docs/guides/scenario_files.md lists them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`python -m conformance`, with a stand-in for vLLM that knows the results of a log."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a transfer costs beside its bytes: by hand, on a link and between ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

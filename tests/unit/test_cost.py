@@ -1,7 +1,5 @@
 """Dollars of a run: machines, electricity, an API; by client and by request."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from math import isnan
 

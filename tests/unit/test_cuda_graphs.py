@@ -1,7 +1,5 @@
 """CUDA graphs: which steps replay one, padded to what, and what the others wait for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The designs that the GPUs of one scenario allow: together, apart, hybrids, bundles."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -5,8 +5,6 @@ the first two the processor has the retrieval and the text processing of all thr
 the third the retrieval has a GPU of its own.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

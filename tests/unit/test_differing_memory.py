@@ -1,7 +1,5 @@
 """Pages of models whose layers keep different things, worked out by hand."""
 
-from __future__ import annotations
-
 import pandas as pd
 from typer.testing import CliRunner
 

@@ -3,8 +3,6 @@
 Matrices are split; norms and routers lie whole on every rank.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim.models import load_model

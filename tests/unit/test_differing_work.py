@@ -1,7 +1,5 @@
 """Work of states and sparse attention by hand, and what their times follow."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

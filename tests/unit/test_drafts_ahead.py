@@ -1,7 +1,5 @@
 """Drafts under asynchronous scheduling: who is planned for, and with how many blocks."""
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim.models.speculative import SpeculativeConfig

@@ -1,7 +1,5 @@
 """Encoders: no cache, no causal mask, no answer; one pass over a batch of texts."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Energy of a run, of its clients and of its requests."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from itertools import product

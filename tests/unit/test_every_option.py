@@ -1,7 +1,5 @@
 """Every option of an engine changes a result; one without a case here fails."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import dataclass, field
 from typing import Any

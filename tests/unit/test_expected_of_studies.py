@@ -1,7 +1,5 @@
 """Verbs of several runs print the errors of step times that a single run prints."""
 
-from __future__ import annotations
-
 import pytest
 from typer.testing import CliRunner
 

@@ -1,7 +1,5 @@
 """Expert parallelism: whole experts on every rank, the busiest of which sets the pace."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

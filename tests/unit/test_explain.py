@@ -1,7 +1,5 @@
 """Steps taken apart: the operators add up to the step, each is what paper and pencil give."""
 
-from __future__ import annotations
-
 import io
 import json
 import shlex

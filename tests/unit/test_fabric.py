@@ -1,7 +1,5 @@
 """Hand-overs in a topology: which GPU sends what to which, and what is left after the prompt."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Limits on percentiles of a run: ITL, and any latency that the summary has."""
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim import Scenario, ScenarioError, Slo, replicate, simulate

@@ -1,7 +1,5 @@
 """The front end: what users wait for outside of the engines."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Stages whose outcome appends stages or spawns children, and clients that leave work to others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count

@@ -4,8 +4,6 @@ Every step takes 1 s, and in a pipeline of two ranks 1 s on each. A request of f
 0 s; the engine halts, and starts again when one of two tokens comes at 10 s.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim.clients import LlmClient

@@ -3,8 +3,6 @@
 Times are sums of powers of two, so that equal times are equal.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Policies of disaggregation: each decision by hand, and runs in which they matter."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

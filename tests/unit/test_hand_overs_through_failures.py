@@ -4,8 +4,6 @@ As in `test_hand_over.py`: a step takes 1/8 s with a prompt and 1/32 s without, 
 prompt of eight tokens 5/128 s on the link. Pushed, they are sent at 1/8 s and there at 21/128 s.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim import Fabric

@@ -1,7 +1,5 @@
 """Hardware: the GPU catalog and its sources, spec files, and the cost of an all-reduce."""
 
-from __future__ import annotations
-
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 

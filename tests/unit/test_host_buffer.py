@@ -5,8 +5,6 @@ So the GPU that computes prompts has room for the next ones. As in `test_hand_ov
 1/8 s with a prompt and 1/32 s without. Blocks are copied in 1/64 s, one after the other each way.
 """
 
-from __future__ import annotations
-
 from mist_sim.clients import LlmClient
 from mist_sim.clients.kv_cache import SerialLink
 from mist_sim.clients.kv_cache.moves import Room

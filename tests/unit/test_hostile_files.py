@@ -1,7 +1,5 @@
 """Files that are not what they should be: refused soon, in little memory, and never shown."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

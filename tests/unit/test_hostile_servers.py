@@ -1,7 +1,5 @@
 """Servers that lie, stall and flood: nothing lasts longer or holds more than its bounds."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

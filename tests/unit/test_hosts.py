@@ -1,7 +1,5 @@
 """Hosts of GPUs that PCIe links: the catalog, spec files, what collectives take there."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from io import StringIO
 

@@ -1,7 +1,5 @@
 """Reports: every number is the summary's, what users wrote is escaped, damaged folders are told."""
 
-from __future__ import annotations
-
 import json
 import re
 from html import escape

@@ -1,7 +1,5 @@
 """Images: tokens as publishers' processors count them, sizes of towers, and laws of their times."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Step times of 0 s, less, NaN and infinity: no run goes on with them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

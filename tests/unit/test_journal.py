@@ -1,7 +1,5 @@
 """The journal of a study: what is on disk when it is killed, and who may go on with it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Who keeps its limits at the rate that was run, and how sure that is, by hand."""
 
-from __future__ import annotations
-
 from math import inf, nan
 
 import pytest

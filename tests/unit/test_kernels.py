@@ -1,7 +1,5 @@
 """What kernels of the roofline take, worked out by hand from the figures of their kind."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

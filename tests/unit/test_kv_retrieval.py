@@ -4,8 +4,6 @@ As in `test_prompts_from_entries.py`: an engine step takes 1/8 s with a prompt a
 and computes four tokens of prompts. A token's entries are 250 bytes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

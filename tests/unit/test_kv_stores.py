@@ -1,7 +1,5 @@
 """All KV entries that move take one way: a store that counts sees every one of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A client whose layout changes while it runs."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The leaves: errors, units, random streams, the registry; and the vocabulary of stages."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle  # noqa: TID251  (process pools hand exceptions over this way)

@@ -1,7 +1,5 @@
 """Rows of a trace that cannot be read: `skip` in every reader, one refusal, one count."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

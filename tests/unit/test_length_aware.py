@@ -1,7 +1,5 @@
 """TaiChi's Algorithm 2: where prompts go, who is first of equals, and a gateway that errs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Levels of links that are mended from change to change: what the plain water-filling says."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

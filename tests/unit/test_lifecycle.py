@@ -1,7 +1,5 @@
 """Clients that fail, start, drain and are scaled: by hand, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from math import nan

@@ -1,7 +1,5 @@
 """Pairs of prefill and decode within a node: who takes over, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Latencies from 10 s on are shown in seconds, by one rule in all tables."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

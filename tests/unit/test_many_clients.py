@@ -1,7 +1,5 @@
 """Cost of a client beside its requests, in Python calls: sums are taken over many at once."""
 
-from __future__ import annotations
-
 import cProfile
 import pstats
 from typing import Any

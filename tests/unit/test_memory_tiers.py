@@ -1,7 +1,5 @@
 """Tiers below the GPU: MIST's figures of loads, what each option changes, and refusals."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 from typing import Any

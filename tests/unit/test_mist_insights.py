@@ -1,7 +1,5 @@
 """MIST's boxed insights: where they hold and where they turn (docs/background/mist.md)."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

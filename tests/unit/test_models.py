@@ -1,7 +1,5 @@
 """Models: sizes of the catalog, what follows from them, and every way to get a config wrong."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

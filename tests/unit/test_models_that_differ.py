@@ -3,8 +3,6 @@
 Figures of configs are facts of the publishers; sums stand beside them in the comments.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import os

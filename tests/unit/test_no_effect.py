@@ -1,7 +1,5 @@
 """What would change nothing is said before a run, with the field and the reason."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

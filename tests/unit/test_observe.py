@@ -1,7 +1,5 @@
 """A live server under a workload of ours, on the loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import cProfile
 import json

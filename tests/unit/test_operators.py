@@ -1,7 +1,5 @@
 """Operators of serving engines: FLOPs and bytes of small layers, worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """`mist list options`: every option of an engine, beside what vLLM calls it."""
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim.clients.scheduling.order import ORDERS

@@ -1,7 +1,5 @@
 """Results on disk: one writer at a time, whole or not at all, and nothing of others is lost."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What clients did over time, by hand and against the totals of the run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

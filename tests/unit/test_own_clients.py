@@ -1,7 +1,5 @@
 """Clients of one's own that hand over and take over KV entries, as engines do."""
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """An engine's own time from a measured run: what was put in is found."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

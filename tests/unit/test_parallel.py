@@ -1,7 +1,5 @@
 """Pipelines and replicas: how a model is split, what a pipeline yields, what is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim import (

@@ -1,7 +1,5 @@
 """Percentiles that a goodput keeps on top of its limits, such as MIST's p50 beside its p90."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

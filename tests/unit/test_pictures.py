@@ -1,7 +1,5 @@
 """Pictures show what the tables say: laws of intervals, and curves against the tables."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """What routers see that ask the clients every so often."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

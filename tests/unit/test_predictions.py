@@ -1,7 +1,5 @@
 """Predicted lengths of answers: drawn with errors, read from a log, and an order of the queue."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a predictor says about itself, and how it comes through wrappers and ranks to the engine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a gateway expects of an engine's prompts: lines 3, 4 and 11 of TaiChi's Algorithm 2."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pytest

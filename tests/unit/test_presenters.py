@@ -1,7 +1,5 @@
 """Tables are chosen above the figures that they show, and no contract lets an import off."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Programs that a file names: no verb starts one that was not allowed, whatever file says it."""
 
-from __future__ import annotations
-
 import io
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """The progress bar: what it shows, and when."""
 
-from __future__ import annotations
-
 import sys
 from io import StringIO
 

@@ -4,8 +4,6 @@ As in `test_hand_over.py`: a step takes 1/8 s with a prompt and 1/32 s without, 
 tokens 1/64 s on the link, and 1/128 s of latency. A step computes four tokens of prompts.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

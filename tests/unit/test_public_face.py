@@ -1,7 +1,5 @@
 """The package exports what `__all__` says, and says what each name is for."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from types import ModuleType

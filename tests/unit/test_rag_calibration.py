@@ -1,7 +1,5 @@
 """From timed searches to coefficients: what was put in comes out; files, and faiss itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

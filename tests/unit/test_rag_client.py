@@ -1,7 +1,5 @@
 """Clients of type rag: four steps of a batch, longer prompts, tables of one's own, bad input."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Who wins a comparison: stars and the sentence below the table, by hand."""
 
-from __future__ import annotations
-
 from math import inf, nan
 
 import pytest

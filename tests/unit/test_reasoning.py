@@ -1,7 +1,5 @@
 """Branches, reward models and tools: time lines by hand, limits, and what is refused."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

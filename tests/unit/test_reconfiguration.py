@@ -1,7 +1,5 @@
 """TaiChi's sliders that move during a run: what stays as it was, who looks when, and bad input."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

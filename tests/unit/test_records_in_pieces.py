@@ -1,7 +1,5 @@
 """Nothing that a run says depends on how many records are put together, or read at a time."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import Any
 from unittest import mock

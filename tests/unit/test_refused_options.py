@@ -1,7 +1,5 @@
 """Options that are refused together: each rule can be broken, and the error says what to change."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Earlier results give way to new ones: a kill, an error or others' files lose neither."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Results as people see them: in terminals of any width, in notebooks, and in a Python prompt."""
 
-from __future__ import annotations
-
 import re
 from io import StringIO
 

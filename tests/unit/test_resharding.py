@@ -1,7 +1,5 @@
 """A client that re-shards: overlap of copies, bad input, options, and what a timeline shows."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Warnings belong to results: a scenario raises each kind, and every verb and format says it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

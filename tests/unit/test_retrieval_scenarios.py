@@ -1,7 +1,5 @@
 """KV retrieval in scenario files: what they say, and what is wrong with them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Clients with roles in a scenario file: what has to be said, and what comes of it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

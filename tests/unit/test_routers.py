@@ -1,7 +1,5 @@
 """Each router's rule on made-up views; and the indices that make it cheap."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 from statistics import median_low

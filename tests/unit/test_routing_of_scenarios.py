@@ -1,7 +1,5 @@
 """Routers of stages, polls and models that requests name, as scenario files say them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

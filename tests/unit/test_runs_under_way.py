@@ -1,7 +1,5 @@
 """Runs that are stopped on their way compute what whole runs do."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """What top-p and top-k cost, by sampler: beside published figures, and in a step."""
 
-from __future__ import annotations
-
 import csv
 import json
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """What scenario files say and how they are read, checked, overridden and written out."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """How long workers take: numbers, laws, files of measured times, functions that draw."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Memory below the GPUs inside a topology: loads of KV tiers and of weights share its links."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

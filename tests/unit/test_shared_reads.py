@@ -1,7 +1,5 @@
 """Keys that decodes share come from the chip's cache; one block reads heads without groups."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Tiers that engines share: what one computed, others find, also when it has failed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """One sheet of A4: what it says is the summary's, and however much there is to say, it is one."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

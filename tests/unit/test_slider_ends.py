@@ -1,7 +1,5 @@
 """The ends of TaiChi's sliders as a file writes them: clients that are alike, and prompts apart."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

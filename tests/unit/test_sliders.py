@@ -1,7 +1,5 @@
 """TaiChi's sliders: the designs at their ends, and a race against an exhaustive search."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The preset of MIST's Fig. 7: its cluster, its two models, and measured step times."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

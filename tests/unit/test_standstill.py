@@ -1,7 +1,5 @@
 """Plans that preempt sequences and give no token, one after the other."""
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim.clients.scheduling.standstill import MOST_ROUNDS, Standstill

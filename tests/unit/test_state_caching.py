@@ -1,7 +1,5 @@
 """Prefix caching of models whose layers keep a state: modes by version, pieces, pages, errors."""
 
-from __future__ import annotations
-
 import pytest
 
 import mist_sim as mist

@@ -1,7 +1,5 @@
 """A look at a run in steady state: each condition of a verdict, on runs made for it."""
 
-from __future__ import annotations
-
 from math import isnan
 
 import numpy as np

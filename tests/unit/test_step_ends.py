@@ -1,7 +1,5 @@
 """The ends of steps: what is packed comes back to the bit, in few bytes."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Signals to a real `mist` process: it ends at once, with its workers, and leaves nothing."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The typed summary: every key that runs write is in it, with the type of its value."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import NoneType, UnionType

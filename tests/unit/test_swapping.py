@@ -1,7 +1,5 @@
 """Preemption by swapping: how long copies take, who goes on when, and what is reported."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

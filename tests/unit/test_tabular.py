@@ -1,7 +1,5 @@
 """Tables of results as columns: in files as pandas writes them, and in frames."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

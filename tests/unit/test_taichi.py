@@ -1,7 +1,5 @@
 """TaiChi: Algorithm 1 line by line on states made by hand, and runs in which it matters."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The language model in the config of a multimodal one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Work on texts: measured times, the client that takes them, timed functions, the measuring."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Triton's experts in releases whose default tiles suit few tokens only."""
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim.core.batch import StepBatch

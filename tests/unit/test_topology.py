@@ -1,7 +1,5 @@
 """Topologies: presets and their sources, routes, places, drawings, and what is refused."""
 
-from __future__ import annotations
-
 import cProfile
 import pstats
 

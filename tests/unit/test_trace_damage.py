@@ -1,7 +1,5 @@
 """Every reader of traces on damaged files: it says where, what must hold, and what to do."""
 
-from __future__ import annotations
-
 import gzip
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Forms of traces: facts of each reader, recognition, damage, and the way there and back."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

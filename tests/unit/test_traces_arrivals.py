@@ -4,8 +4,6 @@ Gaps are compared with theory by a Kolmogorov-Smirnov test at 0.0001 and means a
 errors; seeds are fixed, so a check that passes once passes for good.
 """
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Azure, Mooncake and length-only readers: forms of files, refusals, facts of real traces."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from functools import partial

@@ -1,7 +1,5 @@
 """Readers of sessions and of RAG: what a few lines mean, and what is refused where."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The ShareGPT reader: pairs, estimated lengths, streaming, refusals."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Means are compared at 4.42 standard errors: a false alarm once in 100,000 checks
 is fixed, so a check that passes once passes for good.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from itertools import islice

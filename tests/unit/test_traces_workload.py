@@ -1,7 +1,5 @@
 """Workloads: requests made from rows, arrivals and pipelines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 

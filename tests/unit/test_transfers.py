@@ -1,7 +1,5 @@
 """Transfers that share links: closed forms, what is conserved, and ties."""
 
-from __future__ import annotations
-
 from itertools import permutations
 from math import inf
 

@@ -1,7 +1,5 @@
 """Models that no reader knows: what is said of them, and what the nearest known one gives."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

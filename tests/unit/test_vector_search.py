@@ -1,7 +1,5 @@
 """Indexes of vectors: their memory, what searches them, and how their seconds grow."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

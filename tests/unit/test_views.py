@@ -1,7 +1,5 @@
 """What routers see of clients: counts, KV memory and prefixes, between the ends of runs too."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from unittest.mock import patch
 

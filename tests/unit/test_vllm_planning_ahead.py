@@ -1,7 +1,5 @@
 """`from-vllm`: executors and drafts decide whether a version plans steps ahead."""
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim.errors import ScenarioError

@@ -1,7 +1,5 @@
 """The processes of `--jobs`: what they import, and that they end with the command."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
