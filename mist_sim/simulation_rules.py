@@ -11,7 +11,7 @@ from numpy import bincount, isin, isnan, ptp, quantile
 
 from mist_sim.clients import Client
 from mist_sim.clients.kv_cache.capacity import gib
-from mist_sim.clients.layouts import LaidOutClient
+from mist_sim.clients.llm import LlmClient
 from mist_sim.clients.rag import RagClient
 from mist_sim.clients.rules import check_shared_parts, check_shared_tiers
 from mist_sim.clients.traits import ClientTraits
@@ -227,12 +227,12 @@ def too_small_warnings(
     """
     c = recorder.requests.columns()
     lengths = c["num_prompt_tokens"] + c["num_output_tokens"]
-    engines = {each.name: each for each in clients if isinstance(each, LaidOutClient)}
+    engines = {each.name: each for each in clients if isinstance(each, LlmClient)}
     reasons: dict[str, list[int]] = {}
     for number, reason in enumerate(map(str, recorder.reasons.values)):
         if _EXCEED.search(reason):
             reasons.setdefault(reason.partition(": ")[0], []).append(number)
-    found: dict[int, list[tuple[LaidOutClient, int, int]]] = {}
+    found: dict[int, list[tuple[LlmClient, int, int]]] = {}
     for name in filter(engines.get, reasons):
         client, rows = engines[name], isin(c["reason"], reasons[name])
         pool, longest = client.memory.pool(), int(lengths[rows].max(initial=0))
@@ -385,7 +385,7 @@ def _why_blind(router: Router, c: Mapping[str, Any]) -> str:
     return ""
 
 
-def _too_small(told: Sequence[tuple[LaidOutClient, int, int]]) -> str:
+def _too_small(told: Sequence[tuple[LlmClient, int, int]]) -> str:
     """Return what equal engines lack for the longest request. told: engine, requests, longest."""
     client, number, longest = told[0][0], sum(n for _, n, _ in told), max(t for _, _, t in told)
     pool, machine = client.memory.pool(), client.traits.machine

@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from heapq import heappop, heappush
 from itertools import chain
 from math import ceil, inf, nan
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,13 +104,6 @@ class BundleClock:
         self.ready = [0.0] * num_batches
         self.layer = [0] * num_batches
 
-    def copy(self) -> Self:
-        """Return a copy with the same progress."""
-        other = type(self)(0, self.layers)
-        other.attention_free, other.ffn_free = self.attention_free, self.ffn_free
-        other.ready, other.layer = self.ready.copy(), self.layer.copy()
-        return other
-
     def start(self, batch: int, now: float) -> float:
         """Return when the attention of a batch can begin, now or later."""
         return max(self.ready[batch], self.attention_free, now)
@@ -142,10 +135,6 @@ class BundleClock:
         """Tell whether a step is under way whose end is unknown, so that no request may join."""
         return self.layer[batch] > 0
 
-    def together(self, batch: int, batches: Collection[int]) -> Collection[int]:
-        """Return the batches whose next step begins together with this one's."""
-        return (batch,)
-
 
 class JointClock(BundleClock):
     """A clock of batches that begin every step together, as parts of one engine batch.
@@ -160,12 +149,6 @@ class JointClock(BundleClock):
         super().__init__(num_batches, layers)
         self.under_way: set[int] = set()
         self.last: dict[int, float] = {}
-
-    def copy(self) -> Self:
-        """Return a copy with the same progress."""
-        other = super().copy()
-        other.under_way, other.last = self.under_way.copy(), self.last.copy()
-        return other
 
     def begin(self, step: Pass, batches: Collection[int]) -> Collection[int]:
         """Note that a pass begins; return all batches of the step when its end is known."""
@@ -193,10 +176,6 @@ class JointClock(BundleClock):
     def is_under_way(self, batch: int) -> bool:
         """Tell whether a step is under way whose end is unknown, so that no request may join."""
         return bool(self.under_way)
-
-    def together(self, batch: int, batches: Collection[int]) -> Collection[int]:
-        """Return the batches whose next step begins together with this one's: all."""
-        return batches
 
 
 Tokens = NDArray[np.int64]
@@ -234,17 +213,11 @@ class BatchSlots:
         self.num_steps = 0
         self.slots = slots
         self._due: dict[int, list[Resident]] = {}  # requests that leave, by their last step
-        self._due_steps: list[int] = []  # a heap of these steps
 
     def join(self, resident: Resident) -> None:
         """Let a request take a free slot of its worker."""
         resident.first_step = self.num_steps
-        due = self.num_steps + resident.num_steps
-        if due in self._due:
-            self._due[due].append(resident)
-        else:
-            self._due[due] = [resident]
-            heappush(self._due_steps, due)
+        self._due.setdefault(self.num_steps + resident.num_steps, []).append(resident)
         self.held[resident.worker] += resident.num_tokens
         self.filled[resident.worker] += 1
         self.num_filled += 1
@@ -254,18 +227,11 @@ class BatchSlots:
         self._due[resident.first_step + resident.num_steps].remove(resident)
         self._free(resident)
 
-    def steps_to_next_end(self) -> int | None:
-        """Steps that pass at least before the next request leaves; None without requests."""
-        return self._due_steps[0] - self.num_steps if self._due_steps else None
-
-    def advance(self, num_steps: int = 1) -> list[Resident]:
-        """Make steps, at most `steps_to_next_end`; return the requests that leave, slots freed."""
-        self.held += num_steps * self.filled
-        self.num_steps += num_steps
-        if not self._due_steps or self._due_steps[0] > self.num_steps:
-            return []
-        heappop(self._due_steps)
-        leaving = self._due.pop(self.num_steps)
+    def advance(self) -> list[Resident]:
+        """Make a step; return the requests that leave, slots freed."""
+        self.held += self.filled
+        self.num_steps += 1
+        leaving = self._due.pop(self.num_steps, [])
         for resident in leaving:
             self._free(resident)
         return leaving
@@ -371,8 +337,8 @@ class Bundle:
         busy = self.filled
         return min(busy, key=self.clock.ready.__getitem__) if busy else None
 
-    def phases(self, batch: int, num_steps: int = 1) -> list[Phases]:
-        """Return how long the phases of a layer take in the next steps, while members stay.
+    def phases(self, batch: int) -> Phases:
+        """Return how long the phases of a layer take in the next step of a batch.
 
         Attention ends with the worker that holds the most tokens.
         """
@@ -381,11 +347,7 @@ class Bundle:
         requests = config.slots_per_batch if config.static_graph else slots.num_filled
         transfer = c.communication_time(requests / config.ffn_workers) / 2 / layers
         ffn = c.ffn_time(requests / config.ffn_workers) / layers
-        if num_steps == 1:
-            return [Phases(c.attention_time(slots.held.max().item()) / layers, transfer, ffn)]
-        held = slots.held + np.arange(num_steps)[:, None] * slots.filled
-        attention: list[float] = (c.attention_time(held.max(axis=1)) / layers).tolist()
-        return [Phases(time, transfer, ffn) for time in attention]
+        return Phases(c.attention_time(slots.held.max().item()) / layers, transfer, ffn)
 
     def begin(self, step: Pass) -> list[StepEnd]:
         """Begin the next pass of a batch; return the steps whose end is known now."""
@@ -424,71 +386,16 @@ class Bundle:
         if is_counted:
             self.batches[batch].num_steps -= 1
 
-    def run_pass(self, batch: int, now: float = 0.0) -> tuple[Pass, list[StepEnd]]:
-        """Make the next pass of a batch that is not empty; return it, and the steps that it ends.
-
-        now: the attention begins no earlier.
-        """
+    def next_pass(self, batch: int, now: float = 0.0) -> Pass:
+        """Return the next pass of a batch that is not empty. now: it begins no earlier."""
         if self.clock.is_first(batch):
-            self._phases[batch] = self.phases(batch)[0]
-        step = self.clock.next_pass(batch, self._phases[batch], now)
+            self._phases[batch] = self.phases(batch)
+        return self.clock.next_pass(batch, self._phases[batch], now)
+
+    def run_pass(self, batch: int, now: float = 0.0) -> tuple[Pass, list[StepEnd]]:
+        """Make that pass; return it, and the steps that it ends."""
+        step = self.next_pass(batch, now)
         return step, self.begin(step)
-
-
-class Ahead(NamedTuple):
-    """Passes that begin, in this order, if nothing changes before `until`.
-
-    until: when the next decision is due: a request leaves, or another pass begins; infinite without
-        work.
-    """
-
-    passes: list[Pass]
-    until: float
-
-
-def look_ahead(
-    bundle: Bundle,
-    now: float,
-    limit: int,
-    *,
-    until: float = inf,
-    closed: Collection[int] = (),
-    leaving: Collection[int] = (),
-) -> Ahead:
-    """Return the passes that begin between now and the next change.
-
-    limit: the most passes. until: when a change is already due. closed: batches that a request
-        joins before their next step, so that this step is excluded; they may be empty. leaving:
-        batches that a request leaves when the step under way ends.
-    """
-    clock, passes = bundle.clock.copy(), list[Pass]()
-    filled = bundle.filled
-    in_turn = [k for k in range(len(bundle.batches)) if k in filled or k in closed]
-    phases = {k: iter(bundle.phases(k, limit // clock.layers + 2)) for k in filled}
-    present = {k: next(phases[k]) for k in filled if not clock.is_first(k)}
-    steps_left = {k: bundle.batches[k].steps_to_next_end() for k in filled}
-    steps_left |= dict.fromkeys(leaving, 1)
-    while in_turn:
-        batch = min(in_turn, key=clock.ready.__getitem__)
-        start = clock.start(batch, now)
-        if start >= until:
-            break
-        is_closed = not clock.is_under_way(batch) and any(
-            k in closed for k in clock.together(batch, in_turn)
-        )
-        if is_closed or len(passes) == limit:
-            return Ahead(passes, start)
-        if clock.is_first(batch):
-            present[batch] = next(phases[batch])
-        step = clock.next_pass(batch, present[batch], now)
-        passes.append(step)
-        for done in clock.begin(step, in_turn):
-            left = steps_left[done]
-            if left is not None:
-                steps_left[done] = left - 1
-                if left == 1:
-                    until = min(until, clock.ready[done])
-    return Ahead(passes, until)
 
 
 class Placement(Protocol):
@@ -679,10 +586,6 @@ class BatchTrack:
         self.records.leave(sequence)
 
 
-_FIRST_LIMIT, _LONGEST = 4, 4096  # passes computed ahead; any number gives the same results
-_LOADS = 2**20  # of workers, in the passes ahead
-
-
 class AfdStay(SequenceState):
     """The record of a visit to a bundle.
 
@@ -702,7 +605,7 @@ class AfdStay(SequenceState):
 
 
 class BundleEngine:
-    """Runs a bundle: one event per change, and arithmetic in between.
+    """Runs a bundle: an event for every pass that begins, and for every departure.
 
     A request takes a slot as soon as one is free, its KV entries move there, and it joins before
     the next step of its batch. Its slot is free again when its last step has ended. A halted engine
@@ -741,11 +644,6 @@ class BundleEngine:
         self._leaving: list[list[AfdStay]] = [[] for _ in tracks]  # with the step under way
         self._ends: list[tuple[float, int, AfdStay]] = []  # departures by time, a heap
         self._num_ends = 0
-        self._ahead = Ahead([], inf)
-        self._num_begun = 0  # of the passes ahead
-        self._planned_at = 0.0
-        self._longest = max(1, min(_LONGEST, _LOADS // bundle.config.attention_workers))
-        self._limit = self._first_limit = min(_FIRST_LIMIT, self._longest)
         self._due: Event | None = None
         self._is_halted = False
         env.start(self._work())
@@ -753,7 +651,6 @@ class BundleEngine:
     def add_request(self, stay: AfdStay) -> None:
         """Queue a request for a slot."""
         self._waiting.append(stay)
-        self._begin_passes()
         self._give_slots()
 
     def abort(self, stay: AfdStay) -> None:
@@ -761,7 +658,6 @@ class BundleEngine:
         if self._is_halted:
             self._let_go(stay)
             return
-        self._begin_passes()
         if stay.seat is None:
             self._waiting.remove(stay)
         elif stay.resident is None:
@@ -798,7 +694,6 @@ class BundleEngine:
         """
         if self._is_halted:
             return
-        self._begin_passes()
         self._is_halted, now = True, self._env.now
         if self._due is not None:
             self._env.put_off(self._due)
@@ -809,7 +704,6 @@ class BundleEngine:
                 self._bundle.lose_step(batch, now, is_counted=is_counted)
         leaving = [stay for _, _, stay in sorted(self._ends, key=lambda end: end[:2])]
         self._ends.clear()
-        self._ahead = Ahead([], inf)
         for stay in (*leaving, *chain.from_iterable(self._leaving)):
             if stay.visit.outcome is not None:
                 self._let_go(stay)
@@ -843,7 +737,6 @@ class BundleEngine:
         if seat is None or self._is_halted:
             return
         if stay.is_leaving:  # given up meanwhile
-            self._begin_passes()
             self._seats.free(seat)
             self._give_slots()
             return
@@ -870,36 +763,34 @@ class BundleEngine:
     def _work(self) -> Generator[Event, Any, None]:
         env = self._env
         while not self._is_halted:
-            self._plan()
-            if self._ahead.until < inf:
-                self._due = env.at(self._ahead.until, self._step_end)
+            start, end = self._begin_passes(), self._ends[0][0] if self._ends else inf
+            if min(start, end) < inf:
+                time, phase = (start, self._plan_phase) if start < end else (end, self._step_end)
+                self._due = env.at(time, phase)
             else:
                 self._due = Event(env)
             yield self._due
             self._due = None
-            self._begin_passes()
             self._end_passes()
             self._give_slots()
             if not env.phase_is_last():
                 yield env.at(env.now, self._plan_phase)
 
-    def _plan(self) -> None:
-        """Compute the passes until the next change."""
+    def _begin_passes(self) -> float:
+        """Let those join who wait for a step, and passes begin now; return when the next begins."""
         self._join()
-        if self._num_begun == self._limit:
-            self._limit = min(2 * self._limit, self._longest)
-        elif self._num_begun < self._limit // 4:
-            self._limit = max(self._limit // 2, self._first_limit)
-        self._planned_at = self._env.now
-        self._num_begun = 0
-        self._ahead = look_ahead(
-            self._bundle,
-            self._env.now,
-            self._limit,
-            until=self._ends[0][0] if self._ends else inf,
-            closed=[batch for batch, arrived in enumerate(self._arrived) if arrived],
-            leaving=[batch for batch, leaving in enumerate(self._leaving) if leaving],
-        )
+        now, clock = self._env.now, self._bundle.clock
+        while in_turn := [
+            batch
+            for batch, slots in enumerate(self._bundle.batches)
+            if slots.num_filled or self._arrived[batch]
+        ]:
+            batch = min(in_turn, key=clock.ready.__getitem__)
+            start = clock.start(batch, now)
+            if start > now or (self._ends and self._ends[0][0] <= now):
+                return start
+            self._begin(batch)
+        return inf
 
     def _cut(self) -> None:
         """Plan again now, since something has changed."""
@@ -912,22 +803,13 @@ class BundleEngine:
         else:
             self._env.trigger(due, self._env.now, self._step_end)
 
-    def _begin_passes(self) -> None:
-        """Let the passes ahead begin that have begun by now."""
-        now, passes = self._env.now, self._ahead.passes
-        while self._num_begun < len(passes):
-            step = passes[self._num_begun]
-            # a pass due now has begun if it was just planned; otherwise its turn is still to come
-            if step.start > now or (step.start == now and self._planned_at < now):
-                break
-            self._num_begun += 1
-            self._begin(step)
-
-    def _begin(self, step: Pass) -> None:
-        bundle, batch, track = self._bundle, step.batch, self._tracks[step.batch]
-        if bundle.clock.is_first(batch):
+    def _begin(self, batch: int) -> None:
+        """Let the next pass of a batch begin now."""
+        bundle, track = self._bundle, self._tracks[batch]
+        is_first, work = bundle.clock.is_first(batch), bundle.attention_work + bundle.ffn_work
+        step = bundle.next_pass(batch, self._env.now)
+        if is_first:
             track.begin(step, bundle.batches[batch], self._was_empty[batch])
-        work = bundle.attention_work + bundle.ffn_work
         ends = bundle.begin(step)
         track.work((bundle.attention_work + bundle.ffn_work - work) / bundle.config.num_workers)
         for end in ends:

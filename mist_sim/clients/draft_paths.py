@@ -85,74 +85,27 @@ class DraftPaths:
 
 
 class DraftPath:
-    """The path of one request, and its present stay among the running decodes.
+    """The path of one request, which goes on where it was when the request is preempted."""
 
-    A preempted request goes on where it was: a step that was taken is not drawn again. A request
-    may leave the decodes and join them again with no record between; its steps add up.
-
-    stay: tokens that it has got by 0, 1, 2, ... steps of the stay, the last cut at its target.
-    """
-
-    __slots__ = ("_recorded", "_step", "_target", "_tokens", "stay")
+    __slots__ = ("_step", "_tokens")
 
     def __init__(self, tokens: NDArray[np.int64]) -> None:
         self._tokens = tokens
         self._step = 0  # steps taken
-        self._recorded = 0  # of those
-        self._target = 0
-        self.stay = tokens[:1]
-
-    def begin(self, num_tokens: int) -> NDArray[np.int64]:
-        """Begin a stay for so many tokens; return `stay`."""
-        tokens, step = self._tokens, self._step
-        self._target = target = tokens.item(step) + num_tokens
-        last = tokens.searchsorted(target)
-        self.stay = tokens[step : last + 1] - tokens[step]
-        self.stay[-1] = num_tokens
-        return self.stay
-
-    def end(self, num_steps: int) -> int:
-        """End a stay after so many steps; return the tokens that it gave."""
-        self._step += num_steps
-        return self.stay.item(num_steps)
 
     @property
     def accepted(self) -> NDArray[np.uint16]:
         """Drafts that each of the steps to come accepts."""
         return (np.diff(self._tokens[self._step :]) - 1).astype("<u2")
 
-    @property
-    def num_steps(self) -> int:
-        """Steps of stays that are over, and not recorded."""
-        return self._step - self._recorded
+    def take(self, num_steps: int, most: int) -> tuple[NDArray[np.int64], int]:
+        """Take so many steps (>= 1), in which the request gets at most so many tokens.
 
-    @property
-    def num_accepted(self) -> int:
-        """Drafts accepted in them, in the last perhaps more than had room (vLLM counts so)."""
-        tokens = self._tokens
-        return tokens.item(self._step) - tokens.item(self._recorded) - self.num_steps
-
-    @property
-    def num_last(self) -> int:
-        """Tokens that the last of them gave; 0 without any."""
-        if not self.num_steps:
-            return 0
-        tokens, step = self._tokens, self._step
-        return tokens.item(step) - tokens.item(step - 1) - self.num_beyond
-
-    @property
-    def num_beyond(self) -> int:
-        """Tokens of that step for which its target had no room."""
-        return max(self._tokens.item(self._step) - self._target, 0)
-
-    def forget_stay(self) -> None:
-        """Forget stays that are recorded."""
-        self._recorded = self._step
-
-    @property
-    def step_tokens(self) -> NDArray[np.int64]:
-        """Tokens of each step that is over and not recorded; they sum to the tokens emitted."""
-        tokens = self._tokens[self._recorded : self._step + 1]
-        steps = tokens[1:] - tokens[:-1]
-        steps[-1:] -= self.num_beyond
-        return steps
+        Returns the tokens of each, and the drafts accepted in them, in the last perhaps more than
+        had room (vLLM counts so).
+        """
+        tokens = np.diff(self._tokens[self._step : self._step + num_steps + 1])
+        self._step += num_steps
+        number = int(tokens.sum())
+        tokens[-1] -= max(number - most, 0)
+        return tokens, number - num_steps

@@ -14,40 +14,22 @@ lane that a new request would go to.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
-from math import inf
 from operator import attrgetter
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple
 
-from simpy.events import Event
-
-from mist_sim.clients.base import Client
-from mist_sim.clients.engine.kv_state import EngineKvState
-from mist_sim.clients.engine.prefill_estimate import PrefillEstimate
 from mist_sim.clients.engine.queue_form import QueueForm
 from mist_sim.clients.engine.stepped import Contents, SteppedEngines, SteppedLane
-from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
-from mist_sim.clients.overload import AdmissionControl
-from mist_sim.clients.scheduling import Scheduler
-from mist_sim.clients.scheduling.cadence import interval_of
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.clients.step_track import TokenCount
-from mist_sim.clients.traits import ClientTraits, EngineGroup, TimesOrigin
-from mist_sim.core.recorder import Recorder
+from mist_sim.clients.traits import ClientTraits, EngineGroup
 from mist_sim.core.views import RUNNING, WAITING
-from mist_sim.core.visit import Visit
-from mist_sim.environment import CHANGE, Environment
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.collectives import ONE_NODE, Spans, told, told_of_trays
+from mist_sim.hardware.collectives import Spans
 from mist_sim.hardware.layout_period import LayoutPeriod
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
-from mist_sim.network import Network
 
 __all__ = ["EngineLayout"]
 
@@ -294,10 +276,10 @@ def fits_held(contents: Iterable[Contents], layout: EngineLayout) -> bool:
 
 def _carry_held(lane: SteppedLane, contents: Contents, lanes: Sequence[SteppedLane]) -> None:
     """Let entries that are kept for another client go to the lane with the most free blocks."""
-    for sequence, kv in lane.held.kept.items():
+    for sequence, kv in lane.kept.items():
         num_tokens = contents.held[sequence]
         max(lanes, key=attrgetter("num_free")).carry_held(sequence, kv, num_tokens)
-    lane.held.kept.clear()
+    lane.kept.clear()
 
 
 def _take_off(lane: SteppedLane, sequence: SequenceState, *, decodes: bool) -> int | None:
@@ -348,256 +330,3 @@ class Transition(NamedTuple):
     layout: EngineLayout
     seconds: float
     first_engine: int
-
-
-class LaidOutClient(Client):
-    """The layouts of an `LlmClient`: its present one, its earlier ones, and the way to the next.
-
-    Attributes that depend on the layout are those of the present one.
-    """
-
-    config: EngineConfig
-    predictor: PipelinePredictor
-    timed_across: Callable[[Spans], PipelinePredictor] | None = None
-    what_fits: Callable[[int], str] | None = None  # what would hold a request of so many tokens
-    memory: LaneMemory
-    data_parallel_size: int
-    lockstep: bool
-    async_scheduling: bool
-    form: QueueForm | None
-    kv_block_bytes: float | None
-    scheduler: Scheduler
-    admission: AdmissionControl
-    stays: dict[Visit, SequenceState]  # type: ignore[assignment]
-    _shares: Sequence[int]
-    _predictor_inside: PipelinePredictor  # for ranks on one node
-    _times: TimesOrigin  # of these
-    _engines: SteppedEngines
-    _kv_state: EngineKvState
-
-    shares_swaps: ClassVar[bool] = False  # whether all layouts have the same swap space
-    _first_layout: EngineLayout | None = None  # once it has had another
-    _asked: Transition | None = None
-    _across: Callable[[Spans], EngineLayout] | None = None  # of the present layout; None: its own
-
-    @property
-    def lanes(self) -> list[SteppedLane]:
-        """Its present lanes, engine by engine."""
-        return self._engines.lanes
-
-    @abstractmethod
-    def _make_engines(self) -> SteppedEngines:
-        """Return new, empty engines of the present layout."""
-
-    @abstractmethod
-    def _adopt(self, layout: EngineLayout) -> None:
-        """Let all that is asked of the client be as a layout says."""
-
-    def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
-        """Join a simulation, in the layout that it was made with; coming back, in the latest."""
-        if getattr(self, "env", None) is not env:
-            if self._first_layout is not None:
-                self._lie(self._first_layout, 0)
-            self.layouts = ()
-        self._asked = None
-        super().start(env, client_id, recorder)
-
-    def named(self, name: str) -> Self:
-        """Return a client like this one, which has joined no run, with another name."""
-        other = copy(self)
-        other.name = name
-        other.streamed = TokenCount()
-        return other
-
-    def fail(self, reason: str) -> None:
-        """Lose everything inside; the client comes back in the layout requested last."""
-        super().fail(reason)
-        if self._asked is not None:
-            self._enter(self._asked, self.env.now)
-
-    @property
-    def _machine(self) -> Machine | None:
-        """The GPUs of its engines, as in its traits; None: unknown."""
-        machine = self.traits.machine
-        return machine if isinstance(machine, Machine) else None
-
-    @property
-    def layout(self) -> EngineLayout:
-        """The present layout of its engines: times, memory, lanes and GPUs."""
-        return EngineLayout(
-            predictor=self.predictor,
-            memory=self.memory,
-            shares=tuple(self._shares),
-            data_parallel_size=self.data_parallel_size,
-            lockstep=self.lockstep,
-            async_scheduling=self.async_scheduling,
-            form=self.form,
-            kv_block_bytes=self.kv_block_bytes,
-            machine=self._machine,
-            collectives=self.collectives or self._over_trays,
-            across=self._across or partial(_across, copy(self)),
-        )
-
-    def join_network(self, network: Network | None) -> None:
-        """Time steps by the nodes that the ranks lie on."""
-        ways = network.ways if network is not None else None
-        if ways is None:
-            check_domain(self.name, self._machine, self.predictor)
-        self.lie_on(ways.spans(self.name) if ways is not None else ONE_NODE)
-        times = self.traits.times
-        more = in_one_node(self._machine, self.predictor) if ways is None else ()
-        if times is not None and more:
-            times = replace(times, assumed=times.assumed + more)
-            self.traits = replace(self.traits, times=times)
-
-    def lie_on(self, spans: Spans) -> None:
-        """Adapt step times to the nodes of the ranks. spans: groups of ranks over several nodes.
-
-        A predictor passed as an object, or with collectives in its times, stays unchanged;
-        `collectives` describes the choice. Raises ScenarioError for a hierarchical all-reduce of
-        ranks on one node.
-        """
-        if self.traits.times is not self._times:
-            self.traits = replace(self.traits, times=self._times)
-        self.predictor, self.collectives = self._predictor_inside, self._over_trays
-        if self.config.all_reduce == "hierarchical" and not spans.tensor:
-            raise ScenarioError(
-                f"{self.name}: all_reduce must not be hierarchical where the ranks that sum are on "
-                "one node; network.topology with spans_nodes puts them on several"
-            )
-        if not self.config.enable_expert_parallel:
-            spans = replace(spans, replicas=None)  # replicas exchange nothing
-        if not spans and not self.collectives:
-            return
-        self.traits = replace(self.traits, times=self._times.across(nodes=bool(spans)))
-        if not spans:
-            return
-        link = None
-        machine = self._machine
-        if self.timed_across is not None and machine is not None:
-            self.predictor = self.timed_across(spans)
-            link = machine.cluster.gpu.interconnect
-        self.collectives = told(spans, link, sums=self.predictor.traits.sums_over_links)
-
-    @property
-    def _over_trays(self) -> str:
-        """How its ranks sum where links join hosts, as text; empty: on one, or not by links."""
-        machine = self._machine
-        if machine is None or not self._predictor_inside.traits.sums_over_links:
-            return ""
-        cluster = machine.cluster
-        return told_of_trays(cluster.gpu.interconnect, cluster.tensor_parallel_size)
-
-    @property
-    def _layout_number(self) -> int:
-        return max(len(self.layouts) - 1, 0)
-
-    @property
-    def is_changing(self) -> bool:
-        """Whether another layout was asked for, and the transition has not begun."""
-        return self._asked is not None
-
-    def change_layout(self, layout: EngineLayout, seconds: float) -> None:
-        """Change to another layout, with a transition of `seconds`.
-
-        Each engine stops after the step in flight; a step planned ahead is not computed. When all
-        have stopped, and entries under way to this client have come, the transition begins:
-        sequences move to the engines of the new layout, in the order of `carry_over`, and keep
-        their computed tokens as far as there is room. Blocks that only the prefix cache keeps are
-        lost. Entries kept for other clients move too, and the transition waits until they have
-        room. Steps begin when it is over. A client that fails before the transition begins comes
-        back in the new layout.
-
-        layout: a layout on the same GPUs, usually taken from another client that was made with
-            other options and takes no part in the run. seconds: time for weights and KV entries
-            together.
-        Raises ScenarioError for a client that is in no run or already about to change, for seconds
-        that are not finite and >= 0, and for changes that are not supported: other GPUs, another
-        model or block size, sliding windows, tiers, swap space, early rejection, flowing answers.
-        """
-        if problem := self._why_not(layout, seconds):
-            raise ScenarioError(f"{self.name}: {problem}")
-        first_engine, ways = 0, self.network.ways if self.network is not None else None
-        if ways is None:
-            check_domain(self.name, layout.machine, layout.predictor)
-        else:
-            dp, ranks = layout.data_parallel_size, layout.num_ranks
-            first_engine, spans = ways.lay_out(self.name, dp, ranks)
-            layout = layout if layout.across is None else layout.across(spans)
-        self._asked = asked = Transition(layout, seconds, first_engine)
-        self.env.at(self.env.now, CHANGE).callbacks.append(partial(self._stop_for, asked))
-
-    def _why_not(self, layout: EngineLayout, seconds: float) -> str | None:
-        """Return why the layout cannot become another one now; None: it can."""
-        most = self.scheduler.max_num_seqs
-        if not hasattr(self, "env"):
-            return "layout must not change before the run has begun"
-        if self._asked is not None:
-            return "layout must not change while the client is about to change it"
-        if not 0 <= seconds < inf:
-            return f"seconds must be finite and >= 0, got {seconds}"
-        if self.flow is not None:
-            return "layout must not change where answers flow; that combination is not simulated"
-        if self.admission.early_rejection:
-            return "layout must not change with early_rejection; that combination is not simulated"
-        if layout.num_ranks > 1 and interval_of(self.scheduler) > 1:
-            return "layout must have no pipeline with a prefill_schedule_interval above 1"
-        if max(layout.shares) > most:
-            shares = max(layout.shares)
-            return f"layout must have shares of at most max_num_seqs ({most}), got {shares}"
-        problem = why_not(self.layout, layout, shares_swaps=self.shares_swaps)
-        return None if problem is None else f"layout {problem}"
-
-    def _stop_for(self, asked: Transition, _: Event) -> None:
-        """Let the engines stop, unless the client has failed and come back meanwhile."""
-        if self._asked is asked:
-            self._engines.stop(self._change_when_still)
-
-    def _change_when_still(self) -> None:
-        """Begin the transition if no step is in flight and no entries are on their way."""
-        if self._asked is None or not self._engines.are_still:
-            return
-        before, asked, layout = self._engines, self._asked, self._asked.layout
-        if any(lane.has_moves for lane in before.lanes):
-            return
-        contents = [lane.put_down() for lane in before.lanes]
-        if not fits_held(contents, layout):
-            return
-        ready = self.env.now + self._transition_time(asked)
-        self._enter(asked, ready)
-        self._engines = after = self._make_engines()
-        self._kv_state = self.view.kv = self._kv_state.follow(after)
-        self._show_layout()
-        carry_over(self.stays.values(), before.lanes, contents, after)
-        after.sleep_until(ready)
-
-    def _transition_time(self, asked: Transition) -> float:
-        """Return the seconds that a transition takes which begins now."""
-        return asked.seconds
-
-    def _enter(self, asked: Transition, ready: float) -> None:
-        """Take another layout from now on; its steps begin when it is ready."""
-        self._asked, layout = None, asked.layout
-        self._first_layout = self._first_layout or self.layout
-        known = self.layouts or (self.layout.period(0.0, 0.0),)
-        self._lie(layout, asked.first_engine)
-        self.layouts = (*known, layout.period(self.env.now, ready))
-        self.recorder.record_layout(self.client_id, self.env.now, layout.num_tracks)
-
-    def _lie(self, layout: EngineLayout, first_engine: int) -> None:
-        self._adopt(layout)
-        self._across = layout.across
-        self._first_engine = first_engine
-        self._reaches = {}  # other engines may be as near or far
-
-    def _show_layout(self) -> None:
-        """Show the present layout's memory to routers."""
-        self.view.take_memory(self.num_gpu_blocks)
-        self.view.prefill = PrefillEstimate(self._engines, self.predictor)
-        self.view.token_bytes = (self.kv_block_bytes or 0.0) / self.memory.block_size
-
-
-def _across(client: LaidOutClient, spans: Spans) -> EngineLayout:
-    """Return the layout of a client that is in no run, its ranks lying on nodes in that way."""
-    client.lie_on(spans)
-    return client.layout

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from collections.abc import Sequence as Stages
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from math import inf, nan
+from typing import ClassVar, Self
 
 from simpy.events import Event
 
+from mist_sim.clients.base import Client
 from mist_sim.clients.engine.kv_state import EngineKvState
+from mist_sim.clients.engine.lane_setup import LaneSetup, Replicas
 from mist_sim.clients.engine.lane_shares import lane_shares
+from mist_sim.clients.engine.prefill_estimate import PrefillEstimate
 from mist_sim.clients.engine.queue_form import queue_form
 from mist_sim.clients.engine.stepped import (
-    Replicas,
     SteppedEngines,
     SteppedLane,
     SteppedTogether,
@@ -27,13 +31,22 @@ from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.engine_traits import engine_traits
 from mist_sim.clients.kv_cache import EngineMemory, lane_memory
 from mist_sim.clients.kv_cache.tiers import SharedTiers
-from mist_sim.clients.lane_parts import LaneParts
-from mist_sim.clients.layouts import EngineLayout, LaidOutClient
+from mist_sim.clients.layouts import (
+    EngineLayout,
+    Transition,
+    carry_over,
+    check_domain,
+    fits_held,
+    in_one_node,
+    why_not,
+)
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.rules import page_rules
 from mist_sim.clients.scheduling import ChunkedScheduler, WholePromptScheduler
+from mist_sim.clients.scheduling.cadence import interval_of
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.clients.step_track import TokenCount
 from mist_sim.clients.stores import EngineStores, EntryForm, Stores
 from mist_sim.clients.traits import KvForm, Role, TimesOrigin
 from mist_sim.core.flowing import FlowRule
@@ -41,17 +54,19 @@ from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import WAITING
 from mist_sim.core.visit import AwaitedKv, Failure, HeldKv, Visit
-from mist_sim.environment import Environment, engine_phases
+from mist_sim.environment import CHANGE, Environment, engine_phases
 from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.hardware.collectives import ONE_NODE, Spans, told, told_of_trays
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
 from mist_sim.hardware.predictors.tower_times import TowerTimes
+from mist_sim.network import Network
 from mist_sim.stages import Decode, Prefill
 
 
 @CLIENTS.register("llm")
-class LlmClient(LaidOutClient):
+class LlmClient(Client):
     """Takes visits of prefill and decode, and serves them on engines.
 
     config: options of the engines (see `EngineConfig`). The `max_num_seqs` of its scheduler applies
@@ -67,6 +82,13 @@ class LlmClient(LaidOutClient):
     """
 
     view: SteppedView
+    stays: dict[Visit, SequenceState]  # type: ignore[assignment]
+    timed_across: Callable[[Spans], PipelinePredictor] | None = None
+    what_fits: Callable[[int], str] | None = None  # what would hold a request of so many tokens
+    shares_swaps: ClassVar[bool] = False  # whether all layouts have the same swap space
+    _first_layout: EngineLayout | None = None  # once it has had another
+    _asked: Transition | None = None
+    _across: Callable[[Spans], EngineLayout] | None = None  # of the present layout; None: its own
     _streams_in_steps = True
     new_stay = staticmethod(SequenceState.of_visit)
 
@@ -133,9 +155,16 @@ class LlmClient(LaidOutClient):
             check_speculation(config)
 
     def start(self, env: Environment, client_id: int, recorder: Recorder) -> None:
-        """Join a simulation: make the engines, with all blocks free and no sequence waiting."""
+        """Join a simulation: make the engines, with all blocks free and no sequence waiting.
+
+        They lie as the client was made; where it comes back, as it did last.
+        """
+        if getattr(self, "env", None) is not env:
+            if self._first_layout is not None:
+                self._lie(self._first_layout, 0)
+            self.layouts = ()
+        self._asked = None
         super().start(env, client_id, recorder)
-        self.stays: dict[Visit, SequenceState]
         self._gate = self._make_gate()
         self._enters_later = bool(self.request_overhead or self.prompt_token_overhead)
         self._enters_at_once = not (self._enters_later or self._gate)
@@ -147,6 +176,11 @@ class LlmClient(LaidOutClient):
         self._kv_state = EngineKvState(self._engines, self.memory.block_size, self.stays)
         self.view.kv = self._kv_state
         self._show_layout()
+
+    @property
+    def lanes(self) -> list[SteppedLane]:
+        """Its present lanes, engine by engine."""
+        return self._engines.lanes
 
     def new_view(self, client_id: int) -> SteppedView:
         """Return the counts that routers see, some of which the core keeps."""
@@ -161,58 +195,56 @@ class LlmClient(LaidOutClient):
             block_size=self.memory.block_size,
             num_layers=self._num_layers,
         )
-        overlap = self.scheduler.swaps_overlap
         self._kv_stores = EngineStores(
-            self.env, self.network, self.name, self.memory, form, swaps_overlap=overlap
-        )
-        parts = LaneParts(
-            config=self.config,
-            scheduler=self.scheduler,
-            rules=self.rules,
-            lockstep=self.lockstep,
-            streams=self.streams,
-            adapter_moves=self._adapter_moves,
-            tower=self._tower,
+            self.env,
+            self.network,
+            self.name,
+            self.memory,
+            form,
+            swaps_overlap=self.scheduler.swaps_overlap,
         )
         stepper, scheduler = Stepper.of(self.env), self.scheduler
         if not isinstance(scheduler, ChunkedScheduler | WholePromptScheduler):
             raise InvariantError(f"the core knows no rules of {scheduler}")
         replicas = Replicas() if self.lockstep else None
+        setup = LaneSetup(
+            config=self.config,
+            rules=self.rules,
+            scheduler=scheduler,
+            plans_ahead=self.async_scheduling,
+            predictor=self.predictor,
+            form=self.form,
+            memory=self.memory,
+            replicas=replicas,
+            recorder=self.recorder,
+            client_id=self.client_id,
+            layout=self._layout_number,
+            leave=self._leave,
+            gate=self._gate,
+            flow=self.flow,
+            has_taker=self.has_taker,
+            block_bytes=self.kv_block_bytes or nan,
+            streams=self.streams,
+            adapter_moves=self._adapter_moves,
+            tower=self._tower,
+            shared=self.shared_parts.tiers if self.shared_parts else SharedTiers(),
+        )
         size = len(self._shares) // self.data_parallel_size  # lanes of an engine
-        lanes = [
-            SteppedLane(
-                stepper,
-                engine_phases(self.client_id, number),
-                scheduler=scheduler,
-                max_num_seqs=share,
-                plans_ahead=self.async_scheduling,
-                predictor=self.predictor,
-                form=self.form,
-                max_model_len=self.max_model_len,
-                memory=self.memory,
-                recorder=self.recorder,
-                client_id=self.client_id,
-                layout=self._layout_number,
-                view=self.view,
-                leave=self._leave,
-                gate=self._gate,
-                stores=self._stores(self._first_engine + number // size),
-                engine=self._first_engine + number // size,
-                block_bytes=self.kv_block_bytes or nan,
-                flow=self.flow,
-                has_taker=self.has_taker,
-                rules=self.rules,
-                cadence=parts.cadence(),
-                queue=parts.queue(),
-                adapters=parts.adapters(),
-                images=parts.images(),
-                replicas=replicas,
-                speculation=parts.speculation(),
-                shared=self.shared_parts.tiers if self.shared_parts else SharedTiers(),
-            )
-            for number, share in enumerate(self._shares)
-        ]
         phases = partial(engine_phases, self.client_id)
+        lanes = []
+        for number, share in enumerate(self._shares):
+            engine = self._first_engine + number // size
+            stores, place = self._stores(engine), phases(number)
+            lane = SteppedLane(
+                stepper,
+                place,
+                setup,
+                max_num_seqs=share,
+                view=self.view,
+                stores=stores,
+                engine=engine,
+            )
+            lanes.append(lane)
         if size > 1:
             number = len(lanes) if self.lockstep else size
             for start in range(0, len(lanes), number):
@@ -386,16 +418,6 @@ class LlmClient(LaidOutClient):
         else:
             super().lose_entries(visit, reason)
 
-    def _adopt(self, layout: EngineLayout) -> None:
-        """Let all that is asked of the client be as a layout says."""
-        self.predictor, self.memory, self.form = layout.predictor, layout.memory, layout.form
-        self._shares = list(layout.shares)
-        self.data_parallel_size, self.lockstep = layout.data_parallel_size, layout.lockstep
-        self.async_scheduling = layout.async_scheduling
-        self.num_gpu_blocks = layout.num_gpu_blocks
-        self.kv_block_bytes, self.collectives = layout.kv_block_bytes, layout.collectives
-        self.traits = layout.described(self.traits)
-
     def halt(self) -> None:
         """Lose the steps in flight; steps that have ended count."""
         for lane in self.lanes:
@@ -404,7 +426,7 @@ class LlmClient(LaidOutClient):
     @property
     def held_kv(self) -> Iterator[HeldKv]:
         """KV entries that it keeps for clients that go on from them."""
-        return (kv for lane in self.lanes for kv in lane.held.kept.values())
+        return (kv for lane in self.lanes for kv in lane.kept.values())
 
     @property
     def num_reserved(self) -> int:
@@ -418,3 +440,212 @@ class LlmClient(LaidOutClient):
             self.finish(visit)
         else:
             self.reject(visit, rejection)
+
+    # --- layouts ------------------------------------------------------------------------------
+
+    def named(self, name: str) -> Self:
+        """Return a client like this one, which has joined no run, with another name."""
+        other = copy(self)
+        other.name = name
+        other.streamed = TokenCount()
+        return other
+
+    def fail(self, reason: str) -> None:
+        """Lose everything inside; the client comes back in the layout requested last."""
+        super().fail(reason)
+        if self._asked is not None:
+            self._enter(self._asked, self.env.now)
+
+    @property
+    def _machine(self) -> Machine | None:
+        """The GPUs of its engines, as in its traits; None: unknown."""
+        machine = self.traits.machine
+        return machine if isinstance(machine, Machine) else None
+
+    @property
+    def layout(self) -> EngineLayout:
+        """The present layout of its engines: times, memory, lanes and GPUs."""
+        return EngineLayout(
+            predictor=self.predictor,
+            memory=self.memory,
+            shares=tuple(self._shares),
+            data_parallel_size=self.data_parallel_size,
+            lockstep=self.lockstep,
+            async_scheduling=self.async_scheduling,
+            form=self.form,
+            kv_block_bytes=self.kv_block_bytes,
+            machine=self._machine,
+            collectives=self.collectives or self._over_trays,
+            across=self._across or partial(_across, copy(self)),
+        )
+
+    def join_network(self, network: Network | None) -> None:
+        """Time steps by the nodes that the ranks lie on."""
+        ways = network.ways if network is not None else None
+        if ways is None:
+            check_domain(self.name, self._machine, self.predictor)
+        self.lie_on(ways.spans(self.name) if ways is not None else ONE_NODE)
+        times = self.traits.times
+        more = in_one_node(self._machine, self.predictor) if ways is None else ()
+        if times is not None and more:
+            times = replace(times, assumed=times.assumed + more)
+            self.traits = replace(self.traits, times=times)
+
+    def lie_on(self, spans: Spans) -> None:
+        """Adapt step times to the nodes of the ranks. spans: groups of ranks over several nodes.
+
+        A predictor passed as an object, or with collectives in its times, stays unchanged;
+        `collectives` describes the choice. Raises ScenarioError for a hierarchical all-reduce of
+        ranks on one node.
+        """
+        if self.traits.times is not self._times:
+            self.traits = replace(self.traits, times=self._times)
+        self.predictor, self.collectives = self._predictor_inside, self._over_trays
+        if self.config.all_reduce == "hierarchical" and not spans.tensor:
+            raise ScenarioError(
+                f"{self.name}: all_reduce must not be hierarchical where the ranks that sum are on "
+                "one node; network.topology with spans_nodes puts them on several"
+            )
+        if not self.config.enable_expert_parallel:
+            spans = replace(spans, replicas=None)  # replicas exchange nothing
+        if not spans and not self.collectives:
+            return
+        self.traits = replace(self.traits, times=self._times.across(nodes=bool(spans)))
+        if not spans:
+            return
+        link = None
+        machine = self._machine
+        if self.timed_across is not None and machine is not None:
+            self.predictor = self.timed_across(spans)
+            link = machine.cluster.gpu.interconnect
+        self.collectives = told(spans, link, sums=self.predictor.traits.sums_over_links)
+
+    @property
+    def _over_trays(self) -> str:
+        """How its ranks sum where links join hosts, as text; empty: on one, or not by links."""
+        machine = self._machine
+        if machine is None or not self._predictor_inside.traits.sums_over_links:
+            return ""
+        cluster = machine.cluster
+        return told_of_trays(cluster.gpu.interconnect, cluster.tensor_parallel_size)
+
+    @property
+    def _layout_number(self) -> int:
+        return max(len(self.layouts) - 1, 0)
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether another layout was asked for, and the transition has not begun."""
+        return self._asked is not None
+
+    def change_layout(self, layout: EngineLayout, seconds: float) -> None:
+        """Change to another layout, with a transition of `seconds`.
+
+        Each engine stops after the step in flight; a step planned ahead is not computed. When all
+        have stopped, and entries under way to this client have come, the transition begins:
+        sequences move to the engines of the new layout, in the order of `carry_over`, and keep
+        their computed tokens as far as there is room. Blocks that only the prefix cache keeps are
+        lost. Entries kept for other clients move too, and the transition waits until they have
+        room. Steps begin when it is over. A client that fails before the transition begins comes
+        back in the new layout.
+
+        layout: a layout on the same GPUs, usually taken from another client that was made with
+            other options and takes no part in the run. seconds: time for weights and KV entries
+            together.
+        Raises ScenarioError for a client that is in no run or already about to change, for seconds
+        that are not finite and >= 0, and for changes that are not supported: other GPUs, another
+        model or block size, sliding windows, tiers, swap space, early rejection, flowing answers.
+        """
+        if problem := self._why_not(layout, seconds):
+            raise ScenarioError(f"{self.name}: {problem}")
+        first_engine, ways = 0, self.network.ways if self.network is not None else None
+        if ways is None:
+            check_domain(self.name, layout.machine, layout.predictor)
+        else:
+            dp, ranks = layout.data_parallel_size, layout.num_ranks
+            first_engine, spans = ways.lay_out(self.name, dp, ranks)
+            layout = layout if layout.across is None else layout.across(spans)
+        self._asked = asked = Transition(layout, seconds, first_engine)
+        self.env.at(self.env.now, CHANGE).callbacks.append(partial(self._stop_for, asked))
+
+    def _why_not(self, layout: EngineLayout, seconds: float) -> str | None:
+        """Return why the layout cannot become another one now; None: it can."""
+        most = self.scheduler.max_num_seqs
+        if not hasattr(self, "env"):
+            return "layout must not change before the run has begun"
+        if self._asked is not None:
+            return "layout must not change while the client is about to change it"
+        if not 0 <= seconds < inf:
+            return f"seconds must be finite and >= 0, got {seconds}"
+        if self.flow is not None:
+            return "layout must not change where answers flow; that combination is not simulated"
+        if self.admission.early_rejection:
+            return "layout must not change with early_rejection; that combination is not simulated"
+        if layout.num_ranks > 1 and interval_of(self.scheduler) > 1:
+            return "layout must have no pipeline with a prefill_schedule_interval above 1"
+        if max(layout.shares) > most:
+            shares = max(layout.shares)
+            return f"layout must have shares of at most max_num_seqs ({most}), got {shares}"
+        problem = why_not(self.layout, layout, shares_swaps=self.shares_swaps)
+        return None if problem is None else f"layout {problem}"
+
+    def _stop_for(self, asked: Transition, _: Event) -> None:
+        """Let the engines stop, unless the client has failed and come back meanwhile."""
+        if self._asked is asked:
+            self._engines.stop(self._change_when_still)
+
+    def _change_when_still(self) -> None:
+        """Begin the transition if no step is in flight and no entries are on their way."""
+        if self._asked is None or not self._engines.are_still:
+            return
+        before, asked, layout = self._engines, self._asked, self._asked.layout
+        if any(lane.has_moves for lane in before.lanes):
+            return
+        contents = [lane.put_down() for lane in before.lanes]
+        if not fits_held(contents, layout):
+            return
+        ready = self.env.now + self._transition_time(asked)
+        self._enter(asked, ready)
+        self._engines = after = self._make_engines()
+        self._kv_state = self.view.kv = self._kv_state.follow(after)
+        self._show_layout()
+        carry_over(self.stays.values(), before.lanes, contents, after)
+        after.sleep_until(ready)
+
+    def _transition_time(self, asked: Transition) -> float:
+        """Return the seconds that a transition takes which begins now."""
+        return asked.seconds
+
+    def _enter(self, asked: Transition, ready: float) -> None:
+        """Take another layout from now on; its steps begin when it is ready."""
+        self._asked, layout = None, asked.layout
+        self._first_layout = self._first_layout or self.layout
+        known = self.layouts or (self.layout.period(0.0, 0.0),)
+        self._lie(layout, asked.first_engine)
+        self.layouts = (*known, layout.period(self.env.now, ready))
+        self.recorder.record_layout(self.client_id, self.env.now, layout.num_tracks)
+
+    def _lie(self, layout: EngineLayout, first_engine: int) -> None:
+        """Let all that is asked of the client be as a layout says."""
+        self.predictor, self.memory, self.form = layout.predictor, layout.memory, layout.form
+        self._shares = list(layout.shares)
+        self.data_parallel_size, self.lockstep = layout.data_parallel_size, layout.lockstep
+        self.async_scheduling = layout.async_scheduling
+        self.num_gpu_blocks = layout.num_gpu_blocks
+        self.kv_block_bytes, self.collectives = layout.kv_block_bytes, layout.collectives
+        self.traits = layout.described(self.traits)
+        self._across = layout.across
+        self._first_engine = first_engine
+        self._reaches = {}  # other engines may be as near or far
+
+    def _show_layout(self) -> None:
+        """Show the present layout's memory to routers."""
+        self.view.take_memory(self.num_gpu_blocks)
+        self.view.prefill = PrefillEstimate(self._engines, self.predictor)
+        self.view.token_bytes = (self.kv_block_bytes or 0.0) / self.memory.block_size
+
+
+def _across(client: LlmClient, spans: Spans) -> EngineLayout:
+    """Return the layout of a client that is in no run, its ranks lying on nodes in that way."""
+    client.lie_on(spans)
+    return client.layout

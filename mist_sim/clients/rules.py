@@ -9,7 +9,7 @@ from mist_sim.clients.base import Client
 from mist_sim.clients.engine.queue_form import QueueForm
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
-from mist_sim.clients.kv_cache.pages import DraftRules, PageRules, StateRules
+from mist_sim.clients.kv_cache.pages import PageRules, StateRules
 from mist_sim.clients.roster import Roster
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.traits import FLOWING_ROLES
@@ -171,9 +171,14 @@ def page_rules(
     if isinstance(scheduler, ChunkedScheduler):
         most = scheduler.long_prefill_token_threshold or scheduler.max_num_batched_tokens
         states = states._replace(most=min(most, scheduler.max_num_batched_tokens))
-    drafts = DraftRules()
-    if drafting is not None:
-        num_ahead = drafting.num_lookahead_tokens
-        num_first = num_ahead if rules.admits_lookahead else 0
-        drafts = DraftRules(num_ahead, num_first, rules.caches_verified)
-    return PageRules(most_beside, lags, num_again, rules.hybrid_drops, states, drafts)
+    num_ahead = drafting.num_lookahead_tokens if drafting else 0
+    return PageRules(
+        most_beside,
+        lags,
+        num_again,
+        rules.hybrid_drops,
+        states,
+        num_ahead,
+        num_ahead_first=num_ahead if rules.admits_lookahead else 0,
+        names_verified=drafting is not None and rules.caches_verified,
+    )

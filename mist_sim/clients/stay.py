@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mist_sim.core.views import OUT, RUNNING, WAITING, ClientState
+from mist_sim.core.views import OUT, WAITING, ClientState
 from mist_sim.core.visit import Visit
 
 
@@ -41,18 +41,8 @@ class Stay:
         if load.has_watchers:
             load.tell(OUT, WAITING, self.visit)
 
-    def begin(self) -> None:
-        """Run after waiting, as `become` does."""
-        load, phases = self.load, self.load.phases
-        self.phase = RUNNING
-        phases.num_waiting -= 1
-        phases.num_waiting_tokens -= self.num_queued_tokens
-        phases.num_running += 1
-        if load.has_watchers:
-            load.tell(WAITING, RUNNING, self.visit)
-
     def become(self, phase: int) -> None:
-        """Go to a phase; with `enter` and `begin` the one place where routers' counts change."""
+        """Go to a phase; with `enter` the one place where routers' counts change."""
         load, phases, before = self.load, self.load.phases, self.phase
         self.phase = phase
         if before == OUT:

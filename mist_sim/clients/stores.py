@@ -159,14 +159,14 @@ class Mover:
         self._record = record
         self._end = end
 
-    def begin(self, move: KvMove) -> bool:
-        """Begin a move; return whether the next step waits for its copy, and it has no end."""
+    def begin(self, move: KvMove) -> None:
+        """Begin a move, now or as soon as its entries are there."""
         store = self.stores.of(move)
         if store.has(move):
-            return self._copy(store, move)
-        move.sequence.visit.started_at = self._env.now
-        store.ready(move).callbacks.append(partial(self._copy_awaited, store, move))
-        return False
+            self._copy(store, move)
+        else:
+            move.sequence.visit.started_at = self._env.now
+            store.ready(move).callbacks.append(partial(self._copy_awaited, store, move))
 
     def _copy_awaited(self, store: KvStore, move: KvMove, _: Event) -> None:
         """Copy entries for which there was memory before; forget it if they do not come."""
@@ -177,7 +177,7 @@ class Mover:
         else:
             self._end(move)
 
-    def _copy(self, store: KvStore, move: KvMove) -> bool:
+    def _copy(self, store: KvStore, move: KvMove) -> None:
         now, visit = self._env.now, move.sequence.visit
         if move.kind == "hand_over" and visit.started_at != visit.started_at:
             visit.started_at = now
@@ -185,10 +185,8 @@ class Mover:
             kv.begin_copy()
         transit = store.keep(move) if move.kind == "swap_out" else store.fetch(move)
         if transit.end is None:
-            self._record(move, transit.num_bytes, now, now + transit.after)
-            return True
+            raise InvariantError(f"{store.name} has no end of {move}, for which no step waits")
         transit.end.callbacks.append(partial(self._arrive, move, transit, now))
-        return False
 
     def _arrive(self, move: KvMove, transit: Transit, start: float, event: Event) -> None:
         """The last byte is there, and the source need not keep anything."""
@@ -327,132 +325,32 @@ class Inbox:
         self._env.trigger(self._ends.pop(move.sequence), self._env.now, MOVE, is_here)
 
 
-class PausingSwaps(KvStore):
-    """Swap space that is copied to and from between two steps, while the engine waits (vLLM v0).
-
-    block_bytes: NaN: not known.
-    """
-
-    def __init__(self, space: SwapSpace, block_bytes: float) -> None:
-        self.name = HOST
-        self._space = space
-        self._block_bytes = block_bytes
-
-    def fetch(self, move: KvMove) -> Transit:
-        """Copy blocks back from host memory; the steps pause meanwhile."""
-        return self._copy(move.num_blocks)
-
-    def keep(self, move: KvMove) -> Transit:
-        """Copy blocks to host memory; the steps pause meanwhile."""
-        return self._copy(move.num_blocks)
-
-    def _copy(self, num_blocks: int) -> Transit:
-        seconds = num_blocks * self._space.seconds_per_block
-        return Transit(num_blocks * self._block_bytes, None, seconds)
+Begin = Callable[[int], tuple[Event | None, float]]
+"""Begins a copy of so many blocks; returns `Transit.end` and `Transit.after`."""
 
 
-class OverlappedSwaps(KvStore):
-    """Swap space that is copied to and from while steps go on, one copy after the other each way.
+class MemoryBelow(KvStore):
+    """Memory below the GPUs of an engine: swap space, or a tier.
 
-    out, back: the host links of all GPUs of the engine, in both directions.
-    block_bytes: NaN: not known.
+    block_bytes: NaN: not known. back, out: begin copies to the GPUs, and from them; None: it is
+        only read.
     """
 
     def __init__(
-        self,
-        env: Environment,
-        space: SwapSpace,
-        out: SerialLink,
-        back: SerialLink,
-        block_bytes: float,
+        self, name: str, block_bytes: float, back: Begin, out: Begin | None = None
     ) -> None:
-        self.name = HOST
-        self._env = env
-        self._space = space
-        self._out = out
-        self._back = back
-        self._block_bytes = block_bytes
+        self.name = name
+        self._block_bytes, self._back, self._out = block_bytes, back, out
 
     def fetch(self, move: KvMove) -> Transit:
-        """Copy blocks back over the link from host memory, beside the steps."""
-        return self._copy(move.num_blocks, self._back)
+        """Begin to copy blocks to the GPUs."""
+        return Transit(move.num_blocks * self._block_bytes, *self._back(move.num_blocks))
 
     def keep(self, move: KvMove) -> Transit:
-        """Copy blocks out over the link to host memory, beside the steps."""
-        return self._copy(move.num_blocks, self._out)
-
-    def _copy(self, num_blocks: int, link: SerialLink) -> Transit:
-        end = link.send(num_blocks * self._space.seconds_per_block, self._env.now)
-        return Transit(num_blocks * self._block_bytes, self._env.at(end, MOVE))
-
-
-class SwapsOverTopology(KvStore):
-    """The same over the PCIe links of a topology, which copies share with all else that travels.
-
-    seat: the engine.
-    """
-
-    def __init__(self, ways: Ways, seat: Seat, block_bytes: float) -> None:
-        self.name = HOST
-        self._ways = ways
-        self._seat = seat
-        self._block_bytes = block_bytes
-
-    def fetch(self, move: KvMove) -> Transit:
-        """Read blocks from the host's memory, over the links of the topology."""
-        num_bytes = move.num_blocks * self._block_bytes
-        return Transit(num_bytes, self._ways.read([self._seat], Store(), num_bytes, 0.0))
-
-    def keep(self, move: KvMove) -> Transit:
-        """Write blocks to the host's memory, over the links of the topology."""
-        num_bytes = move.num_blocks * self._block_bytes
-        return Transit(num_bytes, self._ways.write([self._seat], Store(), num_bytes, 0.0))
-
-
-class LinkedTier(KvStore):
-    """A tier with a link to the engine, over which loads go one after the other.
-
-    block_bytes: NaN: not known.
-    """
-
-    def __init__(
-        self, env: Environment, tier: CacheTier, link: SerialLink, block_bytes: float
-    ) -> None:
-        self.name = tier.name
-        self._env = env
-        self._tier = tier
-        self._link = link
-        self._block_bytes = block_bytes
-
-    def fetch(self, move: KvMove) -> Transit:
-        """Load blocks over the tier's own link, or within the step that needs them."""
-        tier, num_blocks = self._tier, move.num_blocks
-        seconds = tier.load_time(num_blocks)
-        if tier.in_step:
-            return Transit(num_blocks * self._block_bytes, None, seconds)
-        end = self._link.send(seconds, self._env.now)
-        return Transit(num_blocks * self._block_bytes, self._env.at(end, ARRIVE))
-
-
-class TierOfTopology(KvStore):
-    """A tier at a place of a topology; its loads share the links with all other transfers.
-
-    seat: the engine that reads.
-    """
-
-    def __init__(self, ways: Ways, seat: Seat, tier: CacheTier, block_bytes: float) -> None:
-        self.name = tier.name
-        self._ways = ways
-        self._seat = seat
-        self._latency = tier.latency
-        self._store = store_of(tier)
-        self._block_bytes = block_bytes
-
-    def fetch(self, move: KvMove) -> Transit:
-        """Load blocks over the links of the topology."""
-        num_bytes = move.num_blocks * self._block_bytes
-        end = self._ways.read([self._seat], self._store, num_bytes, self._latency)
-        return Transit(num_bytes, end)
+        """Begin to copy blocks of the GPUs."""
+        if self._out is None:
+            return super().keep(move)
+        return Transit(move.num_blocks * self._block_bytes, *self._out(move.num_blocks))
 
 
 def store_of(tier: CacheTier) -> Store:
@@ -500,23 +398,53 @@ class EngineStores:
         )
 
     def _swaps(self, seat: Seat, space: SwapSpace) -> KvStore:
+        """Return swap space that pauses the engine (vLLM v0), or is copied while steps go on.
+
+        Then one copy goes after the other each way, over the host links of all GPUs side by side;
+        or over the PCIe links of a topology, which copies share with all else that travels.
+        """
+        env, ways, size, seconds = self._env, self._ways, self._block_bytes, space.seconds_per_block
+
+        def over(link: SerialLink, number: int) -> tuple[Event, float]:
+            return env.at(link.send(number * seconds, env.now), MOVE), 0.0
+
         if not self._swaps_overlap:
-            return PausingSwaps(space, self._block_bytes)
-        if self._ways is not None:
-            return SwapsOverTopology(self._ways, seat, self._block_bytes)
-        out, back = (self._link(seat, f"swaps {way}") for way in ("out", "back"))
-        return OverlappedSwaps(self._env, space, out, back, self._block_bytes)
+            pause: Begin = lambda number: (None, number * seconds)  # noqa: E731
+            return MemoryBelow(HOST, size, pause, pause)
+        if ways is not None:
+            return MemoryBelow(
+                HOST,
+                size,
+                lambda number: (ways.read([seat], Store(), number * size, 0.0), 0.0),
+                lambda number: (ways.write([seat], Store(), number * size, 0.0), 0.0),
+            )
+        back, out = (partial(over, self._link(seat, f"swaps {way}")) for way in ("back", "out"))
+        return MemoryBelow(HOST, size, back, out)
 
     def _tier(self, seat: Seat, tier: CacheTier) -> KvStore:
-        if self._ways is not None:
-            if tier.in_step:
-                raise ScenarioError(
-                    f"{seat.client}: tier {tier.name} of kv_cache.tiers must have loads_in_step: "
-                    "false on a network with a topology"
-                )
-            return TierOfTopology(self._ways, seat, tier, self._block_bytes)
-        link = self._link(seat, f"tier {tier.name}")
-        return LinkedTier(self._env, tier, link, self._block_bytes)
+        """Return a tier whose loads go one after the other, or over the links of a topology."""
+        env, ways, size = self._env, self._ways, self._block_bytes
+        if ways is None:
+            link = self._link(seat, f"tier {tier.name}")
+
+            def load(number: int) -> tuple[Event | None, float]:
+                seconds = tier.load_time(number)
+                if tier.in_step:
+                    return None, seconds
+                return env.at(link.send(seconds, env.now), ARRIVE), 0.0
+
+            return MemoryBelow(tier.name, size, load)
+        if tier.in_step:
+            raise ScenarioError(
+                f"{seat.client}: tier {tier.name} of kv_cache.tiers must have loads_in_step: "
+                "false on a network with a topology"
+            )
+        store = store_of(tier)
+        return MemoryBelow(
+            tier.name,
+            size,
+            lambda number: (ways.read([seat], store, number * size, tier.latency), 0.0),
+        )
 
     def _link(self, seat: Seat, name: str) -> SerialLink:
         return self._links.setdefault((seat.engine, name), SerialLink())

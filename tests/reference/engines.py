@@ -57,5 +57,5 @@ def assert_all_is_free(client: LlmClient) -> None:
         assert core.blocks.num_free == core.blocks.num_blocks
         assert core.num_coming == core.num_abandoned == core.num_promised == 0
         assert not lane.has_moves
-        assert not lane.held.kept
+        assert not lane.kept
         assert core.host is None or core.host.num_used == 0

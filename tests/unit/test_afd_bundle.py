@@ -158,22 +158,13 @@ def test_passes_end_as_slots_simulated_one_by_one(workers, slots, batches, seed,
 # --- slots --------------------------------------------------------------------------------------
 
 
-def test_steps_at_once_are_steps_one_by_one():
-    def seats():
-        slots = BatchSlots(2, 3)
-        for worker, num_tokens, num_steps in ((0, 5, 9), (1, 8, 4), (1, 2, 4)):
-            slots.join(Resident(worker, num_tokens, num_steps))
-        return slots
-
-    at_once, singly = seats(), seats()
-    assert at_once.steps_to_next_end() == 4
-    left = at_once.advance(4)
-    for _ in range(3):
-        assert singly.advance() == []
-    assert [r.num_tokens for r in singly.advance()] == [r.num_tokens for r in left] == [8, 2]
-    for slots in (at_once, singly):
-        assert (slots.held.tolist(), slots.filled.tolist()) == ([9, 0], [1, 0])
-        assert slots.steps_to_next_end() == 5
+def test_requests_leave_with_the_step_that_is_their_last():
+    slots = BatchSlots(2, 3)
+    for worker, num_tokens, num_steps in ((0, 5, 9), (1, 8, 4), (1, 2, 4)):
+        slots.join(Resident(worker, num_tokens, num_steps))
+    assert [slots.advance() for _ in range(3)] == [[], [], []]
+    assert [resident.num_tokens for resident in slots.advance()] == [8, 2]
+    assert (slots.held.tolist(), slots.filled.tolist()) == ([9, 0], [1, 0])
 
 
 def test_one_that_gives_up_leaves_its_slot():
@@ -181,10 +172,10 @@ def test_one_that_gives_up_leaves_its_slot():
     staying, leaving = Resident(0, 5, 9), Resident(0, 7, 9)
     slots.join(staying)
     slots.join(leaving)
-    slots.advance(3)
+    assert [slots.advance() for _ in range(3)] == [[], [], []]
     slots.leave(leaving)
     assert (slots.held.item(), slots.num_filled) == (8, 1)
-    assert slots.advance(6) == [staying]
+    assert [slots.advance() for _ in range(6)][-1] == [staying]
     assert (slots.held.item(), slots.num_filled) == (0, 0)
 
 

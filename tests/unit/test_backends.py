@@ -22,9 +22,8 @@ from mist_sim.hardware.setting import Setting
 from mist_sim.metrics.load import LOW_LOAD
 from mist_sim.models import load_model
 from mist_sim.models.moe_backends import _RUNS_ON, Deployment, expert_format
-from mist_sim.scenario.engines.engine_version import ATTENTION, EXPERTS
 from mist_sim.scenario.engines.llm_client import llm_client
-from mist_sim.scenario.engines.versions import VERSIONS
+from mist_sim.scenario.engines.versions import ATTENTION, EXPERTS, VERSIONS
 from mist_sim.scenario.from_vllm.commands import from_vllm
 from tests.refusals import refused
 

@@ -17,17 +17,18 @@ from mist_sim.hardware.sampling import Sampling
 from mist_sim.metrics.replications import Replications
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.scenario import server_limits
-from mist_sim.scenario.engines.engine_version import (
+from mist_sim.scenario.engines.version_origins import origins, value_at
+from mist_sim.scenario.engines.versions import (
     HIDES,
     LATER,
     LIMITS,
+    NEWEST,
     RESERVE,
     SAMPLER,
     TEMPLATES,
+    VERSIONS,
+    version_of,
 )
-from mist_sim.scenario.engines.version_names import version_of
-from mist_sim.scenario.engines.version_origins import origins, value_at
-from mist_sim.scenario.engines.versions import NEWEST, VERSIONS
 from tests.reference.predictors import EVEN
 from tests.reference.scenarios import synthetic
 

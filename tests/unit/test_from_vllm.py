@@ -6,8 +6,7 @@ from mist_sim import Scenario, simulate
 from mist_sim.cli.app import BAD_INPUT
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario.from_vllm.commands import from_vllm
-from mist_sim.scenario.from_vllm.handlers.spec_flags import KEYS
-from mist_sim.scenario.from_vllm.serve import HANDLERS
+from mist_sim.scenario.from_vllm.server import HANDLERS
 from mist_sim.scenario.from_vllm.tables import HONOURED, rows_of
 from mist_sim.scenario.options import engine_options
 from tests.commands import exit_code
@@ -246,8 +245,13 @@ def test_the_list_of_options_names_the_flag(flag):
 def test_every_flag_has_one_row_and_handled_ones_a_handler():
     rows = rows_of("serve")
     assert len({row.flag for row in rows}) == len(rows)
-    handled = {row.flag for row in rows if row.fate == "handled"}
-    assert handled - {"--config", *KEYS} == set(HANDLERS) - set(HONOURED)
+    elsewhere = {"--config", "--spec-method", "--spec-model", "--spec-tokens"}  # read before
+    handled = [row for row in rows if row.fate == "handled" and not row.cases]
+    named = {row.by for row in rows if row.by}
+    for flag in ("attention-config", "kernel-config", "speculative-config", "compilation-config"):
+        named |= {row.by for row in rows_of(flag) if row.by}
+    assert {row.flag for row in handled if not row.by} == elsewhere
+    assert named == set(HANDLERS)
 
 
 def test_the_command_writes_a_scenario_that_runs(capsys, tmp_path):

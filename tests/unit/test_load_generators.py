@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from mist_sim import ScenarioError
-from mist_sim.scenario.from_vllm.commands import GENERATORS, from_vllm, read_commands
+from mist_sim.scenario.from_vllm.commands import from_vllm, read_commands
+from mist_sim.scenario.from_vllm.generators import GENERATORS
 from mist_sim.traces import BurstGptReader
 from tests.refusals import refused
 

@@ -32,7 +32,7 @@ from mist_sim.hardware.predictors import TablePredictor
 from mist_sim.models import load_model
 from mist_sim.rng import Streams
 from mist_sim.scenario.build import build
-from mist_sim.scenario.engines.all_reduce import with_all_reduce
+from mist_sim.scenario.engines.links import with_all_reduce
 from tests.reference import measured
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.scenarios import BASE, PRESSED, scenario

@@ -210,26 +210,18 @@ def test_positions_are_accepted_as_often_as_asked(rates):
 
 def test_a_preempted_request_goes_on_with_its_path():
     path = DraftPath(np.array([0, 2, 3, 7, 8, 12]))
-    assert path.begin(9).tolist() == [0, 2, 3, 7, 8, 9]
-    assert path.end(2) == 3
-    assert (path.step_tokens.tolist(), path.num_accepted) == ([2, 1], 1)
-    path.forget_stay()
-    assert path.begin(5).tolist() == [0, 4, 5]  # its prefill gave one
-    assert path.end(2) == 5
-    assert (path.step_tokens.tolist(), path.num_accepted) == ([4, 1], 3)
+    assert path.accepted.tolist() == [1, 0, 3, 0, 3]
+    tokens, num_accepted = path.take(2, 9)
+    assert (tokens.tolist(), num_accepted) == ([2, 1], 1)
+    tokens, num_accepted = path.take(2, 5)
+    assert (tokens.tolist(), num_accepted) == ([4, 1], 3)
+    assert path.accepted.tolist() == [3]
 
 
-def test_steps_add_up_until_they_are_recorded():
+def test_tokens_behind_the_last_are_none_but_their_drafts_are_accepted():
     path = DraftPath(np.array([0, 2, 3, 7, 8, 12]))
-    path.begin(9)
-    path.end(2)
-    assert path.begin(6).tolist() == [0, 4, 5, 6]
-    path.end(0)
-    assert (path.step_tokens.tolist(), path.num_last) == ([2, 1], 1)
-    path.begin(6)
-    path.end(3)
-    assert (path.step_tokens.tolist(), path.num_last) == ([2, 1, 4, 1, 1], 1)
-    assert (path.num_steps, path.num_accepted, path.num_beyond) == (5, 7, 3)
+    tokens, num_accepted = path.take(5, 9)
+    assert (tokens.tolist(), num_accepted) == ([2, 1, 4, 1, 1], 7)
 
 
 # --- time -------------------------------------------------------------------------------------

@@ -22,9 +22,8 @@ from mist_sim.scenario.format import yaml_text
 from mist_sim.scenario.from_vllm.account import faults_of
 from mist_sim.scenario.from_vllm.commands import from_vllm, read_commands
 from mist_sim.scenario.from_vllm.flags import flags_of
-from mist_sim.scenario.from_vllm.generators.vllm_bench import SERVE as BENCH_ROWS
-from mist_sim.scenario.from_vllm.serve import ARITIES, SHORT
-from mist_sim.scenario.from_vllm.tables import RENAMED
+from mist_sim.scenario.from_vllm.generators import GENERATORS
+from mist_sim.scenario.from_vllm.tables import ARITIES, RENAMED, SHORT
 from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
 from tests.effort import examples
 from tests.refusals import refused
@@ -95,7 +94,7 @@ def own_name(flag):
     """Return the name by which the account has a flag."""
     head = flag.split(".")[0]
     name = SHORT.get(head, head.replace("_", "-"))
-    known = [*ARITIES, *(row.flag for row in BENCH_ROWS)]
+    known = [*ARITIES, *(row.flag for row in GENERATORS["vllm bench serve"].rows)]
     begun = sorted({each for each in known if each.startswith(name)})
     if name in known or len(begun) != 1:
         return f"--{name[5:]}" if name.startswith("--no-") and f"--{name[5:]}" in known else name

@@ -18,7 +18,7 @@ from mist_sim import (
 )
 from mist_sim.clients import EngineConfig
 from mist_sim.clients.engine_rules import EngineRules
-from mist_sim.clients.kv_cache.pages import Holding, PagePool, PageRules
+from mist_sim.clients.kv_cache.pages import HeldPages, PagePool, PageRules, PageTable
 from mist_sim.clients.rules import page_rules
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
@@ -266,7 +266,7 @@ def test_pages_of_a_prompt_in_pieces():
     """
     groups = KvGroups(layers_per_group=1, num_window_groups=1, sliding_window=8)
     pool = PagePool(100, 4, 0, groups, PageRules())
-    holding = Holding(pool)
+    holding = HeldPages(pool, PageTable(100, groups.num_groups, blank_first=False))
     used = []
     for computed, new in ((0, 16), (16, 16), (32, 1)):
         holding.leave_behind(computed)

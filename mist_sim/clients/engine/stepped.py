@@ -5,21 +5,19 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property, partial
-from math import inf, nan
+from math import inf, isnan, nan
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from mist_sim.clients.draft_paths import DraftPath, Speculation
+from mist_sim.clients.draft_paths import DraftPath
 from mist_sim.clients.engine.core.blocks import Blocks
 from mist_sim.clients.engine.core.core import Core
 from mist_sim.clients.engine.core.drafting import Drafting
 from mist_sim.clients.engine.core.lane import (
     A_PREFIX,
     AN_ANSWER,
-    APART,
-    BESIDE,
     COMES,
     ENTRIES,
     ENTRIES_SILENTLY,
@@ -36,7 +34,6 @@ from mist_sim.clients.engine.core.lane import (
     OUTGROWN,
     RETURNS,
     STOPPED,
-    WHEN_IDLE,
     Lane,
 )
 from mist_sim.clients.engine.core.lockstep import Lockstep, Replica
@@ -48,14 +45,14 @@ from mist_sim.clients.engine.core.tiered import TieredBlocks
 from mist_sim.clients.engine.core.times import Times
 from mist_sim.clients.engine.core.virtual import VirtualEngine, VirtualPipeline
 from mist_sim.clients.engine.flowing import flow_in_core, next_pace, num_asked, pace_of
-from mist_sim.clients.engine.held_entries import HeldEntries
+from mist_sim.clients.engine.lane_setup import LaneSetup, Replicas
 from mist_sim.clients.engine.own_rules import OwnRules, own_rules
 from mist_sim.clients.engine.ranked_queue import RankedQueue
 from mist_sim.clients.kv_cache.moves import GPU, HOST, Kind, KvMove, Room
 from mist_sim.clients.kv_cache.pages import PagePool
-from mist_sim.clients.kv_cache.tiers import SharedTiers, Tiers
+from mist_sim.clients.kv_cache.tiers import Tiers
 from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
-from mist_sim.clients.scheduling import ChunkedScheduler, WholePromptScheduler
+from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.scheduling.adapter_slots import AdapterQueue, adapter_of
 from mist_sim.clients.scheduling.lane_view import LaneView
 from mist_sim.clients.scheduling.memory_needs import MemoryNeeds
@@ -75,26 +72,11 @@ from mist_sim.hardware.predictors.base import Predictor, traits_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mist_sim.clients.engine.queue_form import QueueForm
-    from mist_sim.clients.engine_rules import EngineRules
     from mist_sim.clients.kv_cache.lane_memory import LaneMemory
-    from mist_sim.clients.overload import Gate
-    from mist_sim.clients.scheduling import WaitingQueue
-    from mist_sim.clients.scheduling.adapter_slots import AdapterSlots
-    from mist_sim.clients.scheduling.cadence import Cadence
-    from mist_sim.clients.scheduling.image_times import ImageTimes
     from mist_sim.clients.stores import Stores
     from mist_sim.core.recorder import Recorder, StepRow
     from mist_sim.core.visit import Visit
     from mist_sim.hardware.predictors.ranks import PipelinePredictor
-
-Leave = Callable[["Visit", str | None], None]
-"""Takes a visit that is over, and why it was rejected (None: it was served)."""
-
-NEVER = 1 << 62  # more tokens than any request has
-
-PROMPTS_COME = {"beside decodes": BESIDE, "apart": APART, "when idle": WHEN_IDLE}
-"""When whole prompts come in, as a scheduler and as the core says it."""
 
 FAST_FORWARD = True
 """Whether quiet steps are taken many at a time; without it, the results are the same."""
@@ -282,67 +264,41 @@ class Contents(NamedTuple):
 class SteppedLane:
     """A lane of the core as its client and its requests know it.
 
-    leave: takes visits that end, with the reason of a rejection. gate: hears of prompts that are
-        computed; None: need not.
-    stores: where entries come from and go to. engine: its number at the client. block_bytes: of a
-        block over all GPUs of the engine; NaN: unknown.
-    flow: by which answers leave for other clients, None: they stay. has_taker: tells whether
-        another client is up that would go on with them; None: there always is one.
-    cadence: when steps may carry prompts. adapters, images: what their steps wait for; None: they
-        have none. queue: an empty one. speculation: how it drafts.
+    setup: what all lanes of the client have in common. stores: where entries come from and go to.
+    engine: its number at the client.
+    kept: entries of sequences that have left it, for the clients that continue them.
     """
 
     def __init__(
         self,
         stepper: Stepper,
         phases: tuple[int, int],
+        setup: LaneSetup,
         *,
-        scheduler: ChunkedScheduler | WholePromptScheduler,
         max_num_seqs: int,
-        plans_ahead: bool,
-        predictor: PipelinePredictor,
-        form: QueueForm | None,
-        max_model_len: int | None,
-        memory: LaneMemory,
-        recorder: Recorder,
-        client_id: int,
-        layout: int,
         view: SteppedView,
-        leave: Leave,
-        gate: Gate | None,
         stores: Stores,
         engine: int,
-        block_bytes: float,
-        flow: FlowRule | None,
-        has_taker: Callable[[], bool] | None,
-        rules: EngineRules,
-        cadence: Cadence | None,
-        queue: WaitingQueue,
-        adapters: AdapterSlots | None,
-        images: ImageTimes | None,
-        replicas: Replicas | None,
-        speculation: Speculation | None,
-        shared: SharedTiers,
     ) -> None:
-        self._flow, self._has_taker = flow, has_taker
-        self._stepper, self._view, self._leave = stepper, view, leave
-        self.leave = leave
-        self._gate, self._memory = gate, memory
-        self.held = HeldEntries(view, self._release_held, engine, block_bytes)
+        memory, predictor, form = setup.memory, setup.predictor, setup.form
+        recorder, scheduler, rules = setup.recorder, setup.scheduler, setup.rules
+        self._setup, self._stepper, self._view, self.leave = setup, stepper, view, setup.leave
+        self._flow, self._memory, self.scheduler = setup.flow, memory, scheduler
+        self._engine = engine
+        self.kept: dict[SequenceState, HeldKv] = {}
         self._look: Callable[[], None] | None = None  # called when it has stopped
         self.is_still = False
-        num_tracks = len(predictor.ranks) if form else 1
         self._recorder = recorder
-        self._tracks = [recorder.add_track(client_id, layout)]
-        for _ in range(1, num_tracks):
-            self._tracks.append(recorder.add_track(client_id, layout, pool=self._tracks[0]))
+        self._tracks = [recorder.add_track(setup.client_id, setup.layout)]
+        for _ in predictor.ranks[1:] if form else ():
+            track = recorder.add_track(setup.client_id, setup.layout, pool=self._tracks[0])
+            self._tracks.append(track)
         record = partial(write_move, recorder, self._tracks[0])
         self._mover = Mover(stepper.env, stores, record, self._end_move)
         self._inside: dict[int, SequenceState] = {}  # by slot
         self._coming: dict[SequenceState, None] = {}  # whose entries are on their way
-        self.scheduler = scheduler
         self.caches_prefixes = caches = memory.caches_prefixes
-        self._speculation = speculation
+        self._speculation = speculation = setup.speculation()
         num_drafts = 0 if speculation is None else speculation.num_drafts
         traits = predictor.traits
         blocks = blocks_of(memory)
@@ -352,11 +308,10 @@ class SteppedLane:
             else None
             for _ in self._tracks
         ]
-        inside = traits.steps_inside
-        rows = [rows_of(recorder, track, inside, num_drafts) for track in self._tracks]
-        self._adapters, self._images, self._work = adapters, images, AdapterWork(0, 0)
-        self._replicas = replicas
-        tells = adapters is not None or replicas is not None or num_drafts
+        rows = [rows_of(recorder, each, traits.steps_inside, num_drafts) for each in self._tracks]
+        self._adapters, self._images = setup.adapters(), setup.images()
+        self._work = AdapterWork(0, 0)
+        tells = self._adapters is not None or setup.replicas is not None or num_drafts
         more = self._tell_more if tells else None
         has_lines = memory.groups is None
         times = [
@@ -364,19 +319,19 @@ class SteppedLane:
             for rank in predictor.ranks
         ]
         self.rank_times = times
-        is_coupled = len(times) > 1 or replicas is not None
-        kind: type[Lane] = Replica if is_coupled else Lane
-        if speculation is not None:
-            kind = Drafting
+        kind: type[Lane] = Lane
         if form is not None:
             kind = Pipeline
+        elif speculation is not None:
+            kind = Drafting
+        elif len(times) > 1 or setup.replicas is not None:
+            kind = Replica
+        plans_ahead = setup.plans_ahead and form is None
         self._lane: Lane = kind(
             len(stepper.lanes),
             *phases,
             max_num_seqs,
-            scheduler.max_num_batched_tokens or NEVER,
-            isinstance(scheduler, WholePromptScheduler) or scheduler.scheduler_reserve_full_isl,
-            plans_ahead and form is None,
+            plans_ahead,
             times[0],
             blocks,
             rows[0],
@@ -386,55 +341,29 @@ class SteppedLane:
         )
         if form is not None and isinstance(self._lane, Pipeline):
             groups = [Group(n, *each) for n, each in enumerate(zip(rows, prefixes, strict=True))]
-            self._lane.lie(
-                form.size,
-                form.stagger,
-                form.fills,
-                form.drains,
-                max_model_len or NEVER,
-                times,
-                predictor.rank_delay,
-                groups,
-            )
+            longest = setup.config.max_model_len
+            self._lane.lie(form, longest, times, predictor.rank_delay, groups)
         self.view = LaneView(self._lane)
+        queue = setup.queue()
         self._own: OwnRules | None = None
-        self._plan_by(scheduler, queue, cadence, rules)
+        if isinstance(scheduler, ChunkedScheduler):
+            self._own = self._lane.own = own_rules(scheduler, self.view, queue)
+        self._lane.obey(setup, setup.cadence(), not is_ours(type(queue)))
         self._standstill = Standstill()
-        self._lane.tells_prompts = gate is not None
-        self._lane.waits_for_more = adapters is not None or images is not None
+        self._lane.tells_prompts = setup.gate is not None
+        self._lane.waits_for_more = self._adapters is not None or self._images is not None
         self._stores = stores
         self._loads: dict[int, list[KvMove]] = {}  # by slot, that are to begin
         self._tiers: Tiers | None = None
         if isinstance(blocks, TieredBlocks):
             again = memory.num_recomputed
-            self._tiers = Tiers(memory.tiers, blocks.cache, shared.content, again)
+            self._tiers = Tiers(memory.tiers, blocks.cache, setup.shared.content, again)
             blocks.lie_above(self._tiers)
-            self._lane.lie_above(
-                blocks,
-                rules.defers_frees,
-                rules.spares_in_flight and speculation is None,
-                rules.reserves_prefills,
-                rules.preempted_first
-                and isinstance(queue, FirstComeFirstServed)
-                and not self._tiers.in_step,
-            )
-        if (space := memory.swap_space) is not None:
-            overlaps = scheduler.swaps_overlap
-            room = Room(space.num_blocks)
-            self._lane.swap_to(room, space.seconds_per_block, overlaps)
-        if speculation is not None and isinstance(self._lane, Drafting):
-            self._lane.draft(
-                speculation.num_drafts,
-                speculation.num_lookahead_tokens,
-                max_model_len or NEVER,
-                rules.admits_lookahead,
-                rules.pads_prompts,
-                memory.hashes_ahead,
-                rules.caches_verified,
-            )
+            is_plain = isinstance(queue, FirstComeFirstServed) and not self._tiers.in_step
+            self._lane.preempted_first = rules.preempted_first and is_plain
         self._ranked: RankedQueue | None = None
-        if flow is not None:
-            self._lane.flow = flow_in_core(flow)
+        if setup.flow is not None:
+            self._lane.flow = flow_in_core(setup.flow)
         elif type(queue) is not FirstComeFirstServed:
             self._ranked = self._lane.ranked = RankedQueue(
                 queue, loaded_first=rules.loaded_first, pass_goes_on=rules.pass_goes_on
@@ -448,29 +377,6 @@ class SteppedLane:
         view.lanes.append(self)
         if view.phase_watchers:
             self.be_watched()
-
-    def _plan_by(
-        self,
-        scheduler: ChunkedScheduler | WholePromptScheduler,
-        queue: WaitingQueue,
-        cadence: Cadence | None,
-        rules: EngineRules,
-    ) -> None:
-        """Let the core plan as a scheduler says."""
-        if isinstance(scheduler, WholePromptScheduler):
-            asks_always = not is_ours(type(queue))
-            self._lane.compute_whole(PROMPTS_COME[scheduler.prompts_come], asks_always)
-            return
-        self._own = own_rules(scheduler, self.view, queue)
-        if self._own is not None:
-            self._lane.obey(self._own)
-        self._lane.limit_pieces(
-            scheduler.long_prefill_token_threshold,
-            scheduler.max_num_partial_prefills,
-            cadence,
-            rules.threshold_spares_one,
-            rules.held_spares_hits,
-        )
 
     @cached_property
     def needs(self) -> MemoryNeeds:
@@ -692,7 +598,7 @@ class SteppedLane:
 
     def may_move(self) -> bool:
         """Tell whether another client is up that would go on with answers."""
-        return self._has_taker is None or self._has_taker()
+        return self._setup.has_taker is None or self._setup.has_taker()
 
     def turn(self, scheduler: ChunkedScheduler, flow: FlowRule | None) -> None:
         """Plan with other chunks from now on, and let answers leave by another rule if given."""
@@ -714,7 +620,7 @@ class SteppedLane:
         kv.compute_time = 0.0  # there is nothing that copying could overlap with
         if self._flow is not None:
             kv.pace = next_pace(self._flow, sequence, visit.last_token_at)
-        self._leave(visit, None)
+        self.leave(visit, None)
 
     # --- what others see comes out ------------------------------------------------------------
 
@@ -761,17 +667,17 @@ class SteppedLane:
             visit.last_token_at = sequence.last_token_at
             if visit.is_followed:
                 self._hold(sequence)
-            self._leave(visit, None)
+            self.leave(visit, None)
         elif how == OUTGROWN:
             sequence.num_tokens = self._lane.num_asked(slot)
-            self._leave(visit, self.needs.outgrown(sequence) or "dropped")
+            self.leave(visit, self.needs.outgrown(sequence) or "dropped")
         else:
-            if self._gate is not None:
-                self._gate.prompt_is_done(sequence)
+            if self._setup.gate is not None:
+                self._setup.gate.prompt_is_done(sequence)
             visit.num_computed_tokens = sequence.num_computed_tokens
             if visit.num_output_tokens:
                 visit.last_token_at = sequence.last_token_at
-            self._leave(visit, None)
+            self.leave(visit, None)
             if self._stages is not None:
                 ran = how != GIVEN_UP_WAITING and not isinstance(visit.outcome, Lost)
                 hear = self._stages.note_end if ran else self._stages.look
@@ -787,9 +693,34 @@ class SteppedLane:
             visit.num_computed_tokens = sequence.num_prompt_tokens
 
     def _held(self, sequence: SequenceState) -> HeldKv:
-        """Return the entries of one that leaves."""
+        """Keep the entries of one that leaves, for the client that continues it; return them.
+
+        If that client emits the first token, it computes the last token of the prompt again.
+        """
+        visit, is_silent = sequence.visit, sequence.visit.is_silent
         num_tokens = sequence.num_tokens - 1
-        return self.held.hold(sequence, self._lane.blocks.in_all(num_tokens), num_tokens)
+        self.kept[sequence] = kv = HeldKv(
+            self._view.name,
+            partial(self._let_kept_go, sequence),
+            num_tokens=num_tokens - is_silent,
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            num_output_tokens=sequence.num_output_tokens - is_silent,
+            last_token_at=nan if is_silent else visit.last_token_at,
+            engine=self._engine,
+            compute_time=visit.last_token_at - visit.started_at,
+            num_bytes=self._num_bytes(self._lane.blocks.in_all(num_tokens)),
+        )
+        return kv
+
+    def _num_bytes(self, num_blocks: int) -> float:
+        return 0.0 if isnan(self._setup.block_bytes) else num_blocks * self._setup.block_bytes
+
+    def _let_kept_go(self, sequence: SequenceState) -> None:
+        """Free entries that were kept, and note that the client may be empty now."""
+        del self.kept[sequence]
+        self._release_held(sequence)
+        for watcher in self._view.watchers:
+            watcher(self._view)
 
     def settle(self, sequence: SequenceState) -> Visit:
         """Write a visit's progress so far into its record."""
@@ -814,8 +745,8 @@ class SteppedLane:
     def _tell_more(self, batch: StepBatch) -> None:
         if self._adapters is not None:
             batch.adapters = self._work
-        if self._replicas is not None:
-            self._replicas.tell(batch)
+        if self._setup.replicas is not None:
+            self._setup.replicas.tell(batch)
         if batch.num_decodes and self._speculation is not None:
             batch.num_drafts = self._speculation.num_drafts
 
@@ -842,20 +773,18 @@ class SteppedLane:
 
     def emit(self, slot: int) -> None:
         """A prompt, or a preempted answer, is computed."""
-        if self._gate is not None:
-            self._gate.prompt_is_done(self._inside[slot])
+        if self._setup.gate is not None:
+            self._setup.gate.prompt_is_done(self._inside[slot])
 
     def stay(self, slot: int, first: int, last: int, resumed: bool, track: int = 0) -> None:
         """A request that ends or is preempted has decoded in these steps."""
         sequence, lane, tokens = self._inside[slot], self._lane, None
         request_id, path = sequence.visit.request.request_id, sequence.path
         if path is not None and isinstance(lane, Drafting) and (number := lane.num_decoded(slot)):
-            path.begin(sequence.num_final_tokens - lane.joined_with(slot))
-            path.end(number)
-            tokens, num_accepted = path.step_tokens, path.num_accepted
+            most = sequence.num_final_tokens - lane.joined_with(slot)
+            tokens, num_accepted = path.take(number, most)
             num_drafts, at = number * lane.num_drafts, lane.decoded_at()
             self._recorder.record_drafts(at, number, num_drafts, num_accepted)
-            path.forget_stay()
         self._recorder.record_tokens(
             self._tracks[track], request_id, first, last, tokens, resumed=resumed
         )
@@ -962,7 +891,7 @@ class SteppedLane:
             {self._inside[slot]: core.is_decoding(slot) for slot in core.running},
             {self._inside[slot] for slot in (*core.moved, *core.loaded)},
             {self._inside[slot] for slot in core.swapped},
-            {each: each.num_tokens - 1 for each in self.held.kept},
+            {each: each.num_tokens - 1 for each in self.kept},
         )
 
     def take_off(self, sequence: SequenceState) -> int:
@@ -1022,14 +951,16 @@ class SteppedLane:
             self._lane.give_up(self._stepper.env.now, slot)
             del self._inside[slot]
             sequence.lane = None
-            self._leave(visit, reason)
+            self.leave(visit, reason)
 
     def carry_held(self, sequence: SequenceState, kv: HeldKv, num_tokens: int) -> None:
         """Keep the entries of a sequence that is done for another client."""
         self.add_request(sequence, comes=False)
         del self._inside[sequence.slot]
         self._lane.carry_held(sequence.slot)
-        self.held.take_over(sequence, kv, -(num_tokens // -self._lane.blocks.size))
+        self.kept[sequence] = kv
+        num_bytes = self._num_bytes(-(num_tokens // -self._lane.blocks.size))
+        kv.change_hands(partial(self._let_kept_go, sequence), self._engine, num_bytes)
 
     def carry_waiting(self, sequence: SequenceState) -> None:
         """Queue a sequence without entries; it keeps its position by arrival."""
@@ -1079,21 +1010,6 @@ def blocks_of(memory: LaneMemory) -> Blocks:
     )
     blocks.cache.eviction = memory.eviction
     return blocks
-
-
-class Replicas:
-    """The tokens of a step in each lane of a client whose lanes share their experts."""
-
-    def __init__(self) -> None:
-        self._tokens: tuple[int, ...] = ()
-
-    def share(self, tokens: tuple[int, ...]) -> None:
-        """Note the tokens of the present step."""
-        self._tokens = tokens
-
-    def tell(self, batch: StepBatch) -> None:
-        """Tell a batch of the others."""
-        batch.replicas = self._tokens
 
 
 class SteppedTogether:

@@ -111,20 +111,6 @@ def _saves(begin: int, end: int, place: int, size: int, rules: StateRules) -> bo
     return block > (begin - 1) // size and begin + size <= saved < end
 
 
-class DraftRules(NamedTuple):
-    """How pages are counted with drafts, of which states have none ahead of the model itself.
-
-    num_ahead: tokens that a drafting model writes ahead of a step (`num_lookahead_tokens`).
-    num_ahead_first: those for which the first piece of a prompt has memory.
-    names_verified: whether the tokens that a step verified have names before pages come back
-        (`EngineRules.caches_verified`).
-    """
-
-    num_ahead: int = 0
-    num_ahead_first: int = 0
-    names_verified: bool = False
-
-
 class PageRules(NamedTuple):
     """How a version counts pages.
 
@@ -135,8 +121,12 @@ class PageRules(NamedTuple):
     num_again: last blocks of a hit that a drafting layer computes again. num_again_full: blocks of
         full attention that it loses before windows are asked. None: all of it
         (`EngineRules.hybrid_drops`).
-    states: where states are kept for others, with a prefix cache.
-    drafts: what drafts change about these.
+    states: where states are kept for others, with a prefix cache. Drafts have none ahead of the
+        model itself:
+    num_ahead: tokens that a drafting model writes ahead of a step (`num_lookahead_tokens`).
+    num_ahead_first: those for which the first piece of a prompt has memory.
+    names_verified: whether the tokens that a step verified have names before pages come back
+        (`EngineRules.caches_verified`).
     """
 
     most_beside: int | None = None
@@ -144,7 +134,9 @@ class PageRules(NamedTuple):
     num_again: int = 0
     num_again_full: int | None = 0
     states: StateRules = StateRules()
-    drafts: DraftRules = DraftRules()
+    num_ahead: int = 0
+    num_ahead_first: int = 0
+    names_verified: bool = False
 
 
 class PagePool(BlockPool):
@@ -524,69 +516,6 @@ class Hits:
         return [[pages[number] for pages in runs] for number in range(len(groups))]
 
 
-class Holding:
-    """The pages of a pool that a sequence holds: of its states, and of blocks of tokens.
-
-    num_blocks: blocks that have, or had, a page in every group. num_skipped: first ones whose pages
-    in window groups have been returned, or never taken.
-    """
-
-    __slots__ = ("_pool", "num_blocks", "num_skipped")
-
-    def __init__(self, pool: PagePool, num_skipped: int = 0) -> None:
-        pool.allocate(pool.num_state_pages)
-        self._pool = pool
-        self.num_blocks = 0
-        self.num_skipped = num_skipped
-
-    def extend(self, num_tokens: int) -> None:
-        """Take pages for so many tokens; none for blocks that windows have left."""
-        num_blocks, before = -(-num_tokens // self._pool.block_size), self.num_blocks
-        if num_blocks > before:
-            self._take(before, max(before, min(self.num_skipped, num_blocks)), num_blocks)
-            self.num_blocks = num_blocks
-
-    def leave_behind(self, num_tokens: int) -> None:
-        """Return the pages that windows have left after so many computed tokens."""
-        num_skipped = self._pool.num_skipped(num_tokens)
-        if num_skipped > self.num_skipped:
-            end = min(num_skipped, self.num_blocks)
-            if self.num_skipped < end:
-                self._return_window(self.num_skipped, end)
-            self.num_skipped = num_skipped
-
-    def cut(self, num_blocks: int) -> None:
-        """Return the pages of all blocks but the first `num_blocks`."""
-        end = self.num_blocks
-        if num_blocks < end:
-            self._return_last(num_blocks, max(num_blocks, min(self.num_skipped, end)), end)
-            self.num_blocks = num_blocks
-
-    def end(self) -> None:
-        """Return all pages."""
-        self.cut(0)
-        self._pool.release(self._pool.num_state_pages)
-
-    def name_until(self, num_tokens: int) -> None:
-        """Let others find the blocks that so many tokens fill: nothing, without a prefix cache."""
-
-    def _take(self, first: int, first_window: int, end: int) -> None:
-        """Take pages of blocks up to `end`, from `first_window` on in window groups."""
-        groups = self._pool.groups
-        num_full = groups.num_full_groups * (end - first)
-        self._pool.allocate(num_full + groups.num_window_groups * (end - first_window))
-
-    def _return_window(self, first: int, end: int) -> None:
-        """Return the pages of blocks [first, end) in window groups."""
-        self._pool.release(self._pool.groups.num_window_groups * (end - first))
-
-    def _return_last(self, first: int, first_window: int, end: int) -> None:
-        """Return the pages of blocks up to `end`, from `first_window` on in window groups."""
-        groups = self._pool.groups
-        num_full = groups.num_full_groups * (end - first)
-        self._pool.release(num_full + groups.num_window_groups * (end - first_window))
-
-
 class StatePages:
     """The pages of each state group, by block; None where no state is, or none any more.
 
@@ -705,22 +634,29 @@ Pages = list[Page | None]
 """The pages of a group, by block; None where a window has left them."""
 
 
-class HeldPages(Holding):
+class HeldPages:
     """The pages of a sequence group by group, those of full attention first.
 
     Pages are taken of the first group for all blocks, then of the next; they come back group by
-    group, the last block first. states: those that are kept for others come after these; None
-    without any. num_named: first blocks that others can find. num_shared_tokens: tokens that full
-    attention alone found when it began; a piece ends there (`shared_stop` of `StateRules`).
+    group, the last block first.
+
+    num_blocks: blocks that have, or had, a page in every group. num_skipped: first ones whose pages
+    in window groups have been returned, or never taken. states: pages that are kept for others come
+    after these; None without any. num_named: first blocks that others can find. num_shared_tokens:
+    tokens that full attention alone found when it began; a piece ends there (`shared_stop` of
+    `StateRules`).
     """
 
     __slots__ = (
         "_groups",
         "_names",
         "_num_full",
+        "_pool",
         "_table",
+        "num_blocks",
         "num_named",
         "num_shared_tokens",
+        "num_skipped",
         "owner",
         "states",
     )
@@ -729,8 +665,8 @@ class HeldPages(Holding):
         self,
         pool: PagePool,
         table: PageTable,
-        owner: Hashable,
-        names: list[Hashable],
+        owner: Hashable = None,
+        names: Iterable[Hashable] = (),
         num_skipped: int = 0,
         num_skipped_states: int = 0,
     ) -> None:
@@ -738,16 +674,15 @@ class HeldPages(Holding):
 
         num_skipped_states: first blocks whose states it never has.
         """
-        super().__init__(pool, num_skipped)
-        self._table = table
-        self.owner = owner
-        self._names = names
+        pool.allocate(pool.num_state_pages)
+        self._pool, self._table = pool, table
+        self.owner, self._names = owner, list(names)
         groups = pool.groups
         self._num_full = groups.num_full_groups
         num_groups = groups.num_full_groups + groups.num_window_groups
         self._groups: list[Pages] = [[] for _ in range(num_groups)]
-        self.num_named = 0
-        self.num_shared_tokens = 0
+        self.num_blocks = self.num_named = self.num_shared_tokens = 0
+        self.num_skipped = num_skipped
         self.states: StatePages | None = None
         if groups.num_kept_states:
             self.states = StatePages(pool, table, num_skipped_states)
@@ -767,9 +702,28 @@ class HeldPages(Holding):
         if self.states is not None and hit.num_blocks:
             self.states.begin_with(hit.states, hit.num_blocks)
 
+    def extend(self, num_tokens: int) -> None:
+        """Take pages for so many tokens; none for blocks that windows have left."""
+        end, first = -(-num_tokens // self._pool.block_size), self.num_blocks
+        if end <= first:
+            return
+        in_window = max(first, min(self.num_skipped, end))
+        for number, pages in enumerate(self._groups):
+            begin = first if number < self._num_full else in_window
+            self._pool.allocate(end - begin)
+            pages.extend([None] * (begin - first))
+            pages.extend([self._table.take(number) for _ in range(end - begin)])
+        self.num_blocks = end
+
     def leave_behind(self, num_tokens: int) -> None:
         """Give back the pages that windows have left, and all states but the newest."""
-        super().leave_behind(num_tokens)
+        num_skipped = self._pool.num_skipped(num_tokens)
+        if num_skipped > self.num_skipped:
+            first, end = self.num_skipped, min(num_skipped, self.num_blocks)
+            for pages in self._groups[self._num_full :] if first < end else ():
+                self._let_go(reversed(pages[first:end]))
+                pages[first:end] = [None] * (end - first)
+            self.num_skipped = num_skipped
         if self.states is not None:
             self.states.leave_behind(num_tokens - self._pool.states.num_unsure)
 
@@ -796,35 +750,25 @@ class HeldPages(Holding):
     def cut(self, num_blocks: int) -> None:
         """Return the pages of all blocks but the first `num_blocks`, and those with names."""
         num_blocks = max(num_blocks, self.num_named)
-        super().cut(num_blocks)
+        self._keep(num_blocks)
         if self.states is not None:
             self.states.cut(num_blocks)
 
     def end(self) -> None:
         """Give back all pages, those of states included."""
         self.num_named = 0
-        super().cut(0)
+        self._keep(0)
         if self.states is not None:
             self.states.end()
         self._pool.release(self._pool.num_state_pages)
 
-    def _take(self, first: int, first_window: int, end: int) -> None:
-        super()._take(first, first_window, end)
-        take = self._table.take
-        for number, pages in enumerate(self._groups):
-            begin = first if number < self._num_full else first_window
-            pages.extend([None] * (begin - first))
-            pages.extend([take(number) for _ in range(end - begin)])
-
-    def _return_window(self, first: int, end: int) -> None:
-        for pages in self._groups[self._num_full :]:
-            self._let_go(reversed(pages[first:end]))
-            pages[first:end] = [None] * (end - first)
-
-    def _return_last(self, first: int, first_window: int, end: int) -> None:
-        for pages in self._groups:
-            self._let_go(reversed(pages[first:]))
-            del pages[first:]
+    def _keep(self, num_blocks: int) -> None:
+        """Return the pages of all blocks but the first `num_blocks`, but for states."""
+        if num_blocks < self.num_blocks:
+            for pages in self._groups:
+                self._let_go(reversed(pages[num_blocks:]))
+                del pages[num_blocks:]
+            self.num_blocks = num_blocks
 
     def _let_go(self, pages: Iterable[Page | None]) -> None:
         self._pool.release(self._table.let_go(pages))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from math import inf
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import simpy
 from numpy.random import Generator as Rng
@@ -17,13 +17,13 @@ from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.retrieval.levels import (
     Contents,
     Keeper,
-    LevelLink,
+    Read,
     StorageLevel,
     check_levels,
     contents_of,
     described,
-    link_of,
     num_blocks_of,
+    reading,
     shares,
 )
 from mist_sim.clients.stores import KvStore, StoredKv, Transit
@@ -61,83 +61,6 @@ KINDS: tuple[str, ...] = get_args(Kind)
 
 Found = Sequence[float]
 """Tokens that come from each level, the nearest first; with expected hits a mean."""
-
-Steps = Generator[Event, Any, None]
-
-
-class Hits(Protocol):
-    """Finds the tokens of each level, and reads a batch of them."""
-
-    def find(self, request: Request, num_tokens: int) -> Found:
-        """Return how many of the tokens that a request asks for come from each level."""
-
-    def read(self, links: Sequence[LevelLink], asked: float, found: Found) -> Steps:
-        """Wait until the bytes of a batch are there. asked: bytes in all. found: by level."""
-
-
-class ExpectedHits:
-    """Each retrieval takes the expected time, and the expected share of its tokens is found.
-
-    shares: of each level.
-    """
-
-    def __init__(self, shares: Sequence[float]) -> None:
-        self._shares = shares
-
-    def find(self, request: Request, num_tokens: int) -> Found:
-        """Return the expected tokens from each level."""
-        return [share * num_tokens for share in self._shares]
-
-    def read(self, links: Sequence[LevelLink], asked: float, found: Found) -> Steps:
-        """Wait for the expected time of each level, one after the other, since they add up."""
-        for link, share in zip(links, self._shares, strict=True):
-            if share > 0:
-                yield link.read(asked, share)
-
-
-class _SideBySide:
-    """Levels are read at the same time, since each has its own link."""
-
-    def __init__(self, env: Environment) -> None:
-        self._env = env
-
-    def read(self, links: Sequence[LevelLink], asked: float, found: Found) -> Steps:
-        """Wait for the level that takes longest."""
-        ends = [link.read(part) for link, part in zip(links, found, strict=True) if part]
-        if ends:
-            yield self._env.all_of(ends)
-
-
-class DrawnHits(_SideBySide):
-    """One level, or none, has all tokens of a retrieval. shares: probability of each level."""
-
-    def __init__(self, env: Environment, shares: Sequence[float], rng: Rng) -> None:
-        super().__init__(env)
-        self._shares = shares
-        self._rng = rng
-
-    def find(self, request: Request, num_tokens: int) -> Found:
-        """Return all tokens from one level, drawn by the shares, or from none."""
-        drawn, found = self._rng.random(), [0.0] * len(self._shares)
-        for number, share in enumerate(self._shares):
-            if drawn < share:
-                found[number] = float(num_tokens)
-                break
-            drawn -= share
-        return found
-
-
-class StoredHits(_SideBySide):
-    """Hits follow from the stored content."""
-
-    def __init__(self, env: Environment, contents: Contents) -> None:
-        super().__init__(env)
-        self._contents = contents
-
-    def find(self, request: Request, num_tokens: int) -> Found:
-        """Return the tokens that lie in each level now."""
-        return self._contents.find(request.content, num_tokens)
-
 
 BLOCK_SIZE = 256
 """Tokens of a block: LMCache's default (`chunk_size`)."""
@@ -262,8 +185,8 @@ class KvRetrievalClient(Client):
         self._batch: dict[Visit, Found] = {}
         self._is_busy = False
         self._kept: dict[HeldKv, None] = {}
-        self._links: list[LevelLink] = [
-            link_of(level, self.name, self.to, env, self.network, parts) for level in self.levels
+        self._reads: list[Read] = [
+            reading(level, self.name, self.to, env, self.network, parts) for level in self.levels
         ]
         self._slots = None if self.device is None else self.device.shared_by(parts, env)
         self._turn: simpy.resources.resource.Request | None = None
@@ -277,22 +200,15 @@ class KvRetrievalClient(Client):
                 self.eviction or LRU,
                 parts,
             )
-        self._hits: Hits = self._hits_of_run(env)
-
-    def _hits_of_run(self, env: Environment) -> Hits:
-        if self.contents is not None:
-            return StoredHits(env, self.contents)
-        if self.hits == "expected":
-            return ExpectedHits(shares(self.levels))
-        rng = self.streams.generator(f"{self.name}: hits")
-        return DrawnHits(env, shares(self.levels), rng)
+        self._rng: Rng | None = None
+        if self.hits == "drawn":
+            self._rng = self.streams.generator(f"{self.name}: hits")
 
     def restart(self) -> None:
         """Come back with only the content of shared levels; random draws continue."""
-        hits = self._hits
+        rng = self._rng
         super().restart()
-        if self.contents is None:
-            self._hits = hits
+        self._rng = rng
 
     def accept(self, visit: Visit) -> None:
         """Queue a visit, and wake the worker if it sleeps."""
@@ -346,12 +262,31 @@ class KvRetrievalClient(Client):
         for visit in batch:
             self.begin(visit)
             num_tokens = _num_tokens(visit)
-            self._batch[visit] = found = self._hits.find(visit.request, num_tokens)
+            self._batch[visit] = found = self._find(visit.request, num_tokens)
             asked += num_tokens
             by_level = [sum(pair) for pair in zip(by_level, found, strict=True)]
         each = self.bytes_per_token
         parts = [num_tokens * each for num_tokens in by_level]
-        yield from self._hits.read(self._links, asked * each, parts)
+        if self.hits == "expected":  # the expected times of the levels add up
+            for read, share in zip(self._reads, shares(self.levels), strict=True):
+                if share > 0:
+                    yield read(asked * each, share)
+        elif ends := [r(part, 1.0) for r, part in zip(self._reads, parts, strict=True) if part]:
+            yield self.env.all_of(ends)  # each level has its own link
+
+    def _find(self, request: Request, num_tokens: int) -> Found:
+        """Return how many of the tokens that a request asks for come from each level."""
+        if self.contents is not None:
+            return self.contents.find(request.content, num_tokens)
+        if self._rng is None:
+            return [share * num_tokens for share in shares(self.levels)]
+        drawn, found = self._rng.random(), [0.0] * len(self.levels)
+        for number, share in enumerate(shares(self.levels)):
+            if drawn < share:  # one level, or none, has all of them
+                found[number] = float(num_tokens)
+                break
+            drawn -= share
+        return found
 
     def _hand_back(self) -> None:
         """Let the visits of a batch go, each with the entries that were found for it."""

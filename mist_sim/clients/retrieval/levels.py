@@ -19,7 +19,6 @@ from dataclasses import dataclass, fields
 from functools import partial
 from itertools import pairwise
 from math import inf
-from typing import Protocol
 
 from simpy.events import Event
 
@@ -365,26 +364,11 @@ class Keeper:
             self.contents.write(self._request.content, self._num_tokens - 1)
 
 
-class LevelLink(Protocol):
-    """Brings bytes of one level to one client."""
+Read = Callable[[float, float], Event]
+"""Begins to read so many bytes of a level; the event happens when the last of them is there.
 
-    def read(self, num_bytes: float, share: float = 1.0) -> Event:
-        """Begin a read; the event happens when the last byte is there.
-
-        share: of a read that takes place, where times are expected values (0 to 1).
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class OwnLink:
-    """A link without other readers. seconds: of a read of so many bytes."""
-
-    env: Environment
-    seconds: Callable[[float], float]
-
-    def read(self, num_bytes: float, share: float = 1.0) -> Event:
-        """Begin a read that takes the level's own time, however much other clients read."""
-        return self.env.at(self.env.now + share * self.seconds(num_bytes), ARRIVE)
+The other number is the share of a read that takes place, where times are expected values (0 to 1).
+"""
 
 
 class SharedBandwidth:
@@ -402,8 +386,8 @@ class SharedBandwidth:
         self._paths: dict[str, Path] = {}
         self._transfers: Transfers | None = None
 
-    def join(self, client: str) -> LevelLink:
-        """Return the link of a client; all clients join before the first one reads."""
+    def join(self, client: str) -> Read:
+        """Return what a client reads by; all clients join before the first one reads."""
         if client not in self._paths:
             if self._transfers is not None:
                 raise InvariantError(f"{client} joins a shared level after its first read")
@@ -412,9 +396,9 @@ class SharedBandwidth:
                 path = (0, len(self._capacities))
                 self._capacities.append(self._each)
             self._paths[client] = path
-        return _SharedLink(self, self._paths[client])
+        return partial(self._send, self._paths[client])
 
-    def send(self, path: Path, num_bytes: float, share: float) -> Event:
+    def _send(self, path: Path, num_bytes: float, share: float) -> Event:
         """Begin to send so many bytes, behind the level's latency."""
         if self._transfers is None:
             self._transfers = Transfers(self._capacities)
@@ -422,56 +406,38 @@ class SharedBandwidth:
         return self._transfers.send_alike((path,), share * num_bytes, share * self._latency)
 
 
-@dataclass(frozen=True, slots=True)
-class _SharedLink:
-    """The part of a client in a shared level."""
-
-    bandwidth: SharedBandwidth
-    path: Path
-
-    def read(self, num_bytes: float, share: float = 1.0) -> Event:
-        """Begin to send bytes over the shared link; the event happens when they are there."""
-        return self.bandwidth.send(self.path, num_bytes, share)
-
-
-@dataclass(frozen=True, slots=True)
-class TopologyLink:
-    """Bytes look themselves up at a place, and share the links from there to another place."""
-
-    env: Environment
-    network: Network
-    level: StorageLevel
-    to: str
-
-    def read(self, num_bytes: float, share: float = 1.0) -> Event:
-        """Begin a read: first its latency, then its bytes travel."""
-        end = Event(self.env)
-        found = self.env.at(self.env.now + share * self.level.latency, MOVE)
-        found.callbacks.append(partial(self._carry, share * num_bytes, end))
-        return end
-
-    def _carry(self, num_bytes: float, end: Event, _: Event) -> None:
-        ways = self.network.ways
-        if ways is None or self.level.at is None:
-            raise InvariantError(f"{self.level.name} is at no place of a topology")
-        arrival = ways.carry(self.level.at, (self.to,), num_bytes)
-        arrival.callbacks.append(lambda _: self.env.happen(end))
-
-
-def link_of(
+def reading(
     level: StorageLevel,
     client: str,
     to: str | None,
     env: Environment,
     network: Network | None,
     parts: SharedParts | None,
-) -> LevelLink:
-    """Return how the bytes of a level come to a client. to: its place in a topology."""
-    if level.at is not None and to is not None and network is not None:
-        return TopologyLink(env, network, level, to)
+) -> Read:
+    """Return how a client reads a level. to: its place in a topology.
+
+    Over a topology bytes look themselves up at the level's place, and share the links from there
+    with all else that travels. Without links that are shared, a read takes the level's own time,
+    however much other clients read.
+    """
+    ways = network.ways if network is not None else None
+    if level.at is not None and to is not None and ways is not None:
+        source, destination = level.at, to
+
+        def over_links(num_bytes: float, share: float) -> Event:
+            end = Event(env)
+
+            def carry(_: Event) -> None:
+                arrival = ways.carry(source, (destination,), share * num_bytes)
+                arrival.callbacks.append(lambda _: env.happen(end))
+
+            env.at(env.now + share * level.latency, MOVE).callbacks.append(carry)
+            return end
+
+        return over_links
     if level.total_bandwidth is not None:
         make = partial(SharedBandwidth, env, level)
-        found = (parts or SharedParts()).part("bandwidth of level", level.name, make)
-        return found.join(client)
-    times = level.times
-    return OwnLink(env, level.read_time if times is None else times.seconds)
+        shared = (parts or SharedParts()).part("bandwidth of level", level.name, make)
+        return shared.join(client)
+    seconds = level.read_time if level.times is None else level.times.seconds
+    return lambda num_bytes, share: env.at(env.now + share * seconds(num_bytes), ARRIVE)

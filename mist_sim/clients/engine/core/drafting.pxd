@@ -5,7 +5,7 @@ from mist_sim.clients.engine.core.lockstep cimport Replica
 from mist_sim.clients.engine.core.paged cimport PagedBlocks, PagedChain
 
 cdef double inf
-cdef long long _PREFILL, _DECODE, _LEAVING, _FROM_TIERS, _NO_ROOM, _LEAST_LATE, _FEW_ASKED, _MOST_ASKED
+cdef long long _PREFILL, _DECODE, _LEAVING, _FROM_TIERS, _NO_ROOM, _LEAST_LATE, _FEW_ASKED, _MOST_ASKED, _NEVER
 
 
 cdef class Drafting(Replica):
@@ -18,8 +18,7 @@ cdef class Drafting(Replica):
     cdef long long[::1] num_taken, num_last, num_beyond, num_took, from_tokens, padded, turn_end
 
     @cython.locals(late=cython.bint)
-    cpdef draft(self, long long num_drafts, long long num_lookahead, long long longest,
-                bint admits_lookahead, bint pads_prompts, bint covers_next, bint caches_verified)
+    cpdef obey(self, setup, cadence, bint asks_always)
     cdef join_decodes(self, long long slot)
     cdef leave_decodes(self, long long slot)
     cdef long long num_keys(self) except? -1

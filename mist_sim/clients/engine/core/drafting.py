@@ -23,10 +23,13 @@ from mist_sim.errors import InvariantError
 
 if TYPE_CHECKING:
     from mist_sim.clients.engine.core.lane import Chunks
+    from mist_sim.clients.engine.lane_setup import LaneSetup
     from mist_sim.clients.prefixes.prefix_cache import Found
+    from mist_sim.clients.scheduling.cadence import Cadence
 
 inf = float("inf")
 _PREFILL, _DECODE, _LEAVING, _FROM_TIERS, _NO_ROOM = 2, 3, 4, 3, -2
+_NEVER = 1 << 62
 _FEW_ASKED, _MOST_ASKED = 4, 64  # steps whose seconds a predictor is asked for at once
 _LEAST_LATE = 2  # tokens of a step whose plan did not know that it might end an answer
 
@@ -53,28 +56,21 @@ class Drafting(Replica):
         self.pads_prompts = self.may_pad = self.covers_next = self.verifies_late = False
         self.told, self.num_told, self.next_told, self.num_to_ask = array("d"), 0, 0, 1
 
-    def draft(
-        self,
-        num_drafts: int,
-        num_lookahead: int,
-        longest: int,
-        admits_lookahead: bool,
-        pads_prompts: bool,
-        covers_next: bool,
-        caches_verified: bool,
-    ) -> None:
-        """Verify so many drafts of each decode in a step.
-
-        num_lookahead: tokens that a drafting model writes behind them. longest: most tokens of a
-        request. The others: as in `EngineRules`.
-        """
-        self.num_drafts, self.num_queries = num_drafts, 1 + num_drafts
-        self.num_more, self.most_slots = num_drafts + num_lookahead, longest
-        self.covers_next = covers_next
+    def obey(self, setup: LaneSetup, cadence: Cadence | None, asks_always: bool) -> None:
+        """Plan by the options of a scheduler; verify drafts of each decode in a step."""
+        drafting, rules = setup.config.speculative_config, setup.rules
+        if drafting is None:
+            raise InvariantError("drafts without speculative_config")
+        num_lookahead = drafting.num_lookahead_tokens
+        self.num_drafts = drafting.num_speculative_tokens
+        self.num_queries, self.num_more = 1 + self.num_drafts, self.num_drafts + num_lookahead
+        self.most_slots = setup.config.max_model_len or _NEVER
+        self.covers_next = setup.memory.hashes_ahead
+        Lane.obey(self, setup, cadence, asks_always)
         if not self.swaps:
-            self.num_behind, self.pads_prompts = num_lookahead, pads_prompts
-            self.num_first = num_lookahead if admits_lookahead else 0
-            late = not (self.plans_ahead or caches_verified)
+            self.num_behind, self.pads_prompts = num_lookahead, rules.pads_prompts
+            self.num_first = num_lookahead if rules.admits_lookahead else 0
+            late = not (self.plans_ahead or rules.caches_verified)
             self.verifies_late = late and self.blocks.size > 1
 
     # --- decodes ------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ cdef class Lane:
     cdef readonly object queue
     cdef public list given_up
     cdef public object ranked
-    cdef readonly object own
+    cdef public object own
     cdef readonly bint asks_always, follows, is_given
     cdef dict taking
     cdef list gone
@@ -77,7 +77,8 @@ cdef class Lane:
     cdef readonly bint is_staged
     cdef double copy_time, load_time
     cdef readonly TieredBlocks tiered
-    cdef readonly bint has_tiers, defers, spares, reserves_rest, preempted_first
+    cdef readonly bint has_tiers, defers, spares, reserves_rest
+    cdef public bint preempted_first
     cdef set idle
     cdef list deferred
     cdef dict gave_back
@@ -96,14 +97,8 @@ cdef class Lane:
     cdef long long[::1] ticket, paced_from, num_backflows
     cdef double[::1] paced_at
 
-    cpdef swap_to(self, host, double copy_time, bint overlaps)
+    cpdef obey(self, setup, cadence, bint asks_always)
     cpdef be_staged(self, host, bint asks_always)
-    cpdef compute_whole(self, long long come, bint asks_always)
-    cpdef lie_above(self, TieredBlocks tiered, bint defers, bint spares, bint reserves,
-                    bint preempted_first)
-    cpdef obey(self, own)
-    cpdef limit_pieces(self, threshold, most_partial, cadence, bint spares_one,
-                       bint held_spares_hits)
     @cython.locals(slot=cython.longlong)
     cpdef long long add(self, double now, long long num_prompt, long long num_tokens,
                         long long num_final, double last_token_at, chain, long long brings=*,
@@ -207,7 +202,6 @@ cdef class Lane:
     cpdef list known_waiting(self)
     cdef let_outgrown_go(self, list slots)
     cdef take_for_decodes(self)
-    cdef bint is_turn_of_answers(self) except -1
     @cython.locals(need=cython.longlong)
     cpdef bint fits(self, long long slot) except -1
     cpdef bint let_prompt_in(self, long long slot) except -1
@@ -251,7 +245,6 @@ cdef class Lane:
     cdef find_limits(self)
     @cython.locals(slot=cython.longlong, number=cython.longlong)
     cdef bint is_lone(self) except -1
-    cdef bint has_known(self) except -1
     @cython.locals(slot=cython.longlong, gone=list, outgrown=list, goes_round=cython.bint,
                    from_anywhere=cython.bint, num_before=cython.longlong,
                    has_preempted=cython.bint, is_sparing=cython.bint)
@@ -378,7 +371,6 @@ cdef class Lane:
     @cython.locals(last=cython.longlong, first=cython.longlong)
     cdef bint loses_load(self, long long slot) except -1
     cdef bint comes_back_whole(self, long long slot) except -1
-    cdef bint comes_whole(self, long long slot) except -1
     cdef bint brings_in(self, long long slot, long long num_computed, found) except -1
     cdef long long pad(self, long long slot, long long num_left, long long end, found,
                        long long budget) except? -1
@@ -423,6 +415,7 @@ cdef class Lane:
     cpdef settle(self)
     @cython.locals(end=cython.double)
     cdef end(self)
+    @cython.locals(slot=cython.longlong)
     cdef end_decodes(self)
     @cython.locals(slot=cython.longlong, has_emitted=cython.bint, each=cython.longlong)
     cdef end_pieces(self)
@@ -432,8 +425,6 @@ cdef class Lane:
     cdef move_out(self, long long ticket, long long slot)
     cpdef pace(self, long long slot, double time, long long num_tokens, long long num_backflows)
     cpdef turn(self, long long max_num_batched_tokens, flow)
-    @cython.locals(slot=cython.longlong)
-    cdef enter_last(self)
     @cython.locals(slot=cython.longlong, first=cython.longlong, last=cython.longlong,
                    last_step="long long[::1]", finished=list)
     cdef finish_decodes(self)

@@ -38,13 +38,17 @@ from array import array
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mist_sim.clients.kv_cache.moves import Room
+
 if TYPE_CHECKING:
     from mist_sim.clients.engine.core.blocks import Blocks
     from mist_sim.clients.engine.core.paged import PagedBlocks
     from mist_sim.clients.engine.core.rows import Counts, Rows
     from mist_sim.clients.engine.core.tiered import TieredBlocks
     from mist_sim.clients.engine.core.times import Times
-    from mist_sim.clients.kv_cache.moves import Room
+    from mist_sim.clients.engine.lane_setup import LaneSetup
+    from mist_sim.clients.engine.own_rules import OwnRules
+    from mist_sim.clients.engine.ranked_queue import RankedQueue
     from mist_sim.clients.prefixes.prefix_cache import Chain, Found
     from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
     from mist_sim.clients.scheduling.cadence import Cadence
@@ -137,61 +141,6 @@ class Notes(Protocol):
         """
 
 
-class Ranked(Protocol):
-    """The queue in another order than that of arrival (see `ranked_queue.py`)."""
-
-    takes_from_anywhere: bool
-    pass_goes_on: bool
-
-    def has_arrived(self) -> bool:
-        """Tell whether some came that no plan knows yet."""
-
-    def head(self, known_until: float, /) -> int:
-        """Return the next slot of those that came by then; -1: none until a request leaves."""
-
-    def head_without(self, slots: list[int], /) -> int:
-        """Return the next slot that is none of these; -1: none."""
-
-    def loaded(self, slots: list[int], known_until: float, /) -> int:
-        """Return which of some prompts whose entries have come goes before it; -1: none."""
-
-    def give_back(self, slot: int, num_tokens: int, /) -> None:
-        """Queue one again that gave way."""
-
-    def remove(self, slot: int, /) -> None:
-        """Take one out."""
-
-    def victim(self, running: list[int], /) -> int:
-        """Return the slot that gives way."""
-
-
-class OwnRules(Protocol):
-    """The rules of a scheduler of one's own (see `own_rules.py`).
-
-    asks_always: whether it is asked before each plan, also of decodes alone. names_victims: whether
-    it says who gives way. plans: whether it makes the whole plan.
-    """
-
-    asks_always: bool
-    names_victims: bool
-    plans: bool
-
-    def plan(self) -> None:
-        """Say which requests take part in the step (`give_step`, `let_come`, `put_off`)."""
-
-    def begin(self) -> int:
-        """Return the token budget of the step that is planned next; some may give way now."""
-
-    def piece(self, slot: int, num_tokens: int, most: int, /) -> int:
-        """Return how many of a prompt's tokens the step computes, at most `most`."""
-
-    def admits(self, slot: int, num_new: int, /) -> bool:
-        """Tell whether a prompt may come in now that has a seat, tokens and blocks."""
-
-    def victim(self, running: list[int], /) -> int:
-        """Return the slot that gives way."""
-
-
 class Flow(Protocol):
     """Says which answers go on at other clients (see `flow.py`)."""
 
@@ -211,8 +160,7 @@ class Lane:
     number, end_phase, plan_phase: its place among lanes whose steps end, or are planned, at the
         same time. times, blocks, rows, notes: of its steps. counts: of its client, which
         routers see. prefixes: those that decodes share, where step times depend on them.
-    plans_ahead: whether each step is planned when the one before begins. whole_must_fit: whether a
-        prompt is admitted only if all of it fits into memory.
+    plans_ahead: whether each step is planned when the one before begins.
 
     time, phase: of what it does next, ending a step or planning one; inf while it rests.
     left: (slot, how) of whom others have to hear, by the latest plan or end of a step (`WAYS`);
@@ -230,8 +178,6 @@ class Lane:
         end_phase: int,
         plan_phase: int,
         max_num_seqs: int,
-        max_num_batched_tokens: int,
-        whole_must_fit: bool,
         plans_ahead: bool,
         times: Times,
         blocks: Blocks,
@@ -241,8 +187,9 @@ class Lane:
         prefixes: SharedPrefixes | None,
     ) -> None:
         self.number, self.end_phase, self.plan_phase = number, end_phase, plan_phase
-        self.max_num_seqs, self.max_tokens = max_num_seqs, max_num_batched_tokens
-        self.whole_must_fit, self.plans_ahead = whole_must_fit, plans_ahead
+        self.max_num_seqs, self.plans_ahead = max_num_seqs, plans_ahead
+        # tokens of a step; whether a prompt is admitted only if all of it fits into memory
+        self.max_tokens, self.whole_must_fit = _NEVER, False
         self.times, self.blocks, self.rows, self.counts = times, blocks, rows, counts
         self.notes, self.prefixes = notes, prefixes
         # what comes next
@@ -294,7 +241,7 @@ class Lane:
         # who waits, in order, and who gave up: (when, slot) of those that leave with a step or plan
         self.queue: OrderedDict[int, None] = OrderedDict()
         self.given_up: list[tuple[float, int]] = []
-        self.ranked: Ranked | None = None  # who is next, if that is not the first to arrive
+        self.ranked: RankedQueue | None = None  # who is next, if that is not the first to arrive
         self.own: OwnRules | None = None  # of a scheduler; whether each plan asks it
         self.asks_always = False
         # whether it makes whole plans (`follow`); in such a plan, who takes part, with blocks that
@@ -310,7 +257,7 @@ class Lane:
         # whether quiet steps may pass those who wait, as none fits before one leaves; no admission
         # reads it
         self.is_blocked = False
-        # limits of pieces (see `limit_pieces`); in the latest plan, the most tokens of one, and
+        # limits of pieces (see `obey`); in the latest plan, the most tokens of one, and
         # whether the step is for decodes
         self.threshold = self.most_partial = self.max_piece = _NEVER
         self.spares_one = self.held_spares_hits = self.is_held = False
@@ -350,8 +297,8 @@ class Lane:
         # blocks below; whether blocks that the step in flight may write come back behind the plan
         # that is made ahead; who runs without tokens in the latest plan, and may be preempted even
         # where the others are spared
-        self.has_tiers = False
-        self.tiered: TieredBlocks = None  # type: ignore[assignment]
+        self.has_tiers = blocks.has_tiers
+        self.tiered: TieredBlocks = blocks if self.has_tiers else None  # type: ignore[assignment]
         self.defers = self.spares = self.reserves_rest = self.preempted_first = False
         self.idle: set[int] = set()
         self.deferred: list[tuple[int, Any, int, int]] = []  # slot, chain, blocks, known tokens
@@ -385,20 +332,38 @@ class Lane:
         self.paced_at = array("d")
         self.make_room()
 
-    def swap_to(self, host: Room, copy_time: float, overlaps: bool) -> None:
-        """Swap to blocks of the host; `copy_time`: seconds of a block, either way.
+    def obey(self, setup: LaneSetup, cadence: Cadence | None, asks_always: bool) -> None:
+        """Plan by the options of a scheduler, and by the rules of its engine's version.
 
-        overlaps: whether steps go on meanwhile; the time of the copies is for others to say.
+        cadence: when steps may carry prompts. asks_always: whether every plan asks the queue; a
+        scheduler of one's own (`own`) says so itself.
         """
-        self.swaps = self.has_host = self.whole_must_fit = True
-        self.overlaps, self.in_order = overlaps, False
-        self.host, self.copy_time = host, copy_time
-
-    def compute_whole(self, come: int, asks_always: bool) -> None:
-        """Compute prompts whole. come: when (`PROMPTS`). asks_always: as in `OwnRules`."""
-        self.swaps = self.whole_must_fit = self.is_whole = True
-        self.aligns = self.in_order = False
-        self.prompts_come, self.asks_always = come, asks_always
+        scheduler, rules, memory = setup.scheduler, setup.rules, setup.memory
+        self.max_tokens = scheduler.max_num_batched_tokens or _NEVER
+        self.asks_always = asks_always
+        if setup.prompts_come is not None:
+            self.swaps = self.whole_must_fit = self.is_whole = True
+            self.aligns = self.in_order = False
+            self.prompts_come = setup.prompts_come
+        else:
+            self.whole_must_fit = scheduler.scheduler_reserve_full_isl
+            threshold = scheduler.long_prefill_token_threshold
+            self.threshold = self.max_piece = threshold or _NEVER
+            self.most_partial = scheduler.max_num_partial_prefills or _NEVER
+            self.cadence, self.held_spares_hits = cadence, rules.held_spares_hits
+            self.spares_one = rules.threshold_spares_one and threshold is not None
+        if self.own is not None:
+            self.asks_always, self.follows = self.own.asks_always, self.own.plans
+        if self.has_tiers:
+            self.reserves_rest = rules.reserves_prefills and not self.is_whole
+            self.defers = rules.defers_frees and self.plans_ahead and not self.is_whole
+            drafts = setup.config.speculative_config is not None
+            self.spares = rules.spares_in_flight and self.defers and not drafts
+        if memory.swap_space is not None:
+            self.swaps = self.has_host = self.whole_must_fit = True
+            self.overlaps, self.in_order = scheduler.swaps_overlap, False
+            self.host = Room(memory.swap_space.num_blocks)
+            self.copy_time = memory.swap_space.seconds_per_block
 
     def be_staged(self, host: Room | None, asks_always: bool) -> None:
         """Compute whole prompts in one stage and answers in another, as the client says.
@@ -409,43 +374,6 @@ class Lane:
         self.is_staged, self.asks_always = True, asks_always
         if host is not None:
             self.host = host
-
-    def lie_above(
-        self,
-        tiered: TieredBlocks,
-        defers: bool,
-        spares: bool,
-        reserves: bool,
-        preempted_first: bool,
-    ) -> None:
-        """Have tiers below its blocks; the others are rules of `EngineRules` about them."""
-        self.has_tiers, self.tiered = True, tiered
-        in_pieces = not self.is_whole
-        self.reserves_rest, self.preempted_first = reserves and in_pieces, preempted_first
-        self.defers = defers and self.plans_ahead and in_pieces
-        self.spares = spares and self.defers
-
-    def obey(self, own: OwnRules) -> None:
-        """Plan by the rules of a scheduler of one's own."""
-        self.own, self.asks_always, self.follows = own, own.asks_always, own.plans
-
-    def limit_pieces(
-        self,
-        threshold: int | None,
-        most_partial: int | None,
-        cadence: Cadence | None,
-        spares_one: bool,
-        held_spares_hits: bool,
-    ) -> None:
-        """Limit a prompt's tokens in a step, the prompts in pieces, and the steps with prompts.
-
-        None: no limit. spares_one: whether one that is alone has no threshold. held_spares_hits: as
-        in `EngineRules`.
-        """
-        self.threshold = self.max_piece = threshold or _NEVER
-        self.most_partial = most_partial or _NEVER
-        self.cadence, self.spares_one = cadence, spares_one and threshold is not None
-        self.held_spares_hits = held_spares_hits
 
     # --- who comes and goes -------------------------------------------------------------------
 
@@ -1150,8 +1078,9 @@ class Lane:
         num_before, num_returning = len(self.running), len(self.returning)
         self.is_blocked = self.some_missed = self.all_missed = False
         if self.is_staged:
-            number = len(self.left)
-            if not self.is_turn_of_answers():
+            number, self.num_new, self.is_apart = len(self.left), 0, False
+            if not self.notes.plan_stage():  # it is the turn of prompts, which are planned now
+                self.is_apart, self.all_missed = self.num_new > 0, True
                 return len(self.left) > number
         elif self.prompts_come and self.come_alone():
             return True
@@ -1290,7 +1219,8 @@ class Lane:
             self.admit(self.budget() - self.num_new)
         if self.cadence is not None:
             if not self.is_held:
-                self.cadence.is_bound = self.has_known()
+                some = self.queue and self.queued_at[next(iter(self.queue))] <= self.known_until
+                self.cadence.is_bound = bool(some)
             if self.queue and not self.cadence.is_bound:
                 self.is_blocked = False  # the next plan may be bound
 
@@ -1324,10 +1254,6 @@ class Lane:
                 break
             number += 1
         return number == 1
-
-    def has_known(self) -> bool:
-        """Tell whether the plan knows of any in the queue."""
-        return bool(self.queue) and self.queued_at[next(iter(self.queue))] <= self.known_until
 
     def preempt(self) -> None:
         """Let some give way until the others have the blocks of the next step."""
@@ -1879,14 +1805,6 @@ class Lane:
 
     # --- stages of prompts and of answers (`resharding.py`) -------------------------------------
 
-    def is_turn_of_answers(self) -> bool:
-        """Let the client plan prompts, if this is their stage; return whether answers go on."""
-        self.num_new, self.is_apart = 0, False
-        if self.notes.plan_stage():
-            return True
-        self.is_apart, self.all_missed = self.num_new > 0, True
-        return False
-
     def fits(self, slot: int) -> bool:
         """Tell whether there are a seat and blocks for a waiting prompt."""
         need = 0 if self.state[slot] == _CAME else self.blocks.count(self.num_tokens[slot])
@@ -2291,7 +2209,8 @@ class Lane:
         new = self.cut(slot, num_tokens - num_computed, budget)
         if self.aligns:
             new = self.aligned(slot, found, num_computed, new)
-        whole = self.whole_must_fit or self.comes_whole(slot)
+        # all of it has to fit, though a first piece might do
+        whole = self.whole_must_fit or self.brings[slot] != _NOTHING or self.comes_back_whole(slot)
         if self.has_tiers and found is not None and not self.brings[slot]:
             numbers = self.tiered.missing(chain, found, num_tokens)
             if numbers:
@@ -2418,10 +2337,6 @@ class Lane:
         self.have_brought(slot)
         self.note_left(slot, _HAS_ALL)
         return False
-
-    def comes_whole(self, slot: int) -> bool:
-        """Tell whether all of a prompt has to fit into memory, though a first piece might do."""
-        return self.brings[slot] != _NOTHING or self.comes_back_whole(slot)
 
     def comes_back_whole(self, slot: int) -> bool:
         """Tell whether one waits for room for all of it that gave way: so it is where they flow."""
@@ -2759,7 +2674,10 @@ class Lane:
         if self.joined:
             self.end_first()
         if self.num_writers and (self.swaps or self.blocks.size == 1):
-            self.enter_last()
+            for slot in self.in_order_of_joining(self.running):
+                chain = self.chains[slot]
+                if self.state[slot] == _DECODE and chain is not None:
+                    self.enter_answer(chain, self.tokens(slot) - 1)
         if self.num_steps >= self.next_last:
             self.finish_decodes()
 
@@ -2830,13 +2748,6 @@ class Lane:
         self.num_quiet = 0
         if flow is not None:
             self.flow, self.due_slots = flow, []
-
-    def enter_last(self) -> None:
-        """Let others find the blocks that decodes have filled as the step ends."""
-        for slot in self.in_order_of_joining(self.running):
-            chain = self.chains[slot]
-            if self.state[slot] == _DECODE and chain is not None:
-                self.enter_answer(chain, self.tokens(slot) - 1)
 
     def finish_decodes(self) -> None:
         """Let those go whose answer ends with this step, and find the next such step."""

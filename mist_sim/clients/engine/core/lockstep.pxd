@@ -42,7 +42,6 @@ cdef class Lockstep(Lane):
     cdef plan(self)
     @cython.locals(lane=Replica)
     cdef plan_parts(self)
-    cdef begin_together(self)
     @cython.locals(lane=Replica, num_idle=cython.longlong)
     cdef share_tokens(self)
     @cython.locals(lane=Replica, seconds=cython.double)

@@ -126,8 +126,6 @@ class Lockstep(Lane):
             end_phase,
             plan_phase,
             first.max_num_seqs,
-            first.max_tokens,
-            first.whole_must_fit,
             first.plans_ahead,
             first.times,
             first.blocks,
@@ -168,7 +166,9 @@ class Lockstep(Lane):
         self.is_planning, self.start = False, self.time
         self.plan_parts()
         if self.active:
-            self.begin_together()
+            self.share_tokens()
+            self.end_at(self.time + self.seconds_on(0))
+            self.phase = self.end_phase
         else:
             self.rest_if_done()
         self.note_those_who_left()
@@ -181,12 +181,6 @@ class Lockstep(Lane):
             lane.plan()
             if lane.has_part:
                 self.active.append(lane)
-
-    def begin_together(self) -> None:
-        """Begin a step that lasts as long as the slowest part, or an empty one."""
-        self.share_tokens()
-        self.end_at(self.time + self.seconds_on(0))
-        self.phase = self.end_phase
 
     def share_tokens(self) -> None:
         """Tell how many tokens each computes in the step that is planned."""

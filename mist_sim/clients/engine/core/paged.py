@@ -13,7 +13,6 @@ from mist_sim.clients.kv_cache.pages import (
     HeldPages,
     Hit,
     Hits,
-    Holding,
     PageTable,
     Piece,
     end_of,
@@ -45,7 +44,7 @@ class PagedChain:
 
     def __init__(self, shared: list[Hashable]) -> None:
         self.shared = shared
-        self.holding: Holding | None = None
+        self.holding: HeldPages | None = None
         self.gives_at = self.names_at = _NEVER
         self.num_slots = self.num_held = self.num_shared = 0
 
@@ -58,7 +57,7 @@ class PagedBlocks(Blocks):
 
     rules: how the version counts them. lags: whether a page comes back only when no step in flight
     sees it (`PageRules`). keeps_states: whether states are kept for others; then pieces of prompts
-    end where one is saved, if `aligns`. The numbers ahead, and `names_verified`: of `DraftRules`.
+    end where one is saved, if `aligns`. The numbers ahead, and `names_verified`: of `PageRules`.
     """
 
     def __init__(
@@ -79,13 +78,11 @@ class PagedBlocks(Blocks):
         self.in_turns, self.per_block = True, groups.num_groups
         self.has_windows = groups.num_window_groups > 0
         self.keeps_states = groups.num_kept_states > 0
-        self.num_ahead, self.num_ahead_first = rules.drafts.num_ahead, rules.drafts.num_ahead_first
-        self.names_verified = self.keeps_states and rules.drafts.names_verified
+        self.num_ahead, self.num_ahead_first = rules.num_ahead, rules.num_ahead_first
+        self.names_verified = self.keeps_states and rules.names_verified
         self.aligns = groups.state_cache == "align"
         self.reach = (groups.sliding_window or 1) - 1
-        self.table = PageTable(
-            pool.num_blocks if caches else 0, groups.num_groups, blank_first=uncached_first
-        )
+        self.table = PageTable(pool.num_blocks, groups.num_groups, blank_first=uncached_first)
         self.hits = Hits(pool, self.table, rules)
         self.latest: tuple[PagedChain, list[Hashable], Hit] | None = None  # look-up
 
@@ -176,7 +173,7 @@ class PagedBlocks(Blocks):
             return new
         rules, shared = self.pool.states, 0
         if found is None:
-            if isinstance(chain.holding, HeldPages):
+            if chain.holding is not None:
                 shared = chain.holding.num_shared_tokens
         elif rules.shared_stop != "never" and found.most > found.num_blocks:
             shared = found.most * self.size
@@ -209,38 +206,30 @@ class PagedBlocks(Blocks):
 
         end: of its first piece. Returns how many blocks of tokens these are.
         """
-        if self.caches:
-            holding = HeldPages(self.pool, self.table, chain, list(chain.shared))
-            holding.begin_with(found)
-            chain.holding = holding
-            if self.pool.states.shared_stop == "always" and found.most > found.num_blocks:
-                holding.num_shared_tokens = found.most * self.size
-        else:
-            chain.holding = Holding(self.pool)
+        chain.holding = holding = HeldPages(self.pool, self.table, chain, chain.shared)
+        holding.begin_with(found)
+        if self.pool.states.shared_stop == "always" and found.most > found.num_blocks:
+            holding.num_shared_tokens = found.most * self.size
         end = max(end, num_tokens - self.num_ahead_first)
         self.take(chain, found.num_blocks * self.size, end, num_tokens)
         return self.count(num_tokens)
 
     def bring(self, chain: Any, found: Any, num_tokens: int) -> None:
         """Give a request new pages for entries that come, if a window still sees them."""
-        num_skipped = self.pool.num_skipped(num_tokens)
-        if self.caches:
-            num_states = self.pool.num_skipped_states(num_tokens)
-            chain.holding = holding = HeldPages(
-                self.pool, self.table, chain, list(chain.shared), num_skipped, num_states
-            )
-            if holding.states is not None:
-                holding.extend(num_tokens)
-                holding.states.take(num_tokens)
-        else:
-            chain.holding = Holding(self.pool, num_skipped)
+        pool = self.pool
+        skipped = pool.num_skipped(num_tokens), pool.num_skipped_states(num_tokens)
+        chain.holding = holding = HeldPages(pool, self.table, chain, chain.shared, *skipped)
+        if holding.states is not None:
+            holding.extend(num_tokens)
+            holding.states.take(num_tokens)
         self.extend(chain, num_tokens)
 
     def free(self, chain: Any, number: int, num_tokens: int) -> None:
         """Take back the pages of a request that leaves; so many of its tokens are computed."""
         holding, chain.holding = chain.holding, None
         if holding is not None:
-            holding.name_until(num_tokens)
+            if self.caches:
+                holding.name_until(num_tokens)
             holding.end()
         self.num_free = self.pool.num_free
 
@@ -289,7 +278,7 @@ class PagedBlocks(Blocks):
         holding = chain.holding
         if holding is not None:
             holding.extend(num_slots)
-            if self.keeps_states and isinstance(holding, HeldPages) and holding.states is not None:
+            if holding.states is not None:
                 end = self.end_of_states(end, num_slots)
                 holding.states.take(end, saved_block(begin, end, self.size, self.pool.states))
             self.note(chain)
@@ -297,7 +286,7 @@ class PagedBlocks(Blocks):
     def name(self, chain: PagedChain, num_tokens: int) -> None:
         """Let others find the blocks that so many tokens fill, with states that are saved now."""
         holding = chain.holding
-        if isinstance(holding, HeldPages):
+        if self.caches and holding is not None:
             before = holding.num_named
             holding.name_until(num_tokens)
             if self.keeps_states:
@@ -339,8 +328,8 @@ class PagedBlocks(Blocks):
         chain.num_slots = holding.num_blocks * self.size
         if self.has_windows:
             chain.gives_at = (holding.num_skipped + 1) * self.size + self.reach
-        if isinstance(holding, HeldPages):
+        if self.caches:
             chain.names_at = (holding.num_named + 1) * self.size
-            if holding.states is not None:
-                gives_at = (holding.states.num_skipped + 1) * self.size + 1
-                chain.gives_at = min(chain.gives_at, gives_at) if self.has_windows else gives_at
+        if holding.states is not None:
+            gives_at = (holding.states.num_skipped + 1) * self.size + 1
+            chain.gives_at = min(chain.gives_at, gives_at) if self.has_windows else gives_at

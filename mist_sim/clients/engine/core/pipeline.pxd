@@ -8,7 +8,7 @@ from mist_sim.clients.prefixes.prefix_cache cimport Chain
 from mist_sim.clients.prefixes.shared_prefixes cimport SharedPrefixes
 
 cdef double inf, nan
-cdef long long _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING, _GONE, _NO_STEP
+cdef long long _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING, _GONE, _NO_STEP, _NEVER
 cdef long long _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED
 
 
@@ -47,8 +47,7 @@ cdef class Pipeline(Lane):
     cdef long long[::1] num_flown
 
     @cython.locals(rank=Times)
-    cpdef lie(self, long long size, long long stagger, bint fills, bint drains, long long longest,
-              list ranks, delay, list groups)
+    cpdef lie(self, form, longest, list ranks, delay, list groups)
     cpdef bint carry(self, long long slot, long long num_computed, bint decodes) except -1
     @cython.locals(batches=list, batch=Batch)
     cdef plan(self)
@@ -140,8 +139,6 @@ cdef class Pipeline(Lane):
     cdef give_nothing(self, long long slot)
     @cython.locals(batch=Batch, end=cython.double, group=Group, slot=cython.longlong, finished=list)
     cdef end(self)
-    @cython.locals(slot=cython.longlong)
-    cdef note_moved(self, Batch batch)
     cdef go_on_in(self, long long slot, Group group)
     @cython.locals(slot=cython.longlong, finished=list, goes_on=cython.bint)
     cdef list hand_out(self, Batch batch)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from mist_sim.clients.engine.core.rows import Rows
     from mist_sim.clients.engine.core.times import Times
+    from mist_sim.clients.engine.queue_form import QueueForm
     from mist_sim.clients.prefixes.prefix_cache import Found
     from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
 
@@ -43,7 +44,7 @@ inf, nan = float("inf"), float("nan")
 _FREE, _WAITING, _PREFILL, _DECODE, _LEAVING = FREE, 1, 2, 3, 4
 _GONE = GONE
 _FINISHED, _OUTGROWN, _GIVEN_UP, _GIVEN_UP_WAITING, _STOPPED = 0, 1, 2, 3, 4
-_NO_STEP = -1
+_NO_STEP, _NEVER = -1, 1 << 62
 
 
 class Group:
@@ -132,24 +133,21 @@ class Pipeline(Lane):
 
     def lie(
         self,
-        size: int,
-        stagger: int,
-        fills: bool,
-        drains: bool,
-        longest: int,
+        form: QueueForm,
+        longest: int | None,
         ranks: list[Times],
         delay: Callable[[int], float],
         groups: list[Group],
     ) -> None:
         """Have ranks, and a queue of batches."""
-        self.size, self.stagger, self.fills, self.drains = size, stagger, fills, drains
-        self.readmits = stagger > 0 and not drains
-        self.longest, self.ranks, self.delay = longest, ranks, delay
+        self.size, self.stagger, self.readmits = form.size, form.stagger, form.readmits
+        self.fills, self.drains = form.fills, form.drains
+        self.longest, self.ranks, self.delay = longest or _NEVER, ranks, delay
         for rank in ranks:
             self.needs_longest = self.needs_longest or rank.needs_longest
         self.rank_ends = array("d", bytes(8 * len(ranks)))
         self.groups, self.group = groups, groups[0]
-        self.recent: list[Batch | None] = [None] * stagger
+        self.recent: list[Batch | None] = [None] * form.stagger
 
     def carry(self, slot: int, num_computed: int, decodes: bool) -> bool:
         """Let a request just queued go on that ran elsewhere; return whether it has room."""
@@ -731,8 +729,9 @@ class Pipeline(Lane):
         group = batch.group
         self.num_flying -= 1
         group.num_in_flight -= 1
-        if batch.moved:
-            self.note_moved(batch)
+        for slot in batch.moved:
+            if self.state[slot] != _GONE:
+                self.go_on_in(slot, group)
         self.write_row(batch)
         self.ended = end
         finished = self.hand_out(batch)
@@ -747,12 +746,6 @@ class Pipeline(Lane):
             self.is_planning, self.phase = True, self.plan_phase
         group = self.group
         self.num_decodes, self.context_sum = len(group.members), group.context_sum
-
-    def note_moved(self, batch: Batch) -> None:
-        """Note that decodes go on in another group."""
-        for slot in batch.moved:
-            if self.state[slot] != _GONE:
-                self.go_on_in(slot, batch.group)
 
     def go_on_in(self, slot: int, group: Group) -> None:
         """Note that a decode that had a token before gets the next ones in a group."""

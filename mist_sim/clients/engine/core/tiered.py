@@ -22,6 +22,7 @@ class TieredBlocks(Blocks):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self.has_tiers = True
         self.publishes = self.loads_in_step = False
 
     def lie_above(self, tiers: Tiers) -> None:

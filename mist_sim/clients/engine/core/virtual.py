@@ -203,8 +203,6 @@ class VirtualPipeline(Lane):
             end_phase,
             plan_phase,
             first.max_num_seqs,
-            first.max_tokens,
-            first.whole_must_fit,
             False,
             first.times,
             first.blocks,
