@@ -76,6 +76,7 @@ test_a_wrong_host_is_named = refused(
     ({}, "x: missing peer_access"),
     ({"peer_access": "yes"}, "x: peer_access must be true or false, got 'yes'"),
     ({"peer_access": True, "pcie_lanes": 12}, "pcie_lanes must be 1, 2, 4, 8 or 16, got 12"),
+    ({"peer_access": True, "pcie_lanes": 8.0}, "pcie_lanes must be a whole number, got 8.0"),
     ({"peer_access": True, "pcie_generation": 2}, "pcie_generation must be 3 to 7, got 2"),
     ({"peer_access": True, "efficiency": 1.5}, r"efficiency must be in \(0, 1\], got 1.5"),
     ({"peer_access": False, "gpus_per_switch": 0}, "gpus_per_switch must be >= 1, got 0"),
