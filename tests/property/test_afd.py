@@ -1,7 +1,5 @@
 """A bundle in a simulation gives token times equal to the bit to a bundle stepped singly."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """A bundle of attention and FFN workers: its cycle, its slots, and who is placed where."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

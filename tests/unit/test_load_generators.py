@@ -1,7 +1,5 @@
 """Lines of load generators as workloads: what each flag means, and what cannot be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

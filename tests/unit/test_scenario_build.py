@@ -1,7 +1,5 @@
 """From a scenario to a simulation: clients, their memory, and what only shows at this point."""
 
-from __future__ import annotations
-
 import ast
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Speculative decoding: its options, its random paths, its time and memory, and its results."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """More of a trace, a part of one, a picture of one, a download of one."""
 
-from __future__ import annotations
-
 import hashlib
 import signal
 from contextlib import AbstractContextManager

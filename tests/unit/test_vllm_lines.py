@@ -489,11 +489,7 @@ def test_a_file_of_arguments_goes_before_the_command_line(tmp_path):
     path = tmp_path / "args.yaml"
     path.write_text("max-num-seqs: 64\ntensor-parallel-size: 4\nport: 80\n")
     (client,) = from_vllm([f"vllm serve qwen3-4b --config {path} -tp 2"]).keys["clients"]
-    assert client == {
-        "name": "llm",
-        "tensor_parallel_size": 2,
-        "scheduler": {"max_num_seqs": 64},
-    }
+    assert client == {"name": "llm", "tensor_parallel_size": 2, "scheduler": {"max_num_seqs": 64}}
     with pytest.raises(ScenarioError, match="--config: there is no such file here"):
         from_vllm(["vllm serve qwen3-4b --config other.yaml"])
 
@@ -619,14 +615,7 @@ def test_all_faults_are_said_at_once():
         )
     said = str(caught.value)
     assert said.startswith("6 arguments cannot be honoured:\n")
-    for part in (
-        "serve m:",
-        "--enable-dbo",
-        "--dtype float32",
-        "--foo",
-        "'x'",
-        "--no-stream",
-    ):
+    for part in ("serve m:", "--enable-dbo", "--dtype float32", "--foo", "'x'", "--no-stream"):
         assert part in said
 
 
@@ -832,22 +821,13 @@ test_what_is_not_simulated_is_refused = refused(
         "may use 1 GPUs, and asks for 2",
     ),
     ("docker run vllm/vllm-openai:v0.6.1 --model qwen3-4b", "versions before 0.8"),
-    (
-        "vllm serve qwen3-4b --headless --data-parallel-start-rank 4",
-        "give that of the first node",
-    ),
+    ("vllm serve qwen3-4b --headless --data-parallel-start-rank 4", "give that of the first node"),
     ("vllm serve qwen3-4b --all2all-backend nixl_ep", "say --max-num-batched-tokens beside it"),
     ("VLLM_SOMETHING_NEW=1 vllm serve qwen3-4b", "not a variable that is known here"),
     ("vllm serve qwen3-4b --hf-overrides.num_hidden_layers 3", "a model is a config.json"),
     ("vllm serve qwen3-4b extra", "is no flag"),
-    (
-        """vllm serve qwen3-4b -cc '{"cudagraph_mode": "NONE"}'""",
-        "without graphs are not timed",
-    ),
-    (
-        "vllm serve qwen3-4b --hf-overrides.rope_scaling.factor 4",
-        "say how long: --max-model-len",
-    ),
+    ("""vllm serve qwen3-4b -cc '{"cudagraph_mode": "NONE"}'""", "without graphs are not timed"),
+    ("vllm serve qwen3-4b --hf-overrides.rope_scaling.factor 4", "say how long: --max-model-len"),
     ("vllm bench throughput --model qwen3-4b", "--input-len and --output-len are required"),
     ("a: &a\n  b: [*a]\n", "lists and mappings in YAML"),
     ("kind: Deployment\nspec: {}\n", "must be a command line of vllm serve"),
