@@ -34,7 +34,7 @@ def test_scenario_without_a_file(scenario, working_directory, capsys):
     assert "requests finished" in capsys.readouterr().out
 
 
-def test_azure_scenario_finds_its_trace_in_the_working_directory(working_directory, capsys):
+def test_azure_scenario_finds_its_trace_in_working_directory(working_directory, capsys):
     (working_directory / "AzureLLMInferenceTrace_conv.csv").write_text(AZURE)
     run(ROOT / "examples/scenarios/azure_conv.yaml")
     summary = json.loads((working_directory / "results/summary.json").read_text())

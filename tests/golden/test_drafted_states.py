@@ -40,7 +40,7 @@ def end_times(steps: list[str]) -> list[float]:
 
 @pytest.mark.parametrize("method", ["ngram", "eagle"])
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_lost_step_of_drafts_takes_tokens_from_a_prompt(method, asynchronous):
+def test_lost_step_of_drafts_takes_tokens_from_prompt(method, asynchronous):
     path = [1 + NUM_DRAFTS] * 9
     jobs = [
         {"arrival": 0.0, "prompt": prompt, "answer": answer, "priority": 0, "content": []}

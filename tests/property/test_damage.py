@@ -38,7 +38,7 @@ def working_directory(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_damaged_input_is_read_or_refused_with_a_message(kind):
+def test_damaged_input_is_read_or_refused_with_message(kind):
     number, least, most = SOME[kind]
     taken = Counter(KINDS[kind][0](case) for case in range(number * FUZZ))
     assert least * number * FUZZ <= taken[True] <= most * number * FUZZ, taken

@@ -53,7 +53,7 @@ def number_in_system(result: Result, begin: float, end: float) -> float:
     return float(np.maximum(stays, 0.0).sum() / (end - begin))
 
 
-def test_the_watched_number_is_the_sum_of_all_times():
+def test_the_watched_number_is_sum_of_all_times():
     """From empty to empty, the area under a view's count is the sum of times in the system."""
     client = QUEUE.client(WatchedClient)
     result = QUEUE.run(np.random.SeedSequence(7), client)

@@ -116,7 +116,7 @@ def mean_times(router, servers: int, load: float, num_requests: int):
     return over_seeds(sample, entropy=23)
 
 
-def test_the_chain_of_one_server_is_a_plain_queue():
+def test_the_chain_of_one_server_is_plain_queue():
     assert mean_time(shortest, 1, 0.5, 60) == pytest.approx(2.0)
     assert in_turn(1, 0.5) == pytest.approx(2.0)
 

@@ -57,7 +57,7 @@ def test_a_tree(num_bytes, nodes):
 
 @pytest.mark.parametrize("nodes", [2, 4])
 @pytest.mark.parametrize("num_bytes", SIZES)
-def test_a_hierarchy_is_the_sum_of_its_three_parts(num_bytes, nodes):
+def test_a_hierarchy_is_sum_of_its_three_parts(num_bytes, nodes):
     """Scattered and gathered in the node; between, a ring of 1/8 of the tensor on 1/8 of b."""
     span = Span((8,) * nodes, 400e9, 2.7e-6)
     inside = all_gather(by("hierarchical"), 8)(num_bytes)
@@ -140,7 +140,7 @@ def test_spans_of_a_client():
     assert not on(TWO, tensor_parallel_size=8)[1].spans("llm")
 
 
-def test_cards_without_a_nic_of_their_own_share_one():
+def test_cards_without_nic_of_their_own_share_one():
     """Eight L40S send through one NIC of 50 GB/s."""
     _, fabric, _ = on(TWO | {"topology": "pcie-l40s"}, tensor_parallel_size=16, gpu="l40s")
     assert fabric.spans("llm").tensor == Span((8, 8), pytest.approx(50e9), pytest.approx(2.7e-6))
@@ -188,7 +188,7 @@ def test_a_result_says_which_way_was_taken():
         ),
     ],
 )
-def test_copies_that_take_the_same_way_are_told_once(ways, lines):
+def test_copies_that_take_same_way_are_told_once(ways, lines):
     told = [str(each) for each in assumption_warnings({}, {}, {}, ways)]
     assert [line[: len(said)] for line, said in zip(told, lines, strict=True)] == lines
 
@@ -224,7 +224,7 @@ def test_a_client_forgets_the_nodes_of_another_run():
         ({"gpu": "h100-nvl", "tensor_parallel_size": 4}, "tensor_parallel_size must be <= 2"),
     ],
 )
-def test_more_ranks_than_a_node_joins_need_a_network(options, key):
+def test_more_ranks_than_a_node_joins_need_network(options, key):
     client = llm_client("llm", **options)
     with pytest.raises(ScenarioError, match=rf"llm: .*{key}.*, the GPUs that nvlink joins"):
         Simulation(clients=[client], workload=WORKLOAD)

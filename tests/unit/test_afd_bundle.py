@@ -156,7 +156,7 @@ def test_passes_end_as_slots_simulated_one_by_one(workers, slots, batches, seed,
 # --- slots --------------------------------------------------------------------------------------
 
 
-def test_requests_leave_with_the_step_that_is_their_last():
+def test_requests_leave_with_step_that_is_their_last():
     slots = BatchSlots(2, 3)
     for worker, num_tokens, num_steps in ((0, 5, 9), (1, 8, 4), (1, 2, 4)):
         slots.join(Resident(worker, num_tokens, num_steps))
@@ -180,7 +180,7 @@ def test_one_that_gives_up_leaves_its_slot():
 # --- placement ----------------------------------------------------------------------------------
 
 
-def test_least_load_gives_the_longest_prompts_to_the_emptiest_workers():
+def test_least_load_gives_longest_prompts_to_emptiest_workers():
     least = PLACEMENTS["least_load"](Streams(0).generator("x"))
     held, free = np.array([50, 30, 10, 30]), np.array([1, 1, 0, 2])
     assert least.place([5, 40, 9], held, free) == [3, 1, 3]

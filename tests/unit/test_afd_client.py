@@ -238,7 +238,7 @@ def test_a_simulation_made_in_python_needs_a_network():
 
 
 @pytest.mark.parametrize("coefficients", [SIX | {"cycle_s": 1e-3}, FAST])
-def test_what_a_bundle_costs_is_not_taken_for_nothing(coefficients):
+def test_what_bundle_costs_is_not_taken_for_nothing(coefficients):
     """Its GPUs are not known, whether its coefficients are given or published."""
     result = simulated(bundle(**coefficients), [(0.0, 100, 3)])
     assert result.summary["power_unknown"] == ["bundle"]

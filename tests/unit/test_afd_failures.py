@@ -100,7 +100,7 @@ def test_energy_counts_no_lost_step():
     assert ledger.energy(1).idle == pytest.approx((3 * (ledger.end - 1.5) - busy) * 126.0)
 
 
-def test_the_last_step_of_an_answer_is_lost_too():
+def test_the_last_step_of_answer_is_lost_too():
     """Its end was known, and who is in it had left the slots already."""
     result = run(fails(10.5, repair=0.5), [bundle()])
     assert result.token_times(0) == near(1, 3, 5, 7, 9, 11.5)
@@ -108,7 +108,7 @@ def test_the_last_step_of_an_answer_is_lost_too():
 
 
 @pytest.mark.parametrize("options", [{"layers": 4}, {"layers": 4, "joint_steps": True}])
-def test_a_step_whose_end_is_not_known_is_lost(options):
+def test_step_whose_end_is_not_known_is_lost(options):
     """In the first layer of four, and in the last."""
     for at in (5.2, 6.9):
         client = bundle(**options)
@@ -142,7 +142,7 @@ def test_what_becomes_of_requests_is_as_on_failure_says(policy, status):
 
 
 @pytest.mark.parametrize("options", [{}, {"layers": 4}])
-def test_who_gave_up_during_the_lost_step_is_gone(options):
+def test_who_gave_up_during_lost_step_is_gone(options):
     """Whether the end of that step was known or not."""
     limits = mist.TimeLimits(timeout=6.0)
     result = run(fails(6.5, repair=1.0), [bundle(**options)], time_limits=limits)

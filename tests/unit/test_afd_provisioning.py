@@ -92,7 +92,7 @@ def test_the_paper_prints_another_variance_than_the_geometric():
 
 
 @pytest.mark.statistical
-def test_intervals_contain_the_truth_as_often_as_they_say():
+def test_intervals_contain_truth_as_often_as_they_say():
     """Of 400 intervals at 90 %, 340 to 378 hold the truth in 99.9 % of all tests."""
     draws = rng("intervals")
     found = [
@@ -169,7 +169,7 @@ def test_a_cycle_is_the_mean_of_a_maximum(batches, others):
     assert found == pytest.approx(drawn.mean(), abs=5 * drawn.std() / 316 + 1e-9)
 
 
-def test_a_cycle_without_variance_is_that_of_the_mean_field():
+def test_cycle_without_variance_is_that_of_mean_field():
     assert expected_cycle(300, 0, 280, 8) == 300
     assert expected_cycle(300, 0, 280, 8, rest=340, batches=2) == 320
 
@@ -200,7 +200,7 @@ def test_the_search_over_whole_ratios_misses_none(slots, a, f, batches):
     assert max(p.throughput_gaussian for p in others) == found.gaussian.throughput_gaussian
 
 
-def test_more_batches_in_flight_come_to_the_gaussian_cycle():
+def test_more_batches_in_flight_come_to_gaussian_cycle():
     two, three, many = (predict(BundleSpec(TABLE_3, LOAD, 256, m), 9) for m in (2, 3, 9))
     assert two.cycle > three.cycle >= many.cycle == pytest.approx(many.cycle_gaussian)
     assert two.tpot == 2 * two.cycle

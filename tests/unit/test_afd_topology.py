@@ -152,7 +152,7 @@ def test_a_scenario_without_a_topology_is_refused(key, value):
     assert mist.simulate(mist.Scenario.from_dict(scenario)).summary["completed"] == 20
 
 
-def test_seats_of_a_client_with_engines_of_two_sizes():
+def test_seats_of_client_with_engines_of_two_sizes():
     ffn = Tenant("b", 2, 1, 4, first=3, what="FFN workers")
     assert ffn.seats == [Seat("b", 3), Seat("b", 4)]
     assert ffn.title == "b, FFN workers"

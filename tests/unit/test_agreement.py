@@ -22,7 +22,7 @@ def _share(ratio: float, margin: float, spread: float = 0.2, requests: int = 400
     return called / _RUNS
 
 
-def test_what_differs_by_the_margin_is_seldom_called_equivalent():
+def test_what_differs_by_margin_is_seldom_called_equivalent():
     """5 % at the margin; of 400 runs more than 8 % would be a rate above 5 % at 1 in 200."""
     assert _share(1.05, 0.05) <= 0.08
     assert _share(0.95, 0.05) <= 0.08

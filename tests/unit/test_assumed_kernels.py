@@ -31,7 +31,7 @@ def assumed(gpu):
 
 
 @pytest.mark.parametrize("architecture", architecture_names())
-def test_the_kernels_of_an_architecture_are_those_of_its_gpus(architecture):
+def test_kernels_of_architecture_are_those_of_its_gpus(architecture):
     gpus = {"hopper": "h100-sxm", "ampere": "a100-80gb-sxm", "blackwell": "b200"}
     kernels = kernels_of(architecture)
     assert kernels

@@ -41,7 +41,7 @@ SLIDERS = ("sliders", "s.yaml", *SEARCHED, "--chunks", "512")
     ],
     ids=lambda command: " ".join(command[:1] + command[3:4]),
 )
-def test_the_host_and_the_ranks_that_are_assumed_are_named(command, mist, tmp_path):
+def test_host_and_ranks_that_are_assumed_are_named(command, mist, tmp_path):
     extra = HYBRID if command is SLIDERS else {}
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO | extra))
     (tmp_path / "space.yaml").write_text(yaml.safe_dump(SPACE))

@@ -135,7 +135,7 @@ def test_deep_gemm_is_left_where_eight_ranks_slice_an_expert(ranks, spread, take
     assert VERSIONS["vllm-0.14"].default(f"{EXPERTS}fp8_block").of(deployment) == taken
 
 
-def test_steps_take_the_time_of_the_kernel_that_runs():
+def test_steps_take_the_time_of_kernel_that_runs():
     """Marlin reads as fast as Triton on H100, and computes at a third of its rate."""
     model, cluster = load_model("gpt-oss-20b"), Cluster(load_gpu("h100-sxm"), 1)
 
@@ -183,7 +183,7 @@ def test_kernels_that_nobody_timed_leave_no_error_bar():
         )
 
 
-def test_a_format_that_a_gpu_cannot_multiply_is_widened():
+def test_a_format_that_gpu_cannot_multiply_is_widened():
     model = load_model("qwen3-30b-a3b").with_dtypes(weights="fp8")
     a100, h100 = (Cluster(load_gpu(name), 1) for name in ("a100-80gb-sxm", "h100-sxm"))
     assert experts_kind(model, a100) == "experts_int4"
@@ -229,7 +229,7 @@ test_back_ends_that_cannot_run_are_refused = refused(
 )
 
 
-def test_a_back_end_is_refused_where_nothing_times_it():
+def test_back_end_is_refused_where_nothing_times_it():
     """A predictor with measured times has the kernels that were measured."""
     step_times = RooflinePredictor(load_model("qwen3-30b-a3b"), Cluster(load_gpu("b200"), 1))
 

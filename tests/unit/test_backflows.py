@@ -70,7 +70,7 @@ def test_where_answers_keep_their_limit_the_limit_of_backflows_changes_nothing()
 
 
 @pytest.mark.deep
-def test_beyond_the_goodput_answers_do_not_travel_without_end():
+def test_beyond_goodput_answers_do_not_travel_without_end():
     """At 17 a second answers move twenty times on average without a limit, and attain less."""
     runs = {most: [chat(17, most, seed) for seed in (0, 1)] for most in (None, 2)}
     figures = {

@@ -105,7 +105,7 @@ def test_rows_of_a_known_source_are_left_out_of_its_bars(tmp_path):
     assert far > 0
 
 
-def test_replicas_that_share_a_load_are_said_and_set(tmp_path):
+def test_replicas_that_share_load_are_said_and_set(tmp_path):
     """A benchmark of one replica, and a manifest that starts four."""
     path = tmp_path / "server.yaml"
     path.write_text(MANIFEST.format(model=SERVE.rsplit(maxsplit=1)[-1]))

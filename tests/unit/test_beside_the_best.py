@@ -85,7 +85,7 @@ def test_a_comparison_gives_equals_a_star_each():
     assert found.summary["beside"]["b"]["not_more"] is True
 
 
-def test_other_seeds_than_those_of_the_searches_run_beside():
+def test_other_seeds_than_those_of_searches_run_beside():
     built = Built(Scenario.from_dict(ONE, {"replications": 2}))
     tasks = _tasks("one", "same", built, 13.5, OPTIONS)
     assert [task.key[-1] for task in tasks] == list(seeds_from(0, 4)[2:])
@@ -108,7 +108,7 @@ def test_what_is_judged_as_it_stands_is_not_run_beside(changes, tmp_path, monkey
     assert shown(several, "a", 1.0) == {}
 
 
-def test_batches_are_of_the_same_requests_whatever_the_design():
+def test_batches_are_of_the_same_requests_whatever_design():
     """All of 2,000 requests have ended; without load their times are those of lone requests."""
     quantiles = []
     for each in scenarios(one=8192, other=4096).values():

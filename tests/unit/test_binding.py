@@ -173,7 +173,7 @@ def test_noise_is_seldom_named():
     assert 0 < sum(name is not None for name in named) < 32
 
 
-def test_a_difference_that_grows_with_the_queue_is_no_noise():
+def test_difference_that_grows_with_queue_is_no_noise():
     growing = np.linspace(0, 1, BATCHES)
     fall, error = _fall(shown(growing), shown(0.5 * growing), 0, 8)
     assert fall == pytest.approx(0.25)
@@ -226,7 +226,7 @@ def test_what_seems_better_but_may_be_noise_is_told():
     assert (found.resource, found.rivals) == ("host", ("compute",))
 
 
-def test_a_gain_is_worth_the_rate_that_gains_as_much():
+def test_gain_is_worth_rate_that_gains_as_much():
     """Lines in logarithms: falls of 0.1, 0.2, 0.4 at rates 1.05, 1.1 and 1.3 times lower."""
     lower = [0.1, 0.2, 0.4]
     for gain, factor in ((0.1, 1.05), (0.2, 1.1), (0.4, 1.3), (0.05, 1.05**0.5)):

@@ -75,7 +75,7 @@ def test_full_blocks_of_a_request_without_content_wait_their_turn():
     ]
 
 
-def test_the_second_copy_is_found_when_the_first_is_evicted():
+def test_second_copy_is_found_when_first_is_evicted():
     manager = CachedBlocks(5, SIZE)
     first = compute(manager, 4 * SIZE)
     second = compute(manager, 4 * SIZE)

@@ -94,7 +94,7 @@ def test_attempts_in_vain_are_told_apart():
     assert parts(result)[1] == {"retries": 5.5, "prefill": 1, "decode": 1}
 
 
-def test_nobody_has_a_request_while_all_clients_are_away():
+def test_nobody_has_request_while_all_clients_are_away():
     """The client fails at 1.5 s with a token emitted, and is back at 4.5 s."""
     life = Lifecycle(failures=(Failures(clients=("llm",), at=(1.5,), repair=3.0),))
     result = run([(10, 3, 0.0)], lifecycle=life)

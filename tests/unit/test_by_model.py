@@ -111,7 +111,7 @@ def test_a_goodput_names_the_model_that_hides(as_is):
     assert "0.0 % of llama-3.1-8b, 100.0 % of llama-3.2-1b." in told
 
 
-def test_good_tokens_of_clients_are_those_of_the_summary(result):
+def test_good_tokens_of_clients_are_those_of_summary(result):
     clients, summary = result.clients, result.summary
     assert clients["good_tokens"].sum() == pytest.approx(
         summary["good_tokens_per_j"] * summary["energy_j"]

@@ -44,7 +44,7 @@ def test_a_prompt_has_a_step_in_every_four(ahead):
     assert prompts(Case(options, jobs)) == [1] + [0] * (first - 1) + [1, 0, 0, 0, 1, 0, 0, 0, 1]
 
 
-def test_steps_count_from_the_last_that_carried_a_prompt():
+def test_steps_count_from_the_last_that_carried_prompt():
     jobs = (ANSWER, Job(at_step(1), 10, 2))
     assert prompts(Case(ENGINE, jobs)) == [1, 0, 0, 0, 1]
 

@@ -65,7 +65,7 @@ def test_a_cap_that_never_binds_changes_nothing():
     assert spans(max_concurrency=60) == spans()
 
 
-def test_a_cap_of_a_burst_is_a_closed_loop():
+def test_a_cap_of_a_burst_is_closed_loop():
     """Requests that are all there at once, with so many under way, are users without thought."""
     burst = spans(arrivals={"type": "all_at_once"}, max_concurrency=4)
     users = spans(arrivals={"type": "closed_loop", "concurrency": 4})

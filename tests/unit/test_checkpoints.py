@@ -205,7 +205,7 @@ def test_parts_of_catalog_checkpoints(name, parts):
     assert model.quantization.parts == parts
 
 
-def test_four_bits_multiply_faster_only_where_the_gpu_can():
+def test_four_bits_multiply_faster_only_where_gpu_can():
     """vLLM widens NVFP4 weights to 16 bits on GPUs without a rate for them (Marlin)."""
     model = load_model("qwen3-235b-a22b-nvfp4")
     prompt = StepBatch(((4096, 0),))

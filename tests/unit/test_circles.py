@@ -96,7 +96,7 @@ def test_two_clients_with_a_prompt_for_each_other_are_named(lifecycle):
         run(lifecycle=lifecycle, others=("c", "d"))
 
 
-def test_places_that_were_taken_ahead_make_a_circle_too():
+def test_places_that_were_taken_ahead_make_circle_too():
     """Memory for both answers is taken, and there is none for their prompts."""
     with pytest.raises(ScenarioError, match=r"\(a has reserved for 1, b has reserved for 1\)"):
         run(transfer="push")

@@ -160,7 +160,7 @@ def test_force_replaces_earlier_results_and_leaves_what_others_wrote(mist):
     assert "holds no results that --force could replace" in err
 
 
-def test_a_failing_run_with_force_keeps_the_earlier_results(mist):
+def test_a_failing_run_with_force_keeps_earlier_results(mist):
     mist("run", "s.yaml", "--out", "a")
     before = {path: path.read_bytes() for path in Path("a").iterdir()}
     Path("t.csv").write_text(HEADER + ROW + ROW + ROW.replace("374", "many"))
@@ -295,7 +295,7 @@ def test_a_disk_that_fills_up_leaves_nothing(mist, monkeypatch):
     assert listing() == ["s.yaml"]
 
 
-def test_an_empty_folder_of_the_user_stays_when_the_run_fails(mist):
+def test_empty_folder_of_user_stays_when_run_fails(mist):
     Path("mine").mkdir()
     assert mist("run", "s.yaml", "--out", "mine", "--set", "model=llama-3.1-405b")[0] == 2
     assert listing() == ["mine", "s.yaml"]
@@ -309,7 +309,7 @@ def test_an_empty_folder_of_the_user_stays_when_the_run_fails(mist):
         (KeyboardInterrupt(), 130, "interrupted; no results were written\n"),
     ],
 )
-def test_a_bug_and_an_interrupt_are_told_and_leave_nothing(mist, monkeypatch, error, code, said):
+def test_bug_and_interrupt_are_told_and_leave_nothing(mist, monkeypatch, error, code, said):
     def broken(*_: object, **__: object) -> None:
         raise error
 
@@ -400,7 +400,7 @@ def test_help_takes_a_key_without_the_word_scenario(mist):
         ("clients.rag", ["embedder"], ["max_num_seqs"]),
     ],
 )
-def test_a_mapping_and_a_plugin_are_explained_with_their_keys(mist, key, keys, others):
+def test_mapping_and_plugin_are_explained_with_their_keys(mist, key, keys, others):
     code, out, _ = mist("help", "scenario", key)
     assert code == 0
     for name in keys:
@@ -446,7 +446,7 @@ def test_help_and_version_import_nothing_heavy(option):
 
 
 @pytest.mark.parametrize("command", [["schema"], ["list"], ["run", "demo", "-q"]], ids=str)
-def test_a_reader_who_has_seen_enough_is_no_error(command):
+def test_reader_who_has_seen_enough_is_no_error(command):
     read, write = os.pipe()
     os.close(read)
     with subprocess.Popen(

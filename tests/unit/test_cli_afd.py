@@ -63,7 +63,7 @@ def test_six_coefficients_are_those_of_the_name(mist):
     assert mist("t.csv", *SLOTS, *SIX, "--json") == mist("t.csv", *SLOTS, *PRESET, "--json")
 
 
-def test_one_coefficient_takes_the_place_of_the_named_one(mist):
+def test_one_coefficient_takes_the_place_of_named_one(mist):
     _, out, _ = mist("t.csv", *SLOTS, *PRESET, "--beta-a", "80", "--json")
     assert json.loads(out)["coefficients"]["beta_a"] == 80
 
@@ -277,7 +277,7 @@ def test_a_given_coefficient_stays_whatever_kernels_reach(mist):
     assert json.loads(out)["coefficients"]["alpha_f"] == 1e-6
 
 
-def test_a_gpu_without_architecture_tells_the_range_of_the_known_ones(mist, tmp_path):
+def test_gpu_without_architecture_tells_range_of_known_ones(mist, tmp_path):
     (tmp_path / "new.toml").write_text(SHEET)
     attention, experts = warnings_of(mist, "--gpu", "new.toml")
     gpu = load_gpu(str(tmp_path / "new.toml"))

@@ -72,14 +72,14 @@ def test_trees_win_small_messages_and_rings_large_ones():
     ranks=st.integers(2, 16),
     sizes=st.tuples(st.floats(1, 1e11), st.floats(1, 1e11)).map(sorted),
 )
-def test_more_bytes_take_longer_and_use_the_link_better(link, ranks, sizes):
+def test_more_bytes_take_longer_and_use_link_better(link, ranks, sizes):
     for collective in (all_reduce(link, ranks), all_gather(link, ranks)):
         short, long = (collective(size) for size in sizes)
         assert short <= long
         assert sizes[0] / short <= sizes[1] / long * (1 + 1e-12)
 
 
-def test_gathering_and_scattering_are_the_halves_of_an_all_reduce():
+def test_gathering_and_scattering_are_halves_of_all_reduce():
     for link in (by("ring"), PCIE):
         whole, half = all_reduce(link, 8)(GIGABYTE), all_gather(link, 8)(GIGABYTE)
         assert 2 * half == pytest.approx(whole, rel=0.01)
@@ -167,7 +167,7 @@ def test_a_better_link_is_never_slower(ranks, size, better):
 # --- measured ---------------------------------------------------------------------------------
 
 
-def test_a_measured_table_takes_the_place_of_the_model():
+def test_a_measured_table_takes_the_place_of_model():
     """Bus bandwidth as nccl-tests has it: bytes x 2 (n - 1) / n / time."""
     table = {"1 MB": 10e9, "1 KB": 0.1e9, "100 MB": 300e9}
     link = replace(NVLINK, bus_bandwidth=table)

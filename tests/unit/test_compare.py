@@ -77,7 +77,7 @@ def table(path):
 # ------------------------------------------------------------------------------ the table
 
 
-def test_figures_are_those_of_the_runs_and_of_the_search():
+def test_figures_are_those_of_runs_and_of_search():
     options = GoodputOptions(rates=RATES, as_is=True)
     found = compare(both(), goodput=options, jobs=1)
     for name, scenario in both().items():
@@ -92,7 +92,7 @@ def test_figures_are_those_of_the_runs_and_of_the_search():
     assert isnan(found.table.loc["together", "num_hand_overs"])
 
 
-def test_the_percentiles_of_the_slo_are_shown_beside_the_others():
+def test_the_percentiles_of_slo_are_shown_beside_others():
     data = TOGETHER | {"slo": {"ttft": "150 ms", "e2el": "3 s", "percentiles": [95, 99.9]}}
     cases = {name: Scenario.from_dict(data | {"seed": seed}) for name, seed in (("a", 1), ("b", 2))}
     found = compare(cases, same_workload=False)
@@ -125,7 +125,7 @@ def test_replications_are_compared_by_their_means():
 
 
 @pytest.mark.parametrize(("given", "asked", "keeps"), [(None, 0.99, False), (0.5, 0.5, True)])
-def test_the_plane_and_the_verdict_ask_for_the_share_of_the_slo(given, asked, keeps):
+def test_plane_and_verdict_ask_for_share_of_slo(given, asked, keeps):
     """Nine in ten keep the limits, and the slo asks for 99 %."""
     changes = {"slo.attainment": 0.99, "slo.ttft": "120 ms"}
     plane = PlaneOptions(num_points=2, num_rates=2, rates=RATES, attainment=given)
@@ -249,7 +249,7 @@ limits = st.lists(st.floats(0.1, 2.9), min_size=1, max_size=5, unique=True).map(
 
 @examples(150)
 @given(rows=st.lists(st.tuples(times, times), min_size=1, max_size=30), ttft=limits, tpot=limits)
-def test_attainment_over_the_plane_is_that_of_each_pair(rows, ttft, tpot):
+def test_attainment_over_plane_is_that_of_each_pair(rows, ttft, tpot):
     first, second = (np.array(column) for column in zip(*rows, strict=True))
     requests = RequestTimes(first, second, first)
     found = attainment(requests, np.array(ttft), np.array(tpot))
@@ -354,7 +354,7 @@ def test_the_picture_of_a_plane_repeats():
     assert one == two
 
 
-def test_the_map_in_a_terminal_has_a_letter_for_each_pair():
+def test_map_in_terminal_has_letter_for_each_pair():
     wide = plane_of({"a": 2, "b": 2}, a=(10, 10, 9), b=(10, 0, 0))
     wide = wide.with_limits(*[np.array([0.1, 1.0, 3.0])] * 2)
     found = replace(Comparison((case("a"), case("b"))), plane=wide)

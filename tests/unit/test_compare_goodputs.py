@@ -13,7 +13,7 @@ from mist_sim.search.goodput import GoodputOptions, find_goodput
 from tests.unit.test_compare import RATES, TOGETHER, both
 
 
-def test_headroom_is_the_goodput_over_the_rate_that_was_run():
+def test_headroom_is_goodput_over_rate_that_was_run():
     found = compare(both(), goodput=GoodputOptions(rates=RATES, as_is=True), jobs=1)
     for name in both():
         row = found.table.loc[name]
@@ -83,7 +83,7 @@ def test_no_star_beside_one_that_attains_all_rates_tried():
     assert "&lt; 1,000" in nothing._repr_html_()
 
 
-def test_a_race_names_the_same_winner_in_fewer_runs():
+def test_a_race_names_same_winner_in_fewer_runs():
     """Of the same designs; who is out says so, and its goodput is no more than that of a search."""
     one = Scenario.from_dict(TOGETHER, {"clients.0.count": 1})
     scenarios = {"two": both()["together"], "one": one}
@@ -102,7 +102,7 @@ def test_a_race_names_the_same_winner_in_fewer_runs():
     assert all(raced.summary["goodput"][name]["is_coarse"] for name in coarse)
 
 
-def test_designs_on_another_footing_are_named_in_the_verdict():
+def test_designs_on_another_footing_are_named_in_verdict():
     """Such as bundles, whose host time was not measured. Hybrids plan ahead as others do."""
     designs = designs_of(both()["together"])
     assert designs.uneven == ()

@@ -45,7 +45,7 @@ def test_what_is_typed_goes_on(schema, demo, typed, offered):
     assert bool(found) == bool(offered)
 
 
-def test_options_are_those_of_the_type_that_the_scenario_has(schema, demo):
+def test_options_are_those_of_type_that_scenario_has(schema, demo):
     assert "clients.0.attention_workers=" not in completions(schema, "clients.0.", demo)
     assert "clients.0.attention_workers=" in completions(schema, "clients.0.")
 

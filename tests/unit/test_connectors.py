@@ -29,7 +29,7 @@ def seconds(network: Any, message: Message) -> float:
 @pytest.mark.parametrize(
     ("descriptors", "number"), [("block_and_layer", 24), ("block", 3), ("layer", 8)]
 )
-def test_a_transfer_has_a_start_descriptors_bytes_and_post_processing(descriptors, number):
+def test_transfer_has_start_descriptors_bytes_and_post_processing(descriptors, number):
     """400 bytes at half of 100 bytes/s, three blocks of eight layers."""
     connector = Connector(
         start=1.0, per_descriptor=0.25, descriptors=descriptors, post_processing=0.5, efficiency=0.5

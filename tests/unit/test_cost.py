@@ -61,7 +61,7 @@ def test_longer_commitments_cost_less():
         ("based_on = 'l40s'\nprefill.mfu = 0.6", "/h, that of l40s, on which it is based"),
     ],
 )
-def test_a_measured_gpu_has_the_price_of_its_base(tmp_path, figure, said):
+def test_a_measured_gpu_has_price_of_its_base(tmp_path, figure, said):
     (tmp_path / "own.toml").write_text(figure, "utf-8")
     gpu = str(tmp_path / "own.toml") if figure else "l40s"
     (origin,) = simulate(scenario(clients__0__gpu=gpu, cost={})).summary["price_origins"]

@@ -152,7 +152,7 @@ def test_prompts_that_are_apart_have_the_largest_chunk():
     assert chunks(designs["1 prefill + 2 decode"]) == [2048, 1024]
 
 
-def test_a_scenario_with_roles_is_one_of_the_ratios():
+def test_a_scenario_with_roles_is_one_of_ratios():
     scenario = Scenario.from_dict(APART)
     designs = designs_of(scenario)
     assert list(designs.scenarios) == OF_THREE
@@ -346,7 +346,7 @@ def test_designs_that_cannot_be_are_left_out_with_the_reason(overrides, kind, re
 # ------------------------------------------------------------------------------ bundles
 
 
-def test_models_with_experts_have_bundles_on_the_same_gpus():
+def test_models_with_experts_have_bundles_on_same_gpus():
     designs = designs_of(together(**EXPERTS))
     found = {name: each for name, each in designs.scenarios.items() if "A " in name}
     assert [name[:11] for name in found] == ["1 prefill +", "2 prefill +"]
@@ -368,7 +368,7 @@ def test_bundles_on_a_link_have_coefficients_for_it():
     assert simulate(scenario).summary["completed"] == 40
 
 
-def test_bundles_keep_the_limit_on_tpot_where_some_can():
+def test_bundles_keep_limit_on_tpot_where_some_can():
     def slots(tpot):
         designs = designs_of(together(**EXPERTS, slo={"ttft": "1 s", "tpot": tpot}))
         bundle = bundle_design(designs, "2 prefill + 1A 1F").clients[1]
@@ -518,7 +518,7 @@ def test_the_command_compares_all_designs_of_a_file(mist):
         assert words in out
 
 
-def test_figures_left_out_and_assumptions_are_in_the_file(mist, tmp_path):
+def test_figures_left_out_and_assumptions_are_in_file(mist, tmp_path):
     code, out, _ = mist("together.yaml", "--designs", "--json", "--out", "found", *QUICK)
     assert code == 0
     data = json.loads(out)
@@ -605,7 +605,7 @@ def test_any_number_of_processes_writes_the_same(mist, tmp_path):
     assert sums[0] == sums[1]
 
 
-def test_a_network_is_for_the_designs_that_hand_over():
+def test_a_network_is_for_designs_that_hand_over():
     network = {"topology": "hgx-h100"}
     aggregated = {"network": network}
     with pytest.raises(ScenarioError, match="network: has no effect"):

@@ -24,7 +24,7 @@ def state(values: int) -> LinearMixer:
     return LinearMixer(kind="gdn", key_heads=16, value_heads=values, key_dim=128, value_dim=128)
 
 
-def test_blocks_hold_the_largest_state_in_the_largest_entries():
+def test_blocks_hold_the_largest_state_in_largest_entries():
     """States of 32 x 65,536 + 8,192 x 6 = 2,146,304 bytes at most, entries of 4,096 at most.
 
     16 tokens have 65,536 bytes, of which the state fills 32.75: 33 x 16 tokens. Three layers with

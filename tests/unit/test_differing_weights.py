@@ -66,5 +66,5 @@ def gemma_4_31b_nvfp4(t: int) -> float:
         ("gemma-4-31b-it-nvfp4", gemma_4_31b_nvfp4),
     ],
 )
-def test_weights_of_a_rank_are_the_sum_by_hand(name, by_hand, ranks):
+def test_weights_of_a_rank_are_sum_by_hand(name, by_hand, ranks):
     assert load_model(name).weight_bytes_per_rank(ranks) == by_hand(ranks)

@@ -124,7 +124,7 @@ def test_a_cache_of_8_bits_has_kernels_of_its_own():
         assert figures["prefill_attention"] == f"prefill_attention{end}"
 
 
-def test_kernels_of_an_8_bit_cache_time_the_step():
+def test_kernels_of_an_8_bit_cache_time_step():
     gpu = load_gpu("h200")
     floors = [gpu.kernels[f"decode_attention{end}"].floor for end in ("", "_fp8")]
     parts = [

@@ -142,7 +142,7 @@ def test_a_pass_needs_memory_and_names():
     ("name", "longest"),
     [("bge-reranker-v2-m3", 8192), ("dpr-question-encoder", 512), ("ms-marco-minilm-l6", 512)],
 )
-def test_a_text_is_cut_at_the_longest_that_an_encoder_reads(name, longest):
+def test_text_is_cut_at_longest_that_encoder_reads(name, longest):
     """XLM-RoBERTa has 8,194 positions; the first two belong to padding."""
     passes = EncoderPass(model=name, gpu="h100-sxm").passes([100_000])
     assert passes[0][0] == (longest,)

@@ -149,7 +149,7 @@ def test_clients_alike_are_priced_together_as_each_alone(monkeypatch):
     assert alone.summary["energy_j"] == result.summary["energy_j"]
 
 
-def test_the_warm_up_is_left_out_of_the_summary():
+def test_the_warm_up_is_left_out_of_summary():
     whole, warm = (simulate(scenario(warmup=warmup)) for warmup in ("0 s", "4 s"))
     assert warm.clients["energy"].tolist() == whole.clients["energy"].tolist()
     before = whole.summary["energy_j"] - warm.summary["energy_j"]
@@ -231,7 +231,7 @@ def test_prompts_of_every_type_wait_for_the_clock(quantization):
     assert 1.15 < capped / free < 1.4
 
 
-def test_the_limit_of_the_card_itself_is_no_cap():
+def test_the_limit_of_card_itself_is_no_cap():
     free, own = (
         simulate(scenario(clients__0__gpu="h100-sxm", clients__0__power_limit=limit))
         for limit in (None, "700 W")
@@ -246,7 +246,7 @@ test_caps_that_cannot_be = refused(
 )
 
 
-def test_a_cap_needs_step_times_that_follow_the_clock():
+def test_a_cap_needs_step_times_that_follow_clock():
     predictor = mist.RooflinePredictor(mist.load_model("llama-3.1-8b"), mist.Cluster(GPU))
     with pytest.raises(ScenarioError, match="power_limit must be null with a predictor that is"):
         run(TWO_TOGETHER, gpu=mist.load_gpu("h100-sxm"), power_limit=400.0, predictor=predictor)

@@ -53,7 +53,7 @@ def test_bars_hold_nine_in_ten_rows_of_sources_left_out():
 
 @examples(30)
 @given(st.lists(st.floats(-0.5, 0.5), min_size=1, max_size=30))
-def test_a_bar_lies_in_the_span_of_its_rows(errors):
+def test_a_bar_lies_in_span_of_its_rows(errors):
     bar = Evidence(rows_of(errors), "roofline", "tpot").bar(HERE, LOAD)
     assert np.expm1(min(errors)) - 6e-4 <= bar.low <= bar.high <= np.expm1(max(errors)) + 6e-4
     assert bar.other == ()

@@ -51,7 +51,7 @@ def printed(result, capsys):
         ({"gpu": "l40s", "engine": "vllm-0.11"}, ("GPU", "kernel")),
     ],
 )
-def test_a_bar_names_the_nearest_run_and_what_is_other(options, other):
+def test_bar_names_nearest_run_and_what_is_other(options, other):
     bar = bar_of(load=Load(LOW_LOAD, CLOSED), **options)
     assert bar.low < bar.high
     assert bar.num_points >= 100
@@ -144,7 +144,7 @@ def test_no_range_is_the_widest(capsys):
     assert out.count("widest, of unknown: not known: no measured run is like it") == 2
 
 
-def test_a_client_with_a_role_answers_for_its_own_tokens():
+def test_client_with_role_answers_for_its_own_tokens():
     network = Link(bandwidth=50e9, latency=1e-3)
     first = llm_client("first", **DENSE, role="prefill")
     then = llm_client("then", **DENSE | {"gpu": "mi300x"}, role="decode")
@@ -188,7 +188,7 @@ def test_replications_have_the_ranges_once(capsys):
         (-0.1, 0.1, "± 10 %"),
     ],
 )
-def test_a_range_that_leans_to_a_side_shows_both_ends(low, high, text):
+def test_range_that_leans_to_side_shows_both_ends(low, high, text):
     assert error_range(low, high) == text
 
 

@@ -92,7 +92,7 @@ def test_the_default_gathers():
 
 
 @pytest.mark.parametrize("backend", [each for each in BACKENDS if each != GATHERS])
-def test_an_all_to_all_sends_less_on_a_rack(backend):
+def test_an_all_to_all_sends_less_on_rack(backend):
     """30.6 GB by gathering 256 tokens of each of 72 ranks, a twelfth by an all-to-all."""
     gathers, other = cluster(72, gpu=GB200), cluster(72, backend, gpu=GB200)
     assert traffic_ratio(V3, V3.moe, gathers) == pytest.approx(12.5, abs=0.5)

@@ -29,7 +29,7 @@ def test_spreading_experts_takes_the_memory_of_slicing_them():
     assert QWEN.weight_bytes_per_rank(1, 8) < 1.35 * sliced  # attention is whole on every replica
 
 
-def test_a_rank_may_hold_one_expert_more_than_another():
+def test_rank_may_hold_one_expert_more_than_another():
     one = QWEN.num_moe_layers * QWEN.mlp_params(QWEN.moe.intermediate_size) * 2
     # 128 experts over 60 ranks: three on the fullest, against two over 64
     more = QWEN.weight_bytes_per_rank(4, 60) - QWEN.weight_bytes_per_rank(4, 64)
@@ -44,7 +44,7 @@ def test_whole_experts_need_not_be_divisible():
     odd.check_tensor_parallel(32, 32)
 
 
-def test_balanced_experts_do_the_same_work_spread_as_sliced():
+def test_balanced_experts_do_same_work_spread_as_sliced():
     """A rank's rows and the padding of its experts, at the figures of grouped products."""
     kernel, layers = H200.kernels["experts_bf16"], QWEN.num_moe_layers
     h, inner, held = QWEN.hidden_size, QWEN.moe.intermediate_size, 128 / 8

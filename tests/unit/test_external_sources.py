@@ -74,7 +74,7 @@ def constant(value):
     return answers(f"print(json.dumps({{'seconds': [{value}] * len(batches)}}), flush=True)")
 
 
-def test_a_program_is_asked_and_its_times_are_kept(tmp_path):
+def test_program_is_asked_and_its_times_are_kept(tmp_path):
     count = "print(line, file=open('asked', 'a')); "
     times = "[0.001 + 1e-6 * (b['context_sum'] + sum(n for n, _ in b['chunks'])) for b in batches]"
     script = answers(f"{count}print(json.dumps({{'seconds': {times}}}), flush=True)")
@@ -99,7 +99,7 @@ def test_a_program_is_asked_and_its_times_are_kept(tmp_path):
         "print('x' * 2**24, flush=True)",
     ],
 )
-def test_what_a_program_leaves_behind_is_not_waited_for(tmp_path, script):
+def test_what_program_leaves_behind_is_not_waited_for(tmp_path, script):
     """A child that holds its output open kept mist waiting until it ended."""
     start = time.monotonic()
     with pytest.raises(ScenarioError):

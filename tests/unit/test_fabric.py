@@ -69,7 +69,7 @@ def test_each_rank_sends_what_it_has_of_the_layers_and_heads_of_another(p, d, ex
         ((1, 1), (1, 1), "node0"),
     ],
 )
-def test_reach_is_the_time_of_a_message_on_a_free_network(p, d, at, spans_racks):
+def test_reach_is_time_of_message_on_free_network(p, d, at, spans_racks):
     racks = {"nodes_per_rack": 1, "oversubscription": 4.0} if spans_racks else {}
     network = fabric(p, d, at, connector=Connector(start=1e-3), **racks)
     assert network.reach(P, D).time(8e9) == pytest.approx(seconds(network), rel=1e-9)
@@ -234,7 +234,7 @@ def test_layer_by_layer_one_of_32_layers_is_left():
     assert got == pytest.approx([expected] * 20, rel=1e-9)
 
 
-def test_a_link_can_send_layer_by_layer_as_well():
+def test_link_can_send_layer_by_layer_as_well():
     link = {"bandwidth": "400 Gb/s", "granularity": "layerwise"}
     got = hand_over_seconds(network=link, clients__1__place=None)
     assert got == pytest.approx([100 * 16 * 131_072 / 50e9 / 32] * 20, rel=1e-9)
@@ -255,7 +255,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_blocks_that_the_destination_has_travel_only_if_told(whole):
+def test_blocks_that_destination_has_travel_only_if_told(whole):
     """All but the first prompt find 50 of their 100 blocks there."""
     changes = {"network__destination_missing": not whole}
     moves = simulate(changed(DATA, **SHARED, **changes)).transfers

@@ -24,7 +24,7 @@ def test_verdicts_are_on_the_summarys_own_figures():
     assert summary["slo"]["p99_e2el_ms"]["kept"] is True
 
 
-def test_itl_is_judged_at_the_percentiles_of_the_slo():
+def test_itl_is_judged_at_the_percentiles_of_slo():
     summary = simulate(demo({"itl": "30 ms", "percentiles": [50, 99.9]})).summary
     low, high = (summary["slo"][f"p{p}_itl_ms"] for p in ("50", "99.9"))
     assert low["value"] == pytest.approx(summary["p50_itl_ms"])

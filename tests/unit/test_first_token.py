@@ -79,7 +79,7 @@ def test_a_limit_of_the_first_token_counts_until_the_decode_client_has_it(limit,
     assert result.requests["status"].tolist() == [status]
 
 
-def test_a_token_of_a_long_run_ends_the_limit_in_time():
+def test_token_of_long_run_ends_limit_in_time():
     """Its first step ends at 0.1953125 s, the run of 39 more a second later."""
     result = served([row(0.0, 8, 40)], time_limits=TimeLimits(ttft_timeout=0.3))
     assert result.requests["status"].tolist() == ["finished"]

@@ -376,7 +376,7 @@ def test_half_a_scenario_is_printed_with_a_note(capsys):
     assert "a scenario needs clients, too" in err
 
 
-def test_a_run_of_two_command_lines_needs_no_scenario(capsys):
+def test_run_of_two_command_lines_needs_no_scenario(capsys):
     said = ("--set", "clients.0.gpu=h100-sxm", "--set", "engine=vllm-0.19", "-q")
     assert exit_code("run", "--from-vllm", f"{SERVE} -tp 2", "--from-vllm", BENCH, *said) == 0
     assert "meta-llama/Llama-3.1-8B-Instruct on 2 x h100-sxm" in capsys.readouterr().out
@@ -394,7 +394,7 @@ def test_a_file_may_hold_the_arguments_alone(tmp_path):
     assert found.keys["clients"] == [{"name": "llm", "tensor_parallel_size": 2}]
 
 
-def test_a_run_with_the_server_of_a_command_line(capsys):
+def test_a_run_with_the_server_of_command_line(capsys):
     few = ("--set", "workload.lengths.num_requests=20", "--set", "clients.0.gpu=h100-sxm")
     assert exit_code("run", "demo", "--from-vllm", f"{SERVE} -tp 2 --port 1", *few, "-q") == 0
     out, err = capsys.readouterr()

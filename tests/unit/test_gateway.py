@@ -128,7 +128,7 @@ def test_urgent_requests_go_in_first_and_a_class_fills_its_share():
     assert finished(run(rows, LimitAdmission(max_requests=1))) == [2.0, 8.0, 6.0, 4.0]
 
 
-def test_a_class_fills_its_share_and_lets_others_pass():
+def test_class_fills_its_share_and_lets_others_pass():
     rows = [row(4, 0.0, label=label) for label in ("batch", "batch", "chat", "chat")]
     gateway = LimitAdmission(max_requests=2, shares={"batch": 0.5})
     assert finished(run(rows, gateway)) == [4.0, 8.0, 4.0, 8.0]
@@ -239,7 +239,7 @@ def test_wrong_answers_are_told(name, method, rule):
 
 
 @pytest.mark.parametrize("gateway", ["limit", LimitAdmission, 3])
-def test_what_is_no_admission_is_told_at_the_call(gateway):
+def test_what_is_no_admission_is_told_at_call(gateway):
     with pytest.raises(ScenarioError, match="gateway must be a child of mist_sim.Admission"):
         run([row(1, 0.0)], gateway)
 

@@ -82,7 +82,7 @@ def child(*stages: Stage) -> Request:
     return Request(0, None, stages)
 
 
-def test_stages_that_an_outcome_appends_come_before_those_left():
+def test_stages_that_outcome_appends_come_before_those_left():
     """A tool of 3 s, then the two steps of 1 s that were there before."""
     result = run(lambda visit: Served(then=(ToolCall(duration=3.0),)))
     assert result.stages["stage"].tolist() == ["plan", "tool_call", "prefill", "decode"]
@@ -256,7 +256,7 @@ def test_children_keep_the_limit_of_a_first_token():
     assert (row["status"], row["e2el"]) == ("timed_out", 2.0)
 
 
-def test_a_stage_without_parts_cannot_be_left_in_part():
+def test_stage_without_parts_cannot_be_left_in_part():
     with pytest.raises(TypeError, match="'plan' cannot be left in part"):
         Plan().with_rest(1)
     rule = (

@@ -103,7 +103,7 @@ def test_an_answer_gets_another_length(more, num_tokens):
     assert result.summary["total_input_tokens"] == 10
 
 
-def test_an_appended_answer_that_the_context_cuts_is_truncated():
+def test_an_appended_answer_that_context_cuts_is_truncated():
     turn = (Prefill(num_prompt_tokens=20), Decode(num_tokens=50))
     workload = Workload.from_lists([10], [2], [0.0], pipeline=two_turns)
     planner = Planner(lambda visit: Served(then=turn))
@@ -156,7 +156,7 @@ def test_what_children_find_lengthens_their_parent():
     assert result.summary["mean_e2el_ms"] == 5000
 
 
-def test_the_agent_of_the_guide_equals_a_hand_count():
+def test_the_agent_of_the_guide_equals_hand_count():
     """Request k asks again k times, each time with 200 tokens more than the declared 10."""
     num_left = [0, 1, 2, 3]
 
@@ -220,7 +220,7 @@ def test_another_attempt_begins_from_what_was_declared():
 
 
 @pytest.mark.parametrize("at", [0.0625, 0.15625])
-def test_what_a_loss_has_computed_again_is_no_input(at):
+def test_what_loss_has_computed_again_is_no_input(at):
     """A client fails within the prompt, and in the answer: another one computes it again."""
     workload = Workload.from_lists([10], [20], [0.0], pipeline=planned)
     engines = [block_engine(None, name="a"), block_engine(None, name="b")]
@@ -296,7 +296,7 @@ class Prefiller(Client):
 # --- limits and routers -------------------------------------------------------------------------
 
 
-def test_an_engine_refuses_a_prompt_that_became_too_long():
+def test_an_engine_refuses_prompt_that_became_too_long():
     workload = Workload.from_lists([10], [2], [0.0], pipeline=planned)
     clients = [Planner(grown(PASSAGES)), big_engine(max_model_len=40)]
     row = Simulation(clients=clients, workload=workload).run().requests.iloc[0]
@@ -390,7 +390,7 @@ def test_a_change_that_cannot_be_names_client_request_and_stage(change, rule):
         run(grown(change))
 
 
-def test_a_stage_without_a_length_does_not_become_longer():
+def test_a_stage_without_length_does_not_become_longer():
     workload = Workload.from_lists(
         [10], [2], [0.0], pipeline=lambda row: (Plan(), ToolCall(duration=1.0))
     )
@@ -487,7 +487,7 @@ def test_a_client_that_lengthens_prompts_passes_the_check():
     check_client(Finds)
 
 
-def test_the_check_tells_of_a_stage_that_is_not_ahead():
+def test_check_tells_of_stage_that_is_not_ahead():
     with pytest.raises(ScenarioError, match="docs: .*no stage 'reasoning' is ahead"):
         check_client(Forgets)
 

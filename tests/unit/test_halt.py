@@ -178,7 +178,7 @@ def test_passes_under_way_are_lost(halt, before, other):
     assert (third, fourth) == ([12.0], [13.0])
 
 
-def test_who_gave_up_during_the_lost_step_is_gone():
+def test_who_gave_up_during_lost_step_is_gone():
     for options in ({}, {"async_scheduling": True}, {"predictor": ranks(2)}):
         for halt in (0.5, 1.0, 2.5, 4.0):
             result = served(halt, gives_up=True, **options)

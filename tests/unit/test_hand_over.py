@@ -89,7 +89,7 @@ def test_stages_are_listed_where_they_were_served():
     assert stages["finished_at"].tolist() == [0.125, 0.2578125]
 
 
-def test_blocks_at_the_source_are_free_when_the_move_ends():
+def test_blocks_at_source_are_free_when_move_ends():
     """Two blocks are all that the prefill client has, so the second prompt waits for the move."""
     result = served(
         [row(0.0, 8, 2), row(0.01, 8, 2)], engine("prefill", num_gpu_blocks=2), engine("decode")
@@ -108,7 +108,7 @@ def test_without_room_at_the_destination_a_move_waits():
     assert result.token_times(1).tolist() == [0.125, 0.328125]
 
 
-def test_a_prefix_that_the_destination_has_is_not_moved():
+def test_a_prefix_that_destination_has_is_not_moved():
     """The second prompt begins with the two blocks of the first, which the decode client kept."""
     rows = [row(0.0, 8, 2, ((1, 8),)), row(1.0, 12, 2, ((1, 8), (2, 4)))]
     result = served(rows)
@@ -116,7 +116,7 @@ def test_a_prefix_that_the_destination_has_is_not_moved():
     assert result.requests["num_cached_tokens"].tolist() == [0, 8]
 
 
-def test_a_preempted_decode_is_computed_again_where_it_is():
+def test_preempted_decode_is_computed_again_where_it_is():
     """Both fit with 8 + 1 tokens in three blocks each; the seventh block is one too many."""
     result = served(
         [row(0.0, 8, 10), row(0.0, 8, 10)], engine("prefill"), engine("decode", num_gpu_blocks=7)
@@ -208,7 +208,7 @@ def test_who_is_sent_again_begins_with_its_prompt():
     "clients",
     [[engine("prefill"), engine("decode")], [engine("prefill"), engine(None, name="both")]],
 )
-def test_roles_without_a_network_are_refused_before_a_run(clients):
+def test_roles_without_a_network_are_refused_before_run(clients):
     names = ", ".join(
         f"{client.name} ({client.traits.role})" for client in clients if client.traits.role
     )

@@ -62,7 +62,7 @@ def test_who_prefills_goes_on_while_decode_is_full(waiting, hands_over):
     assert ask(policy, A4, A5) == [4, 5]
 
 
-def test_a_client_changes_sides_when_the_other_is_short():
+def test_a_client_changes_sides_when_other_is_short():
     policy = FlippingPolicy(num_prefill=1, max_waiting_tokens=100, interval=1.0)
     a, b, c = FakeView(0), FakeView(1, num_running=1), FakeView(2, num_running=2)
     assert ask(policy, a, b, c) == [0]
@@ -179,7 +179,7 @@ def test_short_prompts_are_served_in_one_place():
     assert all((requests[k] > 700) == (k in handed) for k in requests.index)
 
 
-def test_a_full_decode_client_leaves_answers_where_they_began():
+def test_full_decode_client_leaves_answers_where_they_began():
     few, many = (simulate(scenario("overflow", rate=rate)).summary for rate in (1, 60))
     assert few["num_hand_overs"] > 140
     assert 0 < many["num_hand_overs"] < 130

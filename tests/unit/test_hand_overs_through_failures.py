@@ -80,7 +80,7 @@ def served_by(result: Result) -> list[str]:
 @pytest.mark.parametrize(
     ("policy", "second"), [("retry", 2 * PROMPT), ("resume", PROMPT + MOVE + STEP)]
 )
-def test_the_place_is_lost_while_the_prompt_is_computed(policy, second):
+def test_the_place_is_lost_while_prompt_is_computed(policy, second):
     """It ends its prompt; then its entries are there for d1, or it is a prompt again."""
     result = run(fails("d0", at=1 / 16, on=OnFailure(policy=policy)))
     times = result.token_times(0).tolist()
@@ -104,7 +104,7 @@ def test_the_place_is_lost_before_there_was_memory():
     assert set(result.transfers["client"]) == {"d1"}
 
 
-def test_a_place_is_left_where_the_prompt_is_lost():
+def test_a_place_is_left_where_prompt_is_lost():
     """p0 fails at 1/16 s; p1 computes the prompt, for a new place at d0."""
     result = run(fails("p0", at=1 / 16))
     assert result.token_times(0).tolist() == answer(3 / 16, 3 / 16 + MOVE + STEP)
@@ -124,7 +124,7 @@ def test_entries_are_lost_on_their_way():
     assert result.transfers["source"].tolist() == ["p1"]
 
 
-def test_entries_are_lost_at_the_very_end_of_the_prompt():
+def test_entries_are_lost_at_very_end_of_prompt():
     result = run(fails("p0", at=PROMPT))
     assert result.token_times(0)[:2].tolist() == [PROMPT, 2 * PROMPT]
     assert result.summary["num_lost_visits"] == 1
@@ -152,7 +152,7 @@ def test_who_nobody_tries_again_has_a_reason():
 
 
 @pytest.mark.parametrize("how", ["drain", "failure"])
-def test_the_client_of_the_prompt_leaves_before_there_is_memory(how):
+def test_client_of_prompt_leaves_before_there_is_memory(how):
     """Three blocks at d0, the only one: p0 is away when the second request may begin its prompt."""
     clients = [engine("prefill", name="p0"), engine("prefill", name="p1")]
     clients.append(engine("decode", name="d0", num_gpu_blocks=3))
@@ -235,7 +235,7 @@ def test_local_pools_wait_for_their_own(repair, transfer):
     )
 
 
-def test_a_policy_makes_do_with_those_that_are_left():
+def test_policy_makes_do_with_those_that_are_left():
     """a0 takes prompts and a1 answers; when a1 is gone, a0 serves all."""
     clients = [engine(None, name=name) for name in ("a0", "a1")]
     rows = [row(0.0, 8, 4), row(1.0, 8, 4)]

@@ -289,7 +289,7 @@ def test_based_on_merges_tables_but_replaces_an_interconnect_of_another_kind(spe
         ("power", "= 1\npower", "not valid TOML"),
     ],
 )
-def test_wrong_spec_files_name_the_file_and_the_field(spec_file, old, new, problem):
+def test_wrong_spec_files_name_the_file_and_field(spec_file, old, new, problem):
     assert old in SPEC
     path = spec_file(SPEC.replace(old, new, 1))
     with pytest.raises(ScenarioError, match=problem) as caught:

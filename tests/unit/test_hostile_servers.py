@@ -221,7 +221,7 @@ def test_a_download_is_bounded(name, monkeypatch):
     assert not Path("t.part").exists() or Path("t.part").stat().st_size
 
 
-def test_a_part_that_ends_early_is_gone_on_with():
+def test_part_that_ends_early_is_gone_on_with():
     Path("t.part").write_bytes(b"abc")
 
     def three(talk: Talk) -> None:

@@ -277,7 +277,7 @@ def shown(summary, table):
     return console.export_text()
 
 
-def test_what_an_assumed_host_is_worth_is_said_everywhere(loaded):
+def test_what_assumed_host_is_worth_is_said_everywhere(loaded):
     result = simulate(loaded())
     worth = result.summary["assumed_host"]["llm"]
     sums = 64 * all_reduce(L40S, 4)(2048 * 8192)
@@ -341,7 +341,7 @@ def test_points_and_replications_say_which_host_is_assumed(loaded):
     assert "\ntensor_parallel_size=4: Host of the GPUs assumed" in of_study
 
 
-def test_a_search_for_the_goodput_says_which_host_is_assumed(loaded):
+def test_search_for_goodput_says_which_host_is_assumed(loaded):
     options = GoodputOptions(rates=(1.0, 2.0), as_is=True, tolerance=0.5)
     found = find_goodput(loaded({"slo.ttft": "9 s"}), options, jobs=1)
     assert found.summary["assumed_host"]["llm"]["other_host"] == "pcie-peer"

@@ -129,7 +129,7 @@ MEASURED = pd.DataFrame(
 
 
 @pytest.mark.parametrize("name", ["h100-sxm", "b200", "b300", "l40s", "rtx-pro-6000"])
-def test_towers_are_timed_as_the_rows_that_were_fitted(name):
+def test_towers_are_timed_as_rows_that_were_fitted(name):
     gpu = load_gpu(name)
     kernel = gpu.kernels["tower_attention"]
     figures = {each: getattr(kernel, each) for each in ("floor", "mfu", "serial")}

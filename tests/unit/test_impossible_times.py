@@ -98,7 +98,7 @@ def test_simulators_of_bestserve_refuse_them(seconds):
 
 
 @pytest.mark.parametrize("seconds", IMPOSSIBLE)
-def test_a_class_derived_from_a_sound_one_is_looked_at(seconds):
+def test_class_derived_from_sound_one_is_looked_at(seconds):
     class Own(mist.RooflinePredictor):
         def step_time(self, batch: mist.StepBatch) -> float:
             return seconds

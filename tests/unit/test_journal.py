@@ -104,7 +104,7 @@ def test_what_is_no_journal_of_the_study_stays_as_it_is(content, resume, words):
     assert sorted(path.name for path in Path().iterdir()) == ["computed", "j.jsonl"]
 
 
-def test_a_file_that_a_subject_names_is_part_of_the_study():
+def test_file_that_subject_names_is_part_of_study():
     Path("trace.csv").write_text("1")
     subject = {"workload": {"trace": "trace.csv"}}
     rows(1, a=subject)

@@ -121,7 +121,7 @@ def test_most_runs_tell_whether_a_case_is_overloaded(told, overloaded, short):
     assert found == Doubts(overloaded, short, has_error=True)
 
 
-def test_a_limit_without_a_known_error_is_a_doubt():
+def test_a_limit_without_a_known_error_is_doubt():
     bar = {"low": -0.1, "high": 0.1}
     unknown = run(40.0) | {"expected_errors": {"llm": {"ttft": bar, "tpot": None}}}
     assert not doubts_of(LIMITS, [unknown]).has_error
@@ -150,7 +150,7 @@ def test_doubts_are_named():
     assert sentence([cases[1], missed]) == overloaded
 
 
-def test_an_overload_is_none_that_limits_on_gaps_see():
+def test_overload_is_none_that_limits_on_gaps_see():
     """However long the run, seats bound the gaps between tokens; only requests wait longer."""
     limits = [LimitOnShare("tpot", 0.99, 0.040)]
     told = run(40.0) | {"stability": "unstable"}

@@ -44,7 +44,7 @@ def product(spec: GpuSpec, weights: str | None = None) -> Term:
     return term
 
 
-def test_a_product_overlaps_compute_and_memory_but_for_the_ramps():
+def test_product_overlaps_compute_and_memory_but_for_ramps():
     inputs, outputs, n = 4096, 28672, 300
     compute = 2 * n * inputs * outputs / 0.5e15
     memory = 2 * (inputs * outputs + n * (inputs + outputs)) / 0.5e12
@@ -61,7 +61,7 @@ def test_a_quantised_product_brings_its_inputs_into_its_format_and_goes_through_
     assert product(spec, "fp8").time(n) == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_format_without_figures_takes_those_of_the_nearest():
+def test_a_format_without_figures_takes_those_of_nearest():
     figures = {"bf16": Kernel(floor=1e-6), "fp8": Kernel(floor=2e-6)}
     assert kernel_of(figures, "fp8_block").floor == 2e-6
     assert kernel_of(figures, "int4").floor == 1e-6
@@ -69,7 +69,7 @@ def test_a_format_without_figures_takes_those_of_the_nearest():
     assert kernel_of({}, "experts_nvfp4") == Kernel()
 
 
-def test_a_gpu_that_cannot_multiply_a_type_widens_the_weights():
+def test_a_gpu_that_cannot_multiply_type_widens_weights():
     figures = {"bf16": Kernel(floor=1e-6), "fp8": Kernel(floor=2e-6), "int4": Kernel(floor=3e-6)}
     with_fp8 = gpu(**figures)
     without = replace(with_fp8, flops={"bf16": 1e15})
@@ -128,7 +128,7 @@ def test_decodes_beside_a_prompt_take_longer_where_one_kernel_computes_both():
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-3-27b", "deepseek-v3"])
 @pytest.mark.parametrize("card", ["l40s", "h100-sxm"])
-def test_runs_with_prompts_have_the_bits_of_their_steps(name, card):
+def test_runs_with_prompts_have_bits_of_their_steps(name, card):
     model = load_model(name)
     predictor = RooflinePredictor(model, Cluster(load_gpu(card), 8))
     batch = StepBatch(((512, 100), (30, 9000), (7, 0)), 20, 20 * 900)
@@ -140,7 +140,7 @@ def test_runs_with_prompts_have_the_bits_of_their_steps(name, card):
 # ------------------------------------------------------------------ figures of a GPU
 
 
-def test_every_nvidia_card_takes_the_kernels_of_its_architecture():
+def test_every_nvidia_card_takes_kernels_of_its_architecture():
     for name in gpu_names():
         card = load_gpu(name)
         if card.architecture:
@@ -150,7 +150,7 @@ def test_every_nvidia_card_takes_the_kernels_of_its_architecture():
             assert card.sources["kernels.decode_attention"]
 
 
-def test_a_spec_file_changes_one_figure_of_a_kernel(tmp_path):
+def test_a_spec_file_changes_one_figure_of_kernel(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('based_on = "h100-sxm"\nkernels.fp8.floor = "9 us"\n', "utf-8")
     mine, base = load_gpu(str(path)), load_gpu("h100-sxm")

@@ -63,7 +63,7 @@ def test_a_context_that_is_there_takes_its_latency_and_its_bytes():
     assert result.summary["mean_retrieval_ms"] == 1e3 * (1 / 16 + 1)
 
 
-def test_the_expected_share_is_found_and_the_rest_is_computed():
+def test_expected_share_is_found_and_rest_is_computed():
     """Of 16 tokens 8 are near and 4 far on average, and 4 are nowhere.
 
     1/2 (1/16 + 2) + 1/4 (1/4 + 8) s; the engine computes four tokens in a step.
@@ -218,7 +218,7 @@ def test_a_level_without_room_gives_one_up(eviction, asked, found):
     assert hits["request_id"][hits["level"] == "dram"].tolist() == found
 
 
-def test_what_a_lower_level_has_comes_to_the_one_above():
+def test_what_lower_level_has_comes_to_one_above():
     """Each level is read at its own speed; then the near one has it."""
     near = StorageLevel(name="near", read_bandwidth=8 * TOKEN, capacity=8 * TOKEN)
     far = StorageLevel(name="far", read_bandwidth=4 * TOKEN, latency=1.0)
@@ -265,7 +265,7 @@ def test_a_failed_client_loses_its_own_levels_and_finds_shared_ones_again():
     assert hits(shared=True) == 0.5
 
 
-def test_a_retrieval_that_fails_on_the_way_is_done_again():
+def test_retrieval_that_fails_on_way_is_done_again():
     """The client fails 1/2 s after the read began, and is back 1/4 s later."""
     down = Lifecycle(failures=(Failures(clients=("store",), at=(0.5,), repair=0.25),))
     result = served([row(0.0, 8, 1)], store(ALL), in_fours(), lifecycle=down)

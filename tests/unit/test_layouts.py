@@ -100,7 +100,7 @@ def test_times_by_hand():
     assert result.clients["num_prefill_tokens"].tolist() == [8 + 12 + 4]
 
 
-def test_a_core_that_is_made_during_the_run_steps():
+def test_a_core_that_is_made_during_run_steps():
     """Virtual engines have none; TP 4 does, and begins anew after the failure."""
     client = tp2_pp2()
     change_at(client, 0.0, tp4().layout, 0.0)
@@ -180,7 +180,7 @@ def test_there_and_back_and_again():
     assert last["busy"] == last["end"] - last["start"]
 
 
-def test_a_change_to_the_same_layout_changes_no_time():
+def test_a_change_to_same_layout_changes_no_time():
     plain = run(tp4(), [8, 12, 4], [9, 9, 9], [0.0, 0.0, 8.0])
     client = tp4()
     change_at(client, 9.0, client.layout, 0.0)
@@ -335,7 +335,7 @@ def test_a_transition_waits_for_entries_that_are_on_their_way():
     assert changed.token_times(0).tolist()[:2] == [5.0, 9.0 + 2 * 0.75]
 
 
-def test_a_transition_waits_until_entries_of_others_have_room():
+def test_transition_waits_until_entries_of_others_have_room():
     """Of the two prompts' 4 blocks, those of the first are gone at 7 s; 3 are all there are."""
     prefill = engine(WHOLE, 10, "prefill", role="prefill")
     decode = engine(WHOLE, 3, "decode", role="decode")
@@ -348,7 +348,7 @@ def test_a_transition_waits_until_entries_of_others_have_room():
 
 
 @pytest.mark.parametrize("fails", [7.0, 9.0, 19.0])
-def test_a_client_that_fails_comes_back_in_the_new_layout(fails):
+def test_client_that_fails_comes_back_in_new_layout(fails):
     """Before the transition, in it, and after it; it is away for 5 s and empty then."""
     client = tp4()
     change_at(client, 6.0, tp2_pp2(20).layout, 10.0)

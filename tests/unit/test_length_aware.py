@@ -101,7 +101,7 @@ def test_answers_go_where_the_fewest_are():
     assert length_aware(ttft=1.0).choose(request, request.stages[1], views) == 3
 
 
-def test_a_prompt_that_nobody_has_in_time_goes_anywhere():
+def test_prompt_that_nobody_has_in_time_goes_anywhere():
     router = length_aware(ttft=1.0)
     views = [replace(view, seconds_per_token=1.0) for view in (P0, P1, D2, D3)]
     assert {choose(router, *views) for _ in range(100)} == {0, 1, 2, 3}
@@ -271,7 +271,7 @@ def summaries(error: float, seed: int) -> float:
 
 
 @pytest.mark.statistical
-def test_a_gateway_that_is_off_by_a_half_attains_less():
+def test_gateway_that_is_off_by_half_attains_less():
     """Paired by seed, one-sided: were there no difference, one draw of seeds in 1,000 would show.
 
     Means of these seeds are 91 % and 82 %.

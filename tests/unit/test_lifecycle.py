@@ -98,7 +98,7 @@ def test_requests_inside_go_on_elsewhere_with_the_tokens_that_they_have():
     assert summary["mean_clients_up"] == pytest.approx((3.5 + 1.0 + 8.5) / 8.5)
 
 
-def test_the_wait_across_a_failure_is_a_gap_of_itl():
+def test_the_wait_across_failure_is_gap_of_itl():
     result = run(fails("a", repair=4.0), lengths=((10, 3, 0.0),))
     assert times(result) == [[1.0, 2.0, 3.0]]
     result = run(fails("a", at=1.5, repair=4.0), lengths=((10, 3, 0.0),))
@@ -262,7 +262,7 @@ def over_a_cable(*failures: Failures, topology: str = "pcie-l4") -> float:
 NIC = ("node0/nic0", "rack0/leaf")
 
 
-def test_a_transfer_waits_while_its_only_link_is_down():
+def test_transfer_waits_while_its_only_link_is_down():
     """It needs 1 s, of which it has 0.5 when the link is down for 3 s; both ways are down."""
     undisturbed = over_a_cable()
     assert undisturbed == pytest.approx(2.0, abs=1e-4)
@@ -276,7 +276,7 @@ def test_a_transfer_waits_while_its_only_link_is_down():
         assert over_a_cable(*failures) == pytest.approx(undisturbed + more, rel=1e-12)
 
 
-def test_a_transfer_goes_round_a_link_that_is_down():
+def test_a_transfer_goes_round_link_that_is_down():
     """The second NIC is reached through the host: more hops, the same bytes a second."""
     undisturbed = over_a_cable(topology="hgx-h100")
     for repair in (None, 3.0):
@@ -332,7 +332,7 @@ def test_what_is_left_of_an_answer(prompt, decode, num_new, expected):
         assert (twice.num_prompt_tokens, twice.num_before) == (num_prompt + 1, num_before + 1)
 
 
-def test_what_is_left_of_a_decode_after_a_hand_over():
+def test_what_is_left_of_decode_after_hand_over():
     kv = HeldKv(
         "p",
         lambda: None,
@@ -494,7 +494,7 @@ def test_a_drained_client_finishes_what_it_has(length, end):
     ]
 
 
-def test_a_prefill_client_drains_until_its_entries_are_fetched():
+def test_prefill_client_drains_until_its_entries_are_fetched():
     clients = [
         engine("p", role="prefill", kv_block_bytes=1.0),
         engine("d", role="decode", kv_block_bytes=1.0),
@@ -522,7 +522,7 @@ def scaled(policy, **more: object) -> Lifecycle:
     )
 
 
-def test_the_first_request_starts_a_client_where_nobody_is():
+def test_the_first_request_starts_client_where_nobody_is():
     result = run(scaled(QueueLength(target=10)), lengths=((10, 2, 0.25), (10, 2, 30.25)))
     assert times(result) == [[2.75, 3.75], [32.75, 33.75]]
     assert [(name, state) for name, state, _, _ in states(result) if state == "starting"] == [
@@ -738,7 +738,7 @@ def test_the_resolved_scenario_is_the_same_again():
     assert simulate(again).requests.equals(simulate(scenario).requests)
 
 
-def test_results_have_the_states_and_nothing_changes_without_any(tmp_path):
+def test_results_have_states_and_nothing_changes_without_any(tmp_path):
     result = run(fails("a", repair=4.0), slo=Slo(ttft=1.0))
     assert (result.save(tmp_path / "out") / "client_states.parquet").exists()
     plain = run(None)

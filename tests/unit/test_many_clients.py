@@ -55,7 +55,7 @@ def calls_of_set_up(num_clients: int) -> int:
     return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
 
 
-def test_a_client_adds_few_calls_to_the_set_up() -> None:
+def test_a_client_adds_few_calls_to_set_up() -> None:
     """Each added 560 calls while its traits were made anew."""
     calls_of_set_up(2)
     few, many = calls_of_set_up(10), calls_of_set_up(50)

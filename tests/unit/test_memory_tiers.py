@@ -126,7 +126,7 @@ def test_what_the_gpu_forgot_is_loaded():
     assert set(result.transfers["source"]) == {"cpu"}
 
 
-def test_a_lower_tier_has_what_the_upper_one_forgot():
+def test_a_lower_tier_has_what_upper_one_forgot():
     small = simulate(scenario(CPU)).summary
     both = simulate(scenario(CPU, SSD)).summary
     assert set(both["tier_hit_rates"]) == {"cpu", "ssd"}
@@ -314,7 +314,7 @@ class LeavesLoadedOnes(ChunkedScheduler):
                 lane.admit(each)
 
 
-def test_who_is_forgotten_after_a_load_stops_the_run():
+def test_who_is_forgotten_after_a_load_stops_run():
     again = prompt(10.0, 41, content=LONG)
     with pytest.raises(ScenarioError, match="lets nobody compute .* 0 running and 1 waiting"):
         served(engine(scheduler=LeavesLoadedOnes()), [*FORGOTTEN, again])
@@ -327,7 +327,7 @@ def test_what_waits_for_blocks_counts_as_waiting():
     assert requests["status"].tolist()[2:] == ["finished", "rejected"]
 
 
-def test_async_scheduling_lets_loaded_ones_in_a_step_later():
+def test_async_scheduling_lets_loaded_ones_in_step_later():
     """Steps end at whole seconds while another one decodes; the last block comes at 110.5 s."""
     jobs = [*FORGOTTEN, prompt(10.5, 41, content=LONG), Job(11.0, 1, 125)]
     for ahead, end in ((False, 112.0), (True, 113.0)):
@@ -344,7 +344,7 @@ def test_async_scheduling_hears_of_a_load_without_time_in_the_next_plan():
         assert served(client, jobs).requests["finished_at"][3] == end
 
 
-def test_lanes_of_a_pipeline_share_a_tier_and_its_link():
+def test_lanes_of_pipeline_share_tier_and_its_link():
     """Both lanes load ten blocks at 20 s; those of the second come behind those of the first."""
     jobs = [prompt(0.0, 41, content=((k, 40),)) for k in (0, 1)]
     jobs += [prompt(5.0, 180), prompt(5.0, 180)]
@@ -354,7 +354,7 @@ def test_lanes_of_a_pipeline_share_a_tier_and_its_link():
     assert loads["end"].tolist() == [20 + 10 * LOAD, 20 + 20 * LOAD]
 
 
-def test_engines_of_a_client_do_not_share_a_tier():
+def test_engines_of_a_client_do_not_share_tier():
     """While the first engine decodes, the second one gets what only the first has."""
     jobs = [Job(0.0, 41, 60, content=LONG), prompt(5.0, 41, content=LONG)]
     requests = served(engine(data_parallel_size=2), jobs).requests
@@ -401,7 +401,7 @@ def test_one_gives_up_to_the_next():
     assert loaded(small, *prompts, rest, first) == {"far": 4}
 
 
-def test_blocks_of_a_request_may_come_from_both_tiers():
+def test_blocks_of_request_may_come_from_both_tiers():
     """The near tier has given up the last five of the ten blocks of the first prompt."""
     prompts = [prompt(float(k), 41, content=((k, 40),)) for k in range(2)]
     rest, first = prompt(5.0, 180), prompt(10.0, 41, content=((0, 40),))

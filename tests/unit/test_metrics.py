@@ -74,12 +74,12 @@ def test_slo_counts_a_single_token_as_tpot_zero():
 
 
 @pytest.mark.parametrize("limits", [{"ttft": 1.0}, {"tpot": 1.0}, {"e2el": 1.0}])
-def test_a_latency_that_nobody_measured_never_counts_as_good(limits):
+def test_latency_that_nobody_measured_never_counts_as_good(limits):
     unknown = np.array([np.nan])
     assert list(Slo(**limits).kept(unknown, unknown, unknown, np.array([9]))) == [False]
 
 
-def test_an_answer_of_two_clients_has_a_gap_between_them():
+def test_answer_of_two_clients_has_gap_between_them():
     """Token 1 at 2 s here; tokens 2 to 5 at 3.5, 3.6, 3.7 and 3.8 s there: four gaps in 1.8 s."""
     request = Request(0, 0.0, (Prefill(num_prompt_tokens=10), Decode(num_tokens=4)))
     prefill = Visit(request, request.stages[:1], 0.0, first_token_at=2.0, last_token_at=2.0)

@@ -365,7 +365,7 @@ def test_sparse_attention_stops_growing_and_its_indexer_does_not():
     assert of[0][index] < of[1][index] < of[2][index]
 
 
-def test_chunked_layers_see_half_a_chunk_beyond_the_first():
+def test_chunked_layers_see_half_a_chunk_beyond_first():
     full = seconds("llama-4-scout-17b-16e-instruct", 131_072) - seconds(
         "llama-4-scout-17b-16e-instruct", 65_536
     )
@@ -383,7 +383,7 @@ def test_chunked_layers_see_half_a_chunk_beyond_the_first():
     assert full == pytest.approx(grown_by / 4)  # 12 of the 48 layers
 
 
-def test_prompts_in_pieces_see_the_keys_of_the_whole():
+def test_prompts_in_pieces_see_the_keys_of_whole():
     """Chunks of a context, whatever they begin with, have its pairs together."""
     from mist_sim.hardware.predictors.analytic.roofline import Reach
 

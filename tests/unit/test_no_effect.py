@@ -45,7 +45,7 @@ def with_rag(**numbers: int) -> dict[str, object]:
     }
 
 
-def test_numbers_of_a_retrieval_that_no_worker_looks_at():
+def test_numbers_of_retrieval_that_no_worker_looks_at():
     build(scenario(**with_rag()))
     message = refusal(**with_rag(num_query_tokens=20, num_documents=5))
     for name in ("num_query_tokens", "num_documents"):
@@ -80,7 +80,7 @@ def test_experts_over_one_rank():
         llm_client("llm", model="qwen3-30b-a3b", gpu="h200", enable_expert_parallel=True)
 
 
-def test_a_limit_of_prompts_in_pieces_without_a_threshold():
+def test_a_limit_of_prompts_in_pieces_without_threshold():
     limited = {"clients__0__scheduler": {"type": "chunked", "max_num_partial_prefills": 2}}
     assert (
         "clients.0.scheduler.max_num_partial_prefills: must be left out without "

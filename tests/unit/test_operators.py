@@ -176,7 +176,7 @@ def seconds(weights: str, gpu: str, batch: StepBatch) -> float:
     return RooflinePredictor(served, Cluster(bare(gpu))).step_time(batch)
 
 
-def test_long_prompts_run_at_the_rate_of_the_computed_type():
+def test_long_prompts_run_at_rate_of_computed_type():
     plain = seconds("bf16", "h100-sxm", PROMPT)
     assert 0.5 < seconds("fp8", "h100-sxm", PROMPT) / plain < 0.65
     assert 0.5 < seconds("int8", "h100-sxm", PROMPT) / plain < 0.65

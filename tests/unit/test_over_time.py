@@ -112,6 +112,6 @@ test_intervals_that_cannot_be = refused(
 )
 
 
-def test_limits_do_not_show_in_a_run_of_nothing():
+def test_limits_do_not_show_in_run_of_nothing():
     result = run((10_000, 5, 0.0))
     assert not len(replace(result).over_time())

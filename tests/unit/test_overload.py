@@ -136,7 +136,7 @@ def test_a_prompt_in_pieces_is_given_up_with_what_was_computed_of_it():
     assert result.summary["wasted_output_tokens"] == 0
 
 
-def test_a_ttft_timeout_is_for_those_without_a_token():
+def test_a_ttft_timeout_is_for_those_without_token():
     result = run([10, 10], [9, 9], clients=[one_by_one()], ttft_timeout=2.5)
     assert ends(result) == [("finished", 9.0), ("timed_out", 2.5)]
     assert "no first token within the ttft_timeout of 2.5 s" in result.requests.reason[1]
@@ -194,7 +194,7 @@ def test_patience_has_its_mean_and_a_stream_of_its_own(distribution, mean, std):
     assert abs(drawn.mean() - mean) < 5 * std / number**0.5
 
 
-def test_users_of_a_closed_loop_go_on_after_a_failure():
+def test_users_of_closed_loop_go_on_after_failure():
     loop = ClosedLoop(concurrency=1, think_time=1.0)
     result = run([10] * 3, [9] * 3, arrivals=loop, timeout=2.5)
     assert list(result.requests.arrival_time) == [0.0, 3.5, 7.0]
@@ -206,7 +206,7 @@ def test_users_of_a_closed_loop_go_on_after_a_failure():
 ONCE_A_SECOND = Retries(max_attempts=4, backoff=1.0, factor=1.0, jitter=0.0)
 
 
-def test_a_request_is_sent_again_after_a_time_out():
+def test_a_request_is_sent_again_after_time_out():
     """The first attempt waits behind a long answer; the third finds the engine free."""
     result = run(
         [10, 10],
@@ -440,7 +440,7 @@ def test_the_share_of_good_requests_is_among_those_that_count():
 # --- engines that turn requests away --------------------------------------------------------------
 
 
-def test_a_full_queue_refuses_and_the_refused_may_come_again():
+def test_full_queue_refuses_and_refused_may_come_again():
     small = one_by_one(max_num_waiting=1)
     times = [0.0, 0.5, 0.6]
     result = run([10] * 3, [2] * 3, times, clients=[small])

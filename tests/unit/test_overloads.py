@@ -144,7 +144,7 @@ def test_what_is_left_of_a_queue_that_shrinks_is_told():
     assert f"of whose queue {left} were left at the last arrival" in line
 
 
-def test_a_closed_loop_is_never_overloaded_at_the_end():
+def test_a_closed_loop_is_never_overloaded_at_end():
     data = {
         "model": "llama-3.1-8b",
         "workload": of_profile(300, {"type": "closed_loop", "concurrency": 100}),

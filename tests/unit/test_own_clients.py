@@ -71,7 +71,7 @@ def test_who_waits_for_a_slot_leaves_its_entries_where_they_are():
 
 
 @pytest.mark.parametrize("prompts", [True, False])
-def test_requests_of_a_client_that_fails_are_served_again(prompts):
+def test_requests_of_client_that_fails_are_served_again(prompts):
     """The link takes 1/32 s: at 1/8 + 1/64 s the entries are on their way."""
     names = ("prefill",) if prompts else ("own",)
     lives = Lifecycle(
@@ -146,7 +146,7 @@ def test_the_examples_pass_the_checks_of_their_family():
     check_client(lambda: ONE_BY_ONE("own", machine))
 
 
-def test_a_decode_client_comes_by_entry_point_into_a_file(mist, tmp_path, monkeypatch):
+def test_decode_client_comes_by_entry_point_into_file(mist, tmp_path, monkeypatch):
     point = SimpleNamespace(name="streamer", value="plug:Streamer", load=lambda: STREAMER)
     monkeypatch.setattr(
         registry_module, "offered", lambda group: [point] * group.endswith(".clients")
@@ -170,18 +170,18 @@ network: {bandwidth: 100 Gb/s}
     assert '"num_hand_overs": 50' in out
 
 
-def test_a_role_without_a_network_is_refused_for_any_client():
+def test_role_without_network_is_refused_for_any_client():
     workload = Workload(Rows([TraceRow(8, 3, 0.0)]), TraceArrivals())
     with pytest.raises(ScenarioError, match=r"network must be given.*own \(decode\)"):
         Simulation(clients=[engine("prefill"), streamer()], workload=workload)
 
 
-def test_a_client_that_reserves_nothing_is_not_pushed_to():
+def test_client_that_reserves_nothing_is_not_pushed_to():
     with pytest.raises(ScenarioError, match="must be pull, since own reserves no memory"):
         run([(0.0, 8, 3)], engine("prefill"), streamer(), hand_over=HandOver(transfer="push"))
 
 
-def test_a_parameter_is_not_called_like_what_a_run_sets():
+def test_parameter_is_not_called_like_what_run_sets():
     from dataclasses import dataclass
 
     @dataclass(eq=False)

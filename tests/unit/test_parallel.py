@@ -44,7 +44,7 @@ PROMPT, DECODES = StepBatch(((2048, 0),)), StepBatch((), 16, 16 * 1024)
         (3, 2, [2, 1]),
     ],
 )
-def test_a_remainder_of_layers_goes_to_the_ranks_before_the_last(num_layers, size, expected):
+def test_remainder_of_layers_goes_to_ranks_before_last(num_layers, size, expected):
     """The cases of vLLM's tests/distributed/test_pipeline_partition.py, and even ones."""
     assert layers_per_rank(num_layers, size) == expected
 
@@ -91,7 +91,7 @@ def test_the_hand_over_sends_hidden_state_and_residual():
     assert pipeline(2).rank_delay(2048) == pipeline(2, tensor=4).rank_delay(2048)
 
 
-def test_the_overhead_of_a_pass_is_paid_on_the_first_rank():
+def test_overhead_of_pass_is_paid_on_first_rank():
     overhead = EngineOverhead(step=3e-3, sequence=0.0)
     plain = pipeline(4)
     with_host = plain.with_first(overhead.around(plain.ranks[0]))
@@ -156,7 +156,7 @@ def constant_pipeline(num_ranks, num_requests, num_output_tokens):
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 4])
-def test_a_full_pipeline_ends_a_pass_for_every_rank_time(num_ranks):
+def test_full_pipeline_ends_pass_for_every_rank_time(num_ranks):
     """Seesaw, eq. 1: in steady state a micro-batch of b / PP is done every T_stage."""
     result = constant_pipeline(num_ranks, num_ranks, 1_000)
     tokens = num_ranks * 1_000
@@ -175,7 +175,7 @@ def test_bubbles_are_the_ranks_without_a_micro_batch(num_ranks, num_busy):
     assert 1 - share == pytest.approx((num_ranks - num_busy) / num_ranks, abs=1e-3)
 
 
-def test_a_lone_request_is_no_faster_in_a_pipeline():
+def test_a_lone_request_is_no_faster_in_pipeline():
     """Pipelines do not shorten a pass (Seesaw, appendix A.3)."""
     workload = Workload.from_lists([500], [200], [0.0])
     times = []
@@ -200,7 +200,7 @@ def test_lanes_share_the_seats_of_their_engine():
     assert scheduler.max_num_seqs == 10
 
 
-def test_a_scheduler_of_all_batches_lets_one_request_run():
+def test_scheduler_of_all_batches_lets_one_request_run():
     """Other than virtual engines, which need a seat each (vLLM v1)."""
     client = llm_client("pp", pipeline_parallel_size=4, scheduler=ChunkedScheduler(max_num_seqs=1))
     workload = Workload.from_lists([300] * 3, [20] * 3, [0.0] * 3)
@@ -331,6 +331,6 @@ test_what_cannot_be_split_is_refused = refused(
 )
 
 
-def test_a_predictor_of_the_whole_model_cannot_time_a_pipeline():
+def test_a_predictor_of_whole_model_cannot_time_pipeline():
     with pytest.raises(ScenarioError, match="pipeline_parallel_size must be 1, the ranks that"):
         llm_client("a", predictor=ConstantPredictor(1.0), pipeline_parallel_size=2)

@@ -268,7 +268,7 @@ def test_the_answer_is_the_best_that_seems_to_keep_when_no_run_tells(monkeypatch
     assert {most for _, most in runs} <= {1_500, 6_000}
 
 
-def test_longer_runs_go_where_they_may_change_the_answer(monkeypatch):
+def test_longer_runs_go_where_they_may_change_answer(monkeypatch):
     hunt, runs = in_a_world(3, monkeypatch, max_gpus=8, designs=("together",))
     assert hunt.best.attained
     assert not hunt.left
@@ -332,7 +332,7 @@ def demand(prompts, answers, **changes):
     return Demand(np.array(prompts, float), np.array(answers, float), **given)
 
 
-def test_engines_for_the_cheapest_that_have_to_be_good():
+def test_engines_for_cheapest_that_have_to_be_good():
     work = np.array([1.0] * 9 + [100.0])
     standing = demand([1] * 10, [1] * 10, is_steady=False, span=2.5)
     assert standing.engines_for(work) == pytest.approx(9 / (2.5 + 0.5))  # the last is due at TTFT
@@ -350,7 +350,7 @@ def test_times_that_are_no_roofline_have_no_bounds():
     assert all(least_of(engine) is None for engine in shop.engines)
 
 
-def test_a_bound_knows_when_a_request_alone_is_too_late():
+def test_bound_knows_when_request_alone_is_too_late():
     question, shop, _ = measured(asked(**{"slo.tpot": "1 ms"}), PlanOptions(gpus=("l4",), **SHORT))
     least = least_of(shop.engines[0])
     shares = alone(least, demand_of(question, shop.engines[0]))
@@ -367,7 +367,7 @@ def found():
     return plan(asked(), QUICK, jobs=1)
 
 
-def test_the_answer_is_the_cheapest_that_was_seen_to_attain(found):
+def test_answer_is_cheapest_that_was_seen_to_attain(found):
     attained = [row for row in found.tried if row["verdict"] == "attained"]
     assert found.usd_per_hour == min(row["usd_per_hour"] for row in attained)
     assert found.name in [row["name"] for row in attained]
@@ -389,7 +389,7 @@ def test_the_answer_runs_again_as_it_was(found, tmp_path):
     assert (tmp_path / "out" / "tried.csv").read_text().count("\n") == len(found.tried) + 1
 
 
-def test_a_report_names_the_answer_and_shows_each_candidate(found, tmp_path):
+def test_a_report_names_answer_and_shows_each_candidate(found, tmp_path):
     pytest.importorskip("matplotlib", reason="needs the extra report")
     (panel,) = found.plot("tried").panels
     marks = [len(mark.x) for mark in panel.marks]
@@ -438,7 +438,7 @@ def test_a_price_is_that_of_a_gpu_by_any_of_its_names(gpu, name):
     assert engine.dollars == pytest.approx(7.0)
 
 
-def test_a_price_is_that_of_a_gpu_in_a_file(tmp_path):
+def test_a_price_is_that_of_gpu_in_file(tmp_path):
     (tmp_path / "x1.toml").write_text('based_on = "h100"\n', "utf-8")
     file = str(tmp_path / "x1.toml")
     for name in ("x1", file):
@@ -457,7 +457,7 @@ def test_a_plan_goes_on_with_its_journal(found, tmp_path):
     assert len(more) == len(runs)
 
 
-def test_two_processes_and_a_slow_machine_find_the_same(found, monkeypatch):
+def test_two_processes_and_a_slow_machine_find_same(found, monkeypatch):
     assert plan(asked(), QUICK, jobs=2).summary == found.summary
     times = iter(range(0, 10**9, 10_000))
     monkeypatch.setattr("mist_sim.search.planning.hunt.monotonic", lambda: next(times))
@@ -726,7 +726,7 @@ def test_a_plan_whose_time_is_up_before_any_run_has_no_answer():
         plan(asked(), options, jobs=1)
 
 
-def test_an_answer_keeps_its_limits_over_the_whole_workload():
+def test_an_answer_keeps_its_limits_over_whole_workload():
     """A run of the first 1,000 requests ends before the peak, which one H100 does not carry."""
     scenario = Scenario.from_dict(
         {

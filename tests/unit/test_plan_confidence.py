@@ -98,7 +98,7 @@ def test_a_plan_that_left_cheaper_candidates_open_is_not_sure(monkeypatch):
 
 
 @pytest.mark.parametrize(("number", "rate"), [(4, 50.0), (60, 20.0)])
-def test_a_workload_too_short_to_tell_makes_nothing_sure(number, rate):
+def test_workload_too_short_to_tell_makes_nothing_sure(number, rate):
     scenario = Scenario.from_dict(ASKED, {"workload.lengths.num_requests": number})
     found = plan(scenario, PlanOptions(max_gpus=1, rate=rate, as_is=True, **ONE_KIND), jobs=1)
     told = {line.name: line.confidence for line in found.lines}
@@ -116,7 +116,7 @@ def test_a_warning_counts_the_candidates_left():
     assert " of 20,000 ms (pass)" in limits
 
 
-def test_a_workload_long_enough_to_tell_may_be_sure():
+def test_workload_long_enough_to_tell_may_be_sure():
     scenario = Scenario.from_dict(ASKED, {"workload.lengths.num_requests": 1500})
     found = plan(scenario, PlanOptions(max_gpus=1, rate=5.0, as_is=True, **ONE_KIND), jobs=1)
     assert found.lines[0].confidence == "sure"

@@ -81,7 +81,7 @@ def test_one_that_misses_in_the_longer_run_gives_way_to_the_next(monkeypatch):
     assert not hunt.left
 
 
-def test_an_answer_that_misses_in_every_run_is_unsure(monkeypatch):
+def test_answer_that_misses_in_every_run_is_unsure(monkeypatch):
     answer, hunt = answered(lambda *_: True, monkeypatch)
     assert answer.best.candidate.first == ENOUGH
     assert answer.best.candidate in hunt.overruled
@@ -136,7 +136,7 @@ def test_a_plan_says_that_its_own_run_misses(monkeypatch):
     assert "misses over the whole workload: p90 TTFT 529 of 500 ms" in str(found.warnings[0])
 
 
-def test_a_limit_that_is_missed_within_the_error_is_a_sentence():
+def test_limit_that_is_missed_within_error_is_sentence():
     bar = {"low": -0.2, "high": 0.2, "other": []}
     verdict = verdict_of(False, 529.0, 500.0, Range(-0.2, 0.2))
     limit = {"p90_ttft_ms": OVER | {"verdict": verdict}}

@@ -37,7 +37,7 @@ def classes(*names):
     }
 
 
-def test_a_limit_that_no_request_has_is_left_out():
+def test_limit_that_no_request_has_is_left_out():
     found = planned(classes("chat", "doc"), tensor_parallel_sizes=(1,), max_gpus=1)
     assert list(found.at_rate["slo"]) == ["chat.p90_tpot_ms", "doc.p90_tpot_ms"]
     assert "The limit on TTFT of requests of no class is left out" in str(found.warnings[0])
@@ -95,7 +95,7 @@ def test_a_price_of_the_scenario_is_that_of_its_own_gpu():
 ONE = {"tensor_parallel_sizes": (1,), "max_gpus": 1}
 
 
-def test_a_plan_names_the_price_that_it_was_given():
+def test_a_plan_names_price_that_it_was_given():
     found = planned({"clients.0.gpu_price": "1 $/h", "cost": {}}, **ONE)
     assert found.usd_per_hour == 1.0
     assert "Price as given: 1 $/h for each h100-sxm" in str(found.warnings[0])
@@ -108,7 +108,7 @@ def test_a_plan_names_the_price_that_it_was_given():
         ({"pipeline_parallel_size": 2}, "h100-sxm PP 2", "pipeline parallel size 2"),
     ],
 )
-def test_an_engine_is_named_with_all_that_splits_it(split, name, said):
+def test_engine_is_named_with_all_that_splits_it(split, name, said):
     changes = {f"clients.0.{key}": value for key, value in split.items()}
     options = {"tensor_parallel_sizes": (1, 2), "max_gpus": 2}
     found = planned(changes, **options)
@@ -120,7 +120,7 @@ def test_an_engine_is_named_with_all_that_splits_it(split, name, said):
     assert list(found.left_out) == [name.replace("h100-sxm", "h100-sxm TP 2")]
 
 
-def test_a_scheduler_that_cuts_no_prompts_has_a_plan():
+def test_a_scheduler_that_cuts_no_prompts_has_plan():
     scheduler = {"clients.0.scheduler": {"type": "continuous"}, "workload.arrivals.rate": "2 /s"}
     found = planned(scheduler, tensor_parallel_sizes=(1,), max_gpus=1)
     assert found.name == "1 x h100-sxm, together"

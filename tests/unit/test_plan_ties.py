@@ -127,7 +127,7 @@ def test_what_a_race_spends_counts(monkeypatch):
     assert hunt.budget.num_spent == sum(most for _, most, _ in runs)
 
 
-def test_a_runner_up_names_cheaper_ones_without_a_run():
+def test_a_runner_up_names_cheaper_ones_without_run():
     best, second = tried("together", 1), tried("apart", 2, 2)
     untried = [Candidate(ENGINE, "apart", 1, 2), Candidate(ENGINE, "apart", 3, 2)]
     said = runner_up(best, [best, second], untried)

@@ -46,7 +46,7 @@ def routed(*times: float, router=None, seconds: float = 10.0, **polls) -> list[s
 
 
 @pytest.mark.parametrize("router", [None, LoadRouter(), LoadRouter(by="tokens_remaining")])
-def test_between_polls_a_gateway_knows_only_what_it_sent(router):
+def test_between_polls_gateway_knows_only_what_it_sent(router):
     times = 0.1, 0.2, 0.3, 1.1
     known = routed(*times, router=router, view_interval=1.0)
     assert known == ["0", "1", "0", "1"]
@@ -67,7 +67,7 @@ def test_a_poll_finds_what_was_before_all_else_at_its_time():
     assert routed(0.0, 0.0, view_interval=0.5, counts_sent=False) == ["0", "0"]
 
 
-def test_a_poll_that_is_an_event_comes_first_as_well():
+def test_poll_that_is_event_comes_first_as_well():
     """The first task ends at 0.9 s; the arrival at 1 s was scheduled before the poll at 1 s was."""
     router = LoadRouter(by="tokens_remaining")
     assert routed(0.5, 1.0, router=router, seconds=0.4, view_interval=0.25) == ["0", "0"]
@@ -88,14 +88,14 @@ def test_a_request_that_is_chosen_for_ahead_counts_until_the_next_poll():
     assert list(last.client) == ["x", "x", "y"]
 
 
-def test_a_router_without_a_poll_sees_clients_as_they_are():
+def test_router_without_poll_sees_clients_as_they_are():
     simulation = Simulation(
         clients=workers(2), workload=sent_at(0.1, 0.2, 0.3), router=LeastOutstandingRouter()
     )
     assert homes(simulation.run()) == ["0", "1", "0"]
 
 
-def test_the_router_that_polls_draws_from_the_same_stream():
+def test_the_router_that_polls_draws_from_same_stream():
     plain = Simulation(
         clients=workers(2), workload=sent_at(*range(9)), router=RandomRouter(), seed=1
     )

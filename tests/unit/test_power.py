@@ -123,7 +123,7 @@ def test_rows_that_a_kernel_fills_up_are_computed_and_not_read():
     assert same.compute.tolist() == plain.compute.tolist()
 
 
-def test_a_client_of_an_older_engine_fills_up_rows():
+def test_a_client_of_older_engine_fills_up_rows():
     options = {"model": "qwen3-235b-a22b-fp8", "gpu": "h200", "tensor_parallel_size": 4}
     older, newer = (
         llm_client("llm", engine=each, **options) for each in ("vllm-0.14", "vllm-0.24")
@@ -131,7 +131,7 @@ def test_a_client_of_an_older_engine_fills_up_rows():
     assert (older.traits.machine.expert_rows, newer.traits.machine.expert_rows) == (128, 0)
 
 
-def test_work_adds_up_over_the_steps_of_a_run():
+def test_work_adds_up_over_the_steps_of_run():
     spec, cluster = load_model("llama-3.1-8b"), Cluster(H100)
     steps = [one_step(0, 0, 0, 8, 8 * 500 + 8 * step)[0] for step in range(5)]
     alone = [step_demand(spec, cluster, step) for step in steps]

@@ -49,7 +49,7 @@ class ByTrueLength(mist.ChunkedScheduler):
         return Ranked(lambda sequence: sequence.visit.request.num_output_tokens)
 
 
-def test_an_order_by_perfect_predictions_is_that_of_the_lengths():
+def test_order_by_perfect_predictions_is_that_of_lengths():
     def ends(scheduler, predictions):
         client = mist.llm_client("llm", model="llama-3.1-8b", gpu="h100-sxm", scheduler=scheduler)
         rows, times = mist.Rows(ROWS), mist.TraceArrivals()

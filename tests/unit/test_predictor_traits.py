@@ -50,7 +50,7 @@ def served(engine: LlmClient) -> Any:
 # --- the record -------------------------------------------------------------------------------
 
 
-def test_a_predictor_that_says_nothing_has_the_default_traits():
+def test_a_predictor_that_says_nothing_has_default_traits():
     assert traits_of(ConstantPredictor(1.0)) == PredictorTraits()
     assert client(ConstantPredictor(1.0)).traits.times.estimate == "custom"
 
@@ -64,7 +64,7 @@ def test_something_else_instead_of_traits_is_refused():
 
 
 @pytest.mark.parametrize("seconds", [(-1e-9, 0.0), (0.0, float("inf")), (float("nan"), 0.0)])
-def test_an_overhead_that_no_engine_can_have_is_refused(seconds):
+def test_overhead_that_no_engine_can_have_is_refused(seconds):
     with pytest.raises(ValueError, match="beyond_kernels must be finite times >= 0 s"):
         PredictorTraits(kernels_only=True, beyond_kernels=seconds)
     with pytest.raises(ValueError, match="beyond_kernels must be None without kernels_only"):

@@ -60,7 +60,7 @@ def pairs(pieces):
     decodes=st.integers(0, 70),
     groups=st.integers(2, 8),
 )
-def test_the_group_that_is_timed_has_most_of_the_step(new, context, decodes, groups):
+def test_group_that_is_timed_has_most_of_step(new, context, decodes, groups):
     batch = StepBatch(((new, context),), decodes, 700 * decodes)
     mine = of_group(batch, groups)
     each = [list(cut(new, context, groups, group)) for group in range(groups)]

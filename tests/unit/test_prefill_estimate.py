@@ -40,7 +40,7 @@ def expected(*jobs: tuple[float, int, int], predictor=SECOND, seats=8, chunk=16,
     return spy.seen, result.requests["ttft"].tolist()
 
 
-def test_an_idle_client_takes_its_chunks_one_after_the_other():
+def test_idle_client_takes_its_chunks_one_after_other():
     seen, ttft = expected((0.0, 160, 1))
     assert seen == [(0, 10.0)]
     assert ttft == [10.0]

@@ -31,7 +31,7 @@ def shown(bar: Progress) -> str:
     return " ".join(console.file.getvalue().split())
 
 
-def test_nothing_is_shown_for_a_moment_or_to_a_file(clock, monkeypatch):
+def test_nothing_is_shown_for_moment_or_to_file(clock, monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     with Progress(10) as bar:
         bar(5, 1.0)

@@ -110,7 +110,7 @@ def test_only_the_rest_of_the_prompt_is_computed():
     assert "num_hand_overs" not in result.summary
 
 
-def test_memory_for_the_entries_is_taken_before_they_come():
+def test_memory_for_entries_is_taken_before_they_come():
     """Seven blocks: one of 20 tokens has five when entries of two are to come, and ends first.
 
     It gets its first token at 5/8 s and its second and last one a step later, at 21/32 s. The
@@ -195,7 +195,7 @@ def test_a_prompt_that_is_given_up_on_the_way_frees_all():
 
 
 @pytest.mark.parametrize("policy", ["retry", "resume", "fail"])
-def test_entries_that_are_lost_on_the_way_are_computed(policy):
+def test_entries_that_are_lost_on_way_are_computed(policy):
     """The library fails while they come: when they would be there, all twelve are computed."""
     lost = Failures(clients=("library",), at=(FOUND + 1 / 64,))
     lifecycle = Lifecycle(failures=(lost,), on_failure=OnFailure(policy=policy))
@@ -242,7 +242,7 @@ def test_a_prompt_from_entries_is_handed_over(transfer, first_token):
         assert_all_is_free(client)
 
 
-def test_an_answer_that_flows_may_have_begun_from_entries():
+def test_answer_that_flows_may_have_begun_from_entries():
     """TaiChi: the D-heavy client goes on; its answer has all tokens, and memory comes back."""
     roles = of_two_roles("p", "d")
     result = served([row(0.0, 12, 12)], roles, hand_over=FLOWING)
@@ -252,7 +252,7 @@ def test_an_answer_that_flows_may_have_begun_from_entries():
         assert_all_is_free(client)
 
 
-def test_a_scheduler_that_cuts_no_prompt_takes_the_rest():
+def test_a_scheduler_that_cuts_no_prompt_takes_rest():
     """Sixteen tokens are more than a step takes, but not the eight that are left."""
     client = in_fours(scheduler=ContinuousScheduler(max_num_batched_tokens=8))
     result = served([row(0.0, 16, 1), row(0.0, 17, 1)], client)

@@ -72,7 +72,7 @@ def alone(designs: Designs, number: int) -> list[Trial]:
     return trials
 
 
-def test_the_best_is_searched_as_if_it_were_alone():
+def test_best_is_searched_as_if_it_were_alone():
     goodputs = {0: 15.3, 1: 7.1, 2: 15.1, 3: 2.2}
     race = raced(Designs(goodputs))
     for number in (0, 2):

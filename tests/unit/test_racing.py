@@ -29,7 +29,7 @@ def test_one_that_misses_where_another_attains_is_searched_as_finely_as_it_is_be
     assert ends(trials(r52=True, r55=False))
 
 
-def test_far_behind_it_is_still_known_within_a_half():
+def test_far_behind_it_is_still_known_within_half():
     assert not ends(trials(r4=True, r8=False))
     assert ends(trials(r4=True, r6=False))
 

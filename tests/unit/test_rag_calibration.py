@@ -52,7 +52,7 @@ def test_rates_are_found_again():
     assert found.coefficients.hnsw.ef_exponent == pytest.approx(1.0, abs=0.02)
 
 
-def test_what_is_held_out_does_not_move_the_fit():
+def test_what_is_held_out_does_not_move_fit():
     searches = list(timed())
     other = [replace(s, seconds=9 * s.seconds) if s.is_held_out else s for s in searches]
     one, two = (fit_searches(each, "", "", "").coefficients for each in (searches, other))

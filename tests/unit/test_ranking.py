@@ -45,7 +45,7 @@ def batch(name, seconds, error=OFF, **more):
     return found._replace(**more)
 
 
-def test_without_limits_a_batch_that_finishes_first_is_named():
+def test_without_limits_batch_that_finishes_first_is_named():
     assert sentence([batch("tp4", 105.0), batch("tp2", 100.0), batch("tp1", 900.0)]) == (
         "tp2 finishes first, after 100 s; tp4 takes 5.0 % longer (105 s), within the expected "
         "errors of the step times (tp2 80.0 to 125 s, tp4 84.0 to 131 s), so not sure if those of "
@@ -60,7 +60,7 @@ def test_without_limits_a_batch_that_finishes_first_is_named():
     )
 
 
-def test_seeds_that_differ_by_more_leave_the_first_open():
+def test_seeds_that_differ_by_more_leave_first_open():
     one, two = ([{"duration": 100.0 + k} for k in moves] for moves in ((0, 3, 1), (4, 1, 3)))
     told = sentence([batch("a", 101.3, by_seed=one), batch("b", 102.7, by_seed=two)])
     assert "(103 s), not more than runs with other seeds differ." in told
@@ -100,7 +100,7 @@ def test_all_are_counted_that_come_next_with_the_same_goodput():
         (((70.0, 95.0), (60.0, 80.0)), "not sure if the step times"),
     ],
 )
-def test_a_lead_is_held_against_errors_of_step_times(ends, words):
+def test_lead_is_held_against_errors_of_step_times(ends, words):
     best, second = (
         one._replace(error_interval=end, has_step_ends=True)
         for one, end in zip((APART, TOGETHER), ends, strict=True)
@@ -195,7 +195,7 @@ def test_an_undecided_one_attains_some_rates_and_not_all_tried():
     assert starred("goodput", "more", [APART, above]) == []
 
 
-def test_the_lead_over_a_lower_bound_is_an_upper_one():
+def test_the_lead_over_lower_bound_is_upper_one():
     """A design that was searched only coarsely may serve more than its figure."""
     coarse = TOGETHER._replace(is_coarse=True)
     assert "serves most, up to 29 % more than together" in sentence([APART, coarse])
@@ -225,7 +225,7 @@ def beside(of, not_more, not_less, best="apart"):
     return of._replace(beside=Beside(best, 0.02, not_more, not_less))
 
 
-def test_designs_that_surely_serve_as_much_share_the_star():
+def test_designs_that_surely_serve_as_much_share_star():
     near = beside(case("near", 89.0, (85.0, 95.0)), not_more=True, not_less=True)
     cases = [TOGETHER, near, APART]
     assert starred("goodput", "more", cases) == ["apart", "near"]
@@ -254,7 +254,7 @@ def test_a_design_that_surely_serves_little_more_takes_no_star_and_has_none():
 
 
 @pytest.mark.parametrize("of", [{"not_more": False, "not_less": True}, {"best": "another"}])
-def test_a_design_that_may_serve_more_leaves_it_undecided(of):
+def test_design_that_may_serve_more_leaves_it_undecided(of):
     near = beside(case("near", 89.0, (85.0, 95.0)), **{"not_more": True, "not_less": True} | of)
     assert starred("goodput", "more", [near, APART]) == []
     assert sentence([near, APART]).startswith("Undecided between apart (90 /s, 88 to 92) and near")
@@ -269,7 +269,7 @@ def test_what_is_known_of_the_goodput_is_known_a_gpu_where_gpus_are_as_many():
     assert starred("goodput_per_gpu", "more", [fewer, APART]) == []
 
 
-def test_a_star_is_for_those_that_keep_their_limits():
+def test_star_is_for_those_that_keep_their_limits():
     cheap = case("cheap", keeps=False, dollars=1.0, good=0.3)
     dear = case("dear", dollars=2.0)
     figure = "cost_per_million_output_tokens_usd"
@@ -288,7 +288,7 @@ def test_an_overloaded_one_has_no_star():
 
 
 @pytest.mark.parametrize(("high", "stars"), [(92.6, ["dear"]), (98.0, [])])
-def test_dollars_at_goodput_are_as_sure_as_the_goodput(high, stars):
+def test_dollars_at_goodput_are_as_sure_as_goodput(high, stars):
     """Dollars a token fall as the rate grows: 1.00 x 90 / 88 beside 1.06 x 91 / high, and 3 %."""
     dear = case("dear", 90.0, (88.0, 92.0), dollars=1.0)
     near = case("near", 91.0, (89.0, high), dollars=1.06)
@@ -318,7 +318,7 @@ def test_with_seeds_a_star_is_for_a_difference_that_all_seeds_show(one, other, s
     assert starred(figure, "less", cases) == stars
 
 
-def test_without_a_search_the_sentence_counts_who_keeps_the_limits():
+def test_without_a_search_sentence_counts_who_keeps_limits():
     bad = case("bad", keeps=False, good=0.4)
     good = case("good")
     assert sentence([bad, good]).startswith("1 of 2 keep their limits at this rate: good.")
@@ -354,7 +354,7 @@ def test_one_alone_and_none_at_all():
     )
 
 
-def test_a_lead_smaller_than_a_known_bias_has_no_star():
+def test_lead_smaller_than_known_bias_has_no_star():
     """Measured tokens take 24 to 57 % longer than simulated ones of one design, or of both."""
     slow = {"tpot": Range(0.24, 0.57)}
     figures = {"p90_tpot_ms": 10.0, "p90_ttft_ms": 100.0}

@@ -142,7 +142,7 @@ def test_tokens_of_which_nobody_says_when_they_came_count_at_the_end():
 # --- the steady part --------------------------------------------------------------------------
 
 
-def test_a_straggler_does_not_lower_rates_of_the_steady_part():
+def test_straggler_does_not_lower_rates_of_steady_part():
     """Ten requests a second for 10 s, and a last answer that goes on for 20 s more."""
     quick = ConstantPredictor(0.01)
     lengths = [10] * 100, [*[5] * 99, 2000], [k / 10 for k in range(100)]
@@ -225,7 +225,7 @@ def test_a_part_of_even_arrivals_is_whole_gaps():
 
 
 @pytest.mark.parametrize("times", [[0.0] * 8, [0.5 * k for k in range(8)]], ids=["at once", "few"])
-def test_a_run_without_a_steady_part_has_the_rates_of_all(times):
+def test_run_without_steady_part_has_rates_of_all(times):
     workload = Workload.from_lists([10] * 8, [10] * 8, times)
     summary = Simulation(clients=[engine()], workload=workload, slo=Slo(ttft=9.0)).run().summary
     assert not summary["has_steady_part"]

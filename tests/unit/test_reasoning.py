@@ -201,7 +201,7 @@ def test_what_is_retrieved_lengthens_the_prompt():
     assert (user["ttft"], user["e2el"], user["num_prompt_tokens"]) == (2 + 3, 2 + 3 + 1, 32)
 
 
-def test_a_filter_before_the_model_and_a_score_behind():
+def test_a_filter_before_the_model_and_score_behind():
     """Passes over 8 and over 8 + 2 tokens; the answer itself takes 2 s."""
     stages = [
         ModelPass(model="filter", text="prompt"),
@@ -403,7 +403,7 @@ def test_answers_of_a_second_stage_are_others(stages):
     assert result.clients.set_index("client").loc["prm", "num_prefill_tokens"] == 8 + 4 * 5
 
 
-def test_draws_of_an_application_go_on_after_a_failure():
+def test_draws_of_an_application_go_on_after_failure():
     """Twenty visits of drawn length; a failure between them repeats none of the draws."""
     law = mist.UniformDuration(low=1.0, high=2.0)
     app = ApplicationClient("app", base_time=law)
@@ -421,7 +421,7 @@ def test_draws_of_an_application_go_on_after_a_failure():
     assert seconds.nunique() == len(seconds) == 20
 
 
-def test_turns_of_an_application_go_on_after_a_failure():
+def test_turns_of_an_application_go_on_after_failure():
     """Whether a session has another turn is drawn for each, before and after a failure."""
     loop = ToolLoop(num_turns=30, duration=0.0, more=0.5)
 

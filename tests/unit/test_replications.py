@@ -96,7 +96,7 @@ def test_plugins_that_only_this_process_knows_run_in_others(monkeypatch):
     assert found.summaries[0] == simulate(one).summary
 
 
-def test_a_process_that_is_ended_from_outside_is_told(monkeypatch):
+def test_process_that_is_ended_from_outside_is_told(monkeypatch):
     here = os.getpid()
 
     @dataclass

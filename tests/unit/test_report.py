@@ -127,7 +127,7 @@ def test_equal_clients_are_one_row(result):
     assert " of 1,024 " in rows[0]  # seats
 
 
-def test_different_clients_are_a_row_each_up_to_twelve():
+def test_different_clients_are_row_each_up_to_twelve():
     clients = [{"name": f"c{k}", "gpu": "h100-sxm"} for k in range(14)]
     rows = section(text(results_table(simulate(changed(BASE, clients=clients))), 90), "Clients")
     assert [row.split()[0] for row in rows.splitlines()[2:]] == [
@@ -138,7 +138,7 @@ def test_different_clients_are_a_row_each_up_to_twelve():
     assert "and 2 more" in rows
 
 
-def test_what_the_kv_caches_hold_stands_below_the_clients(result):
+def test_what_the_kv_caches_hold_stands_below_clients(result):
     told = section(text(results_table(result), 120), "Clients")
     blocks = int(result.clients["num_gpu_blocks"][0])
     held = f"{blocks:,} blocks of 16 tokens, {16 * blocks:,} tokens"
@@ -156,7 +156,7 @@ def test_what_the_kv_caches_hold_stands_below_the_clients(result):
     assert "of 16 tokens" not in told
 
 
-def test_electricity_is_a_line_and_a_part_of_the_cost():
+def test_electricity_is_a_line_and_part_of_cost():
     found = simulate(changed(BASE, cost={"electricity": "0.15 $/kWh"}))
     free = simulate(changed(BASE, cost={}))
     paid = found.summary["electricity_cost_usd"]
@@ -166,7 +166,7 @@ def test_electricity_is_a_line_and_a_part_of_the_cost():
     assert "electricity_cost_usd" not in free.summary
 
 
-def test_a_share_that_is_not_known_is_no_number():
+def test_share_that_is_not_known_is_no_number():
     assert percent(float("nan"), 1) == "-"
 
 
@@ -198,7 +198,7 @@ def test_a_client_into_which_no_prompt_fits_has_no_room():
 # --- Python -----------------------------------------------------------------------------------
 
 
-def test_a_result_says_in_a_line_what_it_is(result, replications):
+def test_a_result_says_in_line_what_it_is(result, replications):
     assert repr(result) == (
         f"<Result: 40 of 40 requests finished in {result.requests['finished_at'].max():.4g} s>"
     )

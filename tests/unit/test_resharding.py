@@ -91,7 +91,7 @@ def test_transitions_load_weights_over_the_link():
     assert [each["ready"] - each["start"] for each in periods] == pytest.approx([0.0, 0.5, 0.5])
 
 
-def test_entries_that_stay_cross_the_host_in_a_transition():
+def test_entries_that_stay_cross_the_host_in_transition():
     """Without a buffer, all entries go out and in again: 2 x blocks over the link."""
     result = run(client(1e-4, policy="decode_prioritised"))
     last = result.summary["layouts"][-1]
@@ -217,7 +217,7 @@ def test_answers_that_run_when_the_buffer_is_empty(running):
         assert (lowest[:-1] > 1).any()
 
 
-def test_an_answer_that_outgrew_the_buffer_is_computed_alone():
+def test_an_answer_that_outgrew_buffer_is_computed_alone():
     """32 tokens in a buffer of 17, whose answers give way to one another in memory for 40."""
     engine = resharding_engine(
         PLAIN,
@@ -306,7 +306,7 @@ def test_both_layouts_have_to_fit():
         )
 
 
-def test_a_prompt_that_one_layout_cannot_hold_is_refused():
+def test_prompt_that_one_layout_cannot_hold_is_refused():
     engine = client(0.0, num_gpu_blocks=20)
     workload = Workload.from_lists([PROMPT, 100], [4, 4], [0.0, 0.0])
     result = mist.Simulation(clients=[engine], workload=workload).run()
@@ -365,7 +365,7 @@ def test_a_timeline_shows_transitions_and_copies(tmp_path):
 # --- progress -----------------------------------------------------------------------------------
 
 
-def test_answers_go_on_under_a_limit_far_below_a_transition():
+def test_answers_go_on_under_limit_far_below_transition():
     """A prompt is due whenever a transition to the answers ends, which takes a second."""
     engine = client(1e-6, weights=BLOCK_BYTES / 1e-6, policy="ttft_bound", ttft_limit=1e-6)
     times = [0.5 * n for n in range(NUM)]
@@ -377,7 +377,7 @@ def test_answers_go_on_under_a_limit_far_below_a_transition():
     assert result.requests["finished_at"].iloc[0] < times[-1]
 
 
-def test_an_answer_that_outgrows_the_lanes_for_answers_is_refused():
+def test_answer_that_outgrows_lanes_for_answers_is_refused():
     """Its prompt fills the six blocks of a lane; the first answer's does not."""
     engine = resharding_engine(
         PLAIN,

@@ -669,7 +669,7 @@ def test_warnings_of_older_files_are_read():
     assert told.of == ("a",)
 
 
-def test_points_share_a_warning_and_failed_ones_come_first():
+def test_points_share_warning_and_failed_ones_come_first():
     slow, lost = ResultWarning(KINDS["unstable"], "slow"), ResultWarning(KINDS["failed runs"], "no")
     found = of_points({"a": [slow], "b": [slow, lost]})
     assert [(each.text, each.of) for each in found] == [("no", ("b",)), ("slow", ())]

@@ -118,7 +118,7 @@ def test_places_that_a_topology_lacks_are_named():
         ({"total_bandwidth": "2 GB/s"}, "total_bandwidth that it has at kv"),
     ],
 )
-def test_clients_say_the_same_of_a_level_that_they_share(change, what):
+def test_clients_say_same_of_level_that_they_share(change, what):
     rack = DRAM | {"capacity": "1 GB", "shared": True, "total_bandwidth": "1 GB/s"}
     other = {"name": "other", "type": "kv_retrieval", "hits": "stored", "levels": [rack | change]}
     with pytest.raises(mist.ScenarioError, match=f"other: level dram must have the {what}"):

@@ -36,7 +36,7 @@ def test_every_answer_with_more_than_a_token_is_handed_over():
     assert requests["tpot"][several].notna().all()
 
 
-def test_a_slower_network_delays_the_second_token_and_not_the_first():
+def test_slower_network_delays_second_token_and_not_first():
     results = [simulate(changed(DATA, network__bandwidth=b)) for b in ("400 Gb/s", "10 Gb/s")]
     fast, slow = (result.summary for result in results)
     assert slow["mean_hand_over_ms"] > 10 * fast["mean_hand_over_ms"]
@@ -45,7 +45,7 @@ def test_a_slower_network_delays_the_second_token_and_not_the_first():
     assert slow["mean_tpot_ms"] > fast["mean_tpot_ms"]
 
 
-def test_a_hand_over_takes_its_blocks_over_the_bandwidth():
+def test_a_hand_over_takes_its_blocks_over_bandwidth():
     """100 tokens are seven blocks of 16 tokens, each of 128 KiB for a token of Llama-3.1-8B."""
     one = synthetic(1, 100, 2, {"type": "constant", "rate": "1 /s"})
     move = simulate(changed(DATA, workload=one)).transfers.iloc[0]

@@ -54,7 +54,7 @@ def test_least_outstanding_takes_the_first_of_equals():
     assert chosen(LeastOutstandingRouter(), *views) == 5
 
 
-def test_prefix_affinity_takes_the_longest_prefix_then_the_least_busy():
+def test_prefix_affinity_takes_longest_prefix_then_least_busy():
     router = PrefixAffinityRouter()
     assert chosen(router, FakeView(0), FakeView(1, 9, num_cached=48)) == 1
     assert chosen(router, FakeView(0, num_cached=48), FakeView(1, 9, num_cached=64)) == 1
@@ -169,7 +169,7 @@ def test_heavy_requests_have_the_last_candidates(heavy_share, num_heavy):
     assert chosen(router, FakeView(7), num_prompt_tokens=101) == 7
 
 
-def test_the_threshold_is_the_median_of_the_prompts_seen():
+def test_the_threshold_is_the_median_of_prompts_seen():
     router = HeavyLightRouter()
     router.seed(Streams(0).generator("router"))
     views = FakeView(0), FakeView(1)
@@ -198,7 +198,7 @@ def held() -> HeldKv:
     return HeldKv("p", lambda: None, **entries, last_token_at=0.0)
 
 
-def test_placement_aware_takes_the_nearest_then_the_least_busy():
+def test_placement_aware_takes_the_nearest_then_least_busy():
     router = PlacementAwareRouter(balance_abs_threshold=3)
     near = [FakeView(0, seconds_away=2.0), FakeView(1, 3, seconds_away=1.0)]
     near.append(FakeView(2, 2, seconds_away=1.0))
@@ -277,7 +277,7 @@ def test_holders_are_those_with_any_cache_that_has_blocks():
     assert holders.levels(request, both) == []
 
 
-def test_the_longest_prefix_wins_among_holders_of_the_same_content():
+def test_longest_prefix_wins_among_holders_of_same_content():
     states = [ClientState(number, str(number)) for number in range(3)]
     request = Request(0, 0.0, completion(41, 1), 41, 1, content=((1, 20), (2, 40)))
     for state, (outstanding, found) in zip(states, [(0, 8), (3, 20), (2, 20)], strict=True):
@@ -336,7 +336,7 @@ def test_candidates_follow_clients_that_leave_and_join():
     assert not list(roster.candidates("nothing"))
 
 
-def test_the_next_stage_is_routed_ahead_with_the_same_candidates():
+def test_next_stage_is_routed_ahead_with_same_candidates():
     """A client that asks ahead has the router choose before its own visit begins."""
     asked = []
 

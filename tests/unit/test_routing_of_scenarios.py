@@ -124,7 +124,7 @@ def test_rows_of_files_name_models(tmp_path):
         ("", "model must name a model, got ''; correct the row"),
     ],
 )
-def test_a_model_that_nobody_serves_is_found_before_the_run(name, problem, tmp_path, capsys):
+def test_model_that_nobody_serves_is_found_before_run(name, problem, tmp_path, capsys):
     header = "num_prefill_tokens,num_decode_tokens,model"
     (tmp_path / "rows.csv").write_text(f"{header}\n10,2,{SMALL}\n\n20,3,{name}\n20,3,x\n")
     trace = {"type": "lengths_csv", "path": str(tmp_path / "rows.csv"), "model_column": "model"}
@@ -167,7 +167,7 @@ def test_each_stage_asks_its_own_router():
     assert len(default.kinds) == len(of_decode.kinds) == 40
 
 
-def test_a_router_of_a_stage_shifts_no_draws_of_the_others():
+def test_router_of_stage_shifts_no_draws_of_others():
     def prefills(**more):
         data = said([PREFILL, DECODE], network={"bandwidth": "400 Gb/s"}, router="random")
         result = simulate(Scenario.from_dict(data | more))
@@ -176,7 +176,7 @@ def test_a_router_of_a_stage_shifts_no_draws_of_the_others():
     assert prefills(routers={"decode": "round_robin"}) == prefills(routers={"decode": "random"})
 
 
-def test_routers_of_a_scenario_poll_where_it_says_so():
+def test_routers_of_scenario_poll_where_it_says_so():
     data = said([PREFILL, DECODE], network={"bandwidth": "400 Gb/s"}, router="least_outstanding")
     data |= {"routers": {"decode": "random"}, "view_interval": "50 ms", "counts_sent": False}
     scenario = Scenario.from_dict(data)
@@ -190,7 +190,7 @@ def test_routers_of_a_scenario_poll_where_it_says_so():
     assert exact.router == LeastOutstandingRouter()
 
 
-def test_a_router_of_a_stage_that_nobody_serves_in_python():
+def test_router_of_stage_that_nobody_serves_in_python():
     with pytest.raises(
         ScenarioError, match="routers.decod: no client serves 'decod'; did you mean"
     ):
@@ -273,7 +273,7 @@ UNCACHED = {**CHAT, "kv_cache": {"enable_prefix_caching": False}}
         ("placement_aware", [CHAT], LENGTHS, "no request brings KV entries"),
     ],
 )
-def test_a_router_without_anything_to_go_by_is_told(router, clients, lengths, why):
+def test_router_without_anything_to_go_by_is_told(router, clients, lengths, why):
     found = simulate(Scenario.from_dict(said(clients, {"lengths": lengths}, router=router)))
     told = texts(found.summary, "blind router")
     assert len(told) == bool(why)

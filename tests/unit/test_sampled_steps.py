@@ -75,7 +75,7 @@ def test_prompts_in_one_step_do_not_see_one_another():
     assert sampled(engine).step_time(batch) == pytest.approx(engine.time(batch), rel=0.01)
 
 
-def test_a_step_takes_no_less_time_than_its_parts():
+def test_step_takes_no_less_time_than_its_parts():
     class SlowDecodes(Engine):
         def time(self, batch):
             return 1.0 if batch.num_decodes else super().time(batch)
@@ -88,7 +88,7 @@ def test_contract():
     check_predictor(lambda: sampled(Flash()))
 
 
-def test_a_step_of_nothing_is_one_of_the_smallest():
+def test_a_step_of_nothing_is_one_of_smallest():
     steps = sampled()
     assert steps.step_time(StepBatch()) == steps.step_time(StepBatch((), 1, 0))
     assert steps.run(StepBatch(), StepGrowth(), 3).tolist() == [steps.step_time(StepBatch())] * 3

@@ -87,7 +87,7 @@ def reached(method, number, lost=0.0):
 
 
 @pytest.mark.parametrize(("method", "share"), [("nsga2", 0.98), ("tpe", 0.96)])
-def test_a_fifth_of_the_runs_comes_near_the_best(method, share):
+def test_a_fifth_of_the_runs_comes_near_best(method, share):
     """26 configurations at random come to 0.81 of the best."""
     assert mean(reached(method, number) for number in range(20)) >= share
 
@@ -145,7 +145,7 @@ def places():
     return np.array(list(product(range(3), range(4), range(2))))
 
 
-def test_the_model_finds_what_is_a_product_of_effects():
+def test_the_model_finds_what_is_product_of_effects():
     """From a third of the configurations it names the best of all."""
     rng = Streams(3).generator("effects")
     factors = [rng.uniform(0.5, 2.0, number) for number in (3, 4, 2)]
@@ -159,19 +159,19 @@ def test_the_model_finds_what_is_a_product_of_effects():
     assert np.corrcoef(found, np.log(values))[0, 1] > 0.99
 
 
-def test_the_model_leads_away_from_what_keeps_no_constraint():
+def test_model_leads_away_from_what_keeps_no_constraint():
     tried = np.arange(24)
     values = np.where(places()[:, 0] == 1, np.inf, 1.0)
     found = predicted(places(), tried, values, CATEGORIES)
     assert found[places()[:, 0] == 1].min() > found[places()[:, 0] != 1].max()
 
 
-def test_the_model_knows_nothing_of_what_was_all_lost():
+def test_model_knows_nothing_of_what_was_all_lost():
     found = predicted(places(), np.arange(3), np.full(3, np.inf), CATEGORIES)
     assert not found.any()
 
 
-def test_a_figure_of_zero_is_the_best_and_no_infinity():
+def test_figure_of_zero_is_best_and_no_infinity():
     values = np.where(places()[:, 2] == 0, 0.0, 1.0 + places()[:, 1])
     found = predicted(places(), np.arange(24), values, CATEGORIES)
     assert np.isfinite(found).all()

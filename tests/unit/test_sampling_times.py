@@ -84,7 +84,7 @@ def test_more_rows_never_take_less_time(sampler, masked_by, rows, more, words):
     assert less > 0
 
 
-def test_few_rows_are_sorted_where_the_version_has_triton():
+def test_few_rows_are_sorted_where_version_has_triton():
     assert milliseconds("triton", "top_p", 7, 131_072) == milliseconds(
         "pytorch", "top_p", 7, 131_072
     )
@@ -237,7 +237,7 @@ def test_steps_that_were_measured_whole_have_a_sampler_in_them():
     assert seconds(sampling=Sampling(top_p=0.9)) > EVEN.seconds
 
 
-def test_a_sampler_without_a_mask_of_the_model_is_refused():
+def test_a_sampler_without_mask_of_model_is_refused():
     with pytest.raises(ScenarioError, match="sampling: sampler has no effect"):
         llm_client("a", model="gpt-oss-20b", sampling=Sampling(sampler="triton"))
 

@@ -185,7 +185,7 @@ def test_a_bad_value_is_refused_with_its_place_and_rule(path, value, expected):
     assert len(message.splitlines()) == 1
 
 
-def test_all_problems_of_a_file_come_in_one_message():
+def test_all_problems_of_file_come_in_one_message():
     Path("s.yaml").write_text(
         "modle: x\n"
         "workload: {lengths: {type: profile, num_request: 4}, arrivals: poisson}\n"
@@ -225,7 +225,7 @@ def test_a_pipeline_needs_clients_for_all_its_stages():
     assert "llm: prefill, decode" in message
 
 
-def test_a_decode_follows_the_prefill_that_left_its_entries():
+def test_a_decode_follows_prefill_that_left_its_entries():
     cpu = {"name": "cpu", "type": "sequential", "serves": ["postprocess"], "base_time": "1 ms"}
     message = refusal(
         workload__pipeline=["prefill", "postprocess", "decode"], clients=[*BASE["clients"], cpu]
@@ -245,7 +245,7 @@ def test_a_decode_follows_the_prefill_that_left_its_entries():
         ({"num_workers": 0}, "num_workers: must be >= 1"),
     ],
 )
-def test_a_sequential_client_says_how_long_its_stages_take(change, expected):
+def test_sequential_client_says_how_long_its_stages_take(change, expected):
     client = {"name": "x", "type": "sequential", "serves": ["rag"], "base_time": "1 s"} | change
     assert expected in refusal(clients=[client])
 
@@ -337,7 +337,7 @@ def test_a_trace_is_found_beside_the_scenario_first():
     assert Scenario.load("elsewhere/r.yaml") == found
 
 
-def test_a_trace_is_found_in_the_working_directory_second():
+def test_a_trace_is_found_in_working_directory_second():
     file = save_with_trace("there", "t.csv")
     Path("t.csv").write_text(TRACE)
     assert Scenario.load(file).workload.trace.path == "t.csv"
@@ -474,7 +474,7 @@ def test_a_plugin_needs_only_a_dataclass(own_router):
     assert "must be a number" in refusal(router={"type": "own", "weights": ["x"]})
 
 
-def test_a_plugin_that_a_file_cannot_express_is_named():
+def test_a_plugin_that_file_cannot_express_is_named():
     @dataclass
     class Odd:
         callback: object
@@ -615,7 +615,7 @@ def test_a_value_that_grows_beyond_memory_is_refused_at_once():
         changed(BASE, workload=value)
 
 
-def test_a_name_that_yaml_gives_again_is_no_warning(recwarn):
+def test_name_that_yaml_gives_again_is_no_warning(recwarn):
     """The last one before an alias counts (YAML 1.2, 3.2.2.2)."""
     assert parse("{a: &x 1, b: &x 2, c: *x}", "here") == {"a": 1, "b": 2, "c": 2}
     assert not recwarn.list

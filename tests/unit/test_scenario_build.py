@@ -96,7 +96,7 @@ def test_whole_prompts_that_take_the_memory_are_told_with_the_context_that_fits(
     build(scenario(model="llama-3.1-70b", clients=[client | {"scheduler": bounded}]))
 
 
-def test_ranks_that_do_not_divide_the_heads_are_refused():
+def test_ranks_that_do_not_divide_heads_are_refused():
     message = refusal(clients__0__tensor_parallel_size=3)
     assert "clients.0.tensor_parallel_size: must divide the 32 attention heads" in message
     assert "these work: 1, 2, 4" in message
@@ -109,7 +109,7 @@ def test_ranks_that_do_not_divide_the_heads_are_refused():
         ({"predictor": {"type": "silicon"}}, "with a predictor whose times have the collectives"),
     ],
 )
-def test_a_way_to_sum_that_changes_nothing_is_refused(options, expected):
+def test_way_to_sum_that_changes_nothing_is_refused(options, expected):
     client = {"name": "llm", "gpu": "h100-sxm", "tensor_parallel_size": 2, "all_reduce": "ring"}
     assert f"clients.0.all_reduce: must be null {expected}" in refusal(clients=[client | options])
 
@@ -131,7 +131,7 @@ def test_all_clients_that_do_not_fit_are_named():
     assert places == ["override clients.0", "override clients.1"]
 
 
-def test_a_bad_first_row_is_found_before_the_run(tmp_path):
+def test_a_bad_first_row_is_found_before_run(tmp_path):
     trace = tmp_path / "t.csv"
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + ROW.replace("374", "0"))
     with pytest.raises(TraceError, match=r"t\.csv:2: ContextTokens must be"):
@@ -403,7 +403,7 @@ def test_every_option_of_retries_changes_a_result(option, value):
     ],
 )
 @pytest.mark.parametrize("deadline", ["500 ms", {0: "200 ms", 5: "2 s"}])
-def test_deadlines_change_a_result_where_an_engine_looks_at_them(using, deadline, tmp_path):
+def test_deadlines_change_result_where_engine_looks_at_them(using, deadline, tmp_path):
     needed = PRIORITIES if isinstance(deadline, dict) else {}
     found = scenario(**PRESSED, **needed, **using, workload__ttft_deadline=deadline)
     result = simulate(found).summary

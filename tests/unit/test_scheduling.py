@@ -95,7 +95,7 @@ def test_prompt_tokens_of_a_step_are_limited():
     ]  # fmt: skip
 
 
-def test_a_threshold_lets_a_second_prompt_share_the_budget():
+def test_a_threshold_lets_a_second_prompt_share_budget():
     """100 and 20 tokens, 40 a step: the short one waits, unless the long one leaves room."""
     long_first = ([100, 20], [1, 1], [0.0, 0.0])
     alone = ChunkedScheduler(max_num_seqs=8, max_num_batched_tokens=40)
@@ -125,7 +125,7 @@ def test_the_longest_context_ends_answers_and_refuses_prompts():
     )
 
 
-def test_a_watermark_keeps_newcomers_out_of_a_full_cache():
+def test_a_watermark_keeps_newcomers_out_of_full_cache():
     """Ten blocks: with two kept free, a third prompt of three blocks has to wait."""
     work = ([48, 48, 40], [3, 3, 2], [0.0, 0.0, 0.0])
     assert tokens(run(ChunkedScheduler(), *work, num_gpu_blocks=10))[2][0] == 1.0
@@ -154,7 +154,7 @@ def test_orders_choose_who_is_next(order, expected):
     assert [times[0] for times in tokens(result)] == expected
 
 
-def test_least_work_counts_the_answer_of_a_preempted_request():
+def test_least_work_counts_the_answer_of_preempted_request():
     """Two requests of 16 + 40 tokens share four blocks; the later one is sent back with 33."""
     jobs = ([16, 16, 20], [40, 40, 1], [0.0, 0.0, 1.5])
     by_work = run(ChunkedScheduler(order="least_work_left"), *jobs, num_gpu_blocks=4)
@@ -251,9 +251,7 @@ EAGLE = SpeculativeConfig(method="eagle", num_speculative_tokens=1, acceptance_r
         (True, 8, 13, 0.5, 8),
     ],
 )
-def test_with_a_layer_that_drafts_the_token_behind_a_block_counts(
-    ahead, first, num_alike, at, num_cached
-):
+def test_with_layer_that_drafts_token_behind_block_counts(ahead, first, num_alike, at, num_cached):
     """The first tokens of two prompts are alike, in blocks of 4 (vLLM 0.24 and 0.33)."""
     alike = {0: ((1, num_alike), (2, 4)), 1: ((1, num_alike), (3, 3))}
     result = run(
@@ -275,7 +273,7 @@ WITHOUT_STATIC = pytest.mark.parametrize(
 
 
 @WITHOUT_STATIC
-def test_the_decodes_that_stay_go_on_in_one_run(kind):
+def test_decodes_that_stay_go_on_in_one_run(kind):
     """Two of 8 + 40 tokens and room for 60: two prefills of the one, and each stay of decodes."""
     result = run(kind(), [8, 8], [40, 40], [0.0, 0.0], num_gpu_blocks=15, block_size=4)
     assert list(result.requests.num_preemptions) == [0, 1]
@@ -283,7 +281,7 @@ def test_the_decodes_that_stay_go_on_in_one_run(kind):
 
 
 @WITHOUT_STATIC
-def test_who_fits_joins_a_step_after_another_gave_way(kind):
+def test_who_fits_joins_step_after_another_gave_way(kind):
     """As above, with a short prompt that comes just before the memory is full at 21 s."""
     jobs = ([8, 8, 4], [40, 40, 2], [0.0, 0.0, 20.5])
     sizes = {"num_gpu_blocks": 15, "block_size": 4}
@@ -352,7 +350,7 @@ def test_who_follows_one_that_gave_way_after_its_end_misses_a_turn():
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_giving_up_from_a_long_queue_takes_no_search(order):
+def test_giving_up_from_long_queue_takes_no_search(order):
     """Every third leaves, from anywhere; a search would compare it with those before it."""
     queue, waiting = waiting_queue(order), [Compared(number) for number in range(1_000)]
     for sequence in waiting:
@@ -424,7 +422,7 @@ def test_an_order_of_ones_own():
 # --- overhead ----------------------------------------------------------------------------------
 
 
-def test_step_overhead_adds_up_or_hides_behind_the_kernels():
+def test_step_overhead_adds_up_or_hides_behind_kernels():
     added = EngineOverhead(step=0.25).around(ConstantPredictor(1.0))
     hidden = EngineOverhead(step=0.25).around(ConstantPredictor(1.0), overlapped=True)
     longer = EngineOverhead(step=1.5).around(ConstantPredictor(1.0), overlapped=True)
@@ -463,7 +461,7 @@ def test_host_time_that_nothing_hides_comes_on_top():
     assert tokens(one) == [[1.625, 3.25, 4.875]]
 
 
-def test_a_host_below_the_kernels_shows_in_the_first_step_alone():
+def test_host_below_kernels_shows_in_first_step_alone():
     """What the pages say of `overhead.step` with async scheduling."""
     arrivals = [0.0] * 3
     hidden, bare = (
@@ -480,7 +478,7 @@ def test_a_host_below_the_kernels_shows_in_the_first_step_alone():
     assert tokens(hidden) == [[time + 0.75 for time in times] for times in tokens(bare)]
 
 
-def test_a_long_run_after_a_pause_pays_the_host_once():
+def test_a_long_run_after_pause_pays_host_once():
     predictor = EngineOverhead(step=0.25).around(ConstantPredictor(1.0), overlapped=True)
     scheduler = ChunkedScheduler(max_num_batched_tokens=16, max_num_seqs=4)
     result = run(scheduler, [64], [2], [1.0], predictor=predictor, async_scheduling=True)
@@ -553,7 +551,7 @@ def test_request_overhead_comes_before_the_queue():
     assert result.clients.num_visits[0] == 1
 
 
-def test_prompts_come_to_the_queue_as_they_are_tokenised():
+def test_prompts_come_to_queue_as_they_are_tokenised():
     """Arrivals that are late by as much give the same times, and short prompts overtake."""
     prompts, arrivals = [40, 10, 8, 25], [1.0, 1.25, 7.0, 7.5]
     late = run(

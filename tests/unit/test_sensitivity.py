@@ -153,7 +153,7 @@ def told_of_two(name):
     return Sensitivity(**two_models()["expected_errors"][name]["ttft"]["sensitivity"])
 
 
-def test_a_client_has_the_queue_of_its_own_requests():
+def test_a_client_has_queue_of_its_own_requests():
     """One model in five waits; of all requests' mean TTFT its queue would be a multiple."""
     small, large = map(told_of_two, ("small", "large"))
     assert small.queue < 0.5 < small.own * 100 < 5
@@ -164,7 +164,7 @@ def test_a_client_has_the_queue_of_its_own_requests():
 
 
 @pytest.mark.parametrize("scale", [0.86, 1.12])
-def test_ttft_of_one_of_two_models_follows_the_law(scale):
+def test_ttft_of_one_of_two_models_follows_law(scale):
     simulated = two_models(scale)["p95_ttft_ms"] / two_models()["p95_ttft_ms"]  # of the large one
     assert told_of_two("large").factor("ttft", scale) == pytest.approx(simulated, rel=0.25)
 

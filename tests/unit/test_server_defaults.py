@@ -51,7 +51,7 @@ def test_limits_of_a_gpu(gpu, limits):
         ('based_on = "l40s"\nmemory = "90 GiB"', (256, 2048)),
     ],
 )
-def test_a_what_if_has_the_limits_of_its_device(tmp_path, text, limits):
+def test_a_what_if_has_limits_of_its_device(tmp_path, text, limits):
     path = tmp_path / "what-if.toml"
     path.write_text(text)
     assert server_limits(load_gpu(str(path))) == limits

@@ -67,7 +67,7 @@ def test_a_base_time_may_be_drawn_and_tokens_come_on_top():
     assert len(set(found)) == 300
 
 
-def test_a_law_takes_the_place_of_a_tools_own_duration():
+def test_a_law_takes_place_of_tools_own_duration():
     data = scenario({"base_time": GAMMA}).model_dump(mode="json", by_alias=True)
     del data["workload"]["trace"]
     data["workload"]["pipeline"] = [{"type": "tool_call", "duration": "9 s"}]
@@ -75,7 +75,7 @@ def test_a_law_takes_the_place_of_a_tools_own_duration():
     assert times(simulate(Scenario.from_dict(data))).max() < 1.0
 
 
-def test_measured_times_come_from_a_list_or_a_file(tmp_path):
+def test_measured_times_come_from_a_list_or_file(tmp_path):
     (tmp_path / "seconds.txt").write_text("# of the parser\n0.010\n\n0.020\n 3e-2 \n")
     of_list = {"type": "empirical", "times": ["10 ms", "20 ms", "30 ms"]}
     of_file = {"type": "empirical", "path": str(tmp_path / "seconds.txt")}
@@ -98,7 +98,7 @@ def test_the_file_is_found_beside_the_scenario_and_read_once_for_all_copies(tmp_
     assert len(reads) == 1
 
 
-def test_what_is_resolved_says_the_laws_and_runs_the_same():
+def test_what_is_resolved_says_laws_and_runs_same():
     per_token = {"type": "exponential", "mean": "1 ms"}
     given = scenario({"base_time": GAMMA, "time_per_token": per_token})
     data = given.model_dump(mode="json", by_alias=True)
@@ -157,7 +157,7 @@ def test_a_client_type_of_ones_own_may_have_a_time_or_a_law():
     assert [client.pause for client in made] == [0.5, 2.0, GammaDuration(mean=0.02, std=0.01)]
 
 
-def test_editors_know_that_a_time_may_be_a_law():
+def test_editors_know_that_a_time_may_be_law():
     options = json_schema()["properties"]["clients"]["items"]["anyOf"]
     (worker,) = [one for one in options if one["properties"]["type"]["const"] == "sequential"]
     choices = worker["properties"]["base_time"]["anyOf"]
@@ -190,7 +190,7 @@ MEASURED = (0.1, 0.1, 0.2, 1.6)
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_law_has_the_mean_and_the_shape_that_it_promises(law, mean, std, theory):
+def test_law_has_mean_and_shape_that_it_promises(law, mean, std, theory):
     """200,000 draws: the mean within 4 standard errors (false alarms: 1 in 16,000 seeds).
 
     An error of 1 % in the mean would be 45 (exponential) to 89 (gamma) of these. The shape is
@@ -239,7 +239,7 @@ def test_no_time_shifts_what_the_other_one_draws():
     np.testing.assert_allclose(both, base + tokens, atol=1e-9)
 
 
-def test_more_workers_serve_the_same_times_in_the_same_order():
+def test_more_workers_serve_same_times_in_same_order():
     """Common random numbers: the k-th visit takes as long, however many workers there are."""
     one = times(simulate(scenario({"base_time": GAMMA})))
     three = times(simulate(scenario({"base_time": GAMMA, "num_workers": 3})))
@@ -280,7 +280,7 @@ def test_a_function_that_draws_gets_a_generator_and_two_runs_are_equal(function)
     assert len(set(times(first))) == 300
 
 
-def test_a_function_draws_from_a_stream_of_its_own():
+def test_a_function_draws_from_stream_of_its_own():
     busy = SequentialClient(
         "other", serves=["preprocess"], service_time=lambda stage, rng: rng.random()
     )
@@ -397,7 +397,7 @@ class Endless:
         (Endless(), "cpu: the service time of Preprocess.* must be a finite number >= 0 s, got in"),
     ],
 )
-def test_a_law_that_draws_no_times_ends_the_run(law, expected):
+def test_a_law_that_draws_no_times_ends_run(law, expected):
     cpu = SequentialClient("cpu", serves=["preprocess"], base_time=law)
     workload = mist.Workload.from_lists([1], [1], pipeline=mist.template([mist.Preprocess()]))
     with pytest.raises(ScenarioError, match=expected):

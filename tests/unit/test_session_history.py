@@ -105,7 +105,7 @@ def test_a_prefix_cache_finds_it_only_then(log, trace, more):
     assert "session_history" in told.summary["assumed"]["llm"]
 
 
-def test_a_log_without_conversations_is_said_to_have_none(log):
+def test_log_without_conversations_is_said_to_have_none(log):
     told = simulate(scenario({"type": "csv", "path": "log.csv", "output_column": "completion"}))
     (text,) = texts(told.summary, "no prefixes")
     assert text.endswith(
@@ -180,7 +180,7 @@ def tokens_of(turns):
     )
 )
 @examples(100)
-def test_prompts_share_the_tokens_that_they_have_in_common(turns):
+def test_prompts_share_tokens_that_they_have_in_common(turns):
     """Histories are written out, token by token; ids are equal where all before is."""
     rows = [TraceRow(prompt, answer, 0.0, session) for session, prompt, answer in turns]
     rows = list(_repeating(rows, "log"))

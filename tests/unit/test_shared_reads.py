@@ -76,7 +76,7 @@ def test_no_step_is_faster_than_the_cache_allows_or_slower_than_memory(model, gp
 
 @examples(200)
 @given(models, batches(), st.integers(1, 5_000))
-def test_the_more_is_shared_the_fewer_keys_come_from_memory(model, batch, more):
+def test_more_is_shared_fewer_keys_come_from_memory(model, batch, more):
     groups, number, num_keys = batch
     again = read_again(model, groups, number, num_keys)
     readers = max(groups, default=2)
@@ -219,7 +219,7 @@ def test_more_context_or_more_decodes_never_make_a_step_shorter(card, contexts, 
     assert predictor.step_time(replace(decodes(grown_one), chunks=chunks)) >= now
 
 
-def test_a_short_decode_beside_a_long_one_waits_for_it():
+def test_short_decode_beside_long_one_waits_for_it():
     """The step was 6.86 ms with one long decode, and 5.56 with a short one more."""
     predictor = roofline(MHA, A100, 4)
     alone, both = (predictor.step_time(decodes(each)) for each in ([4_000], [4_000, 10]))
@@ -248,7 +248,7 @@ def test_runs_wait_for_the_longest_context_as_their_steps_do(chunks, contexts, n
     assert parts == pytest.approx(every[0], rel=1e-12)
 
 
-def test_there_is_no_line_where_the_longest_context_counts():
+def test_there_is_no_line_where_longest_context_counts():
     assert roofline(MHA, A100).decode_line(12) is None
     assert roofline(MHA, L40S).decode_line(12) is not None  # 32 blocks fill its memory's bandwidth
     assert [roofline(MHA, card).traits.needs_longest_context for card in (A100, L40S)] == [1, 0]

@@ -103,7 +103,7 @@ def test_the_same_seed_gives_the_same_records():
     assert first.requests.equals(second.requests)
 
 
-def test_a_shared_tier_at_a_place_of_a_topology():
+def test_a_shared_tier_at_a_place_of_topology():
     tier = {key: value for key, value in STORE.items() if key != "read_bandwidth"}
     network = {"topology": "hgx-h100", "remote_storage": "20 GB/s"}
     there = simulate(two(tier | {"at": "remote/storage"}, network=network, **SLOWLY))

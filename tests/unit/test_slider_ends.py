@@ -51,7 +51,7 @@ def without_roles(data: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("router", ROUTERS, ids=["length_aware", "least", "in turn"])
 @pytest.mark.parametrize("transfer", ["pull", "push"])
-def test_chunks_of_one_size_are_clients_without_a_role(router, transfer):
+def test_chunks_of_one_size_are_clients_without_role(router, transfer):
     """S_D = S_P: nothing flows, and all records are those of the pure design."""
     data = hybrid(CHUNK, CHUNK) | {"router": router}
     data["hand_over"]["transfer"] = transfer

@@ -69,7 +69,7 @@ def test_hybrids_have_a_position_for_each_watermark():
     assert hybrids[0].name == "2 x 512, 2 x 128, watermark 0.5"
 
 
-def test_a_watermark_is_that_of_the_policy_and_moves_answers():
+def test_watermark_is_that_of_policy_and_moves_answers():
     mark = Sliders(num_p=1, num_d=1, s_p=1024, s_d=256, watermark=0.02)
     scenario = Slidable(HYBRID).at(mark)
     policy = as_data(scenario)["hand_over"]["policy"]
@@ -209,7 +209,7 @@ def test_a_hybrid_between_them_keeps_all_else():
 
 
 @pytest.mark.deep
-def test_a_race_finds_what_a_search_of_every_position_finds():
+def test_race_finds_what_search_of_every_position_finds():
     options = GoodputOptions(tolerance=0.05, as_is=True)
     hybrid = Scenario.from_dict(said(60))
     race = search_sliders(hybrid, options, chunks=[128, 512, 1024], jobs=1)
@@ -263,7 +263,7 @@ def test_positions_need_a_watermark_if_any_are_named():
         list(all_sliders(2, [128, 256], []))
 
 
-def test_sliders_that_move_during_a_run_are_not_searched():
+def test_sliders_that_move_during_run_are_not_searched():
     plain = as_data(HYBRID)
     plain["reconfigure"] = {"schedule": [{"at": "5 s", "num_p": 1, "s_p": 1024, "s_d": 512}]}
     with pytest.raises(ScenarioError, match="reconfigure must be left out to search sliders"):

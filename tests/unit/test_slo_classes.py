@@ -119,7 +119,7 @@ def test_a_class_is_judged_by_its_own_percentiles_or_else_by_those_of_all():
     assert list(asked) == ["chat.p80_ttft_ms", "chat.p80_tpot_ms", "batch.p95_e2el_ms"]
 
 
-def test_good_is_who_keeps_the_limits_of_its_class():
+def test_good_is_who_keeps_limits_of_its_class():
     result = simulate(scenario({"ttft": "1 us", "classes": LIMITS}))
     table, summary = result.requests, result.summary
     chat, batch = table[table["class"] == "chat"], table[table["class"] == "batch"]
@@ -165,7 +165,7 @@ def test_a_limit_of_no_class_is_kept_where_all_requests_are_of_one(each):
     assert GoodputOptions().target(scenario(slo)).attained_in([result.summary])
 
 
-def test_a_run_is_the_same_with_and_without_classes():
+def test_a_run_is_same_with_and_without_classes():
     plain, by_class = simulate(scenario({"ttft": "1 s"})), simulate(scenario({"classes": LIMITS}))
     one, other = plain.requests, by_class.requests.drop(columns="class")
     assert one.equals(other)
@@ -206,7 +206,7 @@ def test_a_class_of_all_requests_is_no_class():
 
 
 @pytest.mark.parametrize("as_is", [True, False])
-def test_a_small_class_is_not_lost_among_the_others(as_is):
+def test_a_small_class_is_not_lost_among_others(as_is):
     """Batches are a quarter of the requests: nine in ten of all may be good without them."""
     slo = {"ttft": "9 s", "attainment": 0.7, "classes": {"batch": {"ttft": "1 ms"}}}
     options = GoodputOptions(as_is=as_is, most_requests=1000, tolerance=0.5)
@@ -218,7 +218,7 @@ def test_a_small_class_is_not_lost_among_the_others(as_is):
     assert find_goodput(scenario(slo), options, jobs=1).status != "all missed"
 
 
-def test_each_class_may_have_a_share_of_its_own():
+def test_each_class_may_have_share_of_its_own():
     classes = {"chat": ClassLimits(ttft=1.0, attainment=0.99), "batch": ClassLimits(e2el=9.0)}
     target = Target(slo=Slo(classes=classes), attainment=0.8)
     assert {name: share.asked for name, share in target.shares.items()} == {
@@ -255,7 +255,7 @@ def seen(good, mask, share):
     return Seen(np.arange(num), ratios, stays, times, np.zeros(num), empty, [OfClass(mask, share)])
 
 
-def test_a_look_is_at_the_requests_of_the_class():
+def test_a_look_is_at_the_requests_of_class():
     num = 4000
     mask = np.arange(num) % 4 == 0
     assert look(seen(mask, mask, 0.9), 0.9, 0.001).attained, "who is of another class is missed"
@@ -271,7 +271,7 @@ def test_a_look_is_at_the_requests_of_the_class():
 # ---------------------------------------------------------------------- compare, search, plan
 
 
-def test_compare_marks_who_keeps_the_limits_of_all_classes():
+def test_compare_marks_who_keeps_limits_of_all_classes():
     cases = {
         name: scenario({"classes": LIMITS}, **{"clients.0.count": count})
         for name, count in {"one": 1, "four": 4}.items()
@@ -345,13 +345,13 @@ def test_presets_are_asked_for_as_loadgen_does(name):
         ({}, {"slo": "mlperf-llama3.1-8b", "slo.ttft": "300 ms", "slo.e2el": "9 s"}),
     ],
 )
-def test_a_limit_that_is_set_beside_a_preset_keeps_the_others(said, changes):
+def test_limit_that_is_set_beside_preset_keeps_others(said, changes):
     slo = Scenario.from_dict(deepcopy(ASKED) | {"slo": said}, changes).slo.make()
     assert (slo.ttft, slo.tpot, slo.e2el) == (0.3, 0.1, 9.0)
     assert (slo.groups[""].percentiles, slo.asked, slo.each) == ((99.0,), 0.99, True)
 
 
-def test_a_share_that_is_said_takes_the_place_of_the_presets():
+def test_share_that_is_said_takes_place_of_presets():
     found = GoodputOptions(attainment=0.95).target(scenario("mlperf-llama2-70b"))
     assert (found.attainment, found.slo.ttft, found.slo.tpot) == (0.95, 2.0, 0.2)
 

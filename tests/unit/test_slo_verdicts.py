@@ -139,7 +139,7 @@ def test_a_limit_that_is_kept_passes(mist):
     assert out.count("ms, limit 1 s: pass") == 2
 
 
-def test_a_missed_limit_ends_a_strict_run_with_3(mist):
+def test_a_missed_limit_ends_strict_run_with_3(mist):
     missed = "slo={ttft: 1 s, e2el: 2 s, percentiles: [10, 99]}"
     code, out, err = mist(missed, options=("--strict", "--out", "kept"))
     assert code == 3
@@ -176,7 +176,7 @@ def test_a_warm_up_that_leaves_nothing_says_so(mist, classes):
     assert "no request finished" in err
 
 
-def test_an_unstable_run_is_not_strict_without_limits_either(mist):
+def test_unstable_run_is_not_strict_without_limits_either(mist):
     overload = (
         "slo.ttft=null",
         "workload.arrivals.rate=100 /s",

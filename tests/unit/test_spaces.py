@@ -387,7 +387,7 @@ def test_a_search_in_vain_without_a_run_leaves_the_next_one_alone(folder):
     assert mist("search", "space.yaml", *options, "--out", "r/s")[0] == 0
 
 
-def test_names_of_any_length_leave_the_picture_its_width():
+def test_names_of_any_length_leave_picture_its_width():
     pytest.importorskip("matplotlib")
     from mist_sim.report.pictures.findings import front_picture
 
@@ -403,7 +403,7 @@ def test_names_of_any_length_leave_the_picture_its_width():
     assert drawn("a" * 200) == drawn("a")
 
 
-def test_a_killed_search_goes_on_and_ends_the_same(folder):
+def test_a_killed_search_goes_on_and_ends_same(folder):
     asked, options = read_space("space.yaml"), SearchOptions(as_is=True)
     whole = search_space(asked, options, jobs=1, journal="whole.jsonl")
     lines = (folder / "whole.jsonl").read_bytes().splitlines(keepends=True)
@@ -476,7 +476,7 @@ def test_options_without_effect_are_refused_before_anything_runs(folder, text, w
     assert not (folder / "r").exists()
 
 
-def test_a_folder_of_results_takes_no_options_of_a_search(folder):
+def test_folder_of_results_takes_no_options_of_search(folder):
     (folder / "r").mkdir()
     for words in (["--thorough"], ["--set", "slo.ttft=1 s"], ["--out", "s"], ["--jobs", "1"]):
         code, _, err = mist("search", "r", "--explain", "1", *words)
@@ -484,7 +484,7 @@ def test_a_folder_of_results_takes_no_options_of_a_search(folder):
         assert f"{words[0]} has no effect with a folder" in err
 
 
-def test_an_attainment_that_a_sweep_does_not_show_is_refused(folder):
+def test_attainment_that_sweep_does_not_show_is_refused(folder):
     words = ("chat.yaml", "clients.0.count=1:2", "--metric", "p99_ttft_ms", "--attainment", "0.5")
     code, _, err = mist("sweep", *words)
     assert code == 2
@@ -550,7 +550,7 @@ def wide_space(objective):
 @pytest.mark.parametrize(
     "objective", ["p99_ttft", "p99_tpot", "p90_e2el", "p50_itl", "energy_per_output_token_j"]
 )
-def test_tpe_finds_nearly_the_best_in_a_fifth_of_the_runs(objective):
+def test_tpe_finds_nearly_best_in_fifth_of_runs(objective):
     asked, executor = wide_space(objective), Remembers()
     whole = search_space(asked, SearchOptions(), executor=executor)
     fifth = search_space(asked, SearchOptions(method="tpe"), executor=executor)
@@ -591,7 +591,7 @@ def test_a_price_of_the_scenario_is_that_of_its_own_gpu():
 
 
 @pytest.mark.parametrize("verb", ["run", "sweep", "goodput"])
-def test_a_space_where_a_scenario_is_needed_is_one_message(verb, mist, tmp_path):
+def test_space_where_scenario_is_needed_is_one_message(verb, mist, tmp_path):
     (tmp_path / "space.yaml").write_text(
         "scenario: demo\nvary: {clients.0.count: [1, 2]}\nobjectives: [goodput_per_gpu]\n"
     )

@@ -62,7 +62,7 @@ test_nonsense_is_refused = refused(
 )
 
 
-def test_a_list_of_rates_and_one_number_mean_the_same():
+def test_list_of_rates_and_one_number_mean_same():
     listed = speculative(acceptance_rate=[0.7, 0.7, 0.7])
     assert listed.survival == speculative().survival == pytest.approx((0.7, 0.49, 0.343))
 
@@ -112,7 +112,7 @@ def test_every_method_has_a_rate_within_its_range(method):
         assert published.source in found.assumed[-1]
 
 
-def test_an_assumed_rate_is_that_rate_and_is_named():
+def test_assumed_rate_is_that_rate_and_is_named():
     drafts = {"method": "ngram", "num_speculative_tokens": 3}
     assumed = served(SpeculativeConfig(**drafts))
     said = served(SpeculativeConfig(**drafts, acceptance_rate=[0.28, 0.52, 0.52]))
@@ -178,7 +178,7 @@ def test_a_path_depends_on_seed_and_request_alone():
     assert DraftPaths(Streams(6), speculative().survival).draw(0, 500).tolist() != forwards[0]
 
 
-def test_a_longer_answer_goes_on_where_a_shorter_one_ends():
+def test_longer_answer_goes_on_where_shorter_one_ends():
     paths = DraftPaths(Streams(5), speculative().survival)
     short, long = paths.draw(3, 10).tolist(), paths.draw(3, 5_000).tolist()
     assert short[0] == 0
@@ -274,7 +274,7 @@ def test_prompts_are_drafted_from_too():
     assert timed(speculative()).step_time(prompt) == target
 
 
-def test_a_layer_of_the_target_costs_a_fraction_of_it():
+def test_a_layer_of_target_costs_fraction_of_it():
     batch = StepBatch((), 8, 8_000, num_drafts=1)
     config = speculative(method="mtp", num_speculative_tokens=1)
     alone = timed(speculative(), "deepseek-v3", 16).step_time(batch)
@@ -318,7 +318,7 @@ def test_a_draft_model_takes_memory_of_weights_and_of_every_block():
     assert abs(draft.num_gpu_blocks + 1 - expected) <= 1  # with the null block
 
 
-def test_a_draft_model_takes_memory_of_the_last_rank():
+def test_a_draft_model_takes_memory_of_last_rank():
     plain, draft = (
         llm_client("a", pipeline_parallel_size=2, speculative_config=config)
         for config in (None, DRAFTED)
@@ -413,7 +413,7 @@ def test_slots_for_drafts_are_held_while_memory_is_scarce():
     assert with_drafts.clients["peak_used_blocks"].item() == 4 * 19
 
 
-def test_a_request_without_room_for_drafts_is_told_so():
+def test_request_without_room_for_drafts_is_told_so():
     options = {"kv_cache": KvCacheConfig(num_gpu_blocks_override=20)}
     result = served(speculative(num_speculative_tokens=64), num_jobs=1, **options)
     reason = result.requests["reason"].item()
@@ -436,7 +436,7 @@ def test_eagle3_is_timed_as_eagle_and_says_so():
         (0.7, None),
     ],
 )
-def test_a_list_that_falls_says_how_it_is_read(rates, told):
+def test_list_that_falls_says_how_it_is_read(rates, told):
     config = speculative(acceptance_rate=rates)
     found = texts(served(config, num_jobs=1).summary, "draft rates")
     assert len(found) == len(config.assumed) == bool(told)

@@ -68,7 +68,7 @@ LARGE = case("together 8192", 0.94, 100.0, 14.9)
 HALVES = case("2 prefill + 2 decode", 1.0, 207.0, 11.1)
 
 
-def test_both_keep_the_limits_so_there_is_no_need():
+def test_both_keep_limits_so_there_is_no_need():
     hybrid = case("hybrid", 1.0, 50.0, 5.0, form="between")
     found = split_of([LARGE, SMALL, HALVES, hybrid])
     assert found.answer == "no"
@@ -115,7 +115,7 @@ BINDING = Binding(
 )
 
 
-def test_goodputs_answer_with_a_lead_and_what_closes_it():
+def test_goodputs_answer_with_lead_and_what_closes_it():
     one = case("together", 1.0, 1.0, 1.0, goodput=served(70.0, 68.0, 71.0, binding=BINDING))
     two = case("1 prefill", 1.0, 1.0, 1.0, goodput=served(77.0, 76.0, 78.0, "ttft"))
     found = split_of([one, two])
@@ -221,7 +221,7 @@ def test_without_limits_nobody_loses(overrides):
 
 
 @pytest.mark.parametrize(("high", "sure"), [(72.0, "; sure, even"), (80.0, "; not sure if")])
-def test_verdict_and_split_say_the_same_of_the_winner(high, sure):
+def test_verdict_and_split_say_the_same_of_winner(high, sure):
     """Also where another design serves as much as the winner."""
 
     def ends(off: tuple[float, float]) -> dict[str, Any]:

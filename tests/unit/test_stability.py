@@ -35,7 +35,7 @@ def arriving(rate, num_requests, **more):
     return Workload(Profile(num_requests=num_requests), PoissonArrivals(rate=rate), **more)
 
 
-def test_an_overload_is_unstable_and_half_a_load_is_stable():
+def test_overload_is_unstable_and_half_load_is_stable():
     assert verdict(arriving(1000.0, 3000)) == "unstable"
     assert verdict(arriving(25.0, 3000)) == "unstable"
     assert verdict(arriving(4.0, 3000)) == "stable"
@@ -50,7 +50,7 @@ BUSY = {
 
 
 @pytest.mark.parametrize("seed", [1, 3, 5])
-def test_answers_that_take_half_the_run_are_no_backlog(seed):
+def test_answers_that_take_half_run_are_no_backlog(seed):
     """Requests come for 33 s and take 16 s; nobody waits, and the batches are still filling."""
     summary = simulate(Scenario.from_dict(BUSY, {"seed": seed})).summary
     assert summary["good_request_fraction"] == 1.0
@@ -85,7 +85,7 @@ def test_the_warning_of_a_trace_asks_for_no_requests_that_it_has_not(tmp_path):
     assert "mist trace synth" in told
 
 
-def test_batches_that_grow_without_a_queue_are_not_stable():
+def test_batches_that_grow_without_queue_are_not_stable():
     """A tenth more than it can do, and seats for all: nobody waits, and TPOT doubles."""
     data = {
         "model": "llama-3.1-8b",
@@ -101,7 +101,7 @@ def test_batches_that_grow_without_a_queue_are_not_stable():
     assert f"from {filled} when batches had filled to {last} at the last arrival" in told
 
 
-def test_of_a_batch_that_only_fills_nothing_is_known():
+def test_of_batch_that_only_fills_nothing_is_known():
     """Answers of 4,000 tokens, all admitted at once: nobody waits, and nobody gets done."""
     times = [0.05 * k for k in range(240)]
     workload = Workload.from_lists([10] * 240, [4000] * 240, times)
@@ -126,7 +126,7 @@ def test_refused_requests_are_no_backlog():
     assert verdict(workload) == "stable"
 
 
-def test_a_queue_at_a_later_stage_is_a_backlog():
+def test_a_queue_at_a_later_stage_is_backlog():
     pipeline = template([Prefill, Decode, Postprocess()])
     workload = arriving(4.0, 1000, pipeline=pipeline)
     for seconds, expected in ((0.1, "stable"), (0.4, "unstable")):
@@ -134,7 +134,7 @@ def test_a_queue_at_a_later_stage_is_a_backlog():
         assert verdict(workload, engine(), worker) == expected
 
 
-def test_users_who_give_up_in_the_queue_leave_it():
+def test_users_who_give_up_in_queue_leave_it():
     """Of 25 a second 15 can be served: the others leave after 5 s, and the queue does not grow."""
     workload = arriving(25.0, 3000, time_limits=TimeLimits(ttft_timeout=5.0))
     assert verdict(workload) != "unstable"

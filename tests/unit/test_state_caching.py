@@ -193,7 +193,7 @@ def alike(mode, engine, num_tokens=9_000, **options):
     return Simulation(clients=[client], workload=same).run().requests["num_cached_tokens"].tolist()
 
 
-def test_a_prompt_finds_the_last_state_that_was_kept():
+def test_a_prompt_finds_last_state_that_was_kept():
     assert alike("align", "vllm-0.24") == [0, 8 * 1_056]
     assert alike(None, "vllm-0.33") == [0, 8 * 1_088]
     assert alike("none", "vllm-0.33") == [0, 0]

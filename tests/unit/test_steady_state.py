@@ -175,7 +175,7 @@ def test_a_hundred_stretches_of_waits_are_too_few():
         (0.9, 0.59, 40, True),
     ],
 )
-def test_a_large_share_wants_more_stretches_near_its_limit(share, level, length, attained):
+def test_large_share_wants_more_stretches_near_its_limit(share, level, length, attained):
     """The quantiles of 0.9 and 0.99 are 1.469 and 2.01 times the level."""
     num = 20_000
     waits = np.repeat(Streams(1).generator("waits").random(num // length), length)
@@ -299,5 +299,5 @@ def test_looks_end_at_the_longest_run():
 @pytest.mark.parametrize(
     ("share", "expected"), [(0.9, 9.0), (0.91, 10.0), (0.05, 1.0), (1.0, 10.0)]
 )
-def test_a_quantile_is_what_a_share_does_not_exceed(share, expected):
+def test_a_quantile_is_what_share_does_not_exceed(share, expected):
     assert quantile(np.arange(1.0, 11.0), share) == expected

@@ -61,7 +61,7 @@ def test_packed_ends_are_read_to_the_bit(ends, at_once, data):
 
 @examples(100)
 @given(ends=ends_of_runs(), at_once=st.integers(1, 40), times=st.lists(TIMES, max_size=9))
-def test_steps_that_have_ended_at_a_time_are_counted(ends, at_once, times):
+def test_steps_that_have_ended_at_time_are_counted(ends, at_once, times):
     asked = np.array([*times, *ends[:: max(len(ends) // 9, 1)], np.inf])
     numbers = of(ends, at_once).number_until(asked)
     assert numbers.tolist() == np.searchsorted(np.array(ends), asked, "right").tolist()

@@ -34,7 +34,7 @@ print(*entered)
 """
 
 
-def test_a_plain_step_enters_the_six_files_that_the_page_lists():
+def test_plain_step_enters_six_files_that_page_lists():
     page = (ROOT / "docs/architecture.md").read_text("utf-8")
     section = page.partition("## The life of a step")[2].partition("Prompts with shared")[0]
     listed = re.findall(r"^\| `(\w+\.py)` \|", section, re.MULTILINE)

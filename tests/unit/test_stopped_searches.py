@@ -209,7 +209,7 @@ def test_a_search_names_the_front():
     assert re.fullmatch(known + r"count=2, p50 TTFT \S+", so_far)
 
 
-def test_a_search_names_the_rates_of_goodputs_under_way():
+def test_a_search_names_rates_of_goodputs_under_way():
     space = Space(
         scenario=SCENARIO,
         vary={"clients.0.count": [1, 2, 3]},
@@ -247,7 +247,7 @@ def test_a_plan_names_the_cheapest():
     )
 
 
-def test_the_command_prints_it_above_the_place_of_the_results(capsys):
+def test_the_command_prints_it_above_place_of_results(capsys):
     stop = Stopped(signal.SIGINT)
     stop.add_note("finished runs are kept (2): --resume goes on after them")
     stop.add_note("stopped after 2 runs: the best so far: x")

@@ -108,7 +108,7 @@ def everything() -> list[str]:
 
 
 @pytest.mark.parametrize(("number", "code", "word"), signals(TERM), ids=str)
-def test_a_signal_ends_the_workers_of_replications_and_leaves_nothing(number, code, word):
+def test_signal_ends_workers_of_replications_and_leaves_nothing(number, code, word):
     args = ["--replications", "4", "--jobs", "2", "--out", "a/b"]
     with computing(*args, num_workers=2) as process:
         process.send_signal(number)
@@ -182,7 +182,7 @@ def test_a_demo_beside_another_takes_the_next_folder(capsys, monkeypatch):
     assert "mist-demo is taken; the results go to mist-demo-2" in capsys.readouterr().err
 
 
-def test_an_interruption_after_the_results_are_written_says_so(capsys, monkeypatch):
+def test_an_interruption_after_results_are_written_says_so(capsys, monkeypatch):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -202,7 +202,7 @@ def test_a_signal_after_all_is_written_and_said_says_where_it_is(command, capsys
     assert capsys.readouterr().err.splitlines()[-1] == "terminated; the results are in a"
 
 
-def test_an_interruption_does_not_name_the_results_of_the_command_before(capsys, monkeypatch):
+def test_interruption_does_not_name_results_of_command_before(capsys, monkeypatch):
     exit_code("schema", "--out", "a")
 
     def interrupted(*_: object) -> None:
@@ -244,7 +244,7 @@ def test_a_signal_while_results_go_into_their_place_waits_until_they_are_there(
     assert not list(Path().glob(".*"))
 
 
-def test_a_signal_while_results_are_kept_beside_says_where(capsys, monkeypatch):
+def test_signal_while_results_are_kept_beside_says_where(capsys, monkeypatch):
     """Somebody puts a file into the place, and the signal comes at the same time."""
     Path("a").mkdir()
     sums, beside = folders.write_sums, folders._free_name

@@ -140,7 +140,7 @@ def test_where_all_fail_the_first_error_is_raised():
         study(SCENARIO.changed({"model": "llama-3.1-405b"}), jobs=1)
 
 
-def test_defaults_follow_from_what_is_set_at_a_point():
+def test_defaults_follow_from_what_is_set_at_point():
     """What a resolved scenario would have written down for another GPU is not taken over."""
     found = SCENARIO.changed({"clients.0.gpu": "h200"})
     whole = Scenario.from_dict({**SMALL, "clients": [{"name": "llm", "gpu": "h200"}]})
@@ -315,7 +315,7 @@ test_what_cannot_be_studied_is_told = refused(
 )
 
 
-def test_rates_of_a_function_are_refused_before_any_point():
+def test_rates_of_function_are_refused_before_any_point():
     with pytest.raises(ScenarioError) as told:
         study(own_stages, rates=[1.0, 2.0], jobs=1)
     assert str(told.value) == (
@@ -336,7 +336,7 @@ def test_rates_of_a_function_are_refused_before_any_point():
         lambda made: plan(made, PlanOptions(gpus=("h100-sxm",))),
     ],
 )
-def test_what_takes_scenarios_only_says_what_takes_a_function(ask):
+def test_what_takes_scenarios_only_says_what_takes_function(ask):
     with pytest.raises(ScenarioError) as told:
         ask(own_stages)
     assert str(told.value) == (
@@ -364,7 +364,7 @@ def test_vary_prints_one_table_and_writes_the_rows(mist, tmp_path):
     assert data["points"][1]["values"] == {"workload.arrivals.rate": "20 /s", "clients.0.count": 2}
 
 
-def test_the_sentence_below_says_which_points_keep_their_limits(mist):
+def test_sentence_below_says_which_points_keep_their_limits(mist):
     limits = ["--set=slo.ttft=1 s", "--set=workload.lengths.num_requests=60"]
     words = ["run", "a.yaml", "--jobs=1", "-q", "--vary=clients.0.gpu=h200,l40s", *limits]
     code, out, _ = mist(*words, "--set=slo.tpot=20 ms")
@@ -456,7 +456,7 @@ def test_compare_and_run_know_limits_on_all_gaps(mist):
     assert "of the requests keep TTFT <= 9 s Latency" in " ".join(out.split())
 
 
-def test_a_failing_point_is_said_and_strict_tells_a_script(mist):
+def test_failing_point_is_said_and_strict_tells_script(mist):
     words = ["run", "a.yaml", "--jobs=1", "-q", "--vary=model=llama-3.1-8b,nothing"]
     code, out, err = mist(*words)
     assert (code, err) == (0, "")
@@ -513,7 +513,7 @@ def test_one_file_is_compared_with_itself_under_several_settings(mist):
     }
 
 
-def test_the_command_that_the_error_names_compares_a_file_with_itself(mist):
+def test_command_that_error_names_compares_file_with_itself(mist):
     _, _, err = mist("compare", "a.yaml", "a.yaml")
     found = re.search(r"mist (compare a.yaml --case a: --case b:KEY=VALUE)", " ".join(err.split()))
     words = found[1].replace("KEY=VALUE", "clients.0.count=2").split()
@@ -679,7 +679,7 @@ def test_a_killed_study_goes_on_and_repeats_nothing(mist, verb):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
-def test_an_interrupted_study_says_that_its_runs_are_kept():
+def test_interrupted_study_says_that_its_runs_are_kept():
     words = ["run", "a.yaml", "--vary=seed=1,2,3,4,5,6", "--jobs=2", "--out=cut"]
     code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += "from mist_sim.cli import main; main(sys.argv[1:])"

@@ -68,7 +68,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_a_run_writes_has_the_types_that_are_said(name):
+def test_what_run_writes_has_types_that_are_said(name):
     changes = {**CASES[name]}
     scenario = Scenario.load(changes.pop("preset", "demo"), overrides=FEW | changes)
     summary = dict(simulate(scenario).summary)

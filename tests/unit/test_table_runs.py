@@ -62,7 +62,7 @@ def test_every_form_carries_a_whole_run(tmp_path, form):
     assert result.summary["extrapolated_step_fraction"] == 0
 
 
-def test_the_rows_of_the_page_carry_a_whole_run(tmp_path):
+def test_the_rows_of_the_page_carry_whole_run(tmp_path):
     page = (ROOT / "docs/background/calibration.md").read_text("utf-8")
     (rows,) = re.findall(r"```\w*\n(# gpu:.*?)```", page, re.DOTALL)
     (tmp_path / "steps.csv").write_text(rows)

@@ -85,7 +85,7 @@ def test_beyond_the_last_point_the_slope_goes_on_and_is_told(forms):
     assert predictor.steps_inside(StepBatch(((2_100, 0),)), StepGrowth()) == 0
 
 
-def test_beside_prompts_the_range_is_that_of_mixed_steps(tmp_path):
+def test_beside_prompts_range_is_that_of_mixed_steps(tmp_path):
     measured.write_layer_profile(tmp_path, MODEL.num_layers)
     file = tmp_path / "attention.csv"
     rows = file.read_text().splitlines()
@@ -138,7 +138,7 @@ def _slower(row):
 
 
 @pytest.mark.parametrize("form", ["layer_profile", "steps"])
-def test_more_beside_decodes_never_takes_less_beyond_the_measurements(tmp_path, form):
+def test_more_beside_decodes_never_takes_less_beyond_measurements(tmp_path, form):
     """Beside 16 tokens the cost of decodes rises late, so its last slopes are the steepest."""
     path = _with_late_rise(tmp_path, form)
     predictor = table(path, form)
@@ -287,7 +287,7 @@ def test_measurements_of_another_model_or_gpu_are_refused(tmp_path, form, notes,
         ("[1, 2]", 2, False),
     ],
 )
-def test_a_layer_profile_is_of_the_ranks_that_it_names(tmp_path, meta, ranks, fits):
+def test_layer_profile_is_of_ranks_that_it_names(tmp_path, meta, ranks, fits):
     path = measured.write_layer_profile(tmp_path, MODEL.num_layers)
     if meta:
         (path / "meta.yaml").write_text(f"tp_degrees: {meta}\n")
@@ -371,7 +371,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("form", "file", "change", "message"), BAD)
-def test_a_file_that_is_no_such_table_is_refused(tmp_path, form, file, change, message):
+def test_file_that_is_no_such_table_is_refused(tmp_path, form, file, change, message):
     path = written(tmp_path, form)
     broken = tmp_path / file
     broken.write_text(change(broken.read_text()))
@@ -380,7 +380,7 @@ def test_a_file_that_is_no_such_table_is_refused(tmp_path, form, file, change, m
     assert file in str(caught.value)
 
 
-def test_a_row_far_from_the_others_gives_no_negative_times(tmp_path):
+def test_row_far_from_others_gives_no_negative_times(tmp_path):
     """The context of a row lost its last digits; carried on, others would take less than 0 s."""
     path = measured.write_steps(tmp_path)
     path.write_text(path.read_text().replace("\n0,0,64,524288,", "\n0,0,64,5242,"))
@@ -411,7 +411,7 @@ def test_names_and_paths_are_checked(tmp_path):
         table(measured.write_steps(tmp_path), "vidur")
 
 
-def test_the_share_of_extrapolated_steps_is_in_the_summary(tmp_path):
+def test_the_share_of_extrapolated_steps_is_in_summary(tmp_path):
     measured.write_steps(tmp_path)
     (tmp_path / "scenario.yaml").write_text(
         """
@@ -493,7 +493,7 @@ def test_a_gpu_file_based_on_another_than_the_measured_one_is_refused(tmp_path):
         ("other:\n  enabled: false\n", True),
     ],
 )
-def test_flags_of_a_profile_say_whether_uneven_decodes_count(tmp_path, meta, counts):
+def test_flags_of_profile_say_whether_uneven_decodes_count(tmp_path, meta, counts):
     path = measured.write_layer_profile(tmp_path, MODEL.num_layers)
     (path / "meta.yaml").write_text("skew_fit:\n  enabled: maybe\n")
     with pytest.raises(ScenarioError, match="skew_fit.enabled must be true or false, got 'maybe'"):
@@ -525,7 +525,7 @@ def reached(tokens):
 
 
 @pytest.mark.parametrize("tokens", [1, 8, 64, 512])
-def test_experts_by_the_tokens_and_the_experts_that_they_reach(tmp_path, tokens):
+def test_experts_by_tokens_and_experts_that_they_reach(tmp_path, tokens):
     batch = StepBatch((), tokens, tokens * 512)
     expected = measured.step_s(0, 0, tokens, 512) + measured.experts_s(tokens, reached(tokens))
     assert expert_table(tmp_path).step_time(batch) == pytest.approx(expected, rel=1e-9)

@@ -19,7 +19,7 @@ def drawn(preset, num_requests):
     return np.array([(row.num_prompt_tokens, row.num_output_tokens) for row in rows])
 
 
-def test_chatbot_lengths_have_the_means_of_the_paper_s_filter():
+def test_chatbot_lengths_have_means_of_paper_s_filter():
     """14,568 turns of ShareGPT of at most 2,048 tokens: 607 and 396."""
     lengths = drawn("taichi-chatbot", 200_000)
     assert lengths.mean(axis=0) == pytest.approx([607, 396], rel=0.01)
@@ -34,7 +34,7 @@ def test_summarisation_lengths_end_at_16384():
     assert np.quantile(lengths[:, 0], [0.5, 0.9]) == pytest.approx([7059, 12_985], rel=0.1)
 
 
-def test_the_law_of_prompts_is_what_the_known_lengths_give(shared):
+def test_law_of_prompts_is_what_known_lengths_give(shared):
     """The lognormal of greatest likelihood, given that prompt and answer fit in 4,096 tokens."""
     path = shared("traces/arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv")
     prompts, outputs = np.genfromtxt(path, delimiter=",", skip_header=1, usecols=(0, 1)).T

@@ -88,7 +88,7 @@ def text(config: dict[str, object], **changes: object) -> dict[str, object]:
     ("config", "same_as"),
     [(MISTRAL3, "mistral-small-24b"), (QWEN3_VL, "qwen3-30b-a3b"), (QWEN25_VL, "qwen2.5-7b")],
 )
-def test_text_parts_have_the_parameters_of_the_plain_model(config, same_as):
+def test_text_parts_have_the_parameters_of_plain_model(config, same_as):
     model, plain = read(config), load_model(same_as)
     assert model.num_parameters == plain.num_parameters
     assert model.kv_bytes_per_token == plain.kv_bytes_per_token
@@ -126,7 +126,7 @@ def test_language_models_are_found_under_published_keys(whole, keys, model_type)
     assert tuple(keys.split(".")) in LANGUAGE_KEYS
 
 
-def test_a_plain_model_of_the_catalog_is_the_same_inside_another():
+def test_plain_model_of_catalog_is_same_inside_another():
     """GLM-4.5V has the language model of GLM-4.5-Air, InternVL3.5-20B that of gpt-oss."""
     pairs = (("glm-4.5-air", "glm4v_moe_text"), ("gpt-oss-20b", "gpt_oss"))
     for name, model_type in pairs:
@@ -151,7 +151,7 @@ def test_all_sizes_that_are_missing_are_named_at_once():
         ModelSpec.from_config(config, name="vl", source="vl", is_nearest=True)
 
 
-def test_the_outer_table_says_what_holds_for_the_whole():
+def test_the_outer_table_says_what_holds_for_whole():
     assert read({**QWEN3_VL, "tie_word_embeddings": True}).tie_word_embeddings
     assert read(text({**QWEN3_VL, "tie_word_embeddings": False}, tie_word_embeddings=True)) == read(
         {**QWEN3_VL, "tie_word_embeddings": True}
@@ -174,7 +174,7 @@ def test_the_outer_table_says_what_holds_for_the_whole():
         ),
     ],
 )
-def test_what_a_text_part_leaves_out_is_not_guessed(config, problem):
+def test_what_text_part_leaves_out_is_not_guessed(config, problem):
     with pytest.raises(ScenarioError, match=f"^vl/config.json: .*{problem}"):
         read(config)
 

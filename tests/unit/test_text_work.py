@@ -26,7 +26,7 @@ def test_the_package_says_where_its_times_come_from():
     assert "tokenizers" in times.source
 
 
-def test_times_are_linear_up_to_a_length_and_beyond():
+def test_times_are_linear_up_to_length_and_beyond():
     time = TaskTime(base=1.0, per_token=2.0, beyond=3.0)
     assert [time.seconds(n) for n in (0, 10, LONG, LONG + 2)] == [
         1,
@@ -36,7 +36,7 @@ def test_times_are_linear_up_to_a_length_and_beyond():
     ]
 
 
-def test_a_text_client_takes_the_measured_time_of_each_task():
+def test_text_client_takes_measured_time_of_each_task():
     times = load_times().tasks
     stages = [
         Preprocess(task="normalize"),
@@ -62,7 +62,7 @@ def test_augmentation_lengthens_the_prompt():
     assert result.requests["num_prompt_tokens"].tolist() == [150]
 
 
-def test_a_file_of_ones_own_goes_into_a_scenario(tmp_path):
+def test_a_file_of_ones_own_goes_into_scenario(tmp_path):
     data = {"tasks": {"clean": {"base_s": 1.5, "token_s": 0.25, "long_token_s": 0.0}}}
     (tmp_path / "times.json").write_text(json.dumps(data))
     scenario = {
@@ -201,7 +201,7 @@ def test_too_little_text_is_refused(tmp_path):
         measure.calibrate_text(tmp_path / "a.txt")
 
 
-def test_a_worker_takes_stages_up_to_the_first_that_grows():
+def test_worker_takes_stages_up_to_first_that_grows():
     """What follows a stage that grows is not known before it is served."""
     plain, grows = Preprocess(num_tokens=1), Augment(num_added_tokens=1)
     assert num_until_growth([plain, plain, grows, plain, grows]) == 3

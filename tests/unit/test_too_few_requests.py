@@ -105,7 +105,7 @@ def test_percentiles_count_and_where_all_must_be_good_the_workload_stands_as_it_
 
 
 @pytest.mark.parametrize("share", [0.99, 0.999])
-def test_a_longest_run_that_is_too_short_is_refused(share):
+def test_longest_run_that_is_too_short_is_refused(share):
     scenario, least = Scenario.from_dict(QUEUE), least_requests(share)
     for few in (1000, least - 1):
         with pytest.raises(ScenarioError, match=f"most_requests must be >= {least} where 99"):
@@ -114,7 +114,7 @@ def test_a_longest_run_that_is_too_short_is_refused(share):
     GoodputOptions(attainment=share, most_requests=least).target(scenario)
 
 
-def test_of_a_trace_it_is_to_be_left_out(tmp_path):
+def test_of_trace_it_is_to_be_left_out(tmp_path):
     """Raising it, or asking for less, would tell no more of the same requests."""
     lines = [f"{at},10,5\n" for at in range(3)]
     (tmp_path / "t.csv").write_text("".join(["arrival_time,input,output\n", *lines]))
@@ -146,7 +146,7 @@ def test_without_a_limit_the_longest_run_tells(share, most):
     assert limited.trial((0,), built, 0, 1.0, target(share), 4).arguments[6] == 500_000
 
 
-def test_a_short_run_of_a_race_tells_of_the_attainment():
+def test_a_short_run_of_race_tells_of_attainment():
     assert GoodputOptions().pause([target(0.9), target(0.99)]) == SHORT
     assert GoodputOptions().pause([target(0.9), target(0.999)]) == 16_000
     assert GoodputOptions().pause([target(0.9999)]) is None
@@ -158,7 +158,7 @@ def test_a_short_run_of_a_race_tells_of_the_attainment():
 # ------------------------------------------------------------------- what they do to a search
 
 
-def test_a_run_that_is_too_short_ends_the_search():
+def test_a_run_that_is_too_short_ends_search():
     found, rounds = searched(around(START, TOLERANCE), lambda rate, _: silent_trial(rate, 16_000))
     assert rounds == [[(START, 1)]]
     assert found.status == "undecided"
@@ -307,7 +307,7 @@ def test_the_limit_that_is_missed_first_is_one_of_a_run_that_tells():
         assert found.first_limit == limit
 
 
-def test_a_stopped_search_names_no_such_rate_as_missed():
+def test_stopped_search_names_no_such_rate_as_missed():
     tried = {(0, 0): [told_trial(10.0), silent_trial(12.0, None)]}
     assert so_far(tried, [""]) == "2 rates tried, attained up to 10 /s, none missed yet"
     assert so_far({(0, 0): []}, [""]) == ""
@@ -374,7 +374,7 @@ def test_rows_of_a_space_say_that_runs_are_too_short(one, monkeypatch, tmp_path)
     assert "runs are too short to tell" in reason
 
 
-def test_rows_judged_at_their_own_rate_give_the_reason(monkeypatch, tmp_path):
+def test_rows_judged_at_their_own_rate_give_reason(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     reason = rows_of(monkeypatch, "{attainment: 0.9}")["random"]
     assert "is not known to keep" in reason

@@ -92,7 +92,7 @@ def test_without_nvlink_the_way_leads_over_the_host():
     assert way.bandwidth == 32e9
 
 
-def test_between_racks_each_gpu_takes_the_nic_beside_it():
+def test_between_racks_each_gpu_takes_nic_beside_it():
     """Five links inside and four outside of nodes: 4 x 0.5 us and 4 x 0.35 us."""
     way = route("racks-h100", "node0/gpu3", "node31/gpu5")
     assert way.places[1:-1] == (

@@ -196,7 +196,7 @@ def test_what_is_written_reads_back(form, tmp_path_factory, ticks, pair, has_blo
 TURN = conversation_content(0, 2)
 
 
-def test_a_row_without_what_a_form_needs_is_told():
+def test_a_row_without_what_form_needs_is_told():
     with pytest.raises(ScenarioError, match="the trace has no times"):
         list(WRITERS["azure"]([TraceRow(1, 1)]))
     prefix, turn = (TraceRow(1, 1, 0.0, content=c) for c in (prefix_content(0, 1), TURN))

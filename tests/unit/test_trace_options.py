@@ -26,7 +26,7 @@ def test_columns_of_ones_own_are_named_as_in_a_scenario(mist, log):
     assert " 2.00  /s\n" in out
 
 
-def test_such_a_log_is_converted_sampled_and_learnt_from(mist, log, tmp_path):
+def test_such_log_is_converted_sampled_and_learnt_from(mist, log, tmp_path):
     for words in (["convert"], ["sample", "--share=1"], ["synth", "--requests=5"]):
         verb, *more = words
         code, _, err = mist("trace", verb, log, "--to=vidur", "--out=out.csv", *more, *OPTIONS)

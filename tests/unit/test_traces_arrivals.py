@@ -79,7 +79,7 @@ def test_times_never_decrease_and_repeat(process, rate):
 
 
 @pytest.mark.parametrize(("process", "rate"), RANDOM)
-def test_random_processes_start_after_zero_and_follow_the_seed(process, rate):
+def test_random_processes_start_after_zero_and_follow_seed(process, rate):
     assert draw(process, 1)[0] > 0
     assert not np.array_equal(draw(process, 10), draw(process, 10, seed=8))
 
@@ -129,7 +129,7 @@ def test_gaps_have_the_distribution_that_theory_gives(process, cdf):
 
 
 @pytest.mark.statistical
-def test_bursty_arrivals_have_their_mean_rate_from_the_start():
+def test_bursty_arrivals_have_their_mean_rate_from_start():
     """Over one mean cycle from time 0; starting in a burst for sure would give 1.6 x as many."""
     process = BurstyArrivals(rate_on=20, on=2, off=6)
     counts = [np.searchsorted(draw(process, 600, seed), 8.0) for seed in range(2_000)]

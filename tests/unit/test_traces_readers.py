@@ -272,7 +272,7 @@ def test_a_wrong_header_says_what_is_needed(tmp_path, header, problem):
         ("2023-11-16 18:15:50.9951689,5,5", "TIMESTAMP must not go backwards, got a time 1e-07 s"),
     ],
 )
-def test_azure_refuses_a_bad_row_with_file_and_line(tmp_path, row, problem):
+def test_azure_refuses_bad_row_with_file_and_line(tmp_path, row, problem):
     reader = azure(tmp_path, *ROWS[:2], row)
     with pytest.raises(TraceError) as caught:
         list(reader.rows())
@@ -308,7 +308,7 @@ NO_OBJECT = "a row must be a JSON object with timestamp, input_length, output_le
         (line(timestamp=2000, output_hash_ids=[9]), "must be the 0 blocks that 5 tokens complete"),
     ],
 )
-def test_mooncake_refuses_a_bad_row_with_file_and_line(tmp_path, text, problem):
+def test_mooncake_refuses_bad_row_with_file_and_line(tmp_path, text, problem):
     reader = mooncake(tmp_path, line(timestamp=1000), text)
     with pytest.raises(TraceError) as caught:
         list(reader.rows())

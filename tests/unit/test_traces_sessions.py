@@ -202,7 +202,7 @@ def in_session(number: int | None, num_output: int, think_time: float = 0.0) -> 
     return TraceRow(4, num_output, None, number, think_time=think_time)
 
 
-def test_a_turn_comes_after_the_one_before_and_its_wait():
+def test_turn_comes_after_one_before_and_its_wait():
     rows = [in_session(0, 2), in_session(0, 3, 5.0), in_session(1, 1, 9.0), in_session(1, 1, 1.0)]
     assert sent(rows, concurrency=1) == [0.0, 7.0, 10.0, 12.0]
     assert sent(rows, concurrency=1, think_time=0.5) == [0.0, 7.0, 10.5, 12.5]

@@ -38,7 +38,7 @@ def test_a_prompt_is_the_conversation_so_far(tmp_path):
     assert next(rows.rows()) == TraceRow(4, 2, None, 0, conversation_content(0, 6))
 
 
-def test_turns_of_a_conversation_are_one_content_that_grows(tmp_path):
+def test_turns_of_conversation_are_one_content_that_grows(tmp_path):
     contents = [row.content for row in reader(tmp_path, TWO_TALKS, chars_per_token=1).rows()]
     ((first, short),), ((second, long),), ((other, _),) = contents
     assert first == second != other

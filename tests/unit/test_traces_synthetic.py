@@ -65,7 +65,7 @@ def test_a_distribution_has_its_mean_and_deviation(distribution, mean, std):
     assert np.array_equal(drawn, distribution.sample(rng(), N))
 
 
-def test_every_registered_distribution_is_tested_and_fits_the_protocol():
+def test_every_registered_distribution_is_tested_and_fits_protocol():
     assert {LENGTHS[name] for name in LENGTHS} == {type(case[0]) for case in CASES}
     assert all(isinstance(case[0], LengthDistribution) for case in CASES)
 
@@ -156,7 +156,7 @@ def test_lengths_that_are_never_short_enough_are_refused():
         next(source.sample_rows(rng()))
 
 
-def test_prompts_do_not_depend_on_the_distribution_of_outputs():
+def test_prompts_do_not_depend_on_distribution_of_outputs():
     first = list(synthetic(5_000).sample_rows(rng()))
     second = list(synthetic(5_000, output=LogNormalLength(mean=9, std=9)).sample_rows(rng()))
     assert [r.num_prompt_tokens for r in first] == [r.num_prompt_tokens for r in second]
@@ -186,7 +186,7 @@ def test_prompts_and_outputs_are_independent():
     assert abs(np.corrcoef(pairs.T)[0, 1]) < Z / np.sqrt(len(rows))
 
 
-def test_a_third_party_distribution_below_one_token_is_refused():
+def test_third_party_distribution_below_one_token_is_refused():
     class Zeros:
         def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
             return np.zeros(n, dtype=np.int64)
@@ -295,7 +295,7 @@ def figures(lengths: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_profile_draws_lengths_with_the_figures_of_its_trace(name):
+def test_profile_draws_lengths_with_figures_of_its_trace(name):
     drawn = figures(np.array(load_profile(name).sample(rng(), 1_000_000)).T)
     expected = np.array(FIGURES[name])
     assert drawn[0] == pytest.approx(expected[0], rel=0.01)

@@ -130,7 +130,7 @@ def test_equal_seeds_give_equal_requests():
 # ------------------------------------------------------------------ pipelines
 
 
-def test_a_template_puts_the_rows_lengths_where_the_classes_stand():
+def test_a_template_puts_rows_lengths_where_classes_stand():
     rag, reasoning = Rag(num_query_tokens=64, num_documents=8), Reasoning(num_tokens=100)
     pipeline = template([rag, Prefill, reasoning, Decode, Postprocess()])
     first = next(Workload(ROWS, AllAtOnce(), pipeline).requests(STREAMS))
@@ -149,7 +149,7 @@ def test_totals_are_sums_over_all_stages():
     assert lengths(Workload(ROWS, AllAtOnce(), pipeline)) == [(17, 8), (27, 6), (37, 7)]
 
 
-def test_a_template_of_prefill_and_decode_is_the_default():
+def test_a_template_of_prefill_and_decode_is_default():
     plain = list(Workload(ROWS, AllAtOnce()).requests(STREAMS))
     same = list(Workload(ROWS, AllAtOnce(), template([Prefill, Decode])).requests(STREAMS))
     for left, right in zip(plain, same, strict=True):
@@ -237,7 +237,7 @@ def test_rows_without_tokens_are_refused():
         Rows([])
 
 
-def test_a_reader_that_checks_nothing_is_stopped_by_the_pipeline():
+def test_reader_that_checks_nothing_is_stopped_by_pipeline():
     class Careless:
         def rows(self) -> Iterator[TraceRow]:
             yield TraceRow(0, 1)

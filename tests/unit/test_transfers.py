@@ -95,7 +95,7 @@ SIMULTANEOUS = [
 ]
 
 
-def test_the_order_of_simultaneous_starts_is_irrelevant_to_the_bit():
+def test_order_of_simultaneous_starts_is_irrelevant_to_bit():
     before = [(0.0, flow(5.0, (0, 1, 2)))]
     capacities = [3.7, 2.3, 5.9]
     first = arrivals(capacities, before + SIMULTANEOUS)

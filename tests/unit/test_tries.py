@@ -78,7 +78,7 @@ def test_a_base_that_cannot_be_is_one_message(gpus, base, problem):
         load_gpu(str(gpus / "half.toml"))
 
 
-def test_a_sweep_of_goodputs_says_why_a_point_failed():
+def test_a_sweep_of_goodputs_says_why_point_failed():
     said = mist(
         *("sweep", "demo", "clients.0.gpu=h100-sxm,nothing.toml", "--goodput", "--jobs", "1"),
         *("--set", "workload.lengths.num_requests=50", "--most-requests", "1000", "-q"),
@@ -96,7 +96,7 @@ def test_half_of_a_scenario_says_what_to_add():
     assert 'clients is required: add --from-vllm "vllm serve ..."' in said.stderr
 
 
-def test_a_server_is_compared_in_the_cases_of_one_scenario():
+def test_server_is_compared_in_cases_of_one_scenario():
     few = ("--set", "workload.lengths.num_requests=20", "--set", "clients.0.gpu=h100-sxm")
     server = "vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 64"
     case = "one: clients.0.count=1", "two: clients.0.count=2"
@@ -120,7 +120,7 @@ def test_a_roofline_that_was_not_drawn_is_named(tmp_path, monkeypatch):
     assert not (tmp_path / "a" / "roofline.png").exists()
 
 
-def test_a_log_of_ones_own_is_told_its_columns(tmp_path):
+def test_log_of_ones_own_is_told_its_columns(tmp_path):
     (tmp_path / "log.csv").write_text("timestamp,prompt_tokens,answer_tokens\n0,5,5\n", "utf-8")
     said = mist("trace", "inspect", str(tmp_path / "log.csv"))
     assert said.exit_code == 2

@@ -76,7 +76,7 @@ def test_a_speed_up_is_found_again_in_kernels_run_block_by_block():
     assert law.speed_up == pytest.approx(KERNEL.speed_up, rel=0.15)
 
 
-def test_a_weight_says_what_the_law_says_of_the_time():
+def test_a_weight_says_what_law_says_of_time():
     ratios = np.array([0.02, 0.1, 0.3, 0.6, 0.9])
     for n in (2, 8, 24, 48):
         weight = KERNEL.weight(n, ratios)
@@ -89,7 +89,7 @@ def test_a_weight_says_what_the_law_says_of_the_time():
     assert KERNEL.weight(4, ratios) == pytest.approx(1.0)  # each has a slot: the longest decides
 
 
-def test_one_weight_meets_the_rows_of_a_number_best():
+def test_one_weight_meets_the_rows_of_number_best():
     rows = skew_rows((8, 0.25, 0.3), (8, 0.5, 0.3), (32, 0.25, 0.1), (32, 0.5, 0.2))
     weights = weights_plane(rows)
     assert weights.at(8, 0.1) == weights.at(8, 0.9) == pytest.approx(0.3)
@@ -122,7 +122,7 @@ def test_a_profile_of_split_kernels_alone_stays_as_it_was_measured():
     assert weights_plane(rows, UnsplitDecodes(188, 8)).at(16, 0.3) == pytest.approx(0.1)
 
 
-def test_slots_of_the_gpu_change_the_steps_of_a_profile(tmp_path):
+def test_slots_of_the_gpu_change_steps_of_profile(tmp_path):
     path = measured.write_layer_profile(tmp_path, MODEL.num_layers)
     batch = mist.StepBatch((), 8, 8 * 500, None, 1_000)
     times = {
@@ -181,7 +181,7 @@ def test_weights_jump_where_the_kernel_stops_splitting():
         [(8, 0.02)],
     ],
 )
-def test_without_a_sudden_share_nothing_tells_where_splitting_stops(shares):
+def test_without_sudden_share_nothing_tells_where_splitting_stops(shares):
     rows = one_long(*shares)
     assert last_split(rows) is None
     assert weights_plane(rows).at(8, 0.5) == pytest.approx(shares[0][1] / 3)

@@ -91,7 +91,7 @@ def test_a_block_of_a_known_family_is_left_out_by_name(key):
         ("hyena", "full_attention"),
     ],
 )
-def test_an_unknown_kind_of_layer_is_taken_as_the_nearest(kind, taken):
+def test_unknown_kind_of_layer_is_taken_as_nearest(kind, taken):
     kinds = ["linear_attention", "full_attention", "linear_attention", kind]
     config = {**QWEN, "layer_types": kinds}
     with pytest.raises(ScenarioError, match=f"layer_types names '{kind}', .*--approximate"):
@@ -114,7 +114,7 @@ def test_a_known_model_is_read_as_it_is(name, tmp_path):
     assert not found.approximated
 
 
-def test_the_refusal_says_what_would_have_to_be_said():
+def test_refusal_says_what_would_have_to_be_said():
     config = UNKNOWN | {"num_experts": 8, "moe_intermediate_size": 32, "router_blocks": 2}
     with pytest.raises(ScenarioError) as caught:
         ModelSpec.from_config(config, name="tiny", source="c.json")
@@ -128,7 +128,7 @@ def test_the_refusal_says_what_would_have_to_be_said():
     assert ModelSpec.from_config(said, name="t", source="", is_nearest=True).moe is not None
 
 
-def test_experts_with_a_shared_one_are_nearest_to_experts():
+def test_experts_with_shared_one_are_nearest_to_experts():
     """The keys of GLM-4.5, whose first layers are dense."""
     config = UNKNOWN | {
         "model_type": "glm9_moe",
@@ -145,7 +145,7 @@ def test_experts_with_a_shared_one_are_nearest_to_experts():
     assert found.moe.shared_intermediate_size == 32
 
 
-def test_a_scenario_takes_unknown_models_where_it_says_so(tmp_path):
+def test_scenario_takes_unknown_models_where_it_says_so(tmp_path):
     path = tmp_path / "hyena" / "config.json"
     path.parent.mkdir()
     path.write_text(json.dumps(HYENA))

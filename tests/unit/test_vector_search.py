@@ -38,7 +38,7 @@ def test_an_index_that_does_not_fit_is_refused(index):
         small.check(index)
 
 
-def test_a_gpu_has_its_own_memory_and_no_graphs():
+def test_gpu_has_its_own_memory_and_no_graphs():
     gpu = SearchGpu(gpu="l4")
     gpu.check(FLAT)
     with pytest.raises(ScenarioError, match="index must fit the memory of l4: FlatIndex of 28.61"):
@@ -47,7 +47,7 @@ def test_a_gpu_has_its_own_memory_and_no_graphs():
         gpu.check(HNSW)
 
 
-def test_a_gpu_reads_all_vectors_once_for_a_small_batch():
+def test_gpu_reads_all_vectors_once_for_small_batch():
     spec = load_gpu("h100-sxm")
     reading = FLAT.num_bytes / (spec.decode.mbu * spec.memory_bandwidth)
     seconds = SearchGpu(gpu="h100-sxm").seconds(FLAT, 1, 10)

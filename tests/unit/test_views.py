@@ -129,14 +129,14 @@ def test_blocks_are_there_when_a_step_starts_and_tokens_when_it_ends():
 
 
 @pytest.mark.usefixtures("run_lengths")
-def test_the_chunks_of_a_prompt_hold_tokens_step_by_step():
+def test_chunks_of_prompt_hold_tokens_step_by_step():
     jobs = [Job(0.0, 160, 5), *probes([0.5, 1.0, 1.5, 2.0, 9.5, 10.5], ())]
     held = spied(jobs, lambda view, _: view.num_kv_tokens)
     assert held == [0, 0, 16, 16, 32, 144, 160]
 
 
 @pytest.mark.usefixtures("run_lengths")
-def test_the_index_knows_what_a_run_enters_before_its_end():
+def test_index_knows_what_run_enters_before_its_end():
     content = ((7, 16), (8, 144))
     jobs = [Job(0.0, 160, 5, content=content), *probes([0.5, 1.5, 9.5], content)]
     found = spied(jobs, by_index)
@@ -210,7 +210,7 @@ def test_a_request_without_content_has_no_prefix():
 # --- what an unbounded cache would have -------------------------------------------------------
 
 
-def test_a_history_knows_the_longest_beginning_that_any_request_had():
+def test_history_knows_longest_beginning_that_any_request_had():
     history = ContentHistory()
     assert history.meet(((1, 10), (2, 5)), 15) == 0
     assert history.meet(((1, 10), (2, 8)), 18) == 15  # the span of an id may grow
@@ -221,7 +221,7 @@ def test_a_history_knows_the_longest_beginning_that_any_request_had():
     assert history.meet(((1, 10), (6, 5)), 15) == 12  # the rest was not computed
 
 
-def test_the_unbounded_rate_counts_full_blocks_of_all_clients():
+def test_unbounded_rate_counts_full_blocks_of_all_clients():
     """Round robin computes the same 83 tokens twice; one cache for all would have 20 blocks."""
     clients = [
         llm_engine(

@@ -43,13 +43,13 @@ def test_values_beside_a_refused_flag(capsys, gpu):
         f"""{SERVE} --enable-dbo -sc '{{"method": "suffix", "num_speculative_tokens": 3}}'""",
     ],
 )
-def test_what_a_refused_flag_leaves_out_is_no_fault(capsys, text):
+def test_what_refused_flag_leaves_out_is_no_fault(capsys, text):
     said = said_of(capsys, text, "--gpu", "l40s")
     assert len(said) == 4
     assert all(line.startswith("vllm serve") for line in said[2:])
 
 
-def test_what_a_faulty_value_brings_about_is_no_fault(capsys):
+def test_what_faulty_value_brings_about_is_no_fault(capsys):
     text = "vllm serve llama-3.1-70b -tp 3 --max-num-seqs 0"  # on one L4 it does not fit
     said = said_of(capsys, text, "--gpu", "l4")
     assert paths(said) == {"max_num_seqs", "tensor_parallel_size"}

@@ -62,7 +62,7 @@ def run(capsys, line):
 
 
 @pytest.mark.parametrize("line", LINES, ids=[f"{n}" for n in range(len(LINES))])
-def test_a_line_gives_a_scenario_or_says_why_not(capsys, tmp_path, line):
+def test_a_line_gives_scenario_or_says_why_not(capsys, tmp_path, line):
     code, out, err = run(capsys, line)
     if "refused" in line:
         assert (code, out) == (BAD_INPUT, "")
@@ -127,7 +127,7 @@ def _keys(line):
     return [setting.partition("=")[0] for setting in line.get("set", ())]
 
 
-def test_a_flag_that_nobody_knows_is_in_the_account():
+def test_a_flag_that_nobody_knows_is_in_account():
     """The check above can fail."""
     text = "vllm serve qwen3-4b --no-such-flag 3 --port 1 --port 2"
     (statement,) = read_commands([text]).account
@@ -341,7 +341,7 @@ def selecting(product, more=""):
 
 
 @pytest.mark.parametrize("text", [selecting("NVIDIA-A100-SXM4-80GB"), POD + AFFINITY])
-def test_the_gpu_of_the_nodes_of_a_manifest_is_read(text, tmp_path):
+def test_the_gpu_of_nodes_of_manifest_is_read(text, tmp_path):
     assert from_vllm([text]).keys["clients"][0]["gpu"] == "a100-80gb-sxm"
     own = tmp_path / "own.toml"
     own.write_text('based_on = "a100"\n', "utf-8")
@@ -485,7 +485,7 @@ def test_offloading_has_the_bytes_of_the_line():
     assert tier["capacity"] == f"{size} B"
 
 
-def test_a_file_of_arguments_goes_before_the_command_line(tmp_path):
+def test_a_file_of_arguments_goes_before_command_line(tmp_path):
     path = tmp_path / "args.yaml"
     path.write_text("max-num-seqs: 64\ntensor-parallel-size: 4\nport: 80\n")
     (client,) = from_vllm([f"vllm serve qwen3-4b --config {path} -tp 2"]).keys["clients"]
@@ -652,7 +652,7 @@ def test_a_part_of_lmcaches_tier_may_be_set_beside_its_line():
     ],
 )
 @pytest.mark.parametrize("size", ["", "LMCACHE_MAX_LOCAL_CPU_SIZE=20 "])
-def test_the_connector_says_whether_a_step_waits_for_its_loads(connector, in_step, size):
+def test_connector_says_whether_step_waits_for_its_loads(connector, in_step, size):
     line = f"{size}vllm serve qwen3-8b {LMCACHE.replace('LMCacheConnectorV1', connector)}"
     found = from_vllm([line])
     (client,) = found.keys["clients"]
@@ -767,7 +767,7 @@ def test_benchmarks_that_people_run(arguments, workload):
     assert {key: found[key] for key in workload} == workload
 
 
-def test_a_benchmarks_lengths_are_those_that_its_dataset_reads(tmp_path):
+def test_benchmarks_lengths_are_those_that_its_dataset_reads(tmp_path):
     """`--input-len` sets those of random alone; `--output-len` those of every dataset."""
     repeated = "--dataset-name prefix_repetition --input-len 9 --output-len 8"
     found = from_vllm([f"vllm bench serve {repeated}"])
@@ -781,7 +781,7 @@ def test_a_benchmarks_lengths_are_those_that_its_dataset_reads(tmp_path):
         )
 
 
-def test_general_lengths_take_the_place_of_a_datasets_own():
+def test_general_lengths_take_the_place_of_datasets_own():
     line = (
         "vllm bench serve --input-len 5 --random-input-len 9 --output-len 6 --random-output-len 8"
     )
@@ -809,7 +809,7 @@ def test_burstiness_without_a_rate_has_no_effect():
     assert found.keys["workload"]["arrivals"] == {"type": "all_at_once"}
 
 
-def test_a_cap_of_a_request_is_a_whole_number():
+def test_a_cap_of_a_request_is_whole_number():
     with pytest.raises(ScenarioError, match="--extra-body max_tokens=many: must be a whole number"):
         from_vllm(["""vllm bench serve --extra-body '{"max_tokens": "many"}'"""])
 
@@ -899,7 +899,7 @@ BENCHMARK = "vllm bench serve --random-input-len 20 --num-prompts 4"
         ("--temperature 0 --presence-penalty 1.5", {"temperature": 0, "presence_penalty": 1.5}),
     ],
 )
-def test_requests_of_a_benchmark_are_sampled_as_it_asks(asked, sampling):
+def test_requests_of_benchmark_are_sampled_as_it_asks(asked, sampling):
     """What it does not say is as the server has it."""
     keys = from_vllm([SERVER, f"{BENCHMARK} {asked}"], gpu="h100-sxm").keys
     assert keys["clients"][0].get("sampling") == sampling
@@ -928,7 +928,7 @@ def test_the_account_says_what_a_benchmark_sends_unasked():
 @pytest.mark.parametrize(
     ("body", "temperature"), [("", 0), ("--extra-request-body '{\"temperature\": 0.5}'", 0.5)]
 )
-def test_the_benchmark_of_sglang_is_greedy_unless_it_says(body, temperature):
+def test_benchmark_of_sglang_is_greedy_unless_it_says(body, temperature):
     line = f"python3 -m sglang.bench_serving --backend vllm --dataset-name random {body}"
     found = from_vllm(["vllm serve qwen3-8b", line], gpu="h100-sxm", engine="vllm-0.19")
     assert found.keys["clients"][0]["sampling"] == {"temperature": temperature}
@@ -947,7 +947,7 @@ def test_the_benchmark_of_sglang_is_greedy_unless_it_says(body, temperature):
     ],
 )
 @pytest.mark.parametrize("image", ["0.10.0", "0.14.0"])
-def test_other_load_generators_leave_the_temperature_to_the_server(line, image):
+def test_other_load_generators_leave_the_temperature_to_server(line, image):
     server = f"docker run --gpus all vllm/vllm-openai:v{image} --model qwen3-8b"
     assert "sampling" not in from_vllm([server, line], gpu="h100-sxm").keys["clients"][0]
 

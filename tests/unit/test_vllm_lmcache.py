@@ -39,7 +39,7 @@ def test_a_disk_needs_a_place_and_a_size():
         assert client["kv_cache"]["tiers"][0]["name"] == "lmcache"
 
 
-def test_entries_of_the_connector_are_answered_one_by_one():
+def test_entries_of_connector_are_answered_one_by_one():
     client, found = answers(
         "LMCACHE_MAX_LOCAL_CPU_SIZE=20",
         extra={"lmcache.max_local_cpu_size": 40, "lmcache.chunk_size": 256, "other": 1},

@@ -9,7 +9,7 @@ NODES = "vllm serve llama-3.1-8b -tp 8 -pp 2 --nnodes 2 --node-rank"
 
 
 @pytest.mark.parametrize("rank", ["$SLURM_PROCID", "${SLURM_NODEID}", "$(hostname | tail -c 2)"])
-def test_a_rank_that_the_launcher_sets_is_of_all_nodes(rank):
+def test_rank_that_launcher_sets_is_of_all_nodes(rank):
     found = from_vllm([f'srun -N2 {NODES} "{rank}" --master-addr x'])
     assert found.keys["clients"] == [
         {"name": "llm", "tensor_parallel_size": 8, "pipeline_parallel_size": 2}
@@ -23,7 +23,7 @@ def test_a_further_node_alone_is_named():
         from_vllm([f"{NODES} 1"])
 
 
-def test_an_image_of_a_compose_file_may_have_a_default():
+def test_an_image_of_compose_file_may_have_default():
     text = "services:\n  v:\n    image: {}\n    command: --model qwen3-8b\n"
     for image in ('"vllm/vllm-openai:${TAG:-v0.19.0}"', "${IMAGE:-vllm/vllm-openai}:v0.19.0"):
         assert from_vllm([text.format(image)]).keys["engine"] == "vllm-0.19"
@@ -136,7 +136,7 @@ kwargs: {MODEL: qwen3-8b, TP: "2", PORT: "8000"}
 """
 
 
-def test_variables_of_a_chart_have_the_values_of_its_keys():
+def test_variables_of_chart_have_values_of_its_keys():
     found = from_vllm([CHART])
     assert found.keys["model"] == "qwen3-8b"
     assert found.keys["clients"] == [{"name": "llm", "tensor_parallel_size": 2}]
@@ -145,7 +145,7 @@ def test_variables_of_a_chart_have_the_values_of_its_keys():
         from_vllm([CHART + "other: {TP: 4}\n"])
 
 
-def test_a_variable_that_an_argument_takes_is_not_asked_about():
+def test_variable_that_argument_takes_is_not_asked_about():
     env = "env: [{name: VLLM_OPENAI_PORT, value: '8000'}]"
     text = f"containers:\n- image: vllm/vllm-openai\n  {env}\n  args: [qwen3-8b, --port=PORT]\n"
     assert from_vllm([text.replace("PORT]", "$(VLLM_OPENAI_PORT)]")]).keys["model"] == "qwen3-8b"

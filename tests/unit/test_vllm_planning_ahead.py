@@ -54,12 +54,12 @@ def test_an_image_says_the_version():
 
 
 @pytest.mark.parametrize("arguments", [_RAY, _NGRAM, _UNPADDED])
-def test_what_a_version_does_not_start_with_is_refused(arguments):
+def test_what_version_does_not_start_with_is_refused(arguments):
     with pytest.raises(ScenarioError, match="does not start with"):
         _client(f"--async-scheduling {arguments}", "vllm-0.19")
 
 
-def test_an_engine_that_is_set_elsewhere_is_not_guessed():
+def test_engine_that_is_set_elsewhere_is_not_guessed():
     found = from_vllm([_MODEL + _RAY], overrides=["engine"])
     assert "async_scheduling" not in found.keys["clients"][0]
     assert "--engine" in str([item.why for each in found.account for item in each.items])
@@ -82,7 +82,7 @@ def test_kernels_may_be_named_in_a_config(arguments, found):
 @pytest.mark.parametrize(
     ("arguments", "said"), [(_NGRAM, "drafts"), ("--kv-offloading-size 20", "a tier"), ("", None)]
 )
-def test_a_pipeline_with_a_scheduler_for_each_batch_says_so(arguments, said):
+def test_pipeline_with_scheduler_for_each_batch_says_so(arguments, said):
     found = from_vllm([f"{_MODEL} -pp 2 {arguments}"])
     notes = [item.why for each in found.account for item in each.items if item.is_assumed]
     assert any(f"with {said} each batch in flight" in note for note in notes) is (said is not None)

@@ -29,7 +29,7 @@ def client(text):
         "--speculative-config.method ngram --spec-tokens=3",
     ],
 )
-def test_short_forms_of_drafts_are_entries_of_the_config(flags):
+def test_short_forms_of_drafts_are_entries_of_config(flags):
     assert client(f"{SERVE} {flags}")["speculative_config"] == DRAFTS
 
 
@@ -70,7 +70,7 @@ def test_variables_of_waiting_change_no_time():
     assert [item.flag for item in found.assumed] == ["VLLM_SLEEP_WHEN_IDLE"]
 
 
-def test_an_image_of_ones_own_with_the_servers_arguments():
+def test_an_image_of_ones_own_with_servers_arguments():
     found = from_vllm(["docker run my/img:1 --model llama-3.1-8b -tp 2"])
     assert found.keys["clients"][0]["tensor_parallel_size"] == 2
     assert any("entry point" in item.why for item in found.assumed)

@@ -76,7 +76,7 @@ def hostile() -> None:
 
 
 @pytest.mark.parametrize(("verb", "command"), CASES)
-def test_no_process_executes_what_lies_in_the_working_directory(verb, command, capsys):
+def test_no_process_executes_what_lies_in_working_directory(verb, command, capsys):
     exit_code(*VERBS[verb], "--jobs=1", "-q")
     expected = capsys.readouterr().out
     hostile()
@@ -160,7 +160,7 @@ def test_variables_are_as_before(monkeypatch):
     assert os.environ["PYTHONWARNINGS"] == "default"
 
 
-def test_a_run_that_is_closed_late_leaves_no_variables(monkeypatch):
+def test_run_that_is_closed_late_leaves_no_variables(monkeypatch):
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     stopped, later = variables_for_workers(), variables_for_workers()
     before = stopped.__enter__()
@@ -262,7 +262,7 @@ def test_a_signal_that_another_thread_takes_waits_until_processes_have_started(n
 
 
 @pytest.mark.skipif(os.name != "posix", reason="other systems do not tell")
-def test_a_worker_whose_parent_is_gone_ends_at_once():
+def test_worker_whose_parent_is_gone_ends_at_once():
     code = "from mist_sim.studies.workers import end_with; end_with({}); print('here')"
     for parent, expected in ((os.getpid(), (0, "here\n")), (os.getpid() + 1, (1, ""))):
         command = [sys.executable, "-c", code.format(parent)]
