@@ -13,7 +13,7 @@ from mist_sim.models import ModelSpec
 from mist_sim.scenario.build import build
 from tests.damage.scenarios import MUCH
 from tests.reference.scenarios import BASE, scenario
-from tests.unit.test_models import LLAMA
+from tests.unit.models.test_models import LLAMA
 
 
 @pytest.fixture(autouse=True)

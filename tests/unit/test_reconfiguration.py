@@ -29,7 +29,7 @@ from mist_sim.stages import completion
 from tests.effort import examples
 from tests.reference.engines import assert_all_is_free
 from tests.refusals import refused
-from tests.unit.test_taichi import said
+from tests.unit.clients.test_taichi import said
 
 AS_IT_IS = {"num_p": 2, "s_p": 1024, "s_d": 256}
 SLO = {"ttft": "3 s", "tpot": "45 ms"}

@@ -41,8 +41,8 @@ from mist_sim.search.comparison import compare
 from mist_sim.search.sweeps import sweep
 from tests.reference import measured
 from tests.reference.predictors import AffinePredictor
-from tests.unit.test_models_that_differ import UNKNOWN
-from tests.unit.test_text_parts import MISTRAL3
+from tests.unit.models.test_models_that_differ import UNKNOWN
+from tests.unit.models.test_text_parts import MISTRAL3
 
 H100 = {"gpu": "h100-sxm"}
 LENGTHS = {
