@@ -328,6 +328,7 @@ def test_bug_and_interrupt_are_told_and_leave_nothing(mist, monkeypatch, error, 
     [
         ("models", "320 KiB"),
         ("gpus", "989 TFLOP/s"),
+        ("clients", "async_scheduling ="),
         ("schedulers", "max_num_seqs = 256"),
         ("predictors", "composition = running_clocks"),
         ("trace_readers", "num_requests = null"),
