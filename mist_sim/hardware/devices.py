@@ -422,6 +422,11 @@ class Interconnect:
             )
         self._check_bus_bandwidth()
 
+    @property
+    def reach(self) -> float:
+        """Bytes/s that collectives of one device reach in one direction."""
+        return self.bandwidth * self.efficiency
+
     def _check_bus_bandwidth(self) -> None:
         for written, rate in self.bus_bandwidth.items():
             _check_positive(f"bus_bandwidth.{written}", rate)
