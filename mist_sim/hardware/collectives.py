@@ -505,7 +505,6 @@ def send(link: Interconnect, span: Span | None = None) -> Seconds:
 
 
 def _known(link: Interconnect, ranks: int, rounds: int) -> Seconds | None:
-    """Return the seconds of rounds on a node whose links were measured or fitted, or None."""
     if link.bus_bandwidth:
         return _measured(link, rounds * (ranks - 1) / ranks)
     if goes_by_host(link):

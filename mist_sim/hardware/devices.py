@@ -597,7 +597,6 @@ def load_gpu(said: str | Table | GpuSpec) -> GpuSpec:
 
 
 def _changed_name(table: Table) -> str:
-    """Return a name for keys without one: the base, and what is changed."""
     base = str(table.get("based_on", "gpu"))
     changed = [key for key in table if key != "based_on"]
     return f"{base} with other {' and '.join(changed)}" if changed else base
@@ -755,7 +754,6 @@ def _read_entry(table: Table, name: str, where: str) -> GpuSpec:
 
 
 def _with_architecture(entry: Table, where: str) -> dict[str, object]:
-    """Return an entry completed with the kernels of its architecture."""
     name = entry.get("architecture")
     if not name:
         return {**entry}
@@ -794,13 +792,11 @@ def fitted_gpus() -> tuple[GpuSpec, ...]:
 
 @cache
 def _catalog() -> Mapping[str, Table]:
-    """Return the table of each catalog entry, by name."""
     return tables_in("mist_sim.hardware", "catalog")
 
 
 @cache
 def _architectures() -> Mapping[str, Table]:
-    """The table of kernels of every architecture by name."""
     return tables_in("mist_sim.hardware", "architectures")
 
 
@@ -905,7 +901,6 @@ def _measured(rates: list[tuple[int, float]], ranks: int) -> float:
 
 @cache
 def _host_catalog() -> Mapping[str, Table]:
-    """The table of every catalog entry by name."""
     return tables_in("mist_sim.hardware", "catalog/hosts")
 
 

@@ -157,7 +157,6 @@ def check_generates(model: ModelSpec) -> None:
 
 @cache
 def _catalog() -> Mapping[str, Mapping[str, object]]:
-    """The config of every catalog entry by name."""
     texts = texts_in("mist_sim.models", "catalog", ".json")
     written = {name: object_of(text, f"{name}.json") for name, text in texts.items()}
     return {name: _with_base(config, written) for name, config in written.items()}
@@ -191,7 +190,6 @@ def _said_names(config: Mapping[str, object]) -> list[str]:
 
 @cache
 def _entries() -> Mapping[str, str]:
-    """The catalog's entry by each of its names, in small letters."""
     found: dict[str, str] = {}
     for name, config in _catalog().items():
         for each in _names(name, config):

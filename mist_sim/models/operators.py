@@ -760,7 +760,6 @@ def token_operators(
 def _differing(
     model: ModelSpec, n: float, t: int, prefill: bool
 ) -> list[tuple[int, list[Operator]]]:
-    """Return mixers, residual connections and MLPs of layers that differ."""
     parts = [
         (number, mixer_operators(model, mixer, n, t, prefill))
         for mixer, number in mixers_of(model.layers).items()

@@ -219,7 +219,6 @@ class ModelSpec(ModelSizes):
         return ""
 
     def _mixer_problem(self, ranks: int) -> str:
-        """Return why a mixer (attention or a state) or an MLP cannot be split."""
         if ranks < 1 or (not self.layers and self.num_attention_heads % ranks):
             return f"divide the {self.num_attention_heads} attention heads"
         if self.layers:

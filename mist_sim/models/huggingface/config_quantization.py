@@ -284,7 +284,6 @@ def _formats(
     layers: Layers,
     names: Names,
 ) -> dict[Part, Quantization | None]:
-    """Return the format of each part, the output head's where it is named."""
     matrices = _matrix_names(layers, names)
     said = _named_formats(table)
     below = {prefix: form for name, form in said.items() for prefix in _prefixes(name)}
@@ -317,7 +316,6 @@ def _form_of(
 
 
 def _prefixes(name: str) -> Iterator[str]:
-    """Yield the modules that a name lies in, and the name itself."""
     pieces = name.split(".")
     for number in range(1, len(pieces) + 1):
         yield ".".join(pieces[:number])

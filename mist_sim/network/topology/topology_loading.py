@@ -52,7 +52,6 @@ def topology_from_table(table: Table, *, name: str, source: str) -> Topology:
 
 
 def _with_base(table: Table, source: str) -> dict[str, object]:
-    """Return the preset's table updated with a table's keys."""
     own = {key: value for key, value in table.items() if key not in _NOT_FIGURES}
     if not isinstance(own.get("sources", {}), dict):
         raise ScenarioError(f"{source}: sources must be a table, got {brief(own['sources'])}")
@@ -74,7 +73,6 @@ def _sources(table: Table) -> dict[str, object]:
 
 @cache
 def _presets() -> Mapping[str, Table]:
-    """The table of every preset by name."""
     return tables_in("mist_sim.network.topology", "presets")
 
 

@@ -39,7 +39,6 @@ class ShareGptReader(ChatReader):
 
 
 def _messages(conversation: dict[str, Any], name: str, at: At) -> Iterator[Message]:
-    """Yield (role, characters) of every message, or raise TraceError."""
     messages = conversation.get("conversations")
     if type(messages) is not list:
         raise at.error(
