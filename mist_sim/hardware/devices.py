@@ -51,7 +51,15 @@ from typing import Literal, get_args
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.eviction import LRU, Eviction, check_eviction
 from mist_sim.hardware.power import TYPICAL_DRAW, PowerDraw
-from mist_sim.spec_files import Table, all_names, load_toml, name_of, read_table, tables_in
+from mist_sim.spec_files import (
+    Table,
+    all_names,
+    load_toml,
+    name_of,
+    read_table,
+    tables_in,
+    unknown_name,
+)
 from mist_sim.units import SIZE, Bytes, BytesPerSecond, FlopPerSecond, Seconds, Watts
 from mist_sim.user_paths import user_path
 
@@ -592,7 +600,7 @@ def load_gpu(said: str | Table | GpuSpec) -> GpuSpec:
         return _catalog_gpu(slug)
     path = user_path(name_or_path)
     if not path.is_file():
-        raise _unknown(name_or_path, "no accelerator and no file is named", "a TOML spec file")
+        raise unknown_name(name_or_path, "no accelerator and no file is named", _catalog())
     return _read_entry(whole_table(path), path.stem, str(path))
 
 
@@ -679,7 +687,7 @@ def _base(named: str, source: str, files: tuple[Path, ...]) -> dict[str, object]
     path = _beside(named, files)
     if not path.is_file():
         problem = f"{source}: based_on: no accelerator and no file is named"
-        raise _unknown(named, problem, "a TOML spec file")
+        raise unknown_name(named, problem, _catalog())
     if any(path.samefile(file) for file in files):
         raise ScenarioError(f"{source}: based_on must not lead back to {path}; name another base")
     table = _on_base(load_toml(path), str(path), (*files, path))
@@ -810,12 +818,6 @@ def _entry(slug: str) -> dict[str, object]:
     return {"based_on": slug, **figures}
 
 
-def _unknown(name: str, problem: str, otherwise: str = "") -> ScenarioError:
-    hint = did_you_mean(name.lower(), _catalog())
-    path = f"; or give the path of {otherwise}" if otherwise else ""
-    return ScenarioError(f"{problem} {brief(name)}{hint} Known: {', '.join(gpu_names())}{path}")
-
-
 _OLDER, _PCIE_5 = "host-bridge", "host-bridge-pcie5"
 
 _BY_RULE = {"efficiency", "gpus_per_switch"}  # fields replaced by measured rates
@@ -839,7 +841,7 @@ def load_host(name_or_path: str) -> HostSpec:
         return _catalog_host(name)
     path = user_path(name_or_path)
     if not path.is_file():
-        raise _unknown_host(name_or_path, "no host and no file is named", "a TOML spec file")
+        raise unknown_name(name_or_path, "no host and no file is named", _host_catalog())
     return host_from_table(load_toml(path), name=path.stem, source=str(path))
 
 
@@ -852,7 +854,9 @@ def host_from_table(table: Table, *, name: str, source: str) -> HostSpec:
     if "based_on" in table:
         base = str(table["based_on"]).lower()
         if base not in _host_catalog():
-            raise _unknown_host(base, f"{source}: based_on: no host is named")
+            raise unknown_name(
+                base, f"{source}: based_on: no host is named", _host_catalog(), or_a_file=False
+            )
         left = _left_out(own)
         own = {key: value for key, value in _host_catalog()[base].items() if key not in left} | own
         own["sources"] = {**_sources(_host_catalog()[base]), **_sources(table)}
@@ -912,12 +916,6 @@ def _catalog_host(name: str) -> HostSpec:
 def _sources(table: Table) -> Table:
     sources = table.get("sources", {})
     return sources if isinstance(sources, dict) else {}
-
-
-def _unknown_host(name: str, problem: str, otherwise: str = "") -> ScenarioError:
-    hint = did_you_mean(name.lower(), _host_catalog())
-    path = f"; or give the path of {otherwise}" if otherwise else ""
-    return ScenarioError(f"{problem} {brief(name)}{hint} Known: {', '.join(host_names())}{path}")
 
 
 WritePolicy = Literal["write_through", "write_back"]

@@ -46,8 +46,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.models.layers import linear_mixers, mixers_of, mlp_sizes
-from mist_sim.models.mixers import CompressedMixer, HeadsMixer, LatentMixer, LinearMixer, Mixer
-from mist_sim.models.mla import MlaSpec
+from mist_sim.models.mixers import (
+    CompressedMixer,
+    HeadsMixer,
+    LatentMixer,
+    LinearMixer,
+    Mixer,
+    MlaSpec,
+)
 from mist_sim.models.moe import MoeSpec
 from mist_sim.models.quantization import Part, Quantization
 from mist_sim.models.spec import ModelSpec

@@ -30,8 +30,7 @@ from mist_sim.models.huggingface.config_exceptions import (
 )
 from mist_sim.models.huggingface.config_reader import ConfigReader
 from mist_sim.models.layers import Layers
-from mist_sim.models.mixers import CompressedMixer, LatentMixer, LinearMixer, Mixer
-from mist_sim.models.mla import MlaSpec
+from mist_sim.models.mixers import CompressedMixer, LatentMixer, LinearMixer, Mixer, MlaSpec
 from mist_sim.models.moe import MoeSpec
 from mist_sim.models.quantization import LAYER_PARTS, QUANTIZATIONS, Part, Quantization
 
