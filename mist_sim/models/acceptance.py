@@ -49,8 +49,8 @@ def _published() -> dict[str, dict[str, Published]]:
     found: dict[str, dict[str, Published]] = {}
     text = files("mist_sim.models").joinpath("acceptance.toml").read_text("utf-8")
     for row in tomllib.loads(text)["published"]:
-        chances = (Chances(*row[name]) for name in ("chances", "low", "high"))
-        published = Published(*chances, row["source"])
+        chances, low, high = (Chances(*row[name]) for name in ("chances", "low", "high"))
+        published = Published(chances, low, high, row["source"])
         for method in row["methods"]:
             found.setdefault(method, {}).update(dict.fromkeys(row["texts"], published))
     return found
