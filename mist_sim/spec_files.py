@@ -90,6 +90,15 @@ def all_names(tables: Mapping[str, Table]) -> list[str]:
     return [*tables, *(str(each) for some in others if isinstance(some, list) for each in some)]
 
 
+def unknown_name(
+    name: str, problem: str, tables: Mapping[str, Table], *, or_a_file: bool = True
+) -> ScenarioError:
+    """Return the error for a name that no table has. or_a_file: whether a path may be given."""
+    hint, known = did_you_mean(name.lower(), tables), ", ".join(sorted(tables))
+    path = "; or give the path of a TOML spec file" if or_a_file else ""
+    return ScenarioError(f"{problem} {brief(name)}{hint} Known: {known}{path}")
+
+
 def load_toml(path: Path) -> Table:
     """Return the table of a TOML file. Raises ScenarioError if it cannot be read or parsed."""
     table = parse_toml(text_of(path, TOML_BYTES), str(path))

@@ -1,6 +1,9 @@
-"""Collectives: their cost, algorithms, and the nodes of the ranks.
+"""Collectives of a group's accelerators: their ways, and the seconds of the fastest.
 
-The ways to do a collective: the start-up, time per hop, and bandwidth share of each.
+A collective takes a start-up time, a time for each of its successive hops, and its bytes over the
+bandwidth. There are several ways to do it: one that sends a flag with every word starts fast and
+wastes bandwidth, another waits for a barrier and fills the link. The fastest is taken for each
+message, so the bandwidth rises with the size of the message.
 
 There are two kinds of constants. NCCL's own tuning model (`baseLat`, `hwLat` and the bandwidth
 corrections in `src/graph/tuning.cc`, 2.20 to 2.28) has them for each algorithm and protocol.
@@ -8,10 +11,9 @@ Constants of real machines were fitted to the collectives measured in aiconfigur
 with NCCL 2.27 to 2.29 and vLLM 0.14 to 0.24, on A100, H100, H200, B200, B300, GB200 and GB300 over
 NVLink and on L40S and RTX PRO 6000 over PCIe: `python -m benchmarks.collectives --fit`.
 
-Collectives over ranks on several nodes, on otherwise idle links.
-
-With S bytes, n ranks on m nodes, at most g of them on one; r bytes/s inside a node and b bytes/s
-from all ranks of a node to the next one; a and h seconds a hop inside and between:
+Over several nodes, on otherwise idle links, with S bytes, n ranks on m nodes, at most g of them on
+one; r bytes/s inside a node and b bytes/s from all ranks of a node to the next one; a and h seconds
+a hop inside and between:
 
     ring          base + 2 (n - m) a + 2 (m - 1) h + 2 (n - 1) / n S / min(r, b)
     tree          base + 2 (g - 1) a + 2 log2(m) h + S max(2 / r, c / b), c = 1 on two nodes, or 2
@@ -28,16 +30,6 @@ inside, and a tree over two nodes that is as fast as inside. A hop between is wh
 takes beyond 2.7 us, the fastest one's, and the latency of the route. Hierarchical: BlueConnect
 (Cho et al., SysML 2019, section 3), each dimension's ring one after the other. Bytes of a ring:
 Thakur, Rabenseifner, Gropp (2005), section 4.
-
-Costs of all-reduces, gathers and scatters over the accelerators of a group.
-
-A collective takes a start-up time, a time for each of its successive hops, and its bytes over the
-bandwidth. There are several ways to do it: one that sends a flag with every word starts fast and
-wastes bandwidth, another waits for a barrier and fills the link. The fastest is taken for each
-message, so the bandwidth rises with the size of the message.
-
-Over NVLink and PCIe the ways were fitted to measured collectives (`ways.py`); single NCCL
-algorithms have the constants of NCCL's tuning model.
 """
 
 from __future__ import annotations
@@ -199,17 +191,17 @@ def tuned_lines(
     )
 
 
-def sums_over_nvlink(link: Interconnect, ranks: int) -> tuple[Line, ...]:
-    """Return the ways of an all-reduce over NVLink: NCCL's and those of vLLM's own kernels.
+def _over_nvlink(link: Interconnect, ranks: int, rounds: int) -> tuple[Line, ...]:
+    """Return the ways around NVLink, of two rounds NCCL's and those of vLLM's own kernels.
 
     Between hosts the kernels that read others' memory do not start (`in_the_same_node_as`). Those
     that sum by multicast do (`SymmMemCommunicator`), and take as long as two shots.
     """
-    reach = link.bandwidth * link.efficiency
-    kernels = kernel_lines(VLLM_KERNELS, ranks, reach, link.kernel_latency)
-    nccl = lines_of(SUM_OVER_NVLINK, 2, ranks, reach, link.nccl_latency)
-    if ranks not in KERNEL_RANKS:
+    ways = SUM_OVER_NVLINK if rounds == 2 else GATHER_OVER_NVLINK
+    nccl = lines_of(ways, rounds, ranks, link.reach, link.nccl_latency)
+    if rounds == 1 or ranks not in KERNEL_RANKS:
         return nccl
+    kernels = kernel_lines(VLLM_KERNELS, ranks, link.reach, link.kernel_latency)
     return (*(kernels[1:] if between_hosts(link, ranks) else kernels), *nccl)
 
 
@@ -218,36 +210,15 @@ def between_hosts(link: Interconnect, ranks: int) -> bool:
     return link.tray is not None and ranks > link.tray
 
 
-def gathers_over_nvlink(link: Interconnect, ranks: int) -> tuple[Line, ...]:
-    """Return the ways to gather a tensor over NVLink, or to sum and scatter it."""
-    reach = link.bandwidth * link.efficiency
-    return lines_of(GATHER_OVER_NVLINK, 1, ranks, reach, link.nccl_latency)
-
-
-def sums_over_pcie(link: Interconnect, ranks: int) -> tuple[Line, ...]:
-    """Return the ways to sum a tensor over PCIe on a host."""
-    lines = _over_pcie(link, 2, ranks)
-    if ranks == 2 and _has_peer_access(link):
+def _over_pcie(link: Interconnect, ranks: int, rounds: int) -> tuple[Line, ...]:
+    """Return the ways around PCIe on a host."""
+    lines = lines_of(_ways_over_pcie(link), rounds, ranks, bus_rate(link, ranks), 1.0)
+    if rounds == ranks == 2 and _has_peer_access(link):
         lines += lines_of((PAIR_OVER_PCIE,), 2, 2, bus_rate(link, 2), 1.0)
     return lines
 
 
-def gathers_over_pcie(link: Interconnect, ranks: int) -> tuple[Line, ...]:
-    """Return the ways to gather a tensor over PCIe on a host, or to sum and scatter it."""
-    return _over_pcie(link, 1, ranks)
-
-
-def sends_over_pcie(link: Interconnect) -> tuple[Line, ...]:
-    """Return the ways to send a tensor to one other rank over PCIe on a host."""
-    rate = bus_rate(link, 2)
-    return tuple(Line(way.base + way.hop, 1 / rate / way.share) for way in ways_over_pcie(link))
-
-
-def _over_pcie(link: Interconnect, rounds: int, ranks: int) -> tuple[Line, ...]:
-    return lines_of(ways_over_pcie(link), rounds, ranks, bus_rate(link, ranks), 1.0)
-
-
-def ways_over_pcie(link: Interconnect) -> tuple[Way, ...]:
+def _ways_over_pcie(link: Interconnect) -> tuple[Way, ...]:
     """Return the ways of a collective over PCIe on a host; shares refer to its bus rate."""
     return OVER_PEERS if _has_peer_access(link) else OVER_HOST
 
@@ -304,39 +275,28 @@ _FLAGGED = (1.8, 1.0, 1.0)
 """Factor by which a hop inside a node is longer where there are others."""
 
 
-def ring_lines(link: Interconnect, span: Span, passes: int) -> tuple[Line, ...]:
+def _ring_across(link: Interconnect, span: Span, passes: int) -> tuple[Line, ...]:
     """Return NCCL's ways around a ring. passes: 2 of a sum, 1 of a gather or a scatter."""
     ranks, nodes = sum(span.ranks), span.nodes
     per_byte = passes * (ranks - 1) / ranks / min(inside_rate(link, span.most), span.bandwidth)
-    hops = passes * (ranks - nodes), passes * (nodes - 1)
-    return _lines(_ring(link), span, hops, per_byte)
+    return _across(_ring(link), span, passes * (ranks - nodes), passes * (nodes - 1), per_byte)
 
 
-def tree_lines(link: Interconnect, span: Span) -> tuple[Line, ...]:
+def _tree_across(link: Interconnect, span: Span) -> tuple[Line, ...]:
     """Return NCCL's ways up and down a tree of nodes; the ranks of each node form a chain."""
     between = 1 if span.nodes == 2 else 2
     per_byte = max(2 / inside_rate(link, span.most), between / span.bandwidth)
-    hops = 2 * (span.most - 1), 2 * math.ceil(math.log2(span.nodes))
-    return _lines(_tree(link), span, hops, per_byte)
+    ways = _tuned(link, TREE, _TREE_BETWEEN, _TREE_SHARES)
+    hops = 2 * math.ceil(math.log2(span.nodes))
+    return _across(ways, span, 2 * (span.most - 1), hops, per_byte)
 
 
-def hierarchical(link: Interconnect, span: Span, passes: int, gather: Seconds) -> Seconds:
-    """Return the seconds of a hierarchy. gather: of a gather, or a scatter, inside a node."""
-    nodes = span.nodes
-    per_byte = passes * (nodes - 1) / nodes / span.bandwidth
-    between = _lines(_ring(link), span, (0, passes * (nodes - 1)), per_byte)
-
-    def seconds(num_bytes: float) -> float:
-        fastest = min([a + num_bytes * b for a, b in between])
-        return passes * gather(num_bytes) + fastest
-
-    return seconds
-
-
-def send_lines(link: Interconnect, span: Span) -> tuple[Line, ...]:
-    """Return the ways to send a tensor to the next rank of a pipeline, on another node."""
-    per_byte = 1 / min(inside_rate(link, span.most), span.bandwidth)
-    return _lines(_ring(link), span, (0, 1), per_byte)
+def _hierarchical(link: Interconnect, span: Span, passes: int) -> Seconds:
+    """Return the seconds of a hierarchy. passes: as those of a ring."""
+    gather = all_gather(link, span.most)
+    per_byte = passes * (span.nodes - 1) / span.nodes / span.bandwidth
+    between = _fastest(_across(_ring(link), span, 0, passes * (span.nodes - 1), per_byte))
+    return lambda num_bytes: passes * gather(num_bytes) + between(num_bytes)
 
 
 def inside_rate(link: Interconnect, ranks: int) -> float:
@@ -345,10 +305,9 @@ def inside_rate(link: Interconnect, ranks: int) -> float:
         return math.inf
     if link.bus_bandwidth:
         return max(link.bus_bandwidth.values())
-    reach = link.bandwidth * link.efficiency
     if goes_by_host(link):
         return bus_rate(link, ranks)
-    return 2 * reach / ranks if link.all_reduce == "host_shared" else reach
+    return 2 * link.reach / ranks if link.all_reduce == "host_shared" else link.reach
 
 
 def goes_by_host(link: Interconnect) -> bool:
@@ -359,13 +318,9 @@ def goes_by_host(link: Interconnect) -> bool:
 def _ring(link: Interconnect) -> list[WayAcross]:
     """Return the ways around a ring: NCCL's own, or those fitted on hosts with PCIe."""
     if goes_by_host(link):
-        fitted = zip(ways_over_pcie(link), _RING_BETWEEN[::2], strict=True)
+        fitted = zip(_ways_over_pcie(link), _RING_BETWEEN[::2], strict=True)
         return [WayAcross(way.base, way.hop, between, way.share) for way, between in fitted]
     return _tuned(link, RING, _RING_BETWEEN, [each.share for each in RING])
-
-
-def _tree(link: Interconnect) -> list[WayAcross]:
-    return _tuned(link, TREE, _TREE_BETWEEN, _TREE_SHARES)
 
 
 def _tuned(
@@ -382,11 +337,10 @@ def _tuned(
     return [*map(WayAcross, bases, inside, between, shares)]
 
 
-def _lines(
-    ways: Sequence[WayAcross], span: Span, hops: tuple[int, int], per_byte: float
+def _across(
+    ways: Sequence[WayAcross], span: Span, inside: int, between: int, per_byte: float
 ) -> tuple[Line, ...]:
-    """Return a line for each way. hops: inside nodes, and between them."""
-    inside, between = hops
+    """Return a line for each way. inside, between: hops in nodes, and from one to another."""
     return tuple(
         Line(
             way.base + inside * way.inside + between * (way.between + span.latency),
@@ -444,42 +398,36 @@ _MEASURED = "as in one node, since the measured times have them inside"
 _WHOLE = "as in one node, since the predictor was given whole"
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
-    """The fastest of several ways, for a tensor of any size; no way at all takes no time."""
-
-    lines: tuple[Line, ...] = ()
-
-    def time(self, num_bytes: float) -> float:
-        """Return the seconds for a tensor of `num_bytes`."""
-        return min([a + num_bytes * b for a, b in self.lines]) if self.lines else 0.0
+def _fastest(lines: Sequence[Line] = ()) -> Seconds:
+    """Return the seconds of the fastest of several ways; no way at all takes no time."""
+    if not lines:
+        return lambda num_bytes: 0.0
+    return lambda num_bytes: min([a + num_bytes * b for a, b in lines])
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A measured collective: seconds by size, linear in between, the last bandwidth beyond.
+def _measured(link: Interconnect, passes: float) -> Seconds:
+    """Return the seconds that bus bandwidths mean, as nccl-tests prints them.
 
-    points: (bytes, seconds), sorted; a smaller message takes as long as the smallest.
+    They are linear between measured sizes, with the last bandwidth beyond; a smaller message takes
+    as long as the smallest.
     """
+    rows = sorted((SIZE.parse(size), rate) for size, rate in link.bus_bandwidth.items())
+    points = [(size, size * passes / rate) for size, rate in rows]
 
-    points: tuple[tuple[float, float], ...]
-
-    def time(self, num_bytes: float) -> float:
-        """Return the seconds for a tensor of `num_bytes`."""
-        points = self.points
+    def seconds(num_bytes: float) -> float:
         place = bisect_left(points, (num_bytes, 0.0))
         if place == 0:
             return points[0][1] if num_bytes else 0.0
         if place == len(points):
-            size, seconds = points[-1]
-            return seconds * num_bytes / size
+            size, longest = points[-1]
+            return longest * num_bytes / size
         (low, before), (high, after) = points[place - 1 : place + 1]
         return before + (after - before) * (num_bytes - low) / (high - low)
 
+    return seconds
 
-def all_reduce(
-    link: Interconnect, ranks: int, span: Span | None = None
-) -> Callable[[float], float]:
+
+def all_reduce(link: Interconnect, ranks: int, span: Span | None = None) -> Seconds:
     """Return a function for the seconds to sum a tensor of given bytes over `ranks`.
 
     span: the nodes of the ranks; None: one node.
@@ -500,87 +448,67 @@ def all_reduce(
     Source of bytes: Seesaw eq. 1, B_ar (ring, host_shared); BestServe eq. 8 (bestserve). NCCL
     chains the ranks of one node in its tree; here it has branches, as between nodes.
     """
+    way = link.all_reduce
     if ranks == 1:
-        return Collective().time
-    reach = link.bandwidth * link.efficiency
-    if link.all_reduce == "bestserve":
-        return Collective((Line(0.0, 1 / (2 * ranks * reach)),)).time
+        return _fastest()
+    if way == "bestserve":
+        return _fastest((Line(0.0, 1 / (2 * ranks * link.reach)),))
     if span is not None:
-        return _sum_across(link, span)
-    if link.bus_bandwidth:
-        return _measured(link, 2 * (ranks - 1) / ranks).time
-    if goes_by_host(link):
-        return Collective(sums_over_pcie(link, ranks)).time
-    if _is_fitted(link):
-        return Collective(sums_over_nvlink(link, ranks)).time
+        if way == "hierarchical":
+            return _hierarchical(link, span, 2)
+        ring = () if way == "tree" else _ring_across(link, span, 2)
+        return _fastest(ring if way in ("ring", "host") else ring + _tree_across(link, span))
+    if (known := _known(link, ranks, 2)) is not None:
+        return known
     hops = 2 * (ranks - 1)
-    if link.all_reduce == "host_shared":
-        return Collective(tuned_lines(link, RING, hops, (ranks - 1) / reach)).time
-    lines: tuple[Line, ...] = ()
-    if link.all_reduce != "tree":
-        lines += tuned_lines(link, RING, hops, hops / ranks / reach)
-    if link.all_reduce != "ring":
-        lines += tuned_lines(link, TREE, 2 * math.ceil(math.log2(ranks)), 2 / reach)
-    return Collective(lines).time
+    if way == "host_shared":
+        return _fastest(tuned_lines(link, RING, hops, (ranks - 1) / link.reach))
+    ring = () if way == "tree" else tuned_lines(link, RING, hops, hops / ranks / link.reach)
+    if way == "ring":
+        return _fastest(ring)
+    depth = math.ceil(math.log2(ranks))
+    return _fastest(ring + tuned_lines(link, TREE, 2 * depth, 2 / link.reach))
 
 
-def _sum_across(link: Interconnect, span: Span) -> Callable[[float], float]:
-    """Return the seconds of a sum over several nodes."""
-    if link.all_reduce == "hierarchical":
-        return hierarchical(link, span, 2, all_gather(link, span.most))
-    lines: tuple[Line, ...] = ()
-    if link.all_reduce != "tree":
-        lines += ring_lines(link, span, 2)
-    if link.all_reduce not in ("ring", "host"):
-        lines += tree_lines(link, span)
-    return Collective(lines).time
-
-
-def all_gather(
-    link: Interconnect, ranks: int, span: Span | None = None
-) -> Callable[[float], float]:
+def all_gather(link: Interconnect, ranks: int, span: Span | None = None) -> Seconds:
     """Return a function for the seconds to gather a tensor of given bytes on every rank.
 
     Also for a reduce-scatter. Without a fit, each is one half of an all-reduce over a ring, with
     half of its hops and bytes. span: the nodes of the ranks; None: one node.
     """
     if ranks == 1:
-        return Collective().time
+        return _fastest()
     if span is not None and link.all_reduce == "hierarchical":
-        return hierarchical(link, span, 1, all_gather(link, span.most))
+        return _hierarchical(link, span, 1)
     if span is not None:
-        return Collective(ring_lines(link, span, 1)).time
-    if link.bus_bandwidth:
-        return _measured(link, (ranks - 1) / ranks).time
-    if goes_by_host(link):
-        return Collective(gathers_over_pcie(link, ranks)).time
-    if _is_fitted(link):
-        return Collective(gathers_over_nvlink(link, ranks)).time
-    reach = link.bandwidth * link.efficiency
+        return _fastest(_ring_across(link, span, 1))
+    if (known := _known(link, ranks, 1)) is not None:
+        return known
     passes = (ranks - 1) / 2 if link.all_reduce == "host_shared" else (ranks - 1) / ranks
-    return Collective(tuned_lines(link, RING, ranks - 1, passes / reach)).time
+    return _fastest(tuned_lines(link, RING, ranks - 1, passes / link.reach))
 
 
-def send(link: Interconnect, span: Span | None = None) -> Callable[[float], float]:
+def send(link: Interconnect, span: Span | None = None) -> Seconds:
     """Return a function for the seconds to send a tensor of given bytes to one other rank.
 
     One hop of a ring, with the protocols of one. span: the nodes of the ranks; None: one node.
     """
     if span is not None:
-        return Collective(send_lines(link, span)).time
+        rate = min(inside_rate(link, span.most), span.bandwidth)
+        return _fastest(_across(_ring(link), span, 0, 1, 1 / rate))
     if link.bus_bandwidth:
-        return _measured(link, 1.0).time
+        return _measured(link, 1.0)
     if goes_by_host(link):
-        return Collective(sends_over_pcie(link)).time
-    reach = link.bandwidth * link.efficiency
-    return Collective(tuned_lines(link, RING, 1, 1 / reach)).time
+        per_byte, ways = 1 / bus_rate(link, 2), _ways_over_pcie(link)
+        return _fastest([Line(way.base + way.hop, per_byte / way.share) for way in ways])
+    return _fastest(tuned_lines(link, RING, 1, 1 / link.reach))
 
 
-def _is_fitted(link: Interconnect) -> bool:
-    return link.kind == "nvlink" and link.all_reduce in ("auto", "hierarchical")
-
-
-def _measured(link: Interconnect, passes: float) -> Measured:
-    """Turn bus bandwidths, as nccl-tests prints them, into seconds."""
-    rows = sorted((SIZE.parse(size), rate) for size, rate in link.bus_bandwidth.items())
-    return Measured(tuple((size, size * passes / rate) for size, rate in rows))
+def _known(link: Interconnect, ranks: int, rounds: int) -> Seconds | None:
+    if link.bus_bandwidth:
+        return _measured(link, rounds * (ranks - 1) / ranks)
+    if goes_by_host(link):
+        return _fastest(_over_pcie(link, ranks, rounds))
+    if link.kind == "nvlink" and link.all_reduce in ("auto", "hierarchical"):
+        return _fastest(_over_nvlink(link, ranks, rounds))
+    return None

@@ -51,7 +51,15 @@ from typing import Literal, get_args
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.eviction import LRU, Eviction, check_eviction
 from mist_sim.hardware.power import TYPICAL_DRAW, PowerDraw
-from mist_sim.spec_files import Table, all_names, load_toml, name_of, read_table, tables_in
+from mist_sim.spec_files import (
+    Table,
+    all_names,
+    load_toml,
+    name_of,
+    read_table,
+    tables_in,
+    unknown_name,
+)
 from mist_sim.units import SIZE, Bytes, BytesPerSecond, FlopPerSecond, Seconds, Watts
 from mist_sim.user_paths import user_path
 
@@ -422,6 +430,11 @@ class Interconnect:
             )
         self._check_bus_bandwidth()
 
+    @property
+    def reach(self) -> float:
+        """Bytes/s that collectives of one device reach in one direction."""
+        return self.bandwidth * self.efficiency
+
     def _check_bus_bandwidth(self) -> None:
         for written, rate in self.bus_bandwidth.items():
             _check_positive(f"bus_bandwidth.{written}", rate)
@@ -587,12 +600,11 @@ def load_gpu(said: str | Table | GpuSpec) -> GpuSpec:
         return _catalog_gpu(slug)
     path = user_path(name_or_path)
     if not path.is_file():
-        raise _unknown(name_or_path, "no accelerator and no file is named", "a TOML spec file")
+        raise unknown_name(name_or_path, "no accelerator and no file is named", _catalog())
     return _read_entry(whole_table(path), path.stem, str(path))
 
 
 def _changed_name(table: Table) -> str:
-    """Return a name for keys without one: the base, and what is changed."""
     base = str(table.get("based_on", "gpu"))
     changed = [key for key in table if key != "based_on"]
     return f"{base} with other {' and '.join(changed)}" if changed else base
@@ -675,7 +687,7 @@ def _base(named: str, source: str, files: tuple[Path, ...]) -> dict[str, object]
     path = _beside(named, files)
     if not path.is_file():
         problem = f"{source}: based_on: no accelerator and no file is named"
-        raise _unknown(named, problem, "a TOML spec file")
+        raise unknown_name(named, problem, _catalog())
     if any(path.samefile(file) for file in files):
         raise ScenarioError(f"{source}: based_on must not lead back to {path}; name another base")
     table = _on_base(load_toml(path), str(path), (*files, path))
@@ -750,7 +762,6 @@ def _read_entry(table: Table, name: str, where: str) -> GpuSpec:
 
 
 def _with_architecture(entry: Table, where: str) -> dict[str, object]:
-    """Return an entry completed with the kernels of its architecture."""
     name = entry.get("architecture")
     if not name:
         return {**entry}
@@ -789,13 +800,11 @@ def fitted_gpus() -> tuple[GpuSpec, ...]:
 
 @cache
 def _catalog() -> Mapping[str, Table]:
-    """Return the table of each catalog entry, by name."""
     return tables_in("mist_sim.hardware", "catalog")
 
 
 @cache
 def _architectures() -> Mapping[str, Table]:
-    """The table of kernels of every architecture by name."""
     return tables_in("mist_sim.hardware", "architectures")
 
 
@@ -807,12 +816,6 @@ def _catalog_gpu(slug: str) -> GpuSpec:
 def _entry(slug: str) -> dict[str, object]:
     figures = {key: value for key, value in _catalog()[slug].items() if key != "aliases"}
     return {"based_on": slug, **figures}
-
-
-def _unknown(name: str, problem: str, otherwise: str = "") -> ScenarioError:
-    hint = did_you_mean(name.lower(), _catalog())
-    path = f"; or give the path of {otherwise}" if otherwise else ""
-    return ScenarioError(f"{problem} {brief(name)}{hint} Known: {', '.join(gpu_names())}{path}")
 
 
 _OLDER, _PCIE_5 = "host-bridge", "host-bridge-pcie5"
@@ -838,7 +841,7 @@ def load_host(name_or_path: str) -> HostSpec:
         return _catalog_host(name)
     path = user_path(name_or_path)
     if not path.is_file():
-        raise _unknown_host(name_or_path, "no host and no file is named", "a TOML spec file")
+        raise unknown_name(name_or_path, "no host and no file is named", _host_catalog())
     return host_from_table(load_toml(path), name=path.stem, source=str(path))
 
 
@@ -851,7 +854,9 @@ def host_from_table(table: Table, *, name: str, source: str) -> HostSpec:
     if "based_on" in table:
         base = str(table["based_on"]).lower()
         if base not in _host_catalog():
-            raise _unknown_host(base, f"{source}: based_on: no host is named")
+            raise unknown_name(
+                base, f"{source}: based_on: no host is named", _host_catalog(), or_a_file=False
+            )
         left = _left_out(own)
         own = {key: value for key, value in _host_catalog()[base].items() if key not in left} | own
         own["sources"] = {**_sources(_host_catalog()[base]), **_sources(table)}
@@ -900,7 +905,6 @@ def _measured(rates: list[tuple[int, float]], ranks: int) -> float:
 
 @cache
 def _host_catalog() -> Mapping[str, Table]:
-    """The table of every catalog entry by name."""
     return tables_in("mist_sim.hardware", "catalog/hosts")
 
 
@@ -912,12 +916,6 @@ def _catalog_host(name: str) -> HostSpec:
 def _sources(table: Table) -> Table:
     sources = table.get("sources", {})
     return sources if isinstance(sources, dict) else {}
-
-
-def _unknown_host(name: str, problem: str, otherwise: str = "") -> ScenarioError:
-    hint = did_you_mean(name.lower(), _host_catalog())
-    path = f"; or give the path of {otherwise}" if otherwise else ""
-    return ScenarioError(f"{problem} {brief(name)}{hint} Known: {', '.join(host_names())}{path}")
 
 
 WritePolicy = Literal["write_through", "write_back"]

@@ -64,7 +64,6 @@ def with_backend(gpu: GpuSpec, kinds: Iterable[str], backend: str) -> GpuSpec:
 
 
 def _is_listed(gpu: GpuSpec, kind: str) -> bool:
-    """Whether a GPU's figures of a kind are those of the catalog."""
     if gpu.based_on not in gpu_names():
         return False
     return gpu.kernels.get(kind) == load_gpu(gpu.based_on).kernels.get(kind)

@@ -341,7 +341,6 @@ class SeesawPredictor:
         return model.num_layers * layer
 
     def _linear(self, num_prompt_tokens: int, num_decodes: int) -> float:
-        """Return the seconds of the linear layers of a layer."""
         each = 2 * params_per_layer(self.model) / self._device.flops / self._tensor
         together = max(self._weights, each * (num_prompt_tokens + num_decodes))
         if not (num_prompt_tokens and num_decodes):

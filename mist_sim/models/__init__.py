@@ -1,6 +1,6 @@
 """The models that are served: their sizes, read from Hugging Face `config.json`."""
 
-from mist_sim.models.mla import MlaSpec
+from mist_sim.models.mixers import MlaSpec
 from mist_sim.models.model_loading import check_generates, load_generating, load_model, model_names
 from mist_sim.models.moe import MoeSpec
 from mist_sim.models.quantization import Quantization

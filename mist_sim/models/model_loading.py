@@ -96,31 +96,9 @@ def load_model(name_or_path: str) -> ModelSpec:
     )
 
 
-_SAY_NOTHING = frozenset(
-    {
-        *(
-            "checkpoint",
-            "checkpoints",
-            "config",
-            "configs",
-            "data",
-            "download",
-            "downloads",
-            "file",
-        ),
-        *(
-            "files",
-            "hf",
-            "huggingface",
-            "model",
-            "models",
-            "output",
-            "outputs",
-            "snapshots",
-            "temp",
-        ),
-        *("tmp", "weights", "work"),
-    }
+_SAYS_NOTHING = re.compile(
+    "checkpoints?|configs?|data|downloads?|files?|hf|huggingface|models?|outputs?|snapshots|te?mp"
+    "|weights|work"
 )
 """Names of folders that tell no model."""
 
@@ -128,10 +106,10 @@ _SAY_NOTHING = frozenset(
 def _name_of(path: Path, config: Mapping[str, object]) -> str:
     """Return a model's name: its folder's, or that in its config, or else its architecture."""
     folder = path.parent.name
-    if folder and folder.lower() not in _SAY_NOTHING:
+    if folder and not _SAYS_NOTHING.fullmatch(folder.lower()):
         return folder
     said = str(config.get("_name_or_path") or "").rstrip("/").rpartition("/")[-1]
-    if said and said.lower() not in _SAY_NOTHING:
+    if said and not _SAYS_NOTHING.fullmatch(said.lower()):
         return said
     return str(config.get("model_type") or folder or "model")
 
@@ -157,7 +135,6 @@ def check_generates(model: ModelSpec) -> None:
 
 @cache
 def _catalog() -> Mapping[str, Mapping[str, object]]:
-    """The config of every catalog entry by name."""
     texts = texts_in("mist_sim.models", "catalog", ".json")
     written = {name: object_of(text, f"{name}.json") for name, text in texts.items()}
     return {name: _with_base(config, written) for name, config in written.items()}
@@ -191,7 +168,6 @@ def _said_names(config: Mapping[str, object]) -> list[str]:
 
 @cache
 def _entries() -> Mapping[str, str]:
-    """The catalog's entry by each of its names, in small letters."""
     found: dict[str, str] = {}
     for name, config in _catalog().items():
         for each in _names(name, config):

@@ -46,8 +46,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.models.layers import linear_mixers, mixers_of, mlp_sizes
-from mist_sim.models.mixers import CompressedMixer, HeadsMixer, LatentMixer, LinearMixer, Mixer
-from mist_sim.models.mla import MlaSpec
+from mist_sim.models.mixers import (
+    CompressedMixer,
+    HeadsMixer,
+    LatentMixer,
+    LinearMixer,
+    Mixer,
+    MlaSpec,
+)
 from mist_sim.models.moe import MoeSpec
 from mist_sim.models.quantization import Part, Quantization
 from mist_sim.models.spec import ModelSpec
@@ -760,7 +766,6 @@ def token_operators(
 def _differing(
     model: ModelSpec, n: float, t: int, prefill: bool
 ) -> list[tuple[int, list[Operator]]]:
-    """Return mixers, residual connections and MLPs of layers that differ."""
     parts = [
         (number, mixer_operators(model, mixer, n, t, prefill))
         for mixer, number in mixers_of(model.layers).items()

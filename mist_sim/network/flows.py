@@ -267,7 +267,6 @@ class Levels:
         links[:] = np.take_along_axis(links, order, axis=0)
 
     def _begin_anew(self, links: Whole, counts: Array) -> Array:
-        """Share all links from scratch, and note their levels."""
         rates = fill_up_many(np.append(self._capacities, np.inf), links, counts)
         highest = np.zeros(len(self._levels))
         for hop in links:
@@ -507,7 +506,6 @@ class Flows(Generic[Owner]):
         return sorted(rows, key=self._paths.__getitem__)
 
     def _on_links(self) -> dict[int, list[int]]:
-        """Return the classes that cross each link."""
         found: dict[int, list[int]] = {}
         for row, path in enumerate(self._paths):
             for link in path:
@@ -540,7 +538,6 @@ class Flows(Generic[Owner]):
         self._emptied.clear()
 
     def _forget_all(self) -> None:
-        """Remove all classes, since no flow is left."""
         for kept in (self._rows, self._paths, self._flows, self._changed, self._emptied):
             kept.clear()
 

@@ -172,7 +172,6 @@ class Transfers:
             self._has_left(part, latency)
 
     def _has_left(self, part: _Part, latency: float) -> None:
-        """Note that the last byte of a flow is on its way."""
         transfer, now = part.transfer, self._env.now
         transfer.num_left -= 1
         transfer.arrival = max(transfer.arrival, now + latency)
@@ -225,6 +224,5 @@ class Transfers:
             self._share_later()
 
     def _let_leave(self) -> None:
-        """Remove the flows whose last byte has left by now."""
         for part, latency in self._flows.ended(self._env.now):
             self._has_left(part, latency)

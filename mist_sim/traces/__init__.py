@@ -48,10 +48,10 @@ from mist_sim.traces.time_limits import TimeLimits
 from mist_sim.traces.workload import Rows, Workload
 
 if TYPE_CHECKING:
+    from mist_sim.traces.readers.conversations import ShareGptReader
     from mist_sim.traces.readers.parquet_reader import ChatParquetReader, MistReader
     from mist_sim.traces.readers.servegen import ServeGenReader
     from mist_sim.traces.readers.serving_sim import LlmServingSimReader
-    from mist_sim.traces.readers.sharegpt import ShareGptReader
     from mist_sim.traces.readers.tabular_reader import (
         AzureReader,
         BurstGptReader,
@@ -139,7 +139,7 @@ __getattr__ = on_demand(
         "MistReader": "readers.parquet_reader",
         "ServeGenReader": "readers.servegen",
         "LlmServingSimReader": "readers.serving_sim",
-        "ShareGptReader": "readers.sharegpt",
+        "ShareGptReader": "readers.conversations",
         "AzureReader": "readers.tabular_reader",
         "LengthsCsvReader": "readers.tabular_reader",
         "MooncakeReader": "readers.tabular_reader",

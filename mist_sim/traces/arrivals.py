@@ -43,7 +43,6 @@ class ArrivalProcess(Protocol):
 
 
 def _accumulate(draw: Callable[[], Gaps]) -> Iterator[float]:
-    """Yield the running sum of gaps (seconds) that are drawn block after block."""
     clock = np.zeros(1)
     while True:
         times = np.add.accumulate(np.concatenate((clock[-1:], draw())))

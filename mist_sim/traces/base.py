@@ -29,7 +29,7 @@ TRACE_READERS = Registry(
         "chat_parquet": "mist_sim.traces.readers.parquet_reader:ChatParquetReader",
         "mist": "mist_sim.traces.readers.parquet_reader:MistReader",
         "servegen": "mist_sim.traces.readers.servegen:ServeGenReader",
-        "sharegpt": "mist_sim.traces.readers.sharegpt:ShareGptReader",
+        "sharegpt": "mist_sim.traces.readers.conversations:ShareGptReader",
         "otel": "mist_sim.traces.sessions:OtelReader",
         "ragpulse": "mist_sim.traces.sessions:RagPulseReader",
         "dynamo": "mist_sim.traces.sessions:DynamoReader",

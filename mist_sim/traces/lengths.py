@@ -367,7 +367,6 @@ class Mix:
     def _drawn(
         self, several: list[Iterator[TraceRow]], rng: np.random.Generator
     ) -> Iterator[Iterator[TraceRow]]:
-        """Yield the rows of a class drawn at random, without end."""
         shares = np.array([each.share for each in self.classes.values()])
         while True:
             for place in rng.choice(len(several), BLOCK, p=shares / shares.sum()).tolist():
@@ -380,7 +379,6 @@ def _mixed_rows(
     prompt_rng: np.random.Generator,
     output_rng: np.random.Generator,
 ) -> Iterator[TraceRow]:
-    """Yield rows of a class, without end."""
     while True:
         prompts = checked_lengths(each.prompt.sample(prompt_rng, BLOCK), each.prompt)
         outputs = checked_lengths(each.output.sample(output_rng, BLOCK), each.output)

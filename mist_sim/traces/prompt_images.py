@@ -97,6 +97,5 @@ def _drawn(
     shares: list[float],
     rng: np.random.Generator,
 ) -> Iterator[int]:
-    """Yield values without end, in the proportion of their shares."""
     while True:
         yield from rng.choice(values, _BLOCK, p=np.array(shares) / sum(shares)).tolist()

@@ -538,7 +538,6 @@ class RagPulseReader(FileReader):
         return time
 
     def _lengths(self, name: str, key: str) -> dict[int, int]:
-        """Return the tokens of each part that one of the other files lists."""
         path = str(Path(self.path).with_name(name))
         if not is_there(Path(path)):
             raise ScenarioError(f"trace {self.path}: {name} must lie beside it; there is no {path}")
@@ -620,7 +619,6 @@ class OtelReader(CallReader):
         raise at.error(f"{key} must be a list of objects, got {brief(found)}; correct it")
 
     def _attributes(self, span: Mapping[str, Any], at: At) -> dict[str, Any]:
-        """Return the attributes by key; of a value, what stands behind its type."""
         found = {}
         for each in self._list({"attributes": [], **span}, "attributes", at):
             value = each.get("value")
@@ -658,7 +656,6 @@ _TIMES = ("startTimeUnixNano", "endTimeUnixNano")
 
 
 def _is_call(attributes: Mapping[str, Any]) -> bool:
-    """Tell whether a span is a call, answered or not."""
     operation = attributes.get(_OPERATION)
     if operation is None:
         return all(any(key in attributes for key in keys) for keys in (_PROMPT, _OUTPUT))

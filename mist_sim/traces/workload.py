@@ -367,7 +367,6 @@ class Workload:
             )
 
     def _priorities(self, streams: Streams) -> Iterator[int]:
-        """Return the priority of each request, without end."""
         if not self.priorities:
             return repeat(0)
         return _drawn(self.priorities, streams.generator("priorities"))
@@ -387,7 +386,6 @@ class Workload:
         return zip(rows, _without_end(times, self.arrivals), strict=False)
 
     def _speedup(self, arrivals: TraceArrivals) -> float:
-        """Return the divisor of the rows' times."""
         if arrivals.rate is None or isinstance(self.source, RowSampler):
             return arrivals.speedup
         return arrivals.rate / own_rate(self.source)
@@ -433,7 +431,6 @@ def own_rate(source: TraceReader) -> float:
 
 
 def _drawn(shares_of: Mapping[V, float], rng: np.random.Generator) -> Iterator[V]:
-    """Yield random values without end, in the proportion of their shares."""
     values, shares = zip(*shares_of.items(), strict=True)
     while True:
         yield from rng.choice(values, _BLOCK, p=np.array(shares) / sum(shares)).tolist()
@@ -450,7 +447,6 @@ def _cut_short(rows: Iterator[TraceRow], max_tokens: int) -> Iterator[TraceRow]:
 
 
 def _naming(requests: Iterator[Request], models: Iterator[str]) -> Iterator[Request]:
-    """Yield the requests, each with a model."""
     for request, model in zip(requests, models, strict=False):
         request.model = model
         yield request
@@ -477,7 +473,6 @@ def _without_end(times: Iterator[float], arrivals: ArrivalProcess) -> Iterator[f
 
 
 def _encodes(stages: tuple[Stage, ...]) -> bool:
-    """Whether a client of its own encodes the images."""
     return EncodeImages.kind in [stage.kind for stage in stages]
 
 

@@ -87,7 +87,7 @@ class EngineMemory:
         cannot come here.
     num_layers: layers that are computed, and may be sent, one after the other.
     adapter_moves: how long it takes until a LoRA adapter is on the GPUs.
-    kv_entries: how keys and values are stored (`ModelSizes.kv_entries`); empty: unknown.
+    kv_entries: how keys and values are stored (`ModelSpec.kv_entries`); empty: unknown.
     """
 
     num_gpu_blocks: int

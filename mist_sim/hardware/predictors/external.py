@@ -163,7 +163,6 @@ class _Program:
         return process
 
     def _greet(self) -> str:
-        """Tell the program what to time; return its version."""
         hello = self._ask({"protocol": PROTOCOL, **self._setting})
         version = hello.get("version")
         if hello.get("protocol") != PROTOCOL or not isinstance(version, str):
@@ -172,7 +171,6 @@ class _Program:
         return str(version)
 
     def _ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer to a line."""
         late = threading.Timer(self._timeout, _kill, [self._process])  # one that does not read
         late.start()
         with suppress(OSError):  # it has ended, which the missing answer will tell

@@ -223,7 +223,6 @@ class _WithOverhead:
         return None if any(self.exposed) else line.beside(host)
 
     def _kernels(self) -> Predictor:
-        """Return what times the kernels, sampling among them."""
         if self.sampling is None:
             return self.predictor
         return WithSampling(self.predictor, self.sampling)

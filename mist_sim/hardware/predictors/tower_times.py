@@ -178,7 +178,6 @@ def _why_no_times(measured: Measured, heads: int, head_dim: int) -> str:
 
 
 def _encoder(name: str, tower: VisionTower) -> ModelSpec:
-    """Return a tower's layers as those of a model without vocabulary."""
     return ModelSpec(
         name=f"the vision tower of {name}",
         num_layers=tower.num_layers,

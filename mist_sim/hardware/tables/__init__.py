@@ -2,8 +2,7 @@
 
 from mist_sim.hardware.tables.base import StepTables, TableFormat
 from mist_sim.hardware.tables.layer_profile import read_layer_profile
-from mist_sim.hardware.tables.splitwise import read_splitwise
-from mist_sim.hardware.tables.steps import read_steps
+from mist_sim.hardware.tables.steps import read_splitwise, read_steps
 from mist_sim.hardware.tables.vidur import read_vidur
 
 __all__ = ["TABLE_FORMATS", "StepTables", "TableFormat"]

@@ -134,7 +134,6 @@ def read_meta(folder: Path) -> tuple[dict[str, str], str]:
 
 
 def _value(text: str) -> str:
-    """Return the value after a key, without comment and quotes."""
     return text.partition("#")[0].strip().strip("'\"")
 
 
@@ -258,7 +257,6 @@ def checked(
 
 
 def _shown(cell: Any) -> str:
-    """Return a cell as it stands in the file."""
     plain = cell.item() if isinstance(cell, np.generic) else cell
     is_empty = plain is None or (isinstance(plain, float) and math.isnan(plain))
     return "an empty cell" if is_empty else brief(plain)

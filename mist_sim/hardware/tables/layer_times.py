@@ -59,7 +59,6 @@ def layers_curve(
 
 
 def _num_times(kind: str, model: ModelSpec) -> int:
-    """Return how often a kind of layer runs in a step."""
     if kind in _ONCE:
         return 1
     if kind in _TWICE:
@@ -68,7 +67,6 @@ def _num_times(kind: str, model: ModelSpec) -> int:
 
 
 def _check_kinds(model: ModelSpec, experts: ExpertTimes | None, where: str) -> None:
-    """Refuse a model with parts that no row times."""
     parts = {
         "sliding windows": bool(model.sliding_window),
         "layers that differ": bool(model.layers),

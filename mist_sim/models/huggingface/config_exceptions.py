@@ -18,7 +18,7 @@ from itertools import chain
 
 from mist_sim.errors import brief
 from mist_sim.models.huggingface.config_reader import ConfigReader
-from mist_sim.models.mla import MlaSpec
+from mist_sim.models.mixers import MlaSpec
 from mist_sim.models.moe import MoeSpec
 from mist_sim.models.quantization import LAYER_PARTS, Part
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mist_sim.errors import brief
 from mist_sim.models.huggingface.config_reader import ConfigReader
-from mist_sim.models.mla import MlaSpec
+from mist_sim.models.mixers import MlaSpec
 from mist_sim.models.moe import MoeSpec
 
 MOE_TYPES = (

@@ -30,8 +30,7 @@ from mist_sim.models.huggingface.config_exceptions import (
 )
 from mist_sim.models.huggingface.config_reader import ConfigReader
 from mist_sim.models.layers import Layers
-from mist_sim.models.mixers import CompressedMixer, LatentMixer, LinearMixer, Mixer
-from mist_sim.models.mla import MlaSpec
+from mist_sim.models.mixers import CompressedMixer, LatentMixer, LinearMixer, Mixer, MlaSpec
 from mist_sim.models.moe import MoeSpec
 from mist_sim.models.quantization import LAYER_PARTS, QUANTIZATIONS, Part, Quantization
 
@@ -284,7 +283,6 @@ def _formats(
     layers: Layers,
     names: Names,
 ) -> dict[Part, Quantization | None]:
-    """Return the format of each part, the output head's where it is named."""
     matrices = _matrix_names(layers, names)
     said = _named_formats(table)
     below = {prefix: form for name, form in said.items() for prefix in _prefixes(name)}
@@ -317,7 +315,6 @@ def _form_of(
 
 
 def _prefixes(name: str) -> Iterator[str]:
-    """Yield the modules that a name lies in, and the name itself."""
     pieces = name.split(".")
     for number in range(1, len(pieces) + 1):
         yield ".".join(pieces[:number])

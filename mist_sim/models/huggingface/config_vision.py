@@ -93,7 +93,6 @@ def _merged(tower: Mapping[str, object], whole: Mapping[str, object]) -> int:
 
 
 def _size(config: Mapping[str, object], *keys: str) -> int:
-    """Return the first of some keys that is a size; 0 without any."""
     sizes = (config.get(key) for key in keys)
     return next((n for n in sizes if type(n) is int and 0 < n <= MODEL_SIZE), 0)
 

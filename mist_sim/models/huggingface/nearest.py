@@ -194,6 +194,5 @@ def _candidates(
 
 
 def _said(config: Mapping[str, object]) -> str:
-    """Return the type that the config of a language model says."""
     own = language_config(config).get("model_type")
     return f"{own or config.get('model_type')!s:.40}"

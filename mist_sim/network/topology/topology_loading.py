@@ -13,9 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.errors import ScenarioError, brief
 from mist_sim.network.topology.graph import Topology
-from mist_sim.spec_files import Table, all_names, load_toml, name_of, read_table, tables_in
+from mist_sim.spec_files import (
+    Table,
+    all_names,
+    load_toml,
+    name_of,
+    read_table,
+    tables_in,
+    unknown_name,
+)
 from mist_sim.user_paths import user_path
 
 _NOT_FIGURES = ("aliases", "based_on")
@@ -38,7 +46,7 @@ def load_topology(name_or_path: str) -> Topology:
         return topology_from_table(_presets()[preset], name=preset, source=f"{preset}.toml")
     path = user_path(name_or_path)
     if not path.is_file():
-        raise _unknown(name_or_path, "no topology and no file is named")
+        raise unknown_name(name_or_path, "no topology and no file is named", _presets())
     table = load_toml(path)
     return topology_from_table(table, name=path.stem, source=str(path))
 
@@ -52,7 +60,6 @@ def topology_from_table(table: Table, *, name: str, source: str) -> Topology:
 
 
 def _with_base(table: Table, source: str) -> dict[str, object]:
-    """Return the preset's table updated with a table's keys."""
     own = {key: value for key, value in table.items() if key not in _NOT_FIGURES}
     if not isinstance(own.get("sources", {}), dict):
         raise ScenarioError(f"{source}: sources must be a table, got {brief(own['sources'])}")
@@ -60,7 +67,8 @@ def _with_base(table: Table, source: str) -> dict[str, object]:
         return own
     base = name_of(str(table["based_on"]), _presets())
     if base is None:
-        raise _unknown(str(table["based_on"]), f"{source}: based_on: no topology is named")
+        problem = f"{source}: based_on: no topology is named"
+        raise unknown_name(str(table["based_on"]), problem, _presets())
     whole = _with_base(_presets()[base], f"{base}.toml")
     figures = own.keys() - {"name", "about", "sources"}
     sources = {**_sources(whole), **dict.fromkeys(sorted(figures), source), **_sources(own)}
@@ -74,13 +82,4 @@ def _sources(table: Table) -> dict[str, object]:
 
 @cache
 def _presets() -> Mapping[str, Table]:
-    """The table of every preset by name."""
     return tables_in("mist_sim.network.topology", "presets")
-
-
-def _unknown(name: str, problem: str) -> ScenarioError:
-    hint = did_you_mean(name.lower(), _presets())
-    known = ", ".join(topology_names())
-    return ScenarioError(
-        f"{problem} {brief(name)}{hint} Known: {known}; or give the path of a TOML spec file"
-    )

@@ -377,7 +377,6 @@ class FileReader(_Remembering):
         return None
 
     def _refusal(self) -> TraceError | None:
-        """Return an error with every kind of fault, which takes another reading."""
         faults, end = Faults("bad"), None
         try:
             for _ in islice(self._read(faults), self.num_requests):
@@ -578,7 +577,6 @@ def timed_rows(
 
 
 def _header(reader: Any, path: str) -> list[str]:
-    """Return the names of the first line that a `csv.reader` gives, or raise TraceError."""
     try:
         return [name.strip() for name in next(reader, [])]
     except csv.Error as error:

@@ -151,7 +151,6 @@ class ServeGenReader(FileReader):
         )
 
     def _scale(self, windows: dict[float, list[_Window]]) -> float:
-        """Return the factor of all rates."""
         if self.rate is None:
             return 1.0
         end = math.inf if self.duration is None else self.start + self.duration

@@ -171,7 +171,6 @@ class _TimedCsv(SessionReader):
         return timed_rows(plain_csv(self.path, looks, {names.session}), Clock(names.time))
 
     def _records(self, file: TextIO, faults: Faults) -> Iterator[tuple[At, tuple[str, ...]]]:
-        """Yield (place; time, prompt, output and perhaps session) of every row."""
         names = self.COLUMNS
         return csv_records(file, self.path, names[:3], names.session, faults=faults)
 
@@ -376,11 +375,9 @@ class _ModelsReader(FileReader):
 
     @property
     def _key(self) -> str | None:
-        """The key or the column of the model."""
         raise NotImplementedError
 
     def _lines(self, faults: Faults) -> Iterator[tuple[int, TraceRow]]:
-        """Yield (line, row) of the whole file."""
         raise NotImplementedError
 
     def _read(self, faults: Faults) -> Iterator[TraceRow]:

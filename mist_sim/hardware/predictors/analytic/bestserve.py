@@ -157,7 +157,6 @@ class BestServePredictor:
 
 
 def _total(parts: Iterable[Operator], rates: tuple[float, float]) -> Number:
-    """Seconds of operators that run one after another."""
     seconds: Number = 0.0
     for part in parts:
         seconds = seconds + _longer(part.flops / rates[0], part.bytes / rates[1])
@@ -165,7 +164,6 @@ def _total(parts: Iterable[Operator], rates: tuple[float, float]) -> Number:
 
 
 def _longer(one: Number, other: Number) -> Number:
-    """Return the maximum, of floats or of each item of arrays."""
     if isinstance(one, float) and isinstance(other, float):
         return max(one, other)
     return np.maximum(one, other)

@@ -354,7 +354,6 @@ def differing_times(model: ModelSpec, cluster: Cluster) -> DifferingTime:
 
 
 def _kernel(kind: str, phase: str) -> str:
-    """Return the kind of kernels of attention in a phase."""
     return f"{phase}_attention" if kind == "attention" else f"{kind}_{phase}_attention"
 
 
@@ -658,5 +657,4 @@ def _unhidden(found: list[OperatorTime], floor: float) -> list[OperatorTime]:
 
 
 def _ahead(num_steps: int) -> Array:
-    """Return 0, 1, ... for so many steps."""
     return _AHEAD[:num_steps] if num_steps <= _MOST_AHEAD else np.arange(float(num_steps))

@@ -66,7 +66,6 @@ def _mixed(points: SamplePoints) -> Iterator[StepBatch]:
 
 
 def _ends(values: Sequence[int]) -> list[int]:
-    """The first, a middle and the last of some values."""
     return sorted({values[0], values[len(values) // 2], values[-1]})
 
 

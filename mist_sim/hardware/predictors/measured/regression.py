@@ -59,7 +59,6 @@ class RegressionPredictor:
         self._decode = _Stage(stages["decode"], f"{where}: stages.decode")
 
     def _check(self, content: Mapping[str, Any], where: str) -> None:
-        """Refuse files of another form, model, GPU or number of ranks."""
         if content.get("format") != FORMAT or content.get("version") != VERSION:
             raise ScenarioError(
                 f"{where}: not a regression that mist fit wrote: format and version must be "
@@ -146,7 +145,6 @@ def _prompts(batch: StepBatch) -> tuple[int, float]:
 
 
 def _steps_within(room: float, per_step: float, most: int) -> int:
-    """Steps until `room` is used up."""
     if room < 0:
         return 0
     return min(most, int(room // per_step) + 1) if per_step else most

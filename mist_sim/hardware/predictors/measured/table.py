@@ -161,7 +161,6 @@ class TablePredictor:
         return seconds
 
     def _impossible(self, batch: StepBatch, seconds: float) -> ScenarioError:
-        """Return the error for a table that, extrapolated, gives impossible steps."""
         return ScenarioError(
             f"{self.path}: a step of {batch.num_prefill_tokens} prompt tokens and "
             f"{batch.num_decodes} decodes would take {seconds:g} s; a row of the table is far from "
@@ -254,7 +253,6 @@ class _Prompts:
 
 
 def _steps_within(room: float, per_step: float) -> int:
-    """Return the steps until `room` is used up; none if it is below 0."""
     if room < 0:
         return 0
     return int(room // per_step) + 1 if per_step and room < math.inf else _ENDLESS
@@ -271,7 +269,6 @@ def _even_context(weights: Plane | None, batch: StepBatch, mean: float) -> float
 def _even_contexts(
     weights: Plane | None, batch: StepBatch, growth: StepGrowth, means: Array
 ) -> Array:
-    """Return the same for every step of a run."""
     if weights is None or not batch.longest_context:
         return means
     longest = growth.longest(means, batch.longest_context)

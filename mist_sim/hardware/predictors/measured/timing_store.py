@@ -95,7 +95,6 @@ class TimingStore:
         return [found[name] for name in works]
 
     def _read(self, source: str) -> dict[str, float]:
-        """Return all timings of a source by the name of the work."""
         if self.path is None or not self.path.exists():
             return {}
         query = (
@@ -115,7 +114,6 @@ class TimingStore:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a store for a moment; errors get its path added."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, timeout=_BUSY_SECONDS)) as database:
