@@ -26,7 +26,7 @@ from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams
-from mist_sim.scenario.engines.version_names import version_of
+from mist_sim.scenario.engines.versions import version_of
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Workload
 

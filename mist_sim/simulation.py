@@ -45,9 +45,9 @@ from mist_sim.load_generation import (
 from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
 from mist_sim.metrics.assumptions import assumption_warnings
 from mist_sim.metrics.expected_errors import expected_errors
+from mist_sim.metrics.goodput import SloWatch
 from mist_sim.metrics.load import CLOSED, OPEN, Load
 from mist_sim.metrics.run_warnings import distance_warnings
-from mist_sim.metrics.slo_watch import SloWatch
 from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Reconfigurer, Search
 from mist_sim.report.presenters import RUN

@@ -178,10 +178,7 @@ ANSWERS: Mapping[str, tuple[Lie, str]] = {
         ),
         "status 500: 'xxx",
     ),
-    "leaves": (
-        lambda talk: talk.say(CHUNKED, b'1f\r\ndata: {"choices": [{"text": 1}]}'),
-        "",
-    ),
+    "leaves": (lambda talk: talk.say(CHUNKED, b'1f\r\ndata: {"choices": [{"text": 1}]}'), ""),
     "says nothing": (lambda talk: talk.events(), "the answer was empty"),
     "says what is no object": (lambda talk: talk.events(["choices"], 7), "the answer was empty"),
 }

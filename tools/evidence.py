@@ -53,6 +53,10 @@ _BEGIN, _END = "<!-- error bars, made by python -m tools.evidence -->", "<!-- en
 KEPT = ROOT / ".evidence"
 METRICS = ("ttft", "tpot", "throughput")
 FILE = ROOT / "mist_sim" / "metrics" / "evidence.csv"
+_COLUMNS = (
+    *("origin", "source", "model", "gpu", "architecture", "kind", "weights", "parallel"),
+    *("release", "load", "arrivals", "ttft", "tpot", "ttft_beyond", "tpot_beyond"),
+)
 _CHAT_LIMIT = 1_024  # tokens of a prompt of `vllm bench serve --dataset-name sharegpt`
 _ANSWERED = 2_048  # of a prompt and its answer
 _QWEN2_BLOCK = 16 * 28 * 2 * 4 * 128 * 2  # bytes of 16 tokens of Qwen2-7B, whose sizes 2.5 kept
@@ -364,13 +368,39 @@ def scored() -> list[Scored]:
     return [run for run in runs if run.row is None or run.row.setting.source]
 
 
+def left_out(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+    """Return rows with how far each lies outside the bar of the other origins."""
+    found = [{} for _ in rows]  # type: list[dict[str, float]]
+    for origin in dict.fromkeys(row.origin for row in rows):
+        others = [row for row in rows if row.origin != origin]
+        for source in {row.setting.source for row in rows}:
+            for metric in evidence.METRICS:
+                known = Evidence(others, source, metric)
+                for place, row in enumerate(rows):
+                    of_it = row.origin == origin and row.setting.source == source
+                    if of_it and metric in row.errors and not known.unknown(row.setting):
+                        low, high, _ = known.ends(row.setting, row.load)
+                        error = row.errors[metric]
+                        found[place][metric] = max(low - error, error - high)
+    return [row._replace(beyond=beyond) for row, beyond in zip(rows, found, strict=True)]
+
+
+def _written(row: MeasuredRow) -> dict[str, Any]:
+    """Return what `evidence.read` reads back, with three decimals."""
+    found: dict[str, Any] = {"origin": row.origin, "load": row.load.kind}
+    found["arrivals"] = row.load.arrivals
+    found |= {name: getattr(row.setting, name) for name in Setting.__dataclass_fields__}
+    found |= {name: f"{error:.3f}" for name, error in row.errors.items()}
+    return found | {f"{name}_beyond": f"{far:.3f}" for name, far in row.beyond.items()}
+
+
 def write(runs: Sequence[Scored]) -> None:
     """Write the package's evidence."""
-    rows = evidence.left_out([run.row for run in runs if run.row])
+    rows = left_out([run.row for run in runs if run.row])
     with FILE.open("w", encoding="utf-8", newline="") as out:
-        writer = csv.DictWriter(out, evidence.COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(out, _COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(map(evidence.written, rows))
+        writer.writerows(map(_written, rows))
 
 
 def page(figures: pd.DataFrame) -> None:
@@ -392,7 +422,7 @@ def page(figures: pd.DataFrame) -> None:
 def compared(runs: Sequence[Scored]) -> pd.DataFrame:
     """Return a row for each figure: error, and whether the bar of the other origins holds it."""
     known = [run for run in runs if run.row and run.row.setting.source == "roofline"]
-    rows = evidence.left_out([run.row for run in known if run.row])
+    rows = left_out([run.row for run in known if run.row])
     found = []
     for origin in dict.fromkeys(row.origin for row in rows):
         others = [row for row in rows if row.origin != origin]

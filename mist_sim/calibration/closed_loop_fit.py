@@ -27,7 +27,7 @@ from mist_sim.hardware import GpuSpec
 from mist_sim.hardware.sampling import Sampling
 from mist_sim.hardware.tables.base import read_columns
 from mist_sim.scenario import llm_client, server_limits
-from mist_sim.scenario.engines.version_names import version_of
+from mist_sim.scenario.engines.versions import version_of
 from mist_sim.simulation import Simulation
 from mist_sim.traces import ClosedLoop, Workload
 

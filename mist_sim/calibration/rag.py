@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,17 +51,6 @@ from mist_sim.hardware.vector_search.indexes import QueryWork
 from mist_sim.inputs import text_of
 from mist_sim.rng import Streams
 from mist_sim.spec_files import toml_string
-
-__all__ = [
-    "SearchFit",
-    "TimedSearch",
-    "calibrate_rag",
-    "coefficients_text",
-    "fit_searches",
-    "notes_of",
-    "read_searches",
-    "searches_text",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,65 +138,91 @@ def searches_text(searches: Sequence[TimedSearch], notes: Sequence[str]) -> str:
     return out.getvalue()
 
 
-_FLAT = (
-    # vectors, dimensions, held out
-    (100_000, 64, False),
-    (50_000, 384, False),
-    (100_000, 128, True),
-    (400_000, 64, False),
-    (20_000, 768, False),
-    (30_000, 384, True),
-    (150_000, 96, False),
-    (800_000, 64, True),
-)
-_IVF_PQ = (
-    # vectors, dimensions, lists, bytes, held out
-    (100_000, 128, 256, 16, False),
-    (200_000, 64, 1024, 8, False),
-    (250_000, 96, 512, 24, True),
-    (50_000, 384, 256, 48, False),
-    (300_000, 64, 256, 32, False),
-    (60_000, 384, 128, 32, True),
-    (30_000, 768, 128, 64, False),
-    (400_000, 64, 512, 8, False),
-    (400_000, 96, 1024, 16, True),
-)
-_HNSW = (
-    # vectors, dimensions, links, held out
-    (20_000, 64, 16, False),
-    (30_000, 128, 32, False),
-    (30_000, 128, 16, True),
-    (60_000, 64, 32, False),
-    (20_000, 384, 16, False),
-    (30_000, 96, 32, True),
-    (10_000, 768, 32, False),
-    (20_000, 384, 32, True),
-)
 _EF_CONSTRUCTION = 40  # faiss's default
+
+
+class _Kind(NamedTuple):
+    """What is particular to a kind of index.
+
+    form: what predicts its searches. fitted: its operations whose seconds are fitted; the others do
+    not occur in it, or grow with a fitted one. effort: of a search, and its values to time.
+    columns, grid: the indexes to time, a row each; the last value tells which are held out.
+    """
+
+    form: type[FlatIndex | IvfPqIndex | HnswIndex]
+    fitted: tuple[str, ...]
+    effort: str
+    efforts: tuple[int, ...]
+    columns: tuple[str, ...]
+    grid: tuple[tuple[int, ...], ...]
+
+
+_KINDS = {
+    "ivf_pq": _Kind(
+        form=IvfPqIndex,
+        fitted=(
+            *("batches", "results", "queries", "scanned_values", "vectors", "lists"),
+            *("table_entries", "codes", "code_bytes"),
+        ),
+        effort="num_probes",
+        efforts=(1, 4, 16, 64),
+        columns=("num_vectors", "dimensions", "num_lists", "pq_bytes", "is_held_out"),
+        grid=(
+            (100_000, 128, 256, 16, False),
+            (200_000, 64, 1024, 8, False),
+            (250_000, 96, 512, 24, True),
+            (50_000, 384, 256, 48, False),
+            (300_000, 64, 256, 32, False),
+            (60_000, 384, 128, 32, True),
+            (30_000, 768, 128, 64, False),
+            (400_000, 64, 512, 8, False),
+            (400_000, 96, 1024, 16, True),
+        ),
+    ),
+    "hnsw": _Kind(
+        form=HnswIndex,
+        fitted=("batches", "results", "queries", "distances", "distance_values", "expansions"),
+        effort="ef_search",
+        efforts=(16, 64, 200),
+        columns=("num_vectors", "dimensions", "num_links", "ef_construction", "is_held_out"),
+        grid=(
+            (20_000, 64, 16, _EF_CONSTRUCTION, False),
+            (30_000, 128, 32, _EF_CONSTRUCTION, False),
+            (30_000, 128, 16, _EF_CONSTRUCTION, True),
+            (60_000, 64, 32, _EF_CONSTRUCTION, False),
+            (20_000, 384, 16, _EF_CONSTRUCTION, False),
+            (30_000, 96, 32, _EF_CONSTRUCTION, True),
+            (10_000, 768, 32, _EF_CONSTRUCTION, False),
+            (20_000, 384, 32, _EF_CONSTRUCTION, True),
+        ),
+    ),
+    "flat": _Kind(
+        form=FlatIndex,
+        fitted=("batches", "results", "queries", "scanned_values", "vectors"),
+        effort="",
+        efforts=(),
+        columns=("num_vectors", "dimensions", "is_held_out"),
+        grid=(
+            (100_000, 64, False),
+            (50_000, 384, False),
+            (100_000, 128, True),
+            (400_000, 64, False),
+            (20_000, 768, False),
+            (30_000, 384, True),
+            (150_000, 96, False),
+            (800_000, 64, True),
+        ),
+    ),
+}
+KINDS = ("flat", "ivf_pq", "hnsw")
 
 
 def indexes() -> Iterator[TimedSearch]:
     """Yield the indexes to build, without a search."""
-    for vectors, dimensions, lists, pq_bytes, out in _IVF_PQ:
-        yield TimedSearch(
-            index="ivf_pq",
-            num_vectors=vectors,
-            dimensions=dimensions,
-            num_lists=lists,
-            pq_bytes=pq_bytes,
-            is_held_out=out,
-        )
-    for vectors, dimensions, links, out in _HNSW:
-        yield TimedSearch(
-            index="hnsw",
-            num_vectors=vectors,
-            dimensions=dimensions,
-            num_links=links,
-            ef_construction=_EF_CONSTRUCTION,
-            is_held_out=out,
-        )
-    for vectors, dimensions, out in _FLAT:
-        yield TimedSearch(index="flat", num_vectors=vectors, dimensions=dimensions, is_held_out=out)
+    for name, kind in _KINDS.items():
+        for row in kind.grid:
+            values: dict[str, Any] = dict(zip(kind.columns, row, strict=True))
+            yield TimedSearch(index=name, **values)
 
 
 def searches(index: TimedSearch) -> Iterator[TimedSearch]:
@@ -220,31 +235,9 @@ def searches(index: TimedSearch) -> Iterator[TimedSearch]:
 
 
 def _efforts(index: TimedSearch) -> list[TimedSearch]:
-    if index.index == "flat":
-        return [index]
-    if index.index == "hnsw":
-        return [replace(index, ef_search=ef) for ef in (16, 64, 200)]
-    return [replace(index, num_probes=probes) for probes in (1, 4, 16, 64)]
-
-
-KINDS = ("flat", "ivf_pq", "hnsw")
-
-# fitted operations of each kind; the others do not occur in it, or grow with a fitted one
-_FITTED = {
-    "flat": ("batches", "results", "queries", "scanned_values", "vectors"),
-    "ivf_pq": (
-        "batches",
-        "results",
-        "queries",
-        "scanned_values",
-        "vectors",
-        "lists",
-        "table_entries",
-        "codes",
-        "code_bytes",
-    ),
-    "hnsw": ("batches", "results", "queries", "distances", "distance_values", "expansions"),
-}
+    kind = _KINDS[index.index]
+    found = [dict[str, Any]([(kind.effort, effort)]) for effort in kind.efforts]
+    return [replace(index, **each) for each in found] or [index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,19 +256,12 @@ class SearchFit:
 
 def index_of(search: TimedSearch) -> VectorIndex:
     """Return the index that a search was timed in."""
-    size = {"num_vectors": search.num_vectors, "dimensions": search.dimensions}
-    if search.index == "flat":
-        return FlatIndex(**size)
-    if search.index == "hnsw":
-        return HnswIndex(**size, num_links=search.num_links, ef_search=search.ef_search)
-    if search.index == "ivf_pq":
-        return IvfPqIndex(
-            **size,
-            num_lists=search.num_lists,
-            num_probes=search.num_probes,
-            pq_bytes=search.pq_bytes,
-        )
-    raise ScenarioError(f"index must be one of {', '.join(KINDS)}, got {search.index!r}")
+    if search.index not in _KINDS:
+        raise ScenarioError(f"index must be one of {', '.join(KINDS)}, got {search.index!r}")
+    form = _KINDS[search.index].form
+    values: dict[str, Any] = {item.name: getattr(search, item.name, None) for item in fields(form)}
+    found: VectorIndex = form(**values)
+    return found
 
 
 def fit_searches(
@@ -288,12 +274,12 @@ def fit_searches(
     alone = [search for search in searches if search.num_threads == 1]
     rates, fitted, held_out = {}, {}, {}
     for kind in KINDS:
-        of_kind = [search for search in alone if search.index == kind]
+        of_kind, needed = [each for each in alone if each.index == kind], len(_KINDS[kind].fitted)
         fitted[kind] = [search for search in of_kind if not search.is_held_out]
         held_out[kind] = [search for search in of_kind if search.is_held_out]
-        if len(fitted[kind]) < len(_FITTED[kind]) or not held_out[kind]:
+        if len(fitted[kind]) < needed or not held_out[kind]:
             raise ScenarioError(
-                f"searches must have {len(_FITTED[kind])} rows of {kind} to fit on one thread, and "
+                f"searches must have {needed} rows of {kind} to fit on one thread, and "
                 f"one held out, got {len(fitted[kind])} and {len(held_out[kind])}"
             )
         rates[kind] = _rates(kind, fitted[kind])
@@ -326,7 +312,7 @@ def _rates(kind: str, searches: Sequence[TimedSearch]) -> Rates:
     from scipy.optimize import nnls
 
     shape = replace(Rates(), **_shape(kind, searches))
-    names = _FITTED[kind]
+    names = _KINDS[kind].fitted
     rows = np.array([_amounts(shape, search, names) for search in searches])
     seconds = np.array([search.seconds for search in searches])
     relative = rows / seconds[:, None]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,15 +184,11 @@ def stage_data(stage: str, points: Points, seconds: Array) -> StageData:
     distinct, where = np.unique(points, axis=0, return_inverse=True)
     repeats = [seconds[where.ravel() == i] for i in range(len(distinct))]
     medians = [np.median(same) for same in repeats]
-    noise = [_noise_of_median(same) for same in repeats]
+    noise = [  # pi / 2 of the variance of a mean of normal values
+        np.pi / 2 * np.var(np.log(same), ddof=1) / len(same) if len(same) > 1 else 0.0
+        for same in repeats
+    ]
     return StageData(stage, distinct, np.asarray(medians), np.asarray(noise))
-
-
-def _noise_of_median(seconds: Array) -> float:
-    """Variance of the logarithm of the median: pi / 2 of that of a mean of normal values."""
-    if len(seconds) < 2:
-        return 0.0
-    return float(np.pi / 2 * np.var(np.log(seconds), ddof=1) / len(seconds))
 
 
 def decode_data(steps: MeasuredSteps) -> StageData:
@@ -486,10 +482,7 @@ def fit_regression(
     content = {
         "format": FORMAT,
         "version": VERSION,
-        "model": setting.model,
-        "gpu": setting.gpu,
-        "tensor_parallel_size": setting.tensor_parallel_size,
-        "source": setting.source,
+        **asdict(setting),
         "remarks": list(remarks),
         "num_members": NUM_MEMBERS,
         "stages": stages,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
+from mist_sim.cli.options import as_command
 from mist_sim.cli.session import note
 from mist_sim.cli.signals import Saved, interruption_of, take_leave
 from mist_sim.errors import InvariantError, MistError
@@ -90,21 +91,53 @@ _REPORT = (
     "scenario and this message."
 )
 
-_VERBS = (
-    *("demo", "run", "from-vllm", "list", "schema", "help", "fit", "calibrate", "profile"),
-    *("observe", "validate", "trace", "timeline", "plot", "report", "afd", "goodput", "sliders"),
-    *("bestserve", "compare", "plan", "search", "sweep", "reshard", "explain"),
-)
-_ELSEWHERE = {"list": "listing:list_", "help": "help:help_", "trace": "trace_app:trace"}
+_VERBS = {  # the module of each, and its function
+    "demo": "run:demo",
+    "run": "run:run",
+    "from-vllm": "from_vllm:from_vllm",
+    "list": "catalog:list_",
+    "schema": "catalog:schema",
+    "help": "catalog:help_",
+    "fit": "calibrate:fit",
+    "calibrate": "calibrate:calibrate",
+    "profile": "profile:profile",
+    "observe": "observe:observe",
+    "validate": "validate:validate",
+    "trace": "trace",
+    "timeline": "saved:timeline",
+    "plot": "saved:plot",
+    "report": "saved:report",
+    "afd": "afd:afd",
+    "goodput": "goodput:goodput",
+    "sliders": "goodput:sliders",
+    "bestserve": "bestserve:bestserve",
+    "compare": "compare:compare",
+    "plan": "plan:plan",
+    "search": "search:search",
+    "sweep": "search:sweep",
+    "reshard": "explain:reshard",
+    "explain": "explain:explain",
+}
+_OF_TRACE = ("inspect", "convert", "synth", "sample", "fetch")
+_TRACE_HELP = "Look at a trace, write it in another form, make more of it, or download one."
+_LOOK: dict[str, Any] = {
+    "no_args_is_help": True,
+    "rich_markup_mode": None,  # boxes would cut the names of options
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
 
 
-def _verb(name: str) -> Callable[..., object] | typer.Typer:
-    """Return a verb: the function of its name in the module of its name, or elsewhere."""
-    own = name.replace("-", "_")
-    module, _, function = _ELSEWHERE.get(name, f"{own}:{own}").partition(":")
-    found: Callable[..., object] | typer.Typer
-    found = getattr(import_module(f"mist_sim.cli.verbs.{module}"), function)
-    return found
+def _add(app: typer.Typer, name: str, place: str) -> None:
+    """Add a verb to a command. place: its module, and its function; or a module of several."""
+    module, _, function = place.partition(":")
+    if function:
+        verb = getattr(import_module(f"mist_sim.cli.verbs.{module}"), function)
+        app.command(name)(as_command(verb))
+        return
+    inner = typer.Typer(help=_TRACE_HELP, **_LOOK)
+    for each in _OF_TRACE:
+        _add(inner, each, f"{module}:{each}")
+    app.add_typer(inner, name=name)
 
 
 def _print_version(wanted: bool) -> None:
@@ -137,17 +170,11 @@ def _app_of(names: Iterable[str]) -> typer.Typer:
         name="mist",
         cls=Verbs,
         help="Simulate LLM serving: what latency, throughput and goodput would a deployment have?",
-        no_args_is_help=True,
         pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # boxes would cut the names of options
-        context_settings={"help_option_names": ["-h", "--help"]},
+        **_LOOK,
     )
     for name in names:
-        verb = _verb(name)
-        if isinstance(verb, typer.Typer):
-            made.add_typer(verb, name=name)
-        else:
-            made.command(name)(verb)
+        _add(made, name, _VERBS[name])
     made.callback()(options)
     return made
 

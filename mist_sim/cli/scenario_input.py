@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import glob
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from mist_sim.cli.completion import settings
+from mist_sim.cli.completion import settings as completed
 from mist_sim.cli.session import note
-from mist_sim.cli.settings import overrides_of
+from mist_sim.cli.values import given, overrides_of
+from mist_sim.errors import ScenarioError
 
 if TYPE_CHECKING:
     from mist_sim.scenario import Scenario
-    from mist_sim.scenario.from_vllm.commands import FromVllm as Found
+    from mist_sim.scenario.from_vllm.commands import FromVllm
 
 STDIN = "-"
 
@@ -30,65 +29,17 @@ def presets(incomplete: str) -> list[str]:
     return sorted(path.stem for path in folder.glob(f"{glob.escape(incomplete)}*.yaml"))
 
 
-ScenarioName = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="SCENARIO",
-        help="A YAML file, the name of a preset (mist list presets), or - for standard "
-        "input; not needed if --from-vllm gives everything.",
-        show_default=False,
-        autocompletion=presets,
-    ),
-]
-Settings = Annotated[
-    list[str],
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Set a value of the scenario, such as clients.0.count=8 or router=random; repeatable.",
-        show_default=False,
-        autocompletion=settings,
-    ),
-]
-FromVllm = Annotated[
-    list[str],
-    typer.Option(
-        "--from-vllm",
-        metavar="COMMAND",
-        help='Replace the clients by the server of "vllm serve ...", or the workload by that of '
-        '"vllm bench serve ..."; or a file that holds it.',
-        show_default=False,
-    ),
-]
+ScenarioName = Annotated[str | None, {"autocompletion": presets}]
+Settings = Annotated[Sequence[str], {"autocompletion": completed}]
 
 
-AllowPrograms = Annotated[
-    bool,
-    typer.Option(
-        "--allow-programs",
-        help="Run the programs that the file names (predictor: {type: program, ...}); they can do "
-        "all that you can.",
-    ),
-]
-
-
-Approximate = Annotated[
-    bool,
-    typer.Option(
-        "--approximate",
-        help="Simulate an unknown model as the nearest known one; results name it, and have no "
-        "error bar.",
-    ),
-]
-
-
-def with_nearest(settings: list[str], approximate: bool) -> list[str]:
+def with_nearest(settings: Sequence[str], approximate: bool) -> Sequence[str]:
     """Return the settings of a command line, those of `--approximate` included."""
     return [*settings, "approximate=true"] if approximate else settings
 
 
 def keys_of(
-    commands: list[str], settings: list[str], *, approximate: bool = False, **own: object
+    commands: Sequence[str], settings: Sequence[str], *, approximate: bool = False, **own: object
 ) -> dict[str, Any]:
     """Return the keys of a scenario that options give; later ones of these win.
 
@@ -96,14 +47,11 @@ def keys_of(
     are keys, such as `--seed`; None: not given.
     """
     overrides = overrides_of(with_nearest(settings, approximate))
-    said = {name: value for name, value in own.items() if value is not None}
-    return of_vllm(commands, overrides) | overrides | said
+    return of_vllm(commands, overrides) | overrides | given(**own)
 
 
-def require_scenario(name: str | None, commands: list[str]) -> None:
+def require_scenario(name: str | None, commands: Sequence[str] = ()) -> None:
     """Raise ScenarioError where neither a scenario nor vLLM's commands are given."""
-    from mist_sim.errors import ScenarioError
-
     if name is None and not commands:
         raise ScenarioError(
             "SCENARIO is required: a file, a preset (mist list presets) or -; without it, "
@@ -113,8 +61,6 @@ def require_scenario(name: str | None, commands: list[str]) -> None:
 
 def _require_all(overrides: Collection[str], kind: type[Scenario]) -> None:
     """Raise ScenarioError where vLLM's commands lack the server, or the load of a scenario."""
-    from mist_sim.errors import ScenarioError
-
     said = {key.partition(".")[0] for key in overrides}
     for part, command in (("clients", "vllm serve"), ("workload", "vllm bench serve")):
         if part not in said and kind.model_fields[part].is_required():
@@ -154,7 +100,7 @@ def load(
     return kind.from_yaml(text, overrides, source=source, allow_programs=allow_programs)
 
 
-def of_vllm(commands: list[str], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def of_vllm(commands: Sequence[str], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a scenario that vLLM's command lines say.
 
     overrides: what `--set` gives. Raises ScenarioError for refused flags, and for values beside
@@ -166,14 +112,14 @@ def of_vllm(commands: list[str], overrides: Mapping[str, Any]) -> dict[str, Any]
     from mist_sim.scenario.from_vllm.commands import read_commands
     from mist_sim.scenario.from_vllm.faults import check_all
 
-    found = read_commands(commands, overrides=overrides)
+    found = read_commands(list(commands), overrides=overrides)
     if faults_of(found.account):
         check_all(found.account, found.keys, without=overrides)
     tell(found)
     return found.overrides
 
 
-def tell(found: Found) -> None:
+def tell(found: FromVllm) -> None:
     """Print on stderr which arguments do not affect simulated times.
 
     Assumptions are keys of the scenario, and its results repeat them.

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial, wraps
-from inspect import Parameter, signature
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar
 
 import typer
 
-from mist_sim.cli.options import AsJson, Force, Out, Quiet, Resume, require_out
-from mist_sim.errors import printable
+from mist_sim.cli.signals import Saved
+from mist_sim.errors import ScenarioError, printable
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from mist_sim.cli.progress import Progress
-    from mist_sim.errors import ScenarioError
     from mist_sim.metrics import Replications, Result
-    from mist_sim.metrics.tables import Findings, UnansweredError
-    from mist_sim.output import OutputFolder
+    from mist_sim.metrics.tables import Findings
+    from mist_sim.output import OutputFile, OutputFolder
     from mist_sim.scenario import Scenario
+    from mist_sim.studies.task import Executor
 
 
 REPORT = "report.html"
@@ -43,15 +40,36 @@ def note(text: str) -> None:
     typer.echo("\n".join(map(printable, text.split("\n"))), err=True)
 
 
-def _nothing(text: str) -> None:
-    """Say nothing."""
+@contextmanager
+def saving(out: Path, *, replace: bool) -> Iterator[OutputFile]:
+    """Claim a file for what a command writes. replace: `--force`."""
+    from mist_sim.output import output_file
+
+    with Saved() as saved, output_file(out, replace=replace) as file:
+        saved.output = file
+        yield file
 
 
-def _written(problem: UnansweredError, folder: Path, names: list[str]) -> ScenarioError:
-    """Return an error that also says where everything that was tried is."""
-    from mist_sim.errors import ScenarioError
+def warn(summary: Mapping[str, Any]) -> None:
+    """Say the warnings of findings on stderr. summary: `Findings.summary`."""
+    from mist_sim.report.elements import warning_lines
 
-    return ScenarioError(f"{problem}. All that was tried is in {folder}: {', '.join(names)}")
+    for line in warning_lines(summary):
+        note(f"warning: {line}")
+
+
+def executor_of(cluster: str | None, jobs: int | None) -> Executor | None:
+    """Return the executor of a study on a cluster; None: local processes.
+
+    Raises ScenarioError for an invalid address, and together with --jobs.
+    """
+    from mist_sim.studies.clusters import executor_at
+
+    if cluster is None:
+        return None
+    if jobs is not None:
+        raise ScenarioError("--jobs has no effect with --cluster; its workers decide; leave it out")
+    return executor_at(cluster)
 
 
 def _usual_files(found: Findings, folder: Path) -> None:
@@ -67,7 +85,11 @@ class Session:
         has; empty: vLLM's. quiet: no notes and no progress bar. tables: tables of a run to write;
         None: the usual ones. resume: continue the stopped study.
     report: write a run's report beside the tables.
+    Raises ScenarioError for force and resume without out.
     """
+
+    options: ClassVar[Sequence[str]] = ("out", "force", "resume", "as_json", "quiet")
+    """Fields that are options of a verb with a parameter of this type."""
 
     out: Path | None = None
     force: bool = False
@@ -78,6 +100,11 @@ class Session:
     resume: bool = False
     report: bool = False
 
+    def __post_init__(self) -> None:
+        for name, is_given in (("--force", self.force), ("--resume", self.resume)):
+            if is_given and self.out is None:
+                raise ScenarioError(f"{name} has no effect without --out; give --out too")
+
     def run(self, scenario: Scenario) -> Result:
         """Simulate a scenario, write the results, print and return them.
 
@@ -86,7 +113,10 @@ class Session:
         from mist_sim.cli.forewarning import Forewarning
         from mist_sim.scenario import simulate
 
-        say = _nothing if self.quiet else note
+        def say(text: str) -> None:
+            if not self.quiet:
+                note(text)
+
         return self._kept(
             lambda how: simulate(scenario, progress=Forewarning(scenario, how["progress"], say)),
             total=scenario.workload.num_requests,
@@ -130,7 +160,6 @@ class Session:
         total, unit: amount of work, for the progress bar. write: writes the files.
         """
         from mist_sim.cli.progress import Progress
-        from mist_sim.cli.signals import Saved
         from mist_sim.metrics.tables import UnansweredError
 
         with Saved() as saved:
@@ -141,15 +170,12 @@ class Session:
                     try:
                         found = work(How(progress=progress, journal=journal, resume=self.resume))
                     except UnansweredError as problem:
-                        from mist_sim.report.elements import warning_lines
-
-                        told = {"warnings": [each.data for each in problem.warnings]}
-                        for line in warning_lines(told):
-                            note(f"warning: {line}")
+                        warn({"warnings": [each.data for each in problem.warnings]})
                         if problem.found is None or folder is None or not folder.is_new:
                             raise
                         names = folder.fill(partial(_usual_files, problem.found))
-                        raise _written(problem, folder.path, names) from None
+                        tried = f"All that was tried is in {folder.path}: {', '.join(names)}"
+                        raise ScenarioError(f"{problem}. {tried}") from None
                 files = folder.fill(partial(write, found)) if folder else []
             self._show(found, files)
         return found
@@ -173,8 +199,6 @@ class Session:
             write_text(folder / REPORT, result.presenter.report(result))
 
     def _claimed(self) -> AbstractContextManager[OutputFolder | None]:
-        from contextlib import nullcontext
-
         from mist_sim.output import output_folder
 
         if self.out is None:
@@ -204,35 +228,7 @@ class Session:
             result.show()
 
 
-def saves(*, resumes: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a verb the options of results: --out, --force, --resume, --json and --quiet.
+class Once(Session):
+    """Of a command that is no study, which `--resume` could not continue."""
 
-    The verb declares no such options; its parameter `session` gets the Session that they make.
-    resumes: whether its work is a study, which --resume can continue.
-    """
-    options = {"out": Out, "force": Force, "resume": Resume, "as_json": AsJson, "quiet": Quiet}
-    if not resumes:
-        del options["resume"]
-
-    def with_options(verb: Callable[..., None]) -> Callable[..., None]:
-        @wraps(verb)
-        def run(**given: Any) -> None:
-            session = Session(**{name: given.pop(name) for name in options})
-            require_out(session.force, session.out, session.resume)
-            verb(session=session, **given)
-
-        own = signature(verb, eval_str=True)
-        kept = [each for each in own.parameters.values() if each.name != "session"]
-        added = [
-            Parameter(
-                name,
-                Parameter.KEYWORD_ONLY,
-                default=None if name == "out" else False,
-                annotation=option,
-            )
-            for name, option in options.items()
-        ]
-        run.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
-        return run
-
-    return with_options
+    options = ("out", "force", "as_json", "quiet")

@@ -13,11 +13,11 @@ number of tokens or sequences, or that leave fewer KV blocks free than a prompt 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from math import ceil, inf, nan
+from math import ceil, inf, isnan, nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,14 +27,15 @@ from mist_sim.core.states import State
 from mist_sim.core.step_limits import StepLimits
 from mist_sim.hardware.layout_period import LayoutPeriod
 from mist_sim.metrics import latency, stats
-from mist_sim.metrics.adapter_waits import adapter_waits, seconds_inside
 from mist_sim.metrics.latency import Array
+from mist_sim.metrics.records.columns import Table
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.records.together import Tracks, merged, sum_each, together
 from mist_sim.metrics.tables import Columns, column, texts
 from mist_sim.units import Seconds
 
 _PIECE = 65_536  # steps looked at together: few enough for a processor's cache
+_OF_GAPS = ("start", "num_steps", "num_decodes", "num_gaps")
 
 
 def pooled_gaps(recorder: ColumnRecorder, after: float = 0.0) -> Iterator[stats.Weighted]:
@@ -47,9 +48,7 @@ def pooled_gaps(recorder: ColumnRecorder, after: float = 0.0) -> Iterator[stats.
     yield stats.Weighted(extra["gap"][counted], extra["count"][counted])
     for tracks in together(recorder):
         for rows, ends in _pieces(tracks):
-            gaps, counts = latency.step_gaps(
-                rows["start"], rows["num_steps"], rows["num_decodes"], rows["num_gaps"], ends
-            )
+            gaps, counts = latency.step_gaps(rows, ends)
             counts[ends < after] = 0
             one = len(tracks.ends) == 1  # whose pieces count as parts
             yield stats.Weighted(gaps, counts, None if one else tracks.step_cuts)
@@ -79,11 +78,8 @@ def timed_gaps(recorder: ColumnRecorder, after: float = 0.0) -> TimedGaps:
         whole = int(np.searchsorted(up_to, len(all_ends), "right"))
         if whole:
             ends = all_ends[: int(up_to[whole - 1])]
-            runs = {name: column[:whole] for name, column in rows.items()}
-            found = latency.step_gaps(
-                runs["start"], runs["num_steps"], runs["num_decodes"], runs["num_gaps"], ends
-            )
-            parts.append((ends, *found))
+            runs = {name: rows[name][:whole] for name in _OF_GAPS}
+            parts.append((ends, *latency.step_gaps(runs, ends)))
     ends, gaps, counts = map(np.concatenate, zip(*parts, strict=True))
     places = np.flatnonzero((counts > 0) & (ends >= after))
     places = places[np.argsort(ends[places], kind="stable")]
@@ -98,8 +94,8 @@ def gap_percentile(recorder: ColumnRecorder, after: float, percentile: float) ->
 
 def _pieces(tracks: Tracks) -> Iterator[tuple[dict[str, Any], Array]]:
     """Yield the rows of some runs of tracks, and the ends of their steps, in order."""
-    names, num_steps = ("start", "num_steps", "num_decodes", "num_gaps"), tracks.step_cuts[-1]
-    rows = {name: tracks.runs[name] for name in names}
+    num_steps = tracks.step_cuts[-1]
+    rows = {name: tracks.runs[name] for name in _OF_GAPS}
     up_to = np.cumsum(rows["num_steps"])
     cuts = np.searchsorted(up_to, np.arange(_PIECE, num_steps, _PIECE))
     for first, last in pairwise([0, *cuts.tolist(), len(up_to)]):
@@ -403,20 +399,15 @@ class Lives:
 
     def __init__(self, recorder: ColumnRecorder, end: float) -> None:
         self.end = end
-        self._of: dict[int, list[Period]] = {}
-        rows = recorder.states.columns()
         names: list[Any] = recorder.state_names.values
-        changes: dict[int, list[tuple[float, State]]] = {}
-        columns = (rows[name].tolist() for name in ("client_id", "time", "state"))
-        for client_id, time, state in zip(*columns, strict=True):
-            changes.setdefault(client_id, []).append((time, names[state]))
-        self._changes_of = changes
+        self._changes_of: dict[int, list[tuple[float, State]]] = defaultdict(list)
+        for client_id, time, state in _rows(recorder.states, "client_id", "time", "state"):
+            self._changes_of[client_id].append((time, names[state]))
         self._made_up: dict[int, list[float]] = defaultdict(list)
-        made_up = recorder.made_up.columns()
-        columns = (made_up[name].tolist() for name in ("client_id", "time"))
-        for client_id, time in zip(*columns, strict=True):
+        for client_id, time in _rows(recorder.made_up, "client_id", "time"):
             self._made_up[client_id].append(time)
-        for client_id, mine in changes.items():
+        self._of: dict[int, list[Period]] = {}
+        for client_id, mine in self._changes_of.items():
             ends = [*(time for time, _ in mine[1:]), max(end, mine[-1][0])]
             self._of[client_id] = [
                 Period(client_id, state, start, until)
@@ -465,6 +456,12 @@ class Lives:
         )
 
 
+def _rows(table: Table, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of some columns of a table."""
+    columns = table.columns()
+    return zip(*(columns[name].tolist() for name in names), strict=True)
+
+
 def states_columns(lives: Lives, client_names: Sequence[str]) -> Columns:
     """A row a period of a client in one state: off, starting, up, draining, failed.
 
@@ -480,12 +477,11 @@ def states_columns(lives: Lives, client_names: Sequence[str]) -> Columns:
 
 
 def lives_summary(
-    recorder: ColumnRecorder, lives: Lives, counted: dict[str, Any], begin: float
+    recorder: ColumnRecorder, lives: Lives, statuses: Any, begin: float
 ) -> dict[str, Any]:
     """Return failures, starts and losses of clients; empty if no client changed its state.
 
-    counted: columns of the requests that count. begin: end of the warm-up; clients count from there
-        on.
+    statuses: of the requests that count. begin: end of the warm-up; clients count from there on.
 
     num_lost: requests that ended because a client failed. num_lost_visits: visits lost with
     a client, num_retried_visits: of these, visits whose request continued at another client.
@@ -500,7 +496,7 @@ def lives_summary(
     seconds = max(lives.end - begin, 0.0)
     up = sum(lives.seconds(client_id, ("up", "draining"), begin) for client_id in ids)
     return {
-        "num_lost": int((counted["status"] == STATUSES.index("lost")).sum()),
+        "num_lost": int((statuses == STATUSES.index("lost")).sum()),
         "num_lost_visits": len(losses["time"]),
         "num_retried_visits": int(losses["retried"].sum()),
         "lost_kv_tokens": int(losses["num_tokens"].sum()),
@@ -610,7 +606,7 @@ def _seconds_at_limits(
     They are summed over its tracks.
     """
     sums = np.zeros((len(limits), 1 + len(_LIMITS)))
-    waits = adapter_waits(recorder, limits)
+    waits = _adapter_waits(recorder, limits)
     rest = iter(all_tracks)
     for tracks in together(recorder, [track.number for track in all_tracks]):
         tracks = merged(recorder, tracks)  # noqa: PLW2901
@@ -623,7 +619,7 @@ def _seconds_at_limits(
             here = slice(first, last)
             inside = ends[here] - begins[here]
             seconds = [float(inside[each[here]].sum()) for each in at]
-            waited = seconds_inside(waits.get(track.number), begins[here], ends[here])
+            waited = _seconds_inside(waits.get(track.number), begins[here], ends[here])
             seconds[0] += float(waited[~at[0][here]].sum())
             sums[track.client_id] += [*seconds, float(waited.sum())]
     return sums
@@ -657,3 +653,94 @@ def _room(limits: StepLimits, needed: int, shares: Array) -> Room:
 def _blocks_of(prompt_tokens: float, limits: StepLimits) -> int:
     """Return the KV blocks of a prompt, 1 at least; with windows, in each group of layers."""
     return max(ceil(prompt_tokens / limits.block_size), 1) * limits.blocks_each
+
+
+_FREED, _LEFT_QUEUE, _QUEUED, _TAKEN = range(4)  # order of what happens at one time
+
+
+def _adapter_waits(
+    recorder: ColumnRecorder, limits: Sequence[StepLimits | None]
+) -> dict[int, tuple[Array, Array]]:
+    """Return from when to when requests wait for a slot, seconds, by track; no two times overlap.
+
+    limits: of each client; None if unknown. A request takes its adapter's slot from its start to
+    its end, also while it is preempted.
+    """
+    if not recorder.adapters:
+        return {}
+    names = np.array(recorder.adapters)
+    visits = recorder.visits.columns()
+    tracks = _first_tracks(recorder)
+    events: dict[int, list[tuple[float, int, int]]] = {}
+    of_users = np.flatnonzero(visits["request_id"] >= 0)
+    columns = ("request_id", "client_id", "queued_at", "started_at", "finished_at")
+    for request_id, client_id, queued, started, finished in zip(
+        *(visits[name][of_users].tolist() for name in columns), strict=True
+    ):
+        adapter, of = int(names[request_id]), limits[client_id]
+        if adapter and of is not None and of.adapters:
+            known = tracks.get((request_id, client_id))
+            first = next(iter(recorder.tracks_of(client_id)), None)
+            if (track := first if known is None else known) is None:
+                continue
+            mine = events.setdefault(track, [])
+            begun = finished if isnan(started) else started
+            mine += [(queued, _QUEUED, adapter), (begun, _LEFT_QUEUE, adapter)]
+            if begun < finished:
+                mine += [(begun, _TAKEN, adapter), (finished, _FREED, adapter)]
+    found = {}
+    for track, mine in events.items():
+        of = limits[recorder.track_clients[track]]
+        found[track] = _waits_in(sorted(mine), of.adapters if of else 0)
+    return found
+
+
+def _first_tracks(recorder: ColumnRecorder) -> dict[tuple[int, int], int]:
+    """Return where requests had their first tokens, by request and client."""
+    tokens = recorder.tokens.columns()
+    pairs = zip(tokens["request_id"].tolist(), tokens["track"].tolist(), strict=True)
+    found: dict[tuple[int, int], int] = {}
+    for request_id, track in pairs:
+        found.setdefault((request_id, recorder.track_clients[track]), track)
+    return found
+
+
+def _waits_in(events: Sequence[tuple[float, int, int]], slots: int) -> tuple[Array, Array]:
+    """Return begins and ends of waits for one of so many slots. events: sorted by time."""
+    waiting, running = Counter[int](), Counter[int]()
+    num_held = num_used = 0  # requests that wait for a slot; slots in use
+    begins, ends = list[float](), list[float]()
+    is_held = False
+    for time, kind, adapter in events:
+        if kind == _QUEUED:
+            waiting[adapter] += 1
+            num_held += not running[adapter]
+        elif kind == _LEFT_QUEUE:
+            waiting[adapter] -= 1
+            num_held -= not running[adapter]
+        elif kind == _TAKEN:
+            running[adapter] += 1
+            if running[adapter] == 1:
+                num_used += 1
+                num_held -= waiting[adapter]
+        else:
+            running[adapter] -= 1
+            if not running[adapter]:
+                num_used -= 1
+                num_held += waiting[adapter]
+        now = num_used >= slots and num_held > 0
+        if now != is_held:
+            (begins if now else ends).append(time)
+            is_held = now
+    if is_held:
+        ends.append(events[-1][0])
+    return np.array(begins), np.array(ends)
+
+
+def _seconds_inside(waits: tuple[Array, Array] | None, begins: Any, ends: Any) -> Array:
+    """Return the seconds of such times between begins and ends; none without any."""
+    if waits is None or not len(waits[0]):
+        return np.zeros(len(begins))
+    edges = np.ravel(np.column_stack(waits))
+    sums = np.concatenate([[0.0], np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0))])
+    return np.asarray(np.interp(ends, edges, sums) - np.interp(begins, edges, sums))

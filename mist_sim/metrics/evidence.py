@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +38,9 @@ FAR = 2  # of them: then results say so before all else, and nothing is sure
 NOTHING_LIKE_IT = "no measured run is like it"
 
 SHARE = 0.9  # of measurements lie in a bar
-LEAST = (
-    0.8  # of the rows of a format, a kernel and a load lie in bars without their origin: so many
-)
-# that of all rows 91 % do, and 75 % or more of each group of ten
+# Of the rows of a format, a kernel and a load, lie in bars without their origin: so many that of
+# all rows 91 % do, and 75 % or more of each group of ten.
+LEAST = 0.8
 FEWEST = 10  # rows that are such a group
 
 # A row's weight, by what is other. The pairs were searched for the narrowest bars that hold nine
@@ -116,18 +115,10 @@ class Evidence:
         self.rows = [row for row in same if metric in row.errors]
         self._errors = np.array([row.errors[metric] for row in self.rows])
         self._beyond = np.array([row.beyond.get(metric, np.nan) for row in self.rows])
+        facts = [_facts(row.setting, row.load) for row in self.rows]
         self._columns: dict[str, NDArray[np.str_]] = {
-            name: np.array(texts, dtype=str)
-            for name, texts in {
-                "model": [row.setting.model for row in self.rows],
-                "gpu": [row.setting.gpu for row in self.rows],
-                "format": [_format(row.setting) for row in self.rows],
-                "architecture": [row.setting.architecture for row in self.rows],
-                "parallel": [row.setting.parallel for row in self.rows],
-                "release": [row.setting.release for row in self.rows],
-                "kind": [row.load.kind for row in self.rows],
-                "arrivals": [row.load.arrivals for row in self.rows],
-            }.items()
+            name: np.array([of_row.get(name, "") for of_row in facts], dtype=str)
+            for name in _WEIGHTS
         }
         # rows that are alike in all tell of one another: n count as the root of n
         keys = [(row.origin, row.setting, row.load) for row in self.rows]
@@ -179,7 +170,8 @@ class Evidence:
 
     def ends(self, setting: Setting, load: Load | None) -> tuple[float, float, int]:
         """Return the ends before they are widened, as logarithms, and the nearest row."""
-        is_other = {name: self._columns[name] != text for name, text in _texts(setting, load)}
+        facts = _facts(setting, load)
+        is_other = {name: self._columns[name] != text for name, text in facts.items()}
         weights = self._share.copy()
         for name, other in is_other.items():
             weights[other] *= _WEIGHTS[name]
@@ -203,12 +195,12 @@ class Evidence:
         kernel and of the same load lie in the bars of the other origins.
         """
         known = ~np.isnan(self._beyond)
-        alike = known & (self._columns["format"] == _format(setting))
-        of_load = [self._columns[name] == text for name, text in _of_load(load)]
+        same = {name: self._columns[name] == text for name, text in _facts(setting, load).items()}
+        alike = known & same["format"]
         groups = [
             alike if np.count_nonzero(alike) >= FEWEST else known,
-            alike & (self._columns["architecture"] == setting.architecture),
-            np.logical_and.reduce([known, *of_load]),
+            alike & same["architecture"],
+            np.logical_and.reduce([known, *(same[n] for n in _PARTS["load"] if n in same)]),
         ]
         needed = [
             float(np.quantile(self._beyond[group], LEAST, method="higher"))
@@ -236,23 +228,6 @@ def architecture_words(setting: Setting) -> str:
     return _ARCHITECTURES.get(setting.architecture, setting.architecture)
 
 
-def left_out(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
-    """Return rows with how far each lies outside the bar of the other origins."""
-    found = [{} for _ in rows]  # type: list[dict[str, float]]
-    for origin in dict.fromkeys(row.origin for row in rows):
-        others = [row for row in rows if row.origin != origin]
-        for source in {row.setting.source for row in rows}:
-            for metric in METRICS:
-                evidence = Evidence(others, source, metric)
-                for place, row in enumerate(rows):
-                    of_it = row.origin == origin and row.setting.source == source
-                    if of_it and metric in row.errors and not evidence.unknown(row.setting):
-                        low, high, _ = evidence.ends(row.setting, row.load)
-                        error = row.errors[metric]
-                        found[place][metric] = max(low - error, error - high)
-    return [row._replace(beyond=beyond) for row, beyond in zip(rows, found, strict=True)]
-
-
 @cache
 def without(origin: str, source: str, metric: str) -> Evidence:
     """Return the same without the rows of an origin; a new one has none."""
@@ -263,12 +238,6 @@ def without(origin: str, source: str, metric: str) -> Evidence:
 def evidence_for(source: str, metric: str) -> Evidence:
     """Return the package's evidence about a metric, with step times of an origin."""
     return Evidence(_rows(), source, metric)
-
-
-COLUMNS = (
-    *("origin", "source", "model", "gpu", "architecture", "kind", "weights", "parallel"),
-    *("release", "load", "arrivals", "ttft", "tpot", "ttft_beyond", "tpot_beyond"),
-)
 
 
 @cache
@@ -289,44 +258,25 @@ def read(row: Mapping[str, str]) -> MeasuredRow:
     )
 
 
-def written(row: MeasuredRow) -> dict[str, Any]:
-    """Return what `read` reads back, with three decimals."""
-    found: dict[str, Any] = {"origin": row.origin, "load": row.load.kind}
-    found["arrivals"] = row.load.arrivals
-    found |= {name: getattr(row.setting, name) for name in Setting.__dataclass_fields__}
-    found |= {name: f"{error:.3f}" for name, error in row.errors.items()}
-    return found | {f"{name}_beyond": f"{far:.3f}" for name, far in row.beyond.items()}
-
-
-def _format(setting: Setting) -> str:
-    return f"{setting.kind} {setting.weights}"
-
-
-def _texts(setting: Setting, load: Load | None) -> list[tuple[str, str]]:
-    found = [
-        ("model", setting.model),
-        ("gpu", setting.gpu),
-        ("format", _format(setting)),
-        ("architecture", setting.architecture),
-        ("parallel", setting.parallel),
-        ("release", setting.release),
-    ]
-    return found + _of_load(load)
-
-
-def _of_load(load: Load | None) -> list[tuple[str, str]]:
-    """Return what is known of a load."""
-    found = zip(("kind", "arrivals"), load or (), strict=False)
-    return [(name, text) for name, text in found if text]
+def _facts(setting: Setting, load: Load | None) -> dict[str, str]:
+    """Return what is known of a setting and a load, by the names of `_WEIGHTS`."""
+    of_load = zip(_PARTS["load"], load or (), strict=False)
+    return {
+        "model": setting.model,
+        "gpu": setting.gpu,
+        "format": f"{setting.kind} {setting.weights}",
+        "architecture": setting.architecture,
+        "parallel": setting.parallel,
+        "release": setting.release,
+        **{name: text for name, text in of_load if text},
+    }
 
 
 def _other(row: MeasuredRow, setting: Setting, load: Load | None) -> tuple[str, ...]:
     """Return in which of `RESPECTS` a row is other."""
-    is_other = (
-        row.setting.model != setting.model,
-        row.setting.gpu != setting.gpu,
-        row.setting.kernel != setting.kernel,
-        row.setting.release != setting.release,
-        any(getattr(row.load, name) != text for name, text in _of_load(load)),
+    there, here = _facts(row.setting, row.load), _facts(setting, load)
+    return tuple(
+        respect
+        for respect, names in _PARTS.items()
+        if any(there.get(name) != here[name] for name in names if name in here)
     )
-    return tuple(name for name, other in zip(RESPECTS, is_other, strict=True) if other)

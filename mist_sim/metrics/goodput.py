@@ -12,8 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.request import Request
+from mist_sim.core.visit import Failure, Visit
 from mist_sim.errors import brief
 from mist_sim.metrics.latency import NAMES, Array, percentile_of
+from mist_sim.metrics.records.recorder import WatchedEnds
+from mist_sim.metrics.stats import known
 from mist_sim.units import Seconds, require_number
 
 _LIMITS = ("ttft", "tpot", "e2el")
@@ -40,11 +43,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in _LIMITS:
-            limit = getattr(self, name)
-            if limit is not None:
-                require_number(f"slo.{name}", limit)
-            if limit is not None and not 0 < limit < math.inf:
-                raise ValueError(f"slo.{name} must be finite and > 0 s, got {limit}")
+            _check_limit(f"slo.{name}", getattr(self, name))
         asked = self.percentiles
         if asked is not None and not (asked and all(0 < each <= 100 for each in asked)):
             raise ValueError(f"slo.percentiles must be in (0, 100], one or more, got {list(asked)}")
@@ -138,11 +137,7 @@ class Slo(Limits):
                     f"slo.at must have names such as p99_itl or p50_ttft, of {', '.join(NAMES)}, "
                     f"got {brief(name)}"
                 )
-            place = "slo.itl" if name == "itl" else f"slo.at.{name}"
-            if limit is not None:
-                require_number(place, limit)
-            if limit is not None and not 0 < limit < math.inf:
-                raise ValueError(f"{place} must be finite and > 0 s, got {limit}")
+            _check_limit("slo.itl" if name == "itl" else f"slo.at.{name}", limit)
         for name, limits in self.classes.items():
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]*", name) or len(name) > _LONGEST:
                 raise ValueError(
@@ -295,6 +290,13 @@ class Slo(Limits):
         return found
 
 
+def _check_limit(name: str, limit: float | None) -> None:
+    if limit is not None:
+        require_number(name, limit)
+        if not 0 < limit < math.inf:
+            raise ValueError(f"{name} must be finite and > 0 s, got {limit}")
+
+
 def _check_share(share: float | None) -> None:
     if share is not None and not 0 < share <= 1:
         raise ValueError(f"slo.attainment must be in (0, 1], got {share:g}")
@@ -313,16 +315,11 @@ def slo_verdicts(
     found = {}
     for metric, limit in slo.limits.items():
         times = samples[metric] if metric != "tpot" else samples[metric][num_gaps > 0]
-        known = times[~np.isnan(times)]
         is_asked = len(times) or num_failed or not len(num_gaps)
         for percentile in slo.percentiles or ():
-            value = _percentile(known, len(times) + num_failed, percentile)
-            found[f"p{percentile:g}_{metric}_ms"] = {
-                "limit": limit * _MS,
-                "value": value * _MS,
-                "kept": value <= limit or not is_asked,
-                "of_requests": True,
-            }
+            value = _percentile(known(times), len(times) + num_failed, percentile)
+            kept = value <= limit or not is_asked
+            found[f"p{percentile:g}_{metric}_ms"] = _verdict(limit, value, kept, of_requests=True)
     return found
 
 
@@ -341,12 +338,16 @@ def figure_verdicts(
             value = gaps(percentile)
             kept = not value > limit
         else:
-            known = samples[metric][~np.isnan(samples[metric])]
-            value = _percentile(known, len(known) + num_failed, percentile)
-            kept = value <= limit or not (len(known) or num_failed)
-        figure = {"limit": limit * _MS, "value": value * _MS, "kept": kept}
-        found[f"{name}_ms"] = figure | {"of_requests": False}
+            times = known(samples[metric])
+            value = _percentile(times, len(times) + num_failed, percentile)
+            kept = value <= limit or not (len(times) or num_failed)
+        found[f"{name}_ms"] = _verdict(limit, value, kept, of_requests=False)
     return found
+
+
+def _verdict(limit: float, value: float, kept: bool, *, of_requests: bool) -> dict[str, Any]:
+    figure = {"limit": limit * _MS, "value": value * _MS, "kept": kept}
+    return figure | {"of_requests": of_requests}
 
 
 def _percentile(known: Array, num_all: int, percentile: float) -> float:
@@ -361,3 +362,44 @@ def _percentile(known: Array, num_all: int, percentile: float) -> float:
     below = math.floor(rank)
     low, high = np.partition(known, (below, above))[[below, above]].tolist()
     return float(low + (rank - below) * (high - low))
+
+
+class SloWatch(WatchedEnds):
+    """A recorder that knows how many requests have ended and how many of them kept all limits."""
+
+    def __init__(self, slo: Slo) -> None:
+        super().__init__()
+        self._slo = slo
+        self._num_ended = self._num_kept = 0
+
+    def ended(
+        self, request: Request, visits: list[Visit], time: float, failure: Failure | None
+    ) -> None:
+        """Count whether a user's request kept the limits."""
+        if request.parent_id is None:
+            self._num_ended += 1
+            self._num_kept += failure is None and self._is_kept(request, visits, time)
+
+    def _is_kept(self, request: Request, visits: list[Visit], time: float) -> bool:
+        arrival = math.nan if request.arrival_time is None else request.arrival_time
+        num_output_tokens = sum([visit.num_output_tokens for visit in visits])
+        seconds, num_gaps = self.decode_time(visits, num_output_tokens, None)
+        ttft, e2el = min(self.first_token_at(visits), time) - arrival, time - arrival
+        tpot = seconds / num_gaps if num_gaps else math.nan
+        times = [np.array([seconds]) for seconds in (ttft, tpot, e2el)]
+        gaps, group = np.array([num_gaps]), np.array([self._slo.group_of(request)])
+        return bool(self._slo.kept(times[0], times[1], times[2], gaps, group)[0])
+
+    def reader(self) -> Callable[[], float]:
+        """Return a function: the share of requests within the limits since its last call.
+
+        NaN if none has ended.
+        """
+        seen = [0, 0]
+
+        def share() -> float:
+            num_ended, num_kept = self._num_ended - seen[0], self._num_kept - seen[1]
+            seen[:] = self._num_ended, self._num_kept
+            return num_kept / num_ended if num_ended else math.nan
+
+        return share

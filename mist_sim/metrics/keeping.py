@@ -1,8 +1,8 @@
 """Which of several cases keep their limits at the rate that was run, and how sure that is.
 
 A simulated figure is not sure where a real engine might do the other, given the expected error of
-the step times, nor where other seeds might. An overloaded case keeps no limit: its latencies grow
-with the length of the run.
+the step times, nor where other seeds might. An overloaded case keeps no limit that sees queues: its
+latencies grow with the length of the run. Limits on gaps between tokens see none.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from mist_sim.metrics.spending import billed_per_hour
 from mist_sim.metrics.stability import grows
 
 GOOD = "good_request_fraction"
+_OF_GAPS = {"tpot", "itl"}  # what a request that waits longer does not make longer
 _NAMED = 8  # names in a list; of more, the sentence has the number
 
 
@@ -65,12 +66,14 @@ class Doubts(NamedTuple):
 
     is_overloaded: in more than half of the runs queues grow (`stability.grows`). is_short: in more
     than half of them they do, or these are too short to tell. has_error: the error of the step
-    times is known for all limits.
+    times is known for all limits. sees_queues: whether any limit is on a latency that grows with
+    queues.
     """
 
     is_overloaded: bool = False
     is_short: bool = False
     has_error: bool = True
+    sees_queues: bool = True
 
 
 class Kept(NamedTuple):
@@ -202,6 +205,7 @@ def doubts_of(limits: Sequence[LimitOnShare], summaries: Sequence[Mapping[str, A
         is_overloaded=2 * unstable > len(told),
         is_short=2 * (unstable + unknown) > len(told),
         has_error=all(ranges.get(each.metric) is not None for each in limits),
+        sees_queues=any(each.metric not in _OF_GAPS for each in limits) or not limits,
     )
 
 
@@ -261,9 +265,14 @@ def sentence(cases: Sequence[Kept], *, where: str = "", otherwise: str = "") -> 
         return ""
     keeping = [case for case in cases if case.lasts]
     overloaded = [case for case in cases if case.keeps and not case.lasts]
-    told = [_count(keeping, cases, where + _rule(cases))]
-    if overloaded:
-        told.append(f"Overloaded, so that a longer run would miss: {_names(overloaded)}.")
+    told = [_count(keeping, overloaded, cases, where + _rule(cases))]
+    if waiting := [case for case in overloaded if case.doubts.sees_queues]:
+        told.append(f"Overloaded, so that a longer run would miss: {_names(waiting)}.")
+    if gaps := [case for case in overloaded if not case.doubts.sees_queues]:
+        told.append(
+            f"Overloaded, which limits on gaps between tokens do not see: {_names(gaps)}; add one "
+            "on TTFT."
+        )
     told += missed_percentiles(cases)
     within = [f"kept by {_names(unsure)}"] if (unsure := _unsure(keeping)) else []
     within += [f"missed by {_names(nearly)}"] if (nearly := _unsure(_missing(cases))) else []
@@ -301,7 +310,11 @@ def _rule(cases: Sequence[Kept]) -> str:
     )
 
 
-def _count(keeping: Sequence[Kept], cases: Sequence[Kept], where: str) -> str:
+def _count(
+    keeping: Sequence[Kept], overloaded: Sequence[Kept], cases: Sequence[Kept], where: str
+) -> str:
+    if overloaded and not keeping:
+        return f"None keeps its limits{where} and carries the rate."
     if not keeping:
         judged = _missing(cases)
         least = min((case.over for case in judged), default=inf)

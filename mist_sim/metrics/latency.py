@@ -22,8 +22,9 @@ Source: vLLM `bench serve`; DESIGN §7.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import nan
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,22 +138,17 @@ def tpot(decode_time: Array, num_gaps: NDArray[np.int64]) -> Array:
     return result
 
 
-def step_gaps(
-    start: Array,
-    num_steps: NDArray[np.int64],
-    num_decodes: NDArray[np.int64],
-    num_gaps: NDArray[np.int64],
-    step_ends: Array,
-) -> tuple[Array, NDArray[np.int64]]:
+def step_gaps(runs: Mapping[str, Any], step_ends: Array) -> tuple[Array, NDArray[np.int64]]:
     """Return (gap, count) of every step of one client: its duration, and whom it counts for.
 
-    start, num_steps, num_decodes, num_gaps: a row a run, in order of time.
+    runs: start, num_steps, num_decodes and num_gaps of each run, in order of time.
     step_ends: end of every step of the client, shape (sum of num_steps,).
     """
+    num_steps = runs["num_steps"]
     first = np.cumsum(num_steps) - num_steps
     before = np.empty_like(step_ends)
     before[1:] = step_ends[:-1]
-    before[first] = start
-    count = np.repeat(num_decodes, num_steps)
-    count[first] = num_gaps
+    before[first] = runs["start"]
+    count = np.repeat(runs["num_decodes"], num_steps)
+    count[first] = runs["num_gaps"]
     return step_ends - before, count

@@ -7,14 +7,13 @@ answers are either at most half as long as their prompts, or at least as long.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.records.together import together
-from mist_sim.metrics.requests import Mask
+from mist_sim.metrics.requests import Counted
 
 LONG_PROMPTS, LOW_LOAD = "long prompts", "low load"
 DECODE_HEAVY, OTHER_LOAD = "decode-heavy", "other load"
@@ -51,14 +50,9 @@ def load_of(prompt_tokens: float, output_tokens: float, batch: float) -> str:
     return DECODE_HEAVY if output_tokens >= prompt_tokens else OTHER_LOAD
 
 
-def load_of_run(
-    recorder: ColumnRecorder, c: Mapping[str, Any], done: Mask, warmup: float, *, open_loop: bool
-) -> Load | None:
-    """Return the load that a run had; None if no request finished.
-
-    c: columns of its requests. done: the requests that count. warmup: seconds whose steps do not
-        count. open_loop: whether arrivals ignored completions.
-    """
+def load_of_run(run: Counted) -> Load | None:
+    """Return the load that a run had; None if no request finished."""
+    c, done = run.c, run.done
     if not done.any():
         return None
     prompt_tokens = float(c["num_prompt_tokens"][done].mean())
@@ -66,8 +60,8 @@ def load_of_run(
     arrival = c["arrival_time"][done]
     together = len(arrival) > 1 and float((arrival == arrival.min()).mean()) >= _TOGETHER
     return Load(
-        load_of(prompt_tokens, output_tokens, mean_batch(recorder, warmup)),
-        BURSTS if together else OPEN if open_loop else CLOSED,
+        load_of(prompt_tokens, output_tokens, mean_batch(run.recorder, run.warmup)),
+        BURSTS if together else OPEN if run.open_loop else CLOSED,
     )
 
 

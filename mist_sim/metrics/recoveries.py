@@ -4,9 +4,11 @@ Requests are taken twenty at a time, in the order of their arrival. Before the f
 ten is slower than nine in ten of that time; of twenty as usual, more than five are so in 1.1 % of
 the cases. Two such groups in a row are a disturbance. A client is away until it is up again, or
 until its autoscaled group has its wanted number of clients. The last disturbance that begins then
-ends with the first two groups in a row that are as usual and arrive after the last client is
-back, of those that come back: from their arrival on, latencies are back. That is judged of TTFT,
-TPOT, E2E and the wait in queues, each for itself.
+ends with the first two groups in a row that are as usual, arrive after the last client is back, of
+those that come back, and are followed by no disturbance for as long as nine in ten requests took
+before: an empty client that returns fills with answers that all end at once, and again. From their
+arrival on, latencies are back. That is judged of TTFT, TPOT, E2E and the wait in queues, each for
+itself.
 """
 
 from __future__ import annotations
@@ -128,7 +130,10 @@ def recoveries(
         usual = values[before & ~np.isnan(values)]
         if len(usual) >= FEWEST:
             slow[metric] = values > np.quantile(usual, _USUAL), ~np.isnan(values)
-    return list(_each(begins, absences, c["arrival_time"], slow)) if slow else []
+    if not slow:
+        return []
+    lap = float(np.quantile(c["finished_at"][before] - c["arrival_time"][before], _USUAL))
+    return list(_each(begins, absences, c["arrival_time"], slow, lap))
 
 
 def _each(
@@ -136,15 +141,19 @@ def _each(
     absences: Sequence[tuple[float, float]],
     arrival: Array,
     slow: Mapping[str, tuple[Mask, Mask]],
+    lap: float,
 ) -> Iterator[Recovery]:
-    """Yield each failure with those that follow before latencies are back."""
+    """Yield each failure with those that follow before latencies are back.
+
+    lap: seconds without a disturbance after which they are.
+    """
     begin = begins[0]
     for last, until in zip(begins, [*begins[1:], inf], strict=True):
         ends = {end for start, end in absences if start <= last}
         there, returned = max(ends), max(ends - {inf}, default=-inf)
         after = (arrival >= last) & (arrival < until)
         back = {
-            metric: _back_at(arrival[after & known], is_slow[after & known], there, returned)
+            metric: _back_at(arrival[after & known], is_slow[after & known], there, returned, lap)
             for metric, (is_slow, known) in slow.items()
         }
         if until == inf or None not in back.values():
@@ -155,7 +164,9 @@ def _each(
             begin = until
 
 
-def _back_at(arrival: Array, is_slow: Mask, there: float, returned: float) -> float | None:
+def _back_at(
+    arrival: Array, is_slow: Mask, there: float, returned: float, lap: float
+) -> float | None:
     """Return the arrival from which on latencies are as usual; minus infinity: they always were.
 
     there: when all clients are there again, seconds; infinite where one never is. returned: when
@@ -168,9 +179,11 @@ def _back_at(arrival: Array, is_slow: Mask, there: float, returned: float) -> fl
     is_usual = of_groups <= _MOST_SLOW
     begins = arrival[: num_groups * _GROUP : _GROUP]
     disturbed = np.flatnonzero(~is_usual[:-1] & ~is_usual[1:])
-    disturbed = disturbed[disturbed < np.searchsorted(begins, there) + _IN_A_ROW]
-    if not len(disturbed):
+    first = disturbed[disturbed < np.searchsorted(begins, there) + _IN_A_ROW]
+    if not len(first):
         return -inf
     usual = np.flatnonzero(is_usual[:-1] & is_usual[1:])
-    usual = usual[(usual > disturbed[-1]) & (begins[usual] >= returned)]
-    return float(begins[usual[0]]) if len(usual) else None
+    usual = usual[(usual > first[-1]) & (begins[usual] >= returned)]
+    following = np.append(begins[disturbed], inf)[np.searchsorted(disturbed, usual)]
+    lasting = usual[following - begins[usual] > lap]
+    return float(begins[lasting[0]]) if len(lasting) else None

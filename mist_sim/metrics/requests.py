@@ -1,4 +1,4 @@
-"""Figures of requests: parts of their latency, rates, figures by model.
+"""Figures of requests: rates, goodput, figures by model, parts of their latency.
 
 Where the latency of each request went: queues, prompts, answers, transfers, other stages.
 
@@ -12,6 +12,7 @@ request.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -22,15 +23,316 @@ from numpy.typing import NDArray
 
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.clients import output_tokens_before
-from mist_sim.metrics.goodput import Limits, Slo, slo_verdicts
+from mist_sim.metrics.goodput import Slo, slo_verdicts
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.columns import TableColumns
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.stability import FILLING
-from mist_sim.metrics.tables import Coded, Columns, in_order
 from mist_sim.stages import Decode, Prefill
 
-_Positions = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Places = NDArray[np.int64]
+
+ANY = "any"
+"""Name of the group of requests that ask for no model."""
+
+OTHERS = "others"
+"""Name of the requests of no class of the slo."""
+
+_MS = 1e3
+_RAMP = 0.2  # of the time in which requests arrive, at least
+_MOST = 0.5  # of that time, at most
+_PIECES = 10  # of a steady part, in each of which arrivals are counted
+_VARIES = 1.25  # times: the most arrivals of a piece over the fewest, that are worth a word
+_BY_CHANCE = 33.7  # chi-square of nine degrees of freedom that one in 10,000 steady loads exceeds
+_OF_GROUPS = ("mean", "p50", "p90", "p95", "p99")  # as of all requests
+
+
+class SteadyPart(NamedTuple):
+    """A time of a run, seconds. is_whole: there is no steady part, so it is all measured time."""
+
+    begin: float
+    end: float
+    is_whole: bool
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end - self.begin
+
+
+class Counted:
+    """The requests of a run that its figures are of: those that users send, not their children.
+
+    recorder: of the run. warmup: seconds; arrivals before its end do not count. open_loop: whether
+    arrivals ignored completions.
+    c: columns of all requests, with `group` where the slo has classes (`request_columns`). Masks of
+    its rows: of_users; `counted`, of these those that arrive after the warm-up; `finished`, those
+    that finished, whenever; `ended`, those that finished after the warm-up; `done`, those that
+    arrived after it, too. duration: seconds from the end of the warm-up to the last completion.
+    """
+
+    def __init__(
+        self, recorder: ColumnRecorder, warmup: float = 0.0, *, open_loop: bool = True
+    ) -> None:
+        self.recorder, self.warmup, self.open_loop = recorder, warmup, open_loop
+        self.c = request_columns(recorder)
+        self._choose(self.c["parent_id"] == self.c["request_id"])
+
+    def _choose(self, of_users: Mask) -> None:
+        c, self.of_users = self.c, of_users
+        self.counted: Mask = of_users & (c["arrival_time"] >= self.warmup)
+        self.finished: Mask = of_users & (c["status"] == 0)
+        self.ended: Mask = self.finished & (c["finished_at"] >= self.warmup)
+        self.done: Mask = self.ended & self.counted
+
+    def among(self, mine: Mask) -> Counted:
+        """Return those of them in a mask; their rates are over the same time."""
+        found = copy(self)
+        found.__dict__ |= {"duration": self.duration, "part": self.part}
+        found._choose(self.of_users & mine)  # noqa: SLF001 - a copy of this one
+        return found
+
+    @cached_property
+    def duration(self) -> float:
+        """Seconds from the end of the warm-up to the last completion; 0 without any."""
+        ends = self.c["finished_at"][self.ended]
+        return float(ends.max() - self.warmup) if len(ends) else 0.0
+
+    @cached_property
+    def peak(self) -> int:
+        """The most requests at a time between arrival and end, failed ones among them."""
+        there = self.of_users & (self.c["finished_at"] > self.warmup)
+        arrival = self.c["arrival_time"][there].clip(min=self.warmup)
+        return stats.max_inside(arrival, self.c["finished_at"][there])
+
+    @cached_property
+    def part(self) -> SteadyPart:
+        """The steady part of the run."""
+        return steady_part(self, self.duration, lap=1 if self.open_loop else max(self.peak, 1))
+
+
+def request_columns(recorder: ColumnRecorder) -> TableColumns:
+    """Return the columns of requests; if the slo has classes, `group` is the class.
+
+    Children of other requests belong to no class.
+    """
+    c = recorder.requests.columns()
+    if not recorder.groups:
+        return c
+    groups, ids = np.array(recorder.groups), c["request_id"]
+    of_user = ids >= 0
+    return c | {"group": np.where(of_user, groups[np.where(of_user, ids, 0)], 0)}
+
+
+def steady_part(run: Counted, duration: float, lap: int = 1) -> SteadyPart:
+    """Return the steady part of a run.
+
+    It begins after a fifth of the time in which requests arrive, or when clients have filled up (3
+    request times, waits apart), but at half of it at the latest, and not in the warm-up. It ends
+    with the last arrival. Where that is shorter than a request, or all arrive at once, there is no
+    steady part.
+
+    It begins at an arrival, whole laps before its end, if one fits: users of a closed loop end and
+    send in waves, and a part of 6.2 waves would hold seven of them at one end.
+
+    duration: seconds of the measured time, after the warm-up. lap: requests after which arrivals
+    are in the same phase: the users of a closed loop, each of whom then has sent one.
+    """
+    c, warmup = run.c, run.warmup
+    whole = SteadyPart(warmup, warmup + duration, is_whole=True)
+    arrival = c["arrival_time"][run.of_users]
+    if not len(arrival):
+        return whole
+    first, last = float(arrival.min()), float(arrival.max())
+    time = 0.0
+    if (done := run.finished).any():
+        took = c["finished_at"][done] - c["sent_at"][done]
+        time = float((took - c["queued"][done] - c["front_end"][done]).mean())
+    ramp = min(max(_RAMP * (last - first), FILLING * time), _MOST * (last - first))
+    begin = min(max(warmup, first + ramp), last)
+    arrival = np.sort(arrival)
+    of_part = len(arrival) - 1 - int(np.searchsorted(arrival, begin))
+    begin = float(arrival[-1 - (of_part // lap * lap or of_part)])
+    return whole if last - begin <= time else SteadyPart(begin, last, is_whole=False)
+
+
+def varying_arrivals(run: Counted) -> dict[str, Any]:
+    """Return the lowest and the highest rate of arrivals in tenths of the steady part, 1/s.
+
+    Empty where the rates differ by a quarter at most, or by what a Poisson process has by chance,
+    and in a closed loop.
+    """
+    part, arrival = run.part, run.c["arrival_time"][run.of_users]
+    counts, edges = np.histogram(arrival, _PIECES, (part.begin, max(part.end, part.begin)))
+    low, mean, high = int(counts.min()), float(counts.mean()), int(counts.max())
+    if not run.open_loop or part.is_whole or not mean or high <= _VARIES * low:
+        return {}
+    if float(((counts - mean) ** 2).sum()) / mean <= _BY_CHANCE:
+        return {}
+    seconds = float(edges[1] - edges[0])
+    return {"steady_arrivals_per_s": [low / seconds, high / seconds]}
+
+
+def samples(c: Mapping[str, Any], rows: Mask | slice = slice(None)) -> dict[str, Array]:
+    """Return the latencies of requests, seconds, by metric. rows: of the columns; by default all.
+
+    All that counts a request's TTFT, TPOT, E2E or time in queues has it from here.
+    """
+    arrival = c["arrival_time"][rows]
+    return {
+        "ttft": latency.ttft(arrival, c["first_token_at"][rows]),
+        "tpot": latency.tpot(c["decode_time"][rows], c["num_gaps"][rows]),
+        "e2el": latency.e2e(arrival, c["finished_at"][rows]),
+        "queue": c["queued"][rows],
+    }
+
+
+def volume(run: Counted) -> dict[str, Any]:
+    """Return how long the run was, and how many requests and tokens it served."""
+    num_done = int(run.done.sum())
+    return {
+        "duration": run.duration,
+        "completed": num_done,
+        "failed": int(run.counted.sum()) - num_done,
+        "total_input_tokens": int(run.c["num_prompt_tokens"][run.done].sum()),
+        "total_output_tokens": int(run.c["num_output_tokens"][run.done].sum()),
+    }
+
+
+def throughput(run: Counted, begin: float, duration: float, end: float = inf) -> dict[str, float]:
+    """Return requests that end, and tokens that come, per second of a time.
+
+    begin, end: of the time, seconds, of which the end itself is no part. duration: by which rates
+        are divided. Output tokens count at their step, a prompt at the first token.
+    """
+
+    def inside(times: Array) -> Mask:
+        return np.asarray(run.finished & (times >= begin) & (times < end))
+
+    c = run.c
+    num_output = _tokens_before(run, end) - _tokens_before(run, begin)
+    first = np.where(np.isnan(c["first_token_at"]), c["finished_at"], c["first_token_at"])
+    num_input = int(c["num_prompt_tokens"][inside(first)].sum())
+    return {
+        "request_throughput": rate(int(np.count_nonzero(inside(c["finished_at"]))), duration),
+        "output_throughput": rate(num_output, duration),
+        "total_token_throughput": rate(num_input + num_output, duration),
+    }
+
+
+def _tokens_before(run: Counted, time: float) -> int:
+    """Return how many output tokens of the finished requests came before a time."""
+    c, finished = run.c, run.finished
+    ended = finished & (c["finished_at"] < time)
+    num_tokens = int(c["num_output_tokens"][ended].sum())
+    under_way = np.flatnonzero(finished & ~ended & (c["sent_at"] < time))
+    if not len(under_way):
+        return num_tokens
+    under_way = under_way[np.argsort(c["request_id"][under_way])]
+    request_ids, sent_at = c["request_id"][under_way], c["sent_at"][under_way]
+    return num_tokens + output_tokens_before(run.recorder, request_ids, sent_at, time)
+
+
+def rate(count: int, duration: float) -> float:
+    """Return a count a second; 0 where there was no time."""
+    return count / duration if duration > 0 else 0.0
+
+
+def steady_rates(run: Counted) -> dict[str, float]:
+    """Return the throughput in the steady part of a run, under names that say so."""
+    part = run.part
+    rates = throughput(run, part.begin, part.seconds, inf if part.is_whole else part.end)
+    return {f"steady_{name}": value for name, value in rates.items()}
+
+
+def goodput(slo: Slo, run: Counted) -> dict[str, Any]:
+    """Return goodput, the causes of misses and the verdict on each limit; empty without limits.
+
+    `misses` counts requests that fail, by status, and that miss each limit; a finished one may miss
+    several. `slo_shares` has the share of good requests of all, or by class, beside the one asked
+    for; not where each limit may be kept by other requests. The goodput of the steady part is of
+    the requests that arrive in it, whenever they end.
+
+    Verdicts on the limits of a class have its name before them: `chat.p99_ttft_ms`. Limits that
+    apply to none of the counted requests are kept: those of no class, if all are of one.
+    """
+    if not slo.judges_requests:
+        return {}
+    c, counted, ended, part = run.c, run.counted, run.ended, run.part
+    group = c.get("group")
+    of_ended = None if group is None else group[ended]
+    missed = slo.missed(samples(c, ended), c["num_gaps"][ended], of_ended)
+    kept = np.ones(int(ended.sum()), dtype=bool)
+    for mask in missed.values():
+        kept &= ~mask
+    num_counted, is_counted = int(counted.sum()), counted[ended]
+    num_good = int(kept[is_counted].sum())
+    by_status = np.bincount(c["status"][counted], minlength=len(STATUSES)).tolist()
+    arrival = c["arrival_time"][ended]
+    in_part = part.is_whole | ((arrival >= part.begin) & (arrival < part.end))
+    verdicts: dict[str, dict[str, Any]] = {}
+    shares: dict[str, dict[str, Any]] = {}
+    for place, (name, limits) in enumerate(slo.groups.items()):
+        mine = counted if group is None else counted & (group == place)
+        done, number = mine & ended, int(mine.sum())
+        found = slo_verdicts(limits, samples(c, done), c["num_gaps"][done], number - done.sum())
+        of_none = {"kept": True} if num_counted and not number else {}
+        prefix = f"{name}." if name else ""
+        verdicts |= {f"{prefix}{key}": verdict | of_none for key, verdict in found.items()}
+        if limits.limits and not slo.asks_each and (number or not num_counted):
+            value = stats.share(int(kept[mine[ended]].sum()), number)
+            asked = slo.shares[name]
+            who = name or (OTHERS if slo.classes else latency.ALL)
+            shares[who] = {"asked": asked, "value": value, "kept": value >= asked}
+    return {
+        "request_goodput": rate(int(kept.sum()), run.duration),
+        "steady_request_goodput": rate(int((kept & in_part).sum()), part.seconds),
+        "good_request_fraction": num_good / num_counted if num_counted else 0.0,
+        "num_missed": num_counted - num_good,
+        "misses": dict(zip(STATUSES[1:], by_status[1:], strict=True))
+        | {name: int(np.count_nonzero(mask & is_counted)) for name, mask in missed.items()},
+        "slo": verdicts,
+        **({"slo_shares": shares} if shares else {}),
+    }
+
+
+def by_group(slo: Slo, run: Counted) -> dict[str, Any]:
+    """Return the figures of the requests for each model, and of each class.
+
+    `models`: by model name, requests without a model under `any`; absent unless requests ask for
+    several models. `classes`: by class of the slo, with the requests of no class; absent without
+    classes.
+    """
+    c, found = run.c, dict[str, Any]()
+    asked = np.flatnonzero(np.bincount(c["model"][run.counted | run.ended])).tolist()
+    if len(asked) > 1:
+        names = run.recorder.models.values
+        found["models"] = {
+            str(names[code] or ANY): _figures_of(slo, run.among(c["model"] == code))
+            for code in asked
+        }
+    if slo.classes and "group" in c:
+        groups = {name: c["group"] == place for place, name in enumerate(slo.groups)}
+        found["classes"] = {
+            name or OTHERS: _figures_of(slo, run.among(mine))
+            for name, mine in groups.items()
+            if mine.any()
+        }
+    return found
+
+
+def _figures_of(slo: Slo, run: Counted) -> dict[str, Any]:
+    """Return the figures of some requests."""
+    rates = throughput(run, run.warmup, run.duration) | steady_rates(run)
+    figures = volume(run) | rates | goodput(slo, run)
+    for name in ("duration", "slo", "slo_shares"):
+        figures.pop(name, None)
+    times = samples(run.c, run.done)
+    for name in latency.SHORT_NAMES:
+        described = stats.describe(stats.known(times[name]))
+        figures |= {f"{each}_{name}_ms": described[each] * _MS for each in _OF_GROUPS}
+    return figures
 
 
 class RequestRows:
@@ -38,17 +340,17 @@ class RequestRows:
 
     def __init__(self, recorder: ColumnRecorder) -> None:
         requests = recorder.requests.columns()
-        self._rows: _Positions = np.argsort(requests["request_id"])
-        self._ids: _Positions = requests["request_id"][self._rows]
+        self._rows: Places = np.argsort(requests["request_id"])
+        self._ids: Places = requests["request_id"][self._rows]
 
     def __len__(self) -> int:
         return len(self._ids)
 
-    def of(self, request_ids: _Positions) -> _Positions:
+    def of(self, request_ids: Places) -> Places:
         """Return the rows of requests, which must be there."""
         return self._rows[np.searchsorted(self._ids, request_ids)]
 
-    def added(self, request_ids: _Positions, values: Array) -> Array:
+    def added(self, request_ids: Places, values: Array) -> Array:
         """Return values summed by request, in the order of the rows."""
         return np.asarray(np.bincount(self.of(request_ids), values, len(self)), dtype=float)
 
@@ -90,59 +392,6 @@ def ends_with_children(recorder: ColumnRecorder) -> Array:
     return ends
 
 
-Mask = NDArray[np.bool_]
-
-
-def throughput(
-    recorder: ColumnRecorder,
-    c: Mapping[str, Any],
-    finished: Mask,
-    begin: float,
-    duration: float,
-    end: float = inf,
-) -> dict[str, float]:
-    """Return requests that end, and tokens that come, per second of a time.
-
-    finished: the requests that count, whenever they ended. begin, end: of the time, seconds, of
-        which the end itself is no part. duration: by which rates are divided. Output tokens count
-        at their step, a prompt at the first token.
-    """
-    ended = finished & _is_between(c["finished_at"], begin, end)
-    num_output = _tokens_before(recorder, c, finished, end)
-    num_output -= _tokens_before(recorder, c, finished, begin)
-    first = np.where(np.isnan(c["first_token_at"]), c["finished_at"], c["first_token_at"])
-    num_input = int(c["num_prompt_tokens"][finished & _is_between(first, begin, end)].sum())
-    return {
-        "request_throughput": rate(int(np.count_nonzero(ended)), duration),
-        "output_throughput": rate(num_output, duration),
-        "total_token_throughput": rate(num_input + num_output, duration),
-    }
-
-
-def _is_between(times: Array, begin: float, end: float) -> Mask:
-    return np.asarray((times >= begin) & (times < end))
-
-
-def _tokens_before(
-    recorder: ColumnRecorder, c: Mapping[str, Any], finished: Mask, time: float
-) -> int:
-    """Return how many output tokens of the requests came before a time."""
-    ended = finished & (c["finished_at"] < time)
-    num_tokens = int(c["num_output_tokens"][ended].sum())
-    under_way = np.flatnonzero(finished & ~ended & (c["sent_at"] < time))
-    if not len(under_way):
-        return num_tokens
-    under_way = under_way[np.argsort(c["request_id"][under_way])]
-    request_ids, sent_at = c["request_id"][under_way], c["sent_at"][under_way]
-    return num_tokens + output_tokens_before(recorder, request_ids, sent_at, time)
-
-
-def rate(count: int, duration: float) -> float:
-    """Return a count a second; 0 where there was no time."""
-    return count / duration if duration > 0 else 0.0
-
-
-Places = NDArray[np.int64]
 Rows = dict[str, Any]
 """Rows of a table, by column; `row`: the position of each row's request."""
 
@@ -151,8 +400,6 @@ _RETRIES, _GATEWAY = "retries", "gateway"
 _FRONT_END = "front_end"
 _IN_ORDER = (QUEUE, PREFILL, TRANSFER, DECODE)
 _FIGURES = ("mean", "p50", "p90", "p99")
-_OF_GROUPS = ("mean", "p50", "p90", "p95", "p99")  # as of all requests
-_MS = 1e3
 _TINY = 1e-9  # seconds below which a remainder is rounding
 _TOGETHER = 65_536  # requests looked at together, since they may have many intervals
 _OF_REQUESTS = ("arrival_time", "sent_at", "finished_at", "front_end")
@@ -343,416 +590,17 @@ def _clipped(intervals: _Intervals, requests: Rows) -> _Intervals:
     return _Intervals(intervals.row, intervals.what, start, end).select(end > start)
 
 
-def breakdown_columns(breakdown: Breakdown, recorder: ColumnRecorder) -> Columns:
-    """A row a request of a user, in their order: latency (`e2el`), and the seconds of its parts.
-
-    The time of children counts in the stage that sent them.
-    """
-    c = recorder.requests.columns()
-    latencies = {"e2el": c["finished_at"] - c["arrival_time"]}
-    columns: Columns = {"request_id": c["request_id"], **latencies, **breakdown.seconds}
-    rows = np.argsort(c["request_id"])
-    return in_order(columns, rows[(c["parent_id"] == c["request_id"])[rows]])
-
-
-def breakdown_summary(breakdown: Breakdown, done: Mask) -> dict[str, Any]:
+def breakdown_summary(recorder: ColumnRecorder, done: Mask) -> dict[str, Any]:
     """Return figures of each part of the latency of some requests, and its share of all of it."""
-    sums = {name: seconds[done].sum() for name, seconds in breakdown.seconds.items()}
+    parts = {name: seconds[done] for name, seconds in Breakdown(recorder).seconds.items()}
+    sums = {name: seconds.sum() for name, seconds in parts.items()}
     whole = float(sum(sums.values()))
     found = {}
-    for name, seconds in breakdown.seconds.items():
-        figures = stats.describe(seconds[done])
+    for name, seconds in parts.items():
+        figures = stats.describe(seconds)
         shown = {figure: figures[figure] * _MS for figure in _FIGURES}
         found[name] = {"share": stats.share(float(sums[name]), whole)} | shown
     return {"latency_breakdown_ms": found}
-
-
-_RAMP = 0.2  # of the time in which requests arrive, at least
-_MOST = 0.5  # of that time, at most
-_PIECES = 10  # of a steady part, in each of which arrivals are counted
-_VARIES = 1.25  # times: the most arrivals of a piece over the fewest, that are worth a word
-_BY_CHANCE = 33.7  # chi-square of nine degrees of freedom that one in 10,000 steady loads exceeds
-
-
-class SteadyPart(NamedTuple):
-    """A time of a run, seconds. is_whole: there is no steady part, so it is all measured time."""
-
-    begin: float
-    end: float
-    is_whole: bool
-
-    @property
-    def seconds(self) -> float:
-        """Its length."""
-        return self.end - self.begin
-
-
-def steady_part(
-    c: Mapping[str, Any], of_users: Mask, warmup: float, duration: float, lap: int = 1
-) -> SteadyPart:
-    """Return the steady part of a run.
-
-    It begins after a fifth of the time in which requests arrive, or when clients have filled up (3
-    request times, waits apart), but at half of it at the latest, and not in the warm-up. It ends
-    with the last arrival. Where that is shorter than a request, or all arrive at once, there is no
-    steady part.
-
-    It begins at an arrival, whole laps before its end, if one fits: users of a closed loop end and
-    send in waves, and a part of 6.2 waves would hold seven of them at one end.
-
-    c: columns of requests. of_users: which of these users sent. duration: seconds of the measured
-    time, after the warm-up. lap: requests after which arrivals are in the same phase: the users of
-    a closed loop, each of whom then has sent one.
-    """
-    whole = SteadyPart(warmup, warmup + duration, is_whole=True)
-    arrival = c["arrival_time"][of_users]
-    if not len(arrival):
-        return whole
-    first, last = float(arrival.min()), float(arrival.max())
-    done = of_users & (c["status"] == 0)
-    time = 0.0
-    if done.any():
-        took = c["finished_at"][done] - c["sent_at"][done]
-        time = float((took - c["queued"][done] - c["front_end"][done]).mean())
-    ramp = min(max(_RAMP * (last - first), FILLING * time), _MOST * (last - first))
-    begin = min(max(warmup, first + ramp), last)
-    arrival = np.sort(arrival)
-    of_part = len(arrival) - 1 - int(np.searchsorted(arrival, begin))
-    begin = float(arrival[-1 - (of_part // lap * lap or of_part)])
-    return whole if last - begin <= time else SteadyPart(begin, last, is_whole=False)
-
-
-def varying_arrivals(
-    c: Mapping[str, Any], of_users: Mask, part: SteadyPart
-) -> tuple[float, float] | None:
-    """Return the lowest and the highest rate of arrivals in tenths of a steady part, 1/s.
-
-    None where the rates differ by a quarter at most, or by what a Poisson process has by chance.
-    """
-    arrival = c["arrival_time"][of_users]
-    counts, edges = np.histogram(arrival, _PIECES, (part.begin, max(part.end, part.begin)))
-    low, mean, high = int(counts.min()), float(counts.mean()), int(counts.max())
-    if part.is_whole or not mean or high <= _VARIES * low:
-        return None
-    if float(((counts - mean) ** 2).sum()) / mean <= _BY_CHANCE:
-        return None
-    seconds = float(edges[1] - edges[0])
-    return low / seconds, high / seconds
-
-
-def request_columns(recorder: ColumnRecorder) -> TableColumns:
-    """Return the columns of requests; if the slo has classes, `group` is the class.
-
-    Children of other requests belong to no class.
-    """
-    c = recorder.requests.columns()
-    if not recorder.groups:
-        return c
-    groups, ids = np.array(recorder.groups), c["request_id"]
-    of_user = ids >= 0
-    return c | {"group": np.where(of_user, groups[np.where(of_user, ids, 0)], 0)}
-
-
-def class_columns(recorder: ColumnRecorder, names: Sequence[str]) -> Columns:
-    """Return each request's class as a column of the table of requests; absent without classes.
-
-    names: names of the classes, as in `Slo.groups`; "" for none.
-    """
-    c = request_columns(recorder)
-    if "group" not in c:
-        return {}
-    return {"class": Coded(c["group"][np.argsort(c["request_id"])], names)}
-
-
-def volume(c: Mapping[str, Any], counted: Mask, done: Mask, duration: float) -> dict[str, Any]:
-    """Return how long the run was, and how many requests and tokens it served."""
-    num_done = int(done.sum())
-    return {
-        "duration": duration,
-        "completed": num_done,
-        "failed": int(counted.sum()) - num_done,
-        "total_input_tokens": int(c["num_prompt_tokens"][done].sum()),
-        "total_output_tokens": int(c["num_output_tokens"][done].sum()),
-    }
-
-
-def samples(c: Mapping[str, Any], done: Mask) -> dict[str, Array]:
-    """Return the times of each finished request, seconds, by metric."""
-    arrival = c["arrival_time"][done]
-    return {
-        "ttft": latency.ttft(arrival, c["first_token_at"][done]),
-        "tpot": latency.tpot(c["decode_time"][done], c["num_gaps"][done]),
-        "e2el": latency.e2e(arrival, c["finished_at"][done]),
-        "queue": c["queued"][done],
-    }
-
-
-def steady_rates(
-    recorder: ColumnRecorder, c: Mapping[str, Any], finished: Mask, part: SteadyPart
-) -> dict[str, float]:
-    """Return the throughput in the steady part of a run, under names that say so."""
-    end = inf if part.is_whole else part.end
-    rates = throughput(recorder, c, finished, part.begin, part.seconds, end)
-    return {f"steady_{name}": value for name, value in rates.items()}
-
-
-def goodput(
-    slo: Slo, c: Mapping[str, Any], ended: Mask, counted: Mask, duration: float, part: SteadyPart
-) -> dict[str, Any]:
-    """Return goodput, the causes of misses and the verdict on each limit; empty without limits.
-
-    `slo_shares` has the share of good requests of all, or by class, beside the one asked for; not
-    where each limit may be kept by other requests.
-
-    The goodput of the steady part is of the requests that arrive in it, whenever they end.
-
-    c: columns of requests, with `group` where the slo has classes (`request_columns`). Verdicts on
-    the limits of a class have its name before them: `chat.p99_ttft_ms`. Limits that apply
-    to none of the counted requests are kept: those of no class, if all are of one.
-    """
-    if not slo.judges_requests:
-        return {}
-    group = c.get("group")
-    times = samples(c, ended)
-    num_gaps = c["num_gaps"][ended]
-    of_ended = None if group is None else group[ended]
-    kept = slo.kept(times["ttft"], times["tpot"], times["e2el"], num_gaps, of_ended)
-    num_counted, num_good = int(counted.sum()), int(kept[counted[ended]].sum())
-    arrival = c["arrival_time"][ended]
-    in_part = part.is_whole | ((arrival >= part.begin) & (arrival < part.end))
-    verdicts: dict[str, dict[str, Any]] = {}
-    shares: dict[str, dict[str, Any]] = {}
-    for place, (name, limits) in enumerate(slo.groups.items()):
-        mine = counted if group is None else counted & (group == place)
-        prefix = f"{name}." if name else ""
-        found = _verdicts(limits, c, mine & ended, int(mine.sum()))
-        of_none = {"kept": True} if num_counted and not mine.any() else {}
-        verdicts |= {f"{prefix}{key}": verdict | of_none for key, verdict in found.items()}
-        if limits.limits and not slo.asks_each and (mine.any() or not num_counted):
-            value = stats.share(int(kept[mine[ended]].sum()), int(mine.sum()))
-            asked = slo.shares[name]
-            who = name or (OTHERS if slo.classes else latency.ALL)
-            shares[who] = {"asked": asked, "value": value, "kept": value >= asked}
-    return {
-        "request_goodput": rate(int(kept.sum()), duration),
-        "steady_request_goodput": rate(int((kept & in_part).sum()), part.seconds),
-        "good_request_fraction": num_good / num_counted if num_counted else 0.0,
-        "num_missed": num_counted - num_good,
-        "misses": _misses(slo, c, counted, counted & ended),
-        "slo": verdicts,
-        **({"slo_shares": shares} if shares else {}),
-    }
-
-
-def _misses(slo: Slo, c: Mapping[str, Any], counted: Mask, done: Mask) -> dict[str, int]:
-    """Return how many of the counted requests miss by failing, by status, and by each limit.
-
-    done: the finished ones among them, which may miss several limits.
-    """
-    by_status = np.bincount(c["status"][counted], minlength=len(STATUSES)).tolist()
-    failed = dict(zip(STATUSES[1:], by_status[1:], strict=True))
-    times, group = samples(c, done), c.get("group")
-    missed = slo.missed(times, c["num_gaps"][done], None if group is None else group[done])
-    return failed | {name: int(np.count_nonzero(mask)) for name, mask in missed.items()}
-
-
-def _verdicts(
-    limits: Limits, c: Mapping[str, Any], done: Mask, num_counted: int
-) -> dict[str, dict[str, Any]]:
-    """Return the verdicts on the limits of some requests. done: the finished ones among them."""
-    times, num_gaps = samples(c, done), c["num_gaps"][done]
-    return slo_verdicts(limits, times, num_gaps, num_counted - int(done.sum()))
-
-
-ANY = "any"
-"""Name of the group of requests that ask for no model."""
-
-OTHERS = "others"
-"""Name of the requests of no class of the slo."""
-
-_LATENCIES = ("ttft", "tpot", "e2el")
-
-
-def by_group(
-    recorder: ColumnRecorder,
-    slo: Slo,
-    counted: Mask,
-    finished: Mask,
-    warmup: float,
-    duration: float,
-    part: SteadyPart,
-) -> dict[str, Any]:
-    """Return counts, rates and latencies of groups of requests, as in the summary of all.
-
-    counted: requests that count. finished: of users, whenever they ended. part: the steady part.
-    `models`: by model; absent if all requests name the same one or none. `classes`: by class of the
-    slo, with the requests of no class; absent without classes.
-    """
-    c = request_columns(recorder)
-    figures = _Figures(recorder, c, slo, counted, finished, warmup, duration, part)
-    found: dict[str, Any] = {}
-    asked = np.flatnonzero(np.bincount(c["model"][counted | figures.ended])).tolist()
-    if len(asked) > 1:
-        names = recorder.models.values
-        models = {str(names[code] or ANY): figures.of(c["model"] == code) for code in asked}
-        found["models"] = models
-    if slo.classes and "group" in c:
-        groups = {name: c["group"] == place for place, name in enumerate(slo.groups)}
-        classes = {name or OTHERS: figures.of(mine) for name, mine in groups.items() if mine.any()}
-        found["classes"] = classes
-    return found
-
-
-@dataclass(frozen=True)
-class _Figures:
-    """Figures of some requests; the fields are as of `by_group`. columns: of all requests."""
-
-    recorder: ColumnRecorder
-    columns: Mapping[str, Any]
-    slo: Slo
-    counted: Mask
-    finished: Mask
-    warmup: float
-    duration: float
-    part: SteadyPart
-
-    @cached_property
-    def ended(self) -> Mask:
-        """The requests that finished in the `duration`."""
-        return np.asarray(self.finished & (self.columns["finished_at"] >= self.warmup))
-
-    def of(self, mine: Mask) -> dict[str, Any]:
-        """Return the figures of the requests in a mask."""
-        c, counted, ended = self.columns, self.counted & mine, self.ended & mine
-        figures = volume(c, counted, ended & counted, self.duration)
-        del figures["duration"]
-        finished = self.finished & mine
-        figures |= throughput(self.recorder, c, finished, self.warmup, self.duration)
-        figures |= steady_rates(self.recorder, c, finished, self.part)
-        good = goodput(self.slo, c, ended, counted, self.duration, self.part)
-        figures |= {
-            name: value for name, value in good.items() if name not in {"slo", "slo_shares"}
-        }
-        times = samples(c, ended & counted)
-        for name in _LATENCIES:
-            described = stats.describe(times[name][~np.isnan(times[name])])
-            figures |= {f"{each}_{name}_ms": described[each] * _MS for each in _OF_GROUPS}
-        return figures
-
-
-NO_LEVEL = 0
-"""Code of what no level had."""
-
-
-def retrievals_summary(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
-    """Return the hits of retrievals of some requests; empty without retrievals.
-
-    retrieval_hit_rate: share of the tokens asked for that any level had. retrieval_hit_rates: the
-    same by level. mean_retrieval_ms: of a batch, waiting not included.
-    """
-    rows = recorder.retrievals.columns()
-    mine = np.isin(rows["request_id"], request_ids)
-    if not mine.any():
-        return {}
-    level, num_tokens = rows["level"][mine], rows["num_tokens"][mine]
-    asked, by_level = num_tokens.sum(), np.bincount(level, num_tokens, len(_names(recorder)))
-    found = asked - by_level[NO_LEVEL]
-    visits = np.stack([rows[name][mine] for name in ("request_id", "client_id", "start", "end")])
-    _, _, start, end = np.unique(visits, axis=1)
-    return {
-        "num_retrievals": len(start),
-        "retrieved_tokens": float(found),
-        "retrieval_hit_rate": stats.share(found, asked),
-        "retrieval_hit_rates": {
-            name: stats.share(by_level[code], asked)
-            for code, name in enumerate(_names(recorder))
-            if code != NO_LEVEL
-        },
-        "mean_retrieval_ms": float((end - start).mean()) * _MS,
-    }
-
-
-def retrievals_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
-    """Return a row for each level that had entries of a requested context, by start.
-
-    client: the retrieving client. level: empty for entries that no level had and an engine
-        computes.
-    num_tokens: tokens whose entries these are, a mean with expected hits. num_bytes: bytes from the
-        level.
-    start, end: of the batch, seconds.
-    """
-    c = recorder.retrievals.columns()
-    columns: Columns = {
-        "request_id": c["request_id"],
-        "client": Coded(c["client_id"], client_names),
-        "level": Coded(c["level"], _names(recorder)),
-        **{name: c[name] for name in ("num_tokens", "num_bytes", "start", "end")},
-    }
-    return in_order(columns, np.argsort(c["start"], kind="stable"))
-
-
-def _names(recorder: ColumnRecorder) -> list[str]:
-    """Return the levels by code."""
-    return ["" if name is None else str(name) for name in recorder.level_names.values]
-
-
-def communication(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> dict[str, Any]:
-    """Return transfers, tokens, bytes and seconds of the KV entries moved for some requests.
-
-    By kind: `hand_over`, `fetch`, `load`, `swap_out`, `swap_in`, and `retrieval` from a level of a
-    retrieval client; kinds without transfers are absent. Seconds are summed, also over simultaneous
-    transfers. Bytes are NaN if unknown for any transfer.
-    """
-    moves = recorder.moves.columns()
-    counted = np.isin(moves["request_id"], request_ids)
-    seconds = moves["end"] - moves["start"]
-    found = {}
-    for code in np.flatnonzero(np.bincount(moves["kind"][counted])).tolist():
-        mine = counted & (moves["kind"] == code)
-        found[str(recorder.move_names.values[code])] = {
-            "transfers": int(mine.sum()),
-            "tokens": int(moves["num_tokens"][mine].sum()),
-            "bytes": float(moves["num_bytes"][mine].sum()),
-            "seconds": float(seconds[mine].sum()),
-        }
-    found |= _retrieved(recorder, request_ids)
-    return {"communication": found} if found else {}
-
-
-def _retrieved(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> dict[str, Any]:
-    """Return the seconds of entries that came from levels of retrieval clients."""
-    rows = recorder.retrievals.columns()
-    mine = np.isin(rows["request_id"], request_ids) & (rows["level"] != NO_LEVEL)
-    if not mine.any():
-        return {}
-    came = {
-        "transfers": int(mine.sum()),
-        "tokens": round(float(rows["num_tokens"][mine].sum())),
-        "bytes": float(rows["num_bytes"][mine].sum()),
-        "seconds": float((rows["end"] - rows["start"])[mine].sum()),
-    }
-    return {"retrieval": came}
-
-
-def answers_moved(recorder: ColumnRecorder, request_ids: NDArray[np.int64]) -> dict[str, Any]:
-    """Return how often answers moved: the mean over all requests, and the largest number.
-
-    The hand-over from the client of the prompt to the first decode client does not count. Empty if
-    no answer moved.
-    """
-    visits = recorder.visits.columns()
-    pipelines: list[Any] = recorder.pipelines.values
-    num_stages = np.array([len(kinds) for kinds in pipelines], dtype=int)
-    left_some = visits["num_served_stages"] < num_stages[visits["stages"]]
-    movers = visits["request_id"][visits["served"] & left_some]
-    movers = movers[np.isin(movers, request_ids)]
-    if not len(movers):
-        return {}
-    _, counts = np.unique(movers, return_counts=True)
-    return {
-        "mean_moves_per_request": len(movers) / len(request_ids),
-        "max_moves_per_request": int(counts.max()),
-    }
 
 
 class Use(NamedTuple):
@@ -773,11 +621,11 @@ def front_end_use(recorder: ColumnRecorder, warmup: float) -> Use | None:
     tokens of its client, which come evenly between the first and the last of a visit. Visits that
     are under way when a run ends early are not in the records, so that their work is missing.
     """
-    servers, c = recorder.servers, recorder.requests.columns()
+    servers = recorder.servers
     if servers is None or not servers.numbers:
         return None
-    of_users = c["parent_id"] == c["request_id"]
-    part = steady_part(c, of_users, warmup, float(c["finished_at"].max(initial=0.0)) - warmup)
+    run = Counted(recorder, warmup)
+    part = steady_part(run, float(run.c["finished_at"].max(initial=0.0)) - warmup)
     if part.seconds <= 0:
         return None
     visits = recorder.visits.columns()

@@ -1,22 +1,13 @@
-"""The result of a run: a summary, tables, and a folder of files.
-
-Clients over time: service rates, utilisation, queues, power, in equal intervals.
-
-Everything follows from the records, after the run. Sums over the intervals are the totals of the
-run: rates times seconds are the tokens and visits of the clients, watts times seconds their joules.
-"""
+"""The result of a run: a summary, tables, and a folder of files."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
-from itertools import pairwise, repeat
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-
-import numpy as np
 
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.core.sliders import Sliders
@@ -26,28 +17,16 @@ from mist_sim.garbage import rare_collections
 from mist_sim.hardware.gpu_group import GpuMachine
 from mist_sim.hardware.layout_period import LayoutPeriod
 from mist_sim.hardware.setting import Borrowed, Setting
-from mist_sim.metrics import result_columns
-from mist_sim.metrics.clients import (
-    POWERED,
-    Room,
-    layouts_summary,
-    room_columns,
-    room_summary,
-    rooms,
-    run_periods,
-    states_columns,
-)
+from mist_sim.metrics import clients, result_columns
+from mist_sim.metrics.clients import Room
+from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.pooled import pooled_warnings
+from mist_sim.metrics.load import load_of_run
 from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.requests import (
-    Breakdown,
-    breakdown_columns,
-    class_columns,
-    retrievals_columns,
-)
-from mist_sim.metrics.run_warnings import run_warnings
+from mist_sim.metrics.requests import Counted
+from mist_sim.metrics.run_warnings import pooled_warnings, run_warnings
+from mist_sim.metrics.sensitivity import sensitivities
 from mist_sim.metrics.spending import (
     Bill,
     CostOptions,
@@ -58,13 +37,12 @@ from mist_sim.metrics.spending import (
     spent_by_clients,
     spent_on_requests,
 )
-from mist_sim.metrics.summary import summarise
+from mist_sim.metrics.summary import extrapolated_share, figures, verdicts
 from mist_sim.metrics.tables import (
     ONE_LINE,
     Columns,
     Findings,
     Presenter,
-    concatenated,
     frame_of,
     num_rows,
     write_parquet,
@@ -77,165 +55,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mist_sim.metrics.summary_types import Summary
-
-
-_DEFAULT_INTERVALS = 100
-_MOST_INTERVALS = 100_000
-
-
-def over_time_columns(
-    recorder: ColumnRecorder,
-    ledger: Ledger,
-    client_names: Sequence[str],
-    interval: float | None = None,
-) -> Columns:
-    """Return a row per client and interval, client by client.
-
-    interval: seconds (> 0); None: a hundredth of the run. The last one may be shorter.
-
-    start, end: seconds. visits, prefill_tokens, output_tokens: rates per second of visits that
-        ended, prompt tokens computed and tokens emitted; tokens count at the end of their step.
-        busy: seconds of work per second, as in the table of clients. utilisation: `busy` divided by
-        the number of engines and pipeline ranks; NaN for clients without steps. num_waiting,
-        num_in_service: visits in the queue and in service, mean over the interval. power: mean
-        watts, idle power included; only with clients that have GPUs.
-
-    Raises ValueError for an interval that is not positive, or so short that there would be more
-    than 100,000.
-    """
-    edges = _edges(ledger.end, interval)
-    parts = []
-    for client_id, name in enumerate(client_names):
-        sums = _sums(recorder, client_id, edges)
-        tracks = [recorder.mean_tracks(client_id, *period) for period in pairwise(edges.tolist())]
-        seconds = np.diff(edges)
-        rates = {key: np.diff(sum_) / seconds for key, sum_ in sums.items()}
-        rates["utilisation"] = rates["busy"] / [number or math.nan for number in tracks]
-        if any(ledger.machines) and not ledger.watts_unknown:
-            rates["power"] = np.diff(_energy(ledger, client_id, edges)) / seconds
-        names = np.full(len(seconds), name, dtype=object)
-        parts.append({"client": names, "start": edges[:-1], "end": edges[1:]} | rates)
-    return concatenated(parts)
-
-
-def _edges(end: float, interval: float | None) -> Array:
-    """Return where intervals begin, and where the last one ends."""
-    if interval is None:
-        interval = end / _DEFAULT_INTERVALS
-    elif not 0 < interval < math.inf:
-        raise ValueError(f"interval must be finite and > 0 s, got {interval}")
-    if not end:
-        return np.zeros(1)
-    if end / interval > _MOST_INTERVALS:
-        least = end / _MOST_INTERVALS
-        raise ValueError(f"interval must be >= {least:.3g} s in a run of {end:g} s, got {interval}")
-    number = max(math.ceil(end / interval * (1 - 1e-12)), 1)
-    return np.append(np.arange(number) * interval, end)
-
-
-def _sums(recorder: ColumnRecorder, client_id: int, edges: Array) -> dict[str, Array]:
-    """Return a client's cumulative sums from the start of the run up to each time."""
-    visits = recorder.visits.columns()
-    mine = visits["client_id"] == client_id
-    queued, begun, ended = (
-        visits[name][mine] for name in ("queued_at", "started_at", "finished_at")
-    )
-    is_begun = ~np.isnan(begun)
-    left = np.where(is_begun, begun, ended)
-    in_service = _area(begun[is_begun], ended[is_begun], edges)
-    tracks = [_track_sums(recorder, k, edges) for k in recorder.tracks_of(client_id)]
-    nothing = np.zeros(len(edges))
-    prompts, tokens, busy = (
-        (sum(sums, nothing) for sums in zip(*tracks, strict=True))
-        if tracks
-        else (nothing, nothing, in_service)
-    )
-    return {
-        "visits": _events(ended, np.ones(len(ended)), edges),
-        "prefill_tokens": prompts,
-        "output_tokens": tokens,
-        "busy": busy,
-        "num_waiting": _area(queued, left, edges),
-        "num_in_service": in_service,
-    }
-
-
-def _track_sums(recorder: ColumnRecorder, track: int, edges: Array) -> tuple[Array, Array, Array]:
-    """Return prompt tokens computed, tokens emitted and seconds of work of a track."""
-    rows = recorder.steps[track].columns()
-    ends = recorder.step_ends[track][:]
-    prompts = np.repeat(rows["num_prefill_tokens"], rows["num_steps"])
-    emitted = recorder.decode_tokens(track).astype(float)
-    tokens = recorder.tokens.columns()
-    is_first = (tokens["track"] == track) & ~tokens["resumed"]
-    emitted += np.bincount(tokens["first_step"][is_first] - 1, minlength=len(ends))
-    start, end = run_periods(recorder, track)
-    return (
-        _events(ends, prompts, edges),
-        _events(ends, emitted, edges),
-        _linear(start, end, rows["busy"], edges),
-    )
-
-
-def _energy(ledger: Ledger, client_id: int, edges: Array) -> Array:
-    """Return a client's joules up to each time; those of a run spread evenly over its steps."""
-    joules = np.zeros(len(edges))
-    left = [ledger.lives.seconds(client_id, POWERED, edge) for edge in edges.tolist()]
-    powered = ledger.lives.seconds(client_id, POWERED) - np.array(left)
-    all_runs = ledger.runs(client_id)
-    for number, group in enumerate(ledger.groups(client_id)):
-        busy = np.zeros(len(edges))
-        for runs in all_runs:
-            if runs.group == number:
-                joules += _linear(runs.start, runs.end, runs.energy, edges)
-                busy += _linear(runs.start, runs.end, runs.gpu_seconds, edges)
-        joules = joules + (powered * group.num_gpus - busy) * ledger.idle_watts(group)
-    return joules
-
-
-def _events(times: Array, counts: Array, edges: Array) -> Array:
-    """Return how much came up to each time, that time included. times: never decrease."""
-    up_to = np.concatenate([[0.0], np.cumsum(counts)])
-    found: Array = up_to[np.searchsorted(times, edges, side="right")]
-    found[0] = 0.0  # an event at time 0 belongs to the first interval
-    return found
-
-
-def _linear(start: Array, end: Array, amounts: Array, edges: Array) -> Array:
-    """Return how much came up to each time, evenly in periods that follow one another."""
-    if not len(start):
-        return np.zeros(len(edges))
-    up_to = np.concatenate([[0.0], np.cumsum(amounts)])
-    found = np.interp(edges, np.stack([start, end], axis=1).ravel(), np.repeat(up_to, 2)[1:-1])
-    return np.asarray(found)
-
-
-def _area(entered: Array, left: Array, edges: Array) -> Array:
-    """Return the time spent inside up to each time, summed over all visits."""
-    spent = _since(entered, edges) - _since(left, edges)
-    return np.asarray(np.maximum.accumulate(spent))  # it never falls, but where it is rounded
-
-
-def _since(times: Array, edges: Array) -> Array:
-    """Return the seconds since each time, summed over the times before each edge."""
-    times = np.sort(times)
-    number = np.searchsorted(times, edges, side="right")
-    up_to = np.concatenate([[0.0], np.cumsum(times)])
-    return np.asarray(number * edges - up_to[number])
-
-
-TABLES = (
-    "requests",
-    "stages",
-    "steps",
-    "clients",
-    "transfers",
-    "retrievals",
-    "client_states",
-    "breakdown",
-    "over_time",
-)
-"""The tables that a result can write."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -310,9 +129,8 @@ class Result(Findings):
         """The form of the load: "open loop", "closed loop", or "offline", all at time 0."""
         if not self.open_loop:
             return "closed loop"
-        c = self.recorder.requests.columns()
-        sent_by_users = c["parent_id"] == c["request_id"]
-        return "open loop" if c["arrival_time"][sent_by_users].any() else "offline"
+        arrival = self.counted.c["arrival_time"][self.counted.of_users]
+        return "open loop" if arrival.any() else "offline"
 
     @cached_property
     def summary(self) -> Summary:
@@ -335,26 +153,21 @@ class Result(Findings):
             return self._summarised()
 
     def _summarised(self) -> dict[str, Any]:
-        engines: dict[str, Any] = {"engines": dict(self.engines)} if self.engines else {}
-        if self.kernels:
-            engines["kernels"] = {name: dict(named) for name, named in self.kernels.items()}
-        found = engines | summarise(
-            self.recorder,
-            slo=self.slo,
-            warmup=self.warmup,
-            open_loop=self.open_loop,
-            estimates=self.estimates,
-            assumed=self.assumed,
-            assumed_hosts=self.assumed_hosts,
-            settings=self.settings,
-            limits=self._limits,
+        kernels = {name: dict(named) for name, named in self.kernels.items()}
+        found = _there(engines=dict(self.engines), kernels=kernels)
+        found |= figures(self.counted, self.slo, self.estimates)
+        found |= _there(
+            assumed={name: list(options) for name, options in self.assumed.items()},
+            assumed_host={name: dict(worth) for name, worth in self.assumed_hosts.items()},
+            expected_errors=self._expected_errors(),
         )
+        found |= verdicts(self.counted, self.slo, found)
+        if "measured" in self.estimates.values():
+            found["extrapolated_step_fraction"] = extrapolated_share(self.recorder)
         if self.step_limits:
-            found |= room_summary(self.rooms, self.client_names)
-        if self.layouts:
-            found["layouts"] = layouts_summary(self.layouts)
-        if self.collectives:
-            found["collectives"] = dict(self.collectives)
+            found |= clients.room_summary(self.rooms, self.client_names)
+        layouts = clients.layouts_summary(self.layouts)
+        found |= _there(layouts=layouts, collectives=dict(self.collectives))
         if self.sliders is not None:
             found["reconfigurations"] = [{"time": t, **asdict(s)} for t, s in self.sliders]
         if self.power_unknown:
@@ -362,14 +175,23 @@ class Result(Findings):
         if not self.is_unpriced:
             found |= rent_summary(self.machines, self.cost)
         return found | spending_summary(
-            self.recorder,
-            self.ledger,
-            self.bill,
-            slo=self.slo,
-            warmup=self.warmup,
-            summary=found,
-            client_names=self.client_names,
+            self.counted, self.ledger, self.bill, self.slo, found, self.client_names
         )
+
+    def _expected_errors(self) -> dict[str, Any]:
+        if not self.settings:
+            return {}
+        of_clients = {}
+        if self.open_loop:
+            limits = self._limits
+            found = sensitivities(self.recorder, list(limits.values()), self.counted.done)
+            of_clients = dict(zip(limits, found, strict=False))
+        return expected_errors(self.settings, load_of_run(self.counted), of_clients)
+
+    @cached_property
+    def counted(self) -> Counted:
+        """The requests that the summary's statistics are of."""
+        return Counted(self.recorder, self.warmup, open_loop=self.open_loop)
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -389,7 +211,7 @@ class Result(Findings):
     @cached_property
     def rooms(self) -> list[Room]:
         """How much more each client's steps could have held (see `metrics.clients.room`)."""
-        return rooms(self.recorder, [*self._limits.values()], self.warmup)
+        return clients.rooms(self.recorder, [*self._limits.values()], self.warmup)
 
     @property
     def _limits(self) -> dict[str, StepLimits | None]:
@@ -440,7 +262,9 @@ class Result(Findings):
     def over_time(self, interval: float | None = None) -> pd.DataFrame:
         """Clients in intervals of so many seconds (see `over_time.over_time_columns`)."""
         names = self.client_names
-        return frame_of(over_time_columns(self.recorder, self.ledger, names, interval))
+        return frame_of(
+            result_columns.over_time_columns(self.recorder, self.ledger, names, interval)
+        )
 
     @cached_property
     def transfers(self) -> pd.DataFrame:
@@ -463,42 +287,16 @@ class Result(Findings):
         Raises ScenarioError for a table that there is not.
         """
         check_tables([table])
-        recorder, names = self.recorder, self.client_names
-        match table:
-            case "requests":
-                spent = spent_on_requests(recorder, self.ledger, self.bill)
-                found = result_columns.requests_columns(recorder)
-                return found | class_columns(recorder, list(self.slo.groups)) | spent
-            case "stages":
-                return result_columns.stages_columns(recorder, names)
-            case "steps":
-                return result_columns.steps_columns(recorder, names)
-            case "clients":
-                models, blocks = self.client_models or [""] * len(names), self.num_gpu_blocks
-                found = result_columns.clients_columns(recorder, names, models, blocks)
-                found |= room_columns(self.rooms)
-                return found | spent_by_clients(recorder, self.ledger, self.bill, self.slo)
-            case "transfers":
-                return result_columns.transfers_columns(recorder, names)
-            case "retrievals":
-                return retrievals_columns(recorder, names)
-            case "client_states":
-                return states_columns(self.ledger.lives, names)
-            case "breakdown":
-                return breakdown_columns(Breakdown(recorder), recorder)
-            case _:
-                return over_time_columns(recorder, self.ledger, names)
+        return _COLUMNS[table](self)
 
     def token_times(self, request_id: int) -> Array:
         """Return when the user had each output token of a request, in seconds."""
         return result_columns.token_times(self.recorder, request_id)
 
     def __repr__(self) -> str:
-        c = self.recorder.requests.columns()
-        own = c["parent_id"] == c["request_id"]
-        done = own & (c["status"] == 0)
-        end = c["finished_at"].max(initial=0.0)
-        return f"<Result: {done.sum():,} of {own.sum():,} requests finished in {end:.4g} s>"
+        run, end = self.counted, self.counted.c["finished_at"].max(initial=0.0)
+        number = f"{run.finished.sum():,} of {run.of_users.sum():,}"
+        return f"<Result: {number} requests finished in {end:.4g} s>"
 
     def save(
         self, folder: str | Path, *, replace: bool = False, tables: Collection[str] | None = None
@@ -537,6 +335,42 @@ class Result(Findings):
         tables = ["requests", "stages", "steps", "clients"]
         others = ("transfers", "retrievals", "client_states")
         return tables + [name for name in others if num_rows(self.columns(name))]
+
+
+def _there(**parts: Any) -> dict[str, Any]:
+    """Return the parts of a summary that are not empty."""
+    return {name: value for name, value in parts.items() if value}
+
+
+def _requests(result: Result) -> Columns:
+    spent = spent_on_requests(result.recorder, result.ledger, result.bill)
+    found = result_columns.requests_columns(result.recorder)
+    return found | result_columns.class_columns(result.recorder, list(result.slo.groups)) | spent
+
+
+def _clients(result: Result) -> Columns:
+    names, blocks = result.client_names, result.num_gpu_blocks
+    models = result.client_models or [""] * len(names)
+    found = result_columns.clients_columns(result.recorder, names, models, blocks)
+    found |= clients.room_columns(result.rooms)
+    return found | spent_by_clients(result.recorder, result.ledger, result.bill, result.slo)
+
+
+_COLUMNS: Mapping[str, Callable[[Result], Columns]] = {
+    "requests": _requests,
+    "stages": lambda of: result_columns.stages_columns(of.recorder, of.client_names),
+    "steps": lambda of: result_columns.steps_columns(of.recorder, of.client_names),
+    "clients": _clients,
+    "transfers": lambda of: result_columns.transfers_columns(of.recorder, of.client_names),
+    "retrievals": lambda of: result_columns.retrievals_columns(of.recorder, of.client_names),
+    "client_states": lambda of: clients.states_columns(of.ledger.lives, of.client_names),
+    "breakdown": lambda of: result_columns.breakdown_columns(of.recorder),
+    "over_time": lambda of: result_columns.over_time_columns(
+        of.recorder, of.ledger, of.client_names
+    ),
+}
+TABLES = tuple(_COLUMNS)
+"""The tables that a result can write."""
 
 
 def check_tables(names: Collection[str]) -> None:

@@ -1,20 +1,26 @@
-"""The tables of a result, made from its records when someone asks."""
+"""The tables of a result, made from its records when someone asks.
+
+`over_time` has clients in equal intervals. Sums over the intervals are the totals of the run: rates
+times seconds are the tokens and visits of the clients, watts times seconds their joules.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.metrics import latency, stats
-from mist_sim.metrics.clients import interference, run_periods
+from mist_sim.metrics.clients import POWERED, interference, run_periods
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.columns import Table
-from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
-from mist_sim.metrics.records.run_tables import empty_table
-from mist_sim.metrics.requests import ends_with_children
+from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder, empty_table
+from mist_sim.metrics.requests import Breakdown, ends_with_children, request_columns, samples
+from mist_sim.metrics.spending import Ledger
 from mist_sim.metrics.tables import (
     Coded,
     Columns,
@@ -34,6 +40,7 @@ def requests_columns(recorder: ColumnRecorder) -> Columns:
     model: the model requested; empty for any.
     """
     c = recorder.requests.columns()
+    times = samples(c)
     reasons = [str(reason or "") for reason in recorder.reasons.values]
     models = [str(name or "") for name in recorder.models.values]
     columns: Columns = {
@@ -47,9 +54,7 @@ def requests_columns(recorder: ColumnRecorder) -> Columns:
         "first_token_at": c["first_token_at"],
         "finished_at": c["finished_at"],
         "queued": c["queued"],
-        "ttft": latency.ttft(c["arrival_time"], c["first_token_at"]),
-        "tpot": latency.tpot(c["decode_time"], c["num_gaps"]),
-        "e2el": latency.e2e(c["arrival_time"], c["finished_at"]),
+        **{name: times[name] for name in latency.SHORT_NAMES},
         "interference": interference(recorder),
         "num_prompt_tokens": c["num_prompt_tokens"],
         "num_output_tokens": c["num_output_tokens"],
@@ -62,6 +67,17 @@ def requests_columns(recorder: ColumnRecorder) -> Columns:
         "reason": Coded(c["reason"], reasons),
     }
     return in_order(columns, np.argsort(c["request_id"]))
+
+
+def class_columns(recorder: ColumnRecorder, names: Sequence[str]) -> Columns:
+    """Return each request's class as a column of the table of requests; absent without classes.
+
+    names: names of the classes, as in `Slo.groups`; "" for none.
+    """
+    c = request_columns(recorder)
+    if "group" not in c:
+        return {}
+    return {"class": Coded(c["group"][np.argsort(c["request_id"])], names)}
 
 
 def stages_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
@@ -202,6 +218,42 @@ def _runs(
     }
 
 
+def retrievals_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
+    """Return a row for each level that had entries of a requested context, by start.
+
+    client: the retrieving client. level: empty for entries that no level had and an engine
+        computes.
+    num_tokens: tokens whose entries these are, a mean with expected hits. num_bytes: bytes from the
+        level.
+    start, end: of the batch, seconds.
+    """
+    c = recorder.retrievals.columns()
+    columns: Columns = {
+        "request_id": c["request_id"],
+        "client": Coded(c["client_id"], client_names),
+        "level": Coded(c["level"], level_names(recorder)),
+        **{name: c[name] for name in ("num_tokens", "num_bytes", "start", "end")},
+    }
+    return in_order(columns, np.argsort(c["start"], kind="stable"))
+
+
+def level_names(recorder: ColumnRecorder) -> list[str]:
+    """Return the levels of retrieval clients by code; the first is "", of what none had."""
+    return ["" if name is None else str(name) for name in recorder.level_names.values]
+
+
+def breakdown_columns(recorder: ColumnRecorder) -> Columns:
+    """A row a request of a user, in their order: latency (`e2el`), and the seconds of its parts.
+
+    The time of children counts in the stage that sent them.
+    """
+    c = recorder.requests.columns()
+    e2el = latency.e2e(c["arrival_time"], c["finished_at"])
+    columns: Columns = {"request_id": c["request_id"], "e2el": e2el, **Breakdown(recorder).seconds}
+    rows = np.argsort(c["request_id"])
+    return in_order(columns, rows[(c["parent_id"] == c["request_id"])[rows]])
+
+
 def transfers_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
     """Return a row per move of a request's KV entries from one place to another, by start.
 
@@ -295,9 +347,7 @@ def clients_columns(
     rows = []
     for client_id, name in enumerate(client_names):
         tracks = [_track_totals(recorder, k) for k in recorder.tracks_of(client_id)]
-        totals = {key: sum(track[key] for track in tracks) for key in _TOTALS}
-        totals["peak_used_blocks"] = _peak(recorder, client_id, tracks)
-        num_decodes, decode_steps = totals.pop("num_decodes"), totals.pop("decode_steps")
+        totals = _Totals(*map(sum, zip(*tracks, strict=True)))
         mine = visits["client_id"] == client_id
         service = visits["finished_at"][mine] - visits["started_at"][mine]
         rows.append(
@@ -306,11 +356,17 @@ def clients_columns(
                 "model": client_models[client_id],
                 "num_visits": int(mine.sum()),
                 "num_output_tokens": int(visits["num_output_tokens"][mine].sum()),
-                **totals,
+                "busy": totals.busy if tracks else float(np.nansum(service)),
+                "num_steps": totals.num_steps,
+                "num_prefill_tokens": totals.num_prefill_tokens,
+                "num_decode_tokens": totals.num_decode_tokens,
+                "peak_used_blocks": _peak(recorder, client_id, tracks),
                 "mean_running": _mean_running(
                     visits["started_at"][mine], visits["finished_at"][mine]
                 ),
-                "mean_decodes": num_decodes / decode_steps if decode_steps else 0.0,
+                "mean_decodes": totals.num_decodes / totals.decode_steps
+                if totals.decode_steps
+                else 0.0,
                 "num_gpu_blocks": num_gpu_blocks[client_id],
                 "prefix_cache_hit_rate": stats.share(
                     visits["num_cached_tokens"][mine].sum(),
@@ -318,8 +374,6 @@ def clients_columns(
                 ),
             }
         )
-        if not tracks:
-            rows[-1]["busy"] = float(np.nansum(service))
     return {name: column(row[name] for row in rows) for name in rows[0]}
 
 
@@ -332,18 +386,19 @@ def _mean_running(started: Array, finished: Array) -> float:
     return stats.share(float((end - begin).sum()), float(end.max() - begin.min()))
 
 
-_TOTALS = (
-    "busy",
-    "num_steps",
-    "num_prefill_tokens",
-    "num_decode_tokens",
-    "peak_used_blocks",
-    "num_decodes",
-    "decode_steps",
-)
+class _Totals(NamedTuple):
+    """Sums over the steps of a track, or of all of a client's; peak_used_blocks: the most."""
+
+    busy: float = 0.0
+    num_steps: int = 0
+    num_prefill_tokens: int = 0
+    num_decode_tokens: int = 0
+    peak_used_blocks: int = 0
+    num_decodes: int = 0
+    decode_steps: int = 0
 
 
-def _peak(recorder: ColumnRecorder, client_id: int, tracks: Sequence[dict[str, Any]]) -> int:
+def _peak(recorder: ColumnRecorder, client_id: int, tracks: Sequence[_Totals]) -> int:
     """Return the sum of the peaks of a client's pools, in the layout where it is highest.
 
     An engine that came back has tracks in each of its lives, and one peak; so have the ranks of a
@@ -352,7 +407,7 @@ def _peak(recorder: ColumnRecorder, client_id: int, tracks: Sequence[dict[str, A
     peaks: dict[int, dict[int, list[int]]] = {}
     for track, totals in zip(recorder.tracks_of(client_id), tracks, strict=True):
         of_layout = peaks.setdefault(recorder.track_layouts[track], {})
-        of_layout.setdefault(recorder.track_pools[track], []).append(totals["peak_used_blocks"])
+        of_layout.setdefault(recorder.track_pools[track], []).append(totals.peak_used_blocks)
     sums = [0]
     for layout, pools in peaks.items():
         of_pools = list(pools.values())
@@ -374,17 +429,160 @@ def _busy(starts: Array, ends: Array, busy: Array) -> float:
     return float(in_runs + less[less != 0].sum())
 
 
-def _track_totals(recorder: ColumnRecorder, track: int) -> dict[str, Any]:
-    """Return the sums over a client's tracks for its row."""
+def _track_totals(recorder: ColumnRecorder, track: int) -> _Totals:
     steps = recorder.steps[track].columns()
     num_steps = steps["num_steps"]
-    values = (
-        _busy(*run_periods(recorder, track), steps["busy"]),
-        int(num_steps.sum()),
-        int(np.dot(steps["num_prefill_tokens"], num_steps)),
-        int(recorder.decode_tokens(track).sum()),
-        int(steps["num_used_blocks"].max(initial=0)),
-        int(np.dot(steps["num_decodes"], num_steps)),
-        int(num_steps[steps["num_decodes"] > 0].sum()),
+    return _Totals(
+        busy=_busy(*run_periods(recorder, track), steps["busy"]),
+        num_steps=int(num_steps.sum()),
+        num_prefill_tokens=int(np.dot(steps["num_prefill_tokens"], num_steps)),
+        num_decode_tokens=int(recorder.decode_tokens(track).sum()),
+        peak_used_blocks=int(steps["num_used_blocks"].max(initial=0)),
+        num_decodes=int(np.dot(steps["num_decodes"], num_steps)),
+        decode_steps=int(num_steps[steps["num_decodes"] > 0].sum()),
     )
-    return dict(zip(_TOTALS, values, strict=True))
+
+
+_DEFAULT_INTERVALS = 100
+_MOST_INTERVALS = 100_000
+
+
+def over_time_columns(
+    recorder: ColumnRecorder,
+    ledger: Ledger,
+    client_names: Sequence[str],
+    interval: float | None = None,
+) -> Columns:
+    """Return a row per client and interval, client by client.
+
+    interval: seconds (> 0); None: a hundredth of the run. The last one may be shorter.
+
+    start, end: seconds. visits, prefill_tokens, output_tokens: rates per second of visits that
+        ended, prompt tokens computed and tokens emitted; tokens count at the end of their step.
+        busy: seconds of work per second, as in the table of clients. utilisation: `busy` divided by
+        the number of engines and pipeline ranks; NaN for clients without steps. num_waiting,
+        num_in_service: visits in the queue and in service, mean over the interval. power: mean
+        watts, idle power included; only with clients that have GPUs.
+
+    Raises ValueError for an interval that is not positive, or so short that there would be more
+    than 100,000.
+    """
+    edges = _edges(ledger.end, interval)
+    parts = []
+    for client_id, name in enumerate(client_names):
+        sums = _sums(recorder, client_id, edges)
+        tracks = [recorder.mean_tracks(client_id, *period) for period in pairwise(edges.tolist())]
+        seconds = np.diff(edges)
+        rates = {key: np.diff(sum_) / seconds for key, sum_ in sums.items()}
+        rates["utilisation"] = rates["busy"] / [number or math.nan for number in tracks]
+        if any(ledger.machines) and not ledger.watts_unknown:
+            rates["power"] = np.diff(_energy(ledger, client_id, edges)) / seconds
+        names = np.full(len(seconds), name, dtype=object)
+        parts.append({"client": names, "start": edges[:-1], "end": edges[1:]} | rates)
+    return concatenated(parts)
+
+
+def _edges(end: float, interval: float | None) -> Array:
+    """Return where intervals begin, and where the last one ends."""
+    if interval is None:
+        interval = end / _DEFAULT_INTERVALS
+    elif not 0 < interval < math.inf:
+        raise ValueError(f"interval must be finite and > 0 s, got {interval}")
+    if not end:
+        return np.zeros(1)
+    if end / interval > _MOST_INTERVALS:
+        least = end / _MOST_INTERVALS
+        raise ValueError(f"interval must be >= {least:.3g} s in a run of {end:g} s, got {interval}")
+    number = max(math.ceil(end / interval * (1 - 1e-12)), 1)
+    return np.append(np.arange(number) * interval, end)
+
+
+def _sums(recorder: ColumnRecorder, client_id: int, edges: Array) -> dict[str, Array]:
+    """Return a client's cumulative sums from the start of the run up to each time."""
+    visits = recorder.visits.columns()
+    mine = visits["client_id"] == client_id
+    queued, begun, ended = (
+        visits[name][mine] for name in ("queued_at", "started_at", "finished_at")
+    )
+    is_begun = ~np.isnan(begun)
+    left = np.where(is_begun, begun, ended)
+    in_service = _area(begun[is_begun], ended[is_begun], edges)
+    tracks = [_track_sums(recorder, k, edges) for k in recorder.tracks_of(client_id)]
+    nothing = np.zeros(len(edges))
+    prompts, tokens, busy = (
+        (sum(sums, nothing) for sums in zip(*tracks, strict=True))
+        if tracks
+        else (nothing, nothing, in_service)
+    )
+    return {
+        "visits": _events(ended, np.ones(len(ended)), edges),
+        "prefill_tokens": prompts,
+        "output_tokens": tokens,
+        "busy": busy,
+        "num_waiting": _area(queued, left, edges),
+        "num_in_service": in_service,
+    }
+
+
+def _track_sums(recorder: ColumnRecorder, track: int, edges: Array) -> tuple[Array, Array, Array]:
+    """Return prompt tokens computed, tokens emitted and seconds of work of a track."""
+    rows = recorder.steps[track].columns()
+    ends = recorder.step_ends[track][:]
+    prompts = np.repeat(rows["num_prefill_tokens"], rows["num_steps"])
+    emitted = recorder.decode_tokens(track).astype(float)
+    tokens = recorder.tokens.columns()
+    is_first = (tokens["track"] == track) & ~tokens["resumed"]
+    emitted += np.bincount(tokens["first_step"][is_first] - 1, minlength=len(ends))
+    start, end = run_periods(recorder, track)
+    return (
+        _events(ends, prompts, edges),
+        _events(ends, emitted, edges),
+        _linear(start, end, rows["busy"], edges),
+    )
+
+
+def _energy(ledger: Ledger, client_id: int, edges: Array) -> Array:
+    """Return a client's joules up to each time; those of a run spread evenly over its steps."""
+    joules = np.zeros(len(edges))
+    left = [ledger.lives.seconds(client_id, POWERED, edge) for edge in edges.tolist()]
+    powered = ledger.lives.seconds(client_id, POWERED) - np.array(left)
+    all_runs = ledger.runs(client_id)
+    for number, group in enumerate(ledger.groups(client_id)):
+        busy = np.zeros(len(edges))
+        for runs in all_runs:
+            if runs.group == number:
+                joules += _linear(runs.start, runs.end, runs.energy, edges)
+                busy += _linear(runs.start, runs.end, runs.gpu_seconds, edges)
+        joules = joules + (powered * group.num_gpus - busy) * ledger.idle_watts(group)
+    return joules
+
+
+def _events(times: Array, counts: Array, edges: Array) -> Array:
+    """Return how much came up to each time, that time included. times: never decrease."""
+    up_to = np.concatenate([[0.0], np.cumsum(counts)])
+    found: Array = up_to[np.searchsorted(times, edges, side="right")]
+    found[0] = 0.0  # an event at time 0 belongs to the first interval
+    return found
+
+
+def _linear(start: Array, end: Array, amounts: Array, edges: Array) -> Array:
+    """Return how much came up to each time, evenly in periods that follow one another."""
+    if not len(start):
+        return np.zeros(len(edges))
+    up_to = np.concatenate([[0.0], np.cumsum(amounts)])
+    found = np.interp(edges, np.stack([start, end], axis=1).ravel(), np.repeat(up_to, 2)[1:-1])
+    return np.asarray(found)
+
+
+def _area(entered: Array, left: Array, edges: Array) -> Array:
+    """Return the time spent inside up to each time, summed over all visits."""
+    spent = _since(entered, edges) - _since(left, edges)
+    return np.asarray(np.maximum.accumulate(spent))  # it never falls, but where it is rounded
+
+
+def _since(times: Array, edges: Array) -> Array:
+    """Return the seconds since each time, summed over the times before each edge."""
+    times = np.sort(times)
+    number = np.searchsorted(times, edges, side="right")
+    up_to = np.concatenate([[0.0], np.cumsum(times)])
+    return np.asarray(number * edges - up_to[number])

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from math import isclose
 from types import MappingProxyType
@@ -29,13 +29,12 @@ from mist_sim.hardware.devices import is_its_device
 from mist_sim.hardware.gpu_group import GpuGroup, GpuMachine, num_gpus, without_watts
 from mist_sim.hardware.prices import Price, PriceKind, check_provider, price_of
 from mist_sim.hardware.work import StepCounts
-from mist_sim.metrics import latency
 from mist_sim.metrics.clients import POWERED, RESERVED, Lives
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.records.together import Tracks, joined_tracks, merged
-from mist_sim.metrics.requests import Mask, RequestRows, request_columns
+from mist_sim.metrics.requests import Counted, Mask, RequestRows, samples
 from mist_sim.metrics.stats import share
 from mist_sim.metrics.tables import Columns, column, in_order
 from mist_sim.units import DollarsPerKwh, DollarsPerMillionTokens, Watts, require_quantities
@@ -152,9 +151,8 @@ class Ledger:
         self._recorder = recorder
         self.machines = machines
         self.options = options
-        self._known: dict[int, tuple[Spent, tuple[Spent, ...]]] = {}
         self._latest: tuple[int, dict[int, list[Runs]]] = -1, {}  # of which tracks alike
-        self._known_after: dict[tuple[int, float], tuple[float, list[float]]] = {}
+        self._spent, self._after = cache(self._spend), cache(self._sum_after)
 
     @cached_property
     def watts_unknown(self) -> list[str]:
@@ -197,37 +195,27 @@ class Ledger:
         """Return the joules of all clients from a time on; a run's come evenly over its steps."""
         return float(sum(sum(self.energy_of(k, begin)) for k in range(len(self.machines))))
 
-    def idle_energy_after(self, begin: float) -> float:
-        """Return the joules of GPUs that wait, from a time on."""
-        return float(sum(self.energy_of(k, begin)[1] for k in range(len(self.machines))))
-
     def busy_after(self, begin: float, client_id: int, group: int) -> float:
         """Return the GPU seconds in steps of a group of a client's from a time on."""
-        return self._after(begin, client_id)[1][group]
+        return self._after(client_id, begin)[1][group]
 
     def energy_of(self, client_id: int, begin: float) -> tuple[float, float]:
         """Return the joules of a client in steps, and idle, from a time on."""
-        in_steps, busy = self._after(begin, client_id)
+        in_steps, busy = self._after(client_id, begin)
         idle = 0.0
         for group, seconds in zip(self.groups(client_id), busy, strict=True):
             gpu_seconds = group.num_gpus * self.lives.seconds(client_id, POWERED, begin)
             idle += max(gpu_seconds - seconds, 0.0) * self.idle_watts(group)
         return in_steps, idle
 
-    def _after(self, begin: float, client_id: int) -> tuple[float, list[float]]:
+    def _sum_after(self, client_id: int, begin: float) -> tuple[float, list[float]]:
         """Return a client's joules and each group's GPU seconds in steps from a time on."""
-        key = client_id, begin
-        if key not in self._known_after:
-            runs = self.runs(client_id)
-            joules = float(sum((r.energy * _share_after(r, begin)).sum() for r in runs))
-            busy = []
-            for number in range(len(self.groups(client_id))):
-                mine = [r for r in runs if r.group == number]
-                busy.append(
-                    float(sum((r.gpu_seconds * _share_after(r, begin)).sum() for r in mine))
-                )
-            self._known_after[key] = joules, busy
-        return self._known_after[key]
+        joules, busy = 0.0, [0.0 for _ in self.groups(client_id)]
+        for runs in self.runs(client_id):
+            share_after = _share_after(runs, begin)
+            joules += float((runs.energy * share_after).sum())
+            busy[runs.group] += float((runs.gpu_seconds * share_after).sum())
+        return joules, busy
 
     def idle_watts(self, group: GpuGroup) -> float:
         """Return the watts of a GPU that waits, with its part of the host and the building."""
@@ -320,27 +308,19 @@ class Ledger:
         ends = np.cumsum(rows["num_steps"]).astype(np.int64)
         return np.diff(given[ends].astype(float), prepend=0.0)
 
-    def _spent(self, client_id: int) -> tuple[Spent, tuple[Spent, ...]]:
-        """Return the joules of a client and the GPU seconds by group, which are computed once."""
-        if client_id not in self._known:
-            self._known[client_id] = self._spend(client_id)
-        return self._known[client_id]
-
     def _spend(self, client_id: int) -> tuple[Spent, tuple[Spent, ...]]:
         """Return the joules of a client, and the GPU seconds of each of its groups."""
         if self.machines[client_id] is None:
             return Spent.of(np.zeros(len(self._rows)), 0.0), ()
         prompts, all_runs = self._prompt_weights(client_id), self.runs(client_id)
-        energy = self._by_token(all_runs, "energy", prompts)
-        idle, seconds = 0.0, []
-        for number, group in enumerate(self.groups(client_id)):
+        seconds = []
+        for number in range(len(self.groups(client_id))):
             busy = self.busy_after(0.0, client_id, number)
-            powered = group.num_gpus * self.lives.seconds(client_id, POWERED)
-            idle += max(powered - busy, 0.0) * self.idle_watts(group)
             unused = max(self.reserved_after(0.0, client_id, number) - busy, 0.0)
             runs = [each for each in all_runs if each.group == number]
             seconds.append(Spent.of(self._by_token(runs, "gpu_seconds", prompts), unused))
-        return Spent.of(energy, idle), tuple(seconds)
+        energy = self._by_token(all_runs, "energy", prompts)
+        return Spent.of(energy, self.energy_of(client_id, 0.0)[1]), tuple(seconds)
 
     def _by_token(self, runs: list[Runs], name: str, prompts: Array) -> Array:
         """Return the totals of a client's runs, by request. prompts: weights of the prompts."""
@@ -411,6 +391,7 @@ HOURS_A_MONTH = 365 * 24 / 12
 
 _HOUR = 3600.0
 _KWH = 3.6e6  # joules
+_MILLION = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -516,20 +497,18 @@ class Bill:
         for client_id, machine in enumerate(ledger.machines):
             if machine is None:
                 continue
-            rents = 0.0
-            for group in range(len(machine.groups)):
-                gpu_seconds = ledger.busy_after(begin, client_id, group)
-                if self._pays_idle:
-                    gpu_seconds = self._paid_after(begin, client_id, group)
-                rents += gpu_seconds * self._rent(client_id, group)
+            seconds_after = self._paid_after if self._pays_idle else ledger.busy_after
+            groups = range(len(machine.groups))
+            rents = sum(
+                seconds_after(begin, client_id, k) * self._rent(client_id, k) for k in groups
+            )
             total += rents + self._joules_paid(client_id, begin) * self._per_joule
         return total
 
     def electricity_after(self, begin: float) -> float:
         """Return the part of `cost_after` that is electricity."""
         machines = enumerate(self._ledger.machines)
-        ids = [client_id for client_id, machine in machines if machine is not None]
-        return sum(self._joules_paid(each, begin) for each in ids) * self._per_joule
+        return sum(self._joules_paid(k, begin) for k, of in machines if of) * self._per_joule
 
     def _joules_paid(self, client_id: int, begin: float) -> float:
         if not self._per_joule:
@@ -622,13 +601,11 @@ def billed_per_hour(summary: Mapping[str, Any]) -> float | None:
 
 def dollars_an_hour(machines: Sequence[GpuMachine | None], options: CostOptions) -> float:
     """Return the dollars of all GPUs an hour. Raises ScenarioError for a GPU without a price."""
-    prices = gpu_prices(machines, options)
     return float(
         sum(
             price.dollars * group.num_gpus
-            for machine, each in zip(machines, prices, strict=True)
-            if machine
-            for price, group in zip(each, machine.groups, strict=True)
+            for machine, prices in zip(machines, gpu_prices(machines, options), strict=True)
+            for price, group in zip(prices, machine.groups if machine else (), strict=True)
         )
     )
 
@@ -664,16 +641,11 @@ def api_cost(prices: ApiPrices, requests: Mapping[str, Any]) -> Array:
     return np.asarray(np.where(requests["status"] == 0, dollars, 0.0) / _MILLION)
 
 
-_MILLION = 1e6
-
-
 def spending_summary(
-    recorder: ColumnRecorder,
+    run: Counted,
     ledger: Ledger,
     bill: Bill | None,
-    *,
     slo: Slo,
-    warmup: float,
     summary: dict[str, Any],
     client_names: Sequence[str],
 ) -> dict[str, Any]:
@@ -683,90 +655,60 @@ def spending_summary(
     """
     if not any(ledger.machines):
         return {}
-    requests = request_columns(recorder)
-    num_tokens = summary["output_throughput"] * summary["duration"]
-    num_good = _good_tokens(requests, slo, warmup) if slo.judges_requests else None
+    warmup, num_tokens = run.warmup, summary["output_throughput"] * summary["duration"]
+    num_good = None
+    if slo.judges_requests:
+        num_good = int(run.c["num_output_tokens"][_good(run, slo)].sum())
     found: dict[str, Any] = {}
     if not ledger.watts_unknown:
-        found = _energy(ledger, warmup, num_tokens, num_good)
-        found["power_estimates"] = {
-            name: machine.watts_origin
-            for name, machine in zip(client_names, ledger.machines, strict=True)
-            if machine is not None
+        energies = [ledger.energy_of(k, warmup) for k in range(len(ledger.machines))]
+        energy = float(sum(sum(each) for each in energies))
+        found = {
+            "energy_j": energy,
+            "idle_energy_j": float(sum(idle for _, idle in energies)),
+            "average_power_w": share(energy, ledger.end - warmup),
+            "energy_per_output_token_j": share(energy, num_tokens),
+            **({} if num_good is None else {"good_tokens_per_j": share(num_good, energy)}),
+            "power_estimates": {
+                name: machine.watts_origin
+                for name, machine in zip(client_names, ledger.machines, strict=True)
+                if machine is not None
+            },
         }
     if bill is None:
         return found
-    found |= _cost(bill, requests, warmup, num_tokens, num_good)
+    cost = bill.cost_after(warmup)
+    found["cost_usd"] = cost
+    found["cost_per_million_output_tokens_usd"] = share(cost * _MILLION, num_tokens)
+    if bill.options.electricity:
+        found["electricity_cost_usd"] = bill.electricity_after(warmup)
+    if num_good is not None:
+        found["good_tokens_per_usd"] = share(num_good, cost)
+    if bill.options.api is not None:
+        asked = float(api_cost(bill.options.api, run.c)[run.ended].sum())
+        of_these = float(run.c["num_output_tokens"][run.ended].sum())
+        found["api_cost_usd"] = asked
+        found["api_cost_per_million_output_tokens_usd"] = share(asked * _MILLION, of_these)
     if (hourly := billed_per_hour(summary | found)) is not None:
         found["mean_usd_per_hour"] = hourly
     found["prices"] = {name: told for k, name in enumerate(client_names) if (told := bill.told(k))}
     return found
 
 
-def _energy(
-    ledger: Ledger, warmup: float, num_tokens: float, num_good: int | None
-) -> dict[str, Any]:
-    energy, idle = ledger.energy_after(warmup), ledger.idle_energy_after(warmup)
-    found = {
-        "energy_j": energy,
-        "idle_energy_j": idle,
-        "average_power_w": share(energy, ledger.end - warmup),
-        "energy_per_output_token_j": share(energy, num_tokens),
-    }
-    return found if num_good is None else found | {"good_tokens_per_j": share(num_good, energy)}
-
-
-def _cost(
-    bill: Bill, requests: Mapping[str, Any], warmup: float, num_tokens: float, num_good: int | None
-) -> dict[str, Any]:
-    cost = bill.cost_after(warmup)
-    found = {
-        "cost_usd": cost,
-        "cost_per_million_output_tokens_usd": share(cost * _MILLION, num_tokens),
-    }
-    if bill.options.electricity:
-        found["electricity_cost_usd"] = bill.electricity_after(warmup)
-    if num_good is not None:
-        found["good_tokens_per_usd"] = share(num_good, cost)
-    if bill.options.api is not None:
-        mine = _ended(requests, warmup)
-        asked = float(api_cost(bill.options.api, requests)[mine].sum())
-        of_these = float(requests["num_output_tokens"][mine].sum())
-        found["api_cost_usd"] = asked
-        found["api_cost_per_million_output_tokens_usd"] = share(asked * _MILLION, of_these)
-    return found
-
-
-def _ended(requests: Mapping[str, Any], warmup: float) -> Mask:
-    """Return which requests of users finished after the warm-up."""
-    own = requests["parent_id"] == requests["request_id"]
-    in_time = requests["finished_at"] >= warmup
-    return np.asarray(own & (requests["status"] == 0) & in_time)
-
-
-def _good_tokens(requests: Mapping[str, Any], slo: Slo, warmup: float) -> int:
-    """Return the output tokens of requests that finished after the warm-up and kept all limits."""
-    return int(requests["num_output_tokens"][_good(requests, slo, warmup)].sum())
-
-
-def _good(c: Mapping[str, Any], slo: Slo, warmup: float) -> Mask:
+def _good(run: Counted, slo: Slo) -> Mask:
     """Return which requests of users finished after the warm-up and kept all limits."""
+    times = samples(run.c)
     kept = slo.kept(
-        latency.ttft(c["arrival_time"], c["first_token_at"]),
-        latency.tpot(c["decode_time"], c["num_gaps"]),
-        latency.e2e(c["arrival_time"], c["finished_at"]),
-        c["num_gaps"],
-        c.get("group"),
+        times["ttft"], times["tpot"], times["e2el"], run.c["num_gaps"], run.c.get("group")
     )
-    return np.asarray(kept & _ended(c, warmup))
+    return np.asarray(kept & run.ended)
 
 
 def _good_tokens_of_clients(recorder: ColumnRecorder, slo: Slo, num_clients: int) -> Array:
     """Return the output tokens that good requests got from each client in the whole run."""
-    c = request_columns(recorder)
-    visits = recorder.visits.columns()
+    run, visits = Counted(recorder), recorder.visits.columns()
     rows = RequestRows(recorder).of(visits["request_id"])
-    mine = _good(c, slo, 0.0)[rows] & (visits["queued_at"] >= c["sent_at"][rows])
+    mine = _good(run, slo)[rows] & (visits["queued_at"] >= run.c["sent_at"][rows])
     tokens = np.where(mine, visits["num_output_tokens"], 0)
     return np.asarray(np.bincount(visits["client_id"], tokens, num_clients), dtype=float)
 

@@ -15,6 +15,11 @@ from mist_sim.metrics.latency import Array
 PERCENTILES = (50, 90, 95, 99)
 
 
+def known(values: Array) -> Array:
+    """Return the values that are not NaN."""
+    return values[~np.isnan(values)]
+
+
 def describe(values: Array) -> dict[str, float]:
     """Return mean, median, std and the percentiles of a sample; NaN when it is empty."""
     if not len(values):

@@ -12,51 +12,22 @@ shorter queue makes no request wait that long.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from math import inf, isinf, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mist_sim.core.step_limits import StepLimits
-from mist_sim.hardware.setting import Borrowed, Setting
-from mist_sim.metrics import stats
-from mist_sim.metrics.clients import (
-    Lives,
-    gap_percentile,
-    lives_summary,
-    peak_token_rate,
-    pooled_gaps,
-    utilisation,
-)
-from mist_sim.metrics.expected_errors import expected_errors, shares_with_verdicts, with_verdicts
+from mist_sim.metrics import clients, requests, stats
+from mist_sim.metrics.expected_errors import shares_with_verdicts, with_verdicts
 from mist_sim.metrics.goodput import Slo, figure_verdicts
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.load import load_of_run
 from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.records.together import together
 from mist_sim.metrics.recoveries import outages, recoveries, through_failures
-from mist_sim.metrics.requests import (
-    Breakdown,
-    Mask,
-    SteadyPart,
-    answers_moved,
-    breakdown_summary,
-    by_group,
-    communication,
-    goodput,
-    request_columns,
-    retrievals_summary,
-    samples,
-    steady_part,
-    steady_rates,
-    throughput,
-    varying_arrivals,
-    volume,
-)
-from mist_sim.metrics.result_columns import stages_summary
-from mist_sim.metrics.sensitivity import sensitivities
+from mist_sim.metrics.requests import Counted, Mask, samples
+from mist_sim.metrics.result_columns import level_names, stages_summary
 from mist_sim.metrics.stability import (
     AT_END,
     FALSE_ALARM,
@@ -169,21 +140,11 @@ def _walk(arrival: Array, start: float, stop: float, spread: float) -> float:
 
 _MS = 1e3
 _LONGEST = 100  # the percentile that is the longest gap
+_NO_LEVEL = 0  # code of what no level had
 
 
-def summarise(
-    recorder: ColumnRecorder,
-    *,
-    slo: Slo,
-    warmup: float,
-    open_loop: bool,
-    estimates: Mapping[str, str],
-    assumed: Mapping[str, tuple[str, ...]],
-    assumed_hosts: Mapping[str, Mapping[str, Any]],
-    settings: Mapping[str, Mapping[str, Setting | Borrowed | None]],
-    limits: Mapping[str, StepLimits | None],
-) -> dict[str, Any]:
-    """Return the metrics of a run; the parameters are as in `Result`.
+def figures(run: Counted, slo: Slo, estimates: Mapping[str, str]) -> dict[str, Any]:
+    """Return the metrics of a run that are in its records. estimates: as in `Result`.
 
     Only requests that users send count, not their children. Arrivals before the end of the warm-up
     are left out, as are token gaps and engine time before it. Rates are per second of `duration`,
@@ -191,124 +152,101 @@ def summarise(
     counts them; those of the steady part (`steady_part`) are named so. Latencies are in
     milliseconds over finished requests, ITL over all gaps.
     """
-    c = request_columns(recorder)
-    of_users = c["parent_id"] == c["request_id"]
-    counted = of_users & (c["arrival_time"] >= warmup)
-    finished = of_users & (c["status"] == 0)
-    ended = finished & (c["finished_at"] >= warmup)
-    done = ended & counted
-    duration = float(c["finished_at"][ended].max() - warmup) if ended.any() else 0.0
-    peak = _peak_in_flight(c, of_users, warmup)
-    part = steady_part(c, of_users, warmup, duration, lap=1 if open_loop else max(peak, 1))
-    summary: dict[str, Any] = {
-        **volume(c, counted, done, duration),
-        **throughput(recorder, c, finished, warmup, duration),
-        "has_steady_part": not part.is_whole,
-        "steady_begin": part.begin,
-        "steady_end": part.end,
-        **_varying(c, of_users, part, open_loop=open_loop),
-        **steady_rates(recorder, c, finished, part),
-        **_peaks(recorder, c, done),
-        "peak_requests_in_flight": peak,
-        **_failures(c, counted),
-        **_memory(recorder, c, counted),
-        **goodput(slo, c, ended, counted, duration, part),
-        **_latencies(c, done, recorder, warmup),
-        **breakdown_summary(Breakdown(recorder), done),
-        **stages_summary(recorder, done),
-        **_speculation(recorder, warmup),
-        "utilisation": utilisation(recorder, c["arrival_time"][counted]),
-        **_stability(recorder, c, of_users, open_loop=open_loop),
+    recorder = run.recorder
+    return {
+        **requests.volume(run),
+        **requests.throughput(run, run.warmup, run.duration),
+        "has_steady_part": not run.part.is_whole,
+        "steady_begin": run.part.begin,
+        "steady_end": run.part.end,
+        **requests.varying_arrivals(run),
+        **requests.steady_rates(run),
+        **_peaks(run),
+        "peak_requests_in_flight": run.peak,
+        **_failures(run),
+        **_memory(run),
+        **requests.goodput(slo, run),
+        **_latencies(run),
+        **requests.breakdown_summary(recorder, run.done),
+        **stages_summary(recorder, run.done),
+        **_speculation(recorder, run.warmup),
+        "utilisation": clients.utilisation(recorder, run.c["arrival_time"][run.counted]),
+        **_stability(run),
         "estimates": dict(estimates),
-        **_lives(recorder, c, counted, warmup),
+        **_lives(run),
+        **requests.by_group(slo, run),
     }
-    summary |= by_group(recorder, slo, counted, finished, warmup, duration, part)
-    if assumed:
-        summary["assumed"] = {name: list(options) for name, options in assumed.items()}
-    if assumed_hosts:
-        summary["assumed_host"] = {name: dict(worth) for name, worth in assumed_hosts.items()}
-    if settings:
-        load = load_of_run(recorder, c, done, warmup, open_loop=open_loop)
-        found = sensitivities(recorder, list(limits.values()), done) if open_loop else []
-        of_clients = dict(zip(limits, found, strict=False))
-        summary["expected_errors"] = expected_errors(settings, load, of_clients)
+
+
+def verdicts(run: Counted, slo: Slo, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures that have limits, with verdicts that know the expected errors.
+
+    summary: of the run, with its figures and expected errors.
+    """
+    found: dict[str, Any] = {}
     if "slo" in summary:
-        summary["slo"] = with_verdicts(summary["slo"], summary)
+        found["slo"] = with_verdicts(summary["slo"], summary)
     if "slo_shares" in summary:
-        summary["slo_shares"] = shares_with_verdicts(summary["slo_shares"], summary["slo"])
+        found["slo_shares"] = shares_with_verdicts(summary["slo_shares"], found["slo"])
     if slo.figures:  # which make no request good or bad, so no share rests on them
-        of_run = figure_verdicts(
-            slo,
-            samples(c, done),
-            summary["failed"],
-            partial(gap_percentile, recorder, warmup),
-        )
-        summary["slo"] = summary.get("slo", {}) | with_verdicts(of_run, summary)
-    if "measured" in estimates.values():
-        summary["extrapolated_step_fraction"] = extrapolated_share(recorder)
-    return summary
+        gaps = partial(clients.gap_percentile, run.recorder, run.warmup)
+        of_run = figure_verdicts(slo, samples(run.c, run.done), summary["failed"], gaps)
+        found["slo"] = found.get("slo", {}) | with_verdicts(of_run, summary)
+    return found
 
 
-def _peaks(recorder: ColumnRecorder, c: Mapping[str, Any], done: Mask) -> dict[str, Any]:
+def _peaks(run: Counted) -> dict[str, Any]:
     """Return the most chunks of output and requests in a second, counted from the first sending.
 
     As `calculate_metrics` in vllm/benchmarks/serve.py: finished requests alone, and one is there in
     every second that it touches, so that they are more than ever are in flight at once.
     """
+    c, done = run.c, run.done
     arrival, end = c["arrival_time"][done], c["finished_at"][done]
     begin = float(arrival.min()) if len(arrival) else 0.0
     order = np.argsort(c["request_id"][done])
     request_ids, sent_at = c["request_id"][done][order], c["sent_at"][done][order]
     return {
-        "max_output_tokens_per_s": peak_token_rate(recorder, request_ids, sent_at, begin),
+        "max_output_tokens_per_s": clients.peak_token_rate(
+            run.recorder, request_ids, sent_at, begin
+        ),
         "max_concurrent_requests": stats.max_inside(
             np.floor(arrival - begin), np.floor(end - begin) + 1
         ),
     }
 
 
-def _varying(
-    c: Mapping[str, Any], of_users: Mask, part: SteadyPart, *, open_loop: bool
-) -> dict[str, Any]:
-    """Return between which rates arrivals vary in the steady part; empty if they hardly do."""
-    found = varying_arrivals(c, of_users, part) if open_loop else None
-    return {} if found is None else {"steady_arrivals_per_s": list(found)}
-
-
-def _peak_in_flight(c: Mapping[str, Any], of_users: Mask, warmup: float) -> int:
-    """Return the most requests at a time between arrival and end, failed ones among them."""
-    there = of_users & (c["finished_at"] > warmup)
-    return stats.max_inside(c["arrival_time"][there].clip(min=warmup), c["finished_at"][there])
-
-
-def _stability(
-    recorder: ColumnRecorder, c: Mapping[str, Any], of_users: Mask, *, open_loop: bool
-) -> dict[str, Any]:
-    """Return whether the clients kept up at the end of the run, and throughout.
+def _stability(run: Counted) -> dict[str, Any]:
+    """Return whether the clients kept up at the end of the run, and the times when they did not.
 
     Covers the whole run; not judged if all requests arrive at once.
     """
+    c, of_users, visits = run.c, run.of_users, run.recorder.visits.columns()
     arrival = c["arrival_time"][of_users]
-    if not open_loop or not len(arrival) or at_once(arrival):
+    if not run.open_loop or not len(arrival) or at_once(arrival):
         return {"unstable": False}
-    visits = recorder.visits.columns()
     asked = visits["request_id"] >= 0
     begun = np.where(np.isnan(visits["started_at"]), visits["finished_at"], visits["started_at"])
-    finished = of_users & (c["status"] == 0)
-    times = (c["finished_at"] - c["sent_at"] - c["queued"] - c["front_end"])[finished]
-    joined = joined_at(visits, c)
-    in_queue, times = Stays(joined[asked], begun[asked]), times[~np.isnan(times)]
+    times = c["finished_at"] - c["sent_at"] - c["queued"] - c["front_end"]
+    times = stats.known(times[run.finished])
+    in_queue = Stays(joined_at(visits, c)[asked], begun[asked])
     found = judged(Stays(arrival, c["finished_at"][of_users]), in_queue, times)
     times_over = overloads(arrival, in_queue, times)
     if found.verdict != "unstable" and times_over and times_over[-1].is_growing:
         # the load varies, which `judged` takes for noise; no longer run would tell more
         found = Judged(AT_END)
-    return {
+    summary: dict[str, Any] = {
         "unstable": found.verdict == "unstable",
         "stability": found.verdict,
         **({} if found.needs is None else {"stability_needs": found.needs}),
         **({} if found.in_system is None else {"stability_growth": list(found.in_system)}),
-        **_overloads(arrival, times_over),
+    }
+    if not times_over:
+        return summary
+    return summary | {
+        "overloaded_s": sum(each.end - each.begin for each in times_over),
+        "arrivals_s": float(arrival.max() - arrival.min()),
+        "overloads": [each._asdict() for each in times_over],
     }
 
 
@@ -333,23 +271,11 @@ def joined_at(visits: Mapping[str, Any], c: Mapping[str, Any]) -> Array:
     return joined
 
 
-def _overloads(arrival: Array, found: Sequence[Overload]) -> dict[str, Any]:
-    """Return the times when arrivals exceeded capacity, and their effect; empty without any."""
-    if not found:
-        return {}
-    return {
-        "overloaded_s": sum(each.end - each.begin for each in found),
-        "arrivals_s": float(arrival.max() - arrival.min()),
-        "overloads": [each._asdict() for each in found],
-    }
-
-
-def _lives(
-    recorder: ColumnRecorder, c: Mapping[str, Any], counted: Mask, warmup: float
-) -> dict[str, Any]:
+def _lives(run: Counted) -> dict[str, Any]:
     """Return failures, starts and losses of clients, and when latencies were as before."""
-    lives = Lives(recorder, float(c["finished_at"].max(initial=0.0)))
-    found = lives_summary(recorder, lives, {"status": c["status"][counted]}, warmup)
+    c, counted = run.c, run.counted
+    lives = clients.Lives(run.recorder, float(c["finished_at"].max(initial=0.0)))
+    found = clients.lives_summary(run.recorder, lives, c["status"][counted], run.warmup)
     if not (failures := lives.failures):
         return found
     columns = samples(c, counted) | {
@@ -366,15 +292,13 @@ def _lives(
     }
 
 
-def _latencies(
-    c: Mapping[str, Any], done: Mask, recorder: ColumnRecorder, warmup: float
-) -> dict[str, float]:
+def _latencies(run: Counted) -> dict[str, float]:
     """Return the figures of every latency in milliseconds; ITL's from all gaps of the run."""
-    times = samples(c, done)
-    figures = {name: stats.describe(x[~np.isnan(x)]) for name, x in times.items()}
+    times = samples(run.c, run.done)
+    figures = {name: stats.describe(stats.known(x)) for name, x in times.items()}
     del times  # before the gaps of all steps
     asked = (*stats.PERCENTILES, _LONGEST)
-    gaps = stats.describe_weighted(lambda: pooled_gaps(recorder, warmup), asked)
+    gaps = stats.describe_weighted(lambda: clients.pooled_gaps(run.recorder, run.warmup), asked)
     gaps["max"] = gaps.pop(f"p{_LONGEST}")
     figures["itl"] = gaps
     return {
@@ -384,71 +308,129 @@ def _latencies(
     }
 
 
-def _memory(recorder: ColumnRecorder, c: Mapping[str, Any], counted: Mask) -> dict[str, Any]:
-    """Return hits, preemptions and peak use of the KV cache."""
-    memory: dict[str, Any] = {
-        "num_truncated": int(c["truncated"][counted].sum()),
-        "num_preemptions": int(c["num_preemptions"][counted].sum()),
-        "prefix_cache_hit_rate": stats.share(
-            c["num_cached_tokens"][counted].sum(), c["num_queried_tokens"][counted].sum()
-        ),
-        "prefix_cache_hit_rate_unbounded": stats.share(
-            c["num_known_tokens"][counted].sum(), c["num_queried_tokens"][counted].sum()
-        ),
+def _memory(run: Counted) -> dict[str, Any]:
+    """Return hits and preemptions of the KV cache, and the KV entries that moved."""
+
+    def total(name: str) -> Any:
+        return run.c[name][run.counted].sum()
+
+    queried = total("num_queried_tokens")
+    return {
+        "num_truncated": int(total("truncated")),
+        "num_preemptions": int(total("num_preemptions")),
+        "prefix_cache_hit_rate": stats.share(total("num_cached_tokens"), queried),
+        "prefix_cache_hit_rate_unbounded": stats.share(total("num_known_tokens"), queried),
+        **_moves(run.recorder, run.c["request_id"][run.counted], queried),
     }
-    if tier_hit_rates := _tier_hit_rates(recorder, c, counted):
-        memory["tier_hit_rates"] = tier_hit_rates
-    request_ids = c["request_id"][counted]
-    memory |= _swaps(recorder, request_ids) | _hand_overs(recorder, request_ids)
-    memory |= _fetches(recorder, request_ids) | answers_moved(recorder, request_ids)
-    memory |= retrievals_summary(recorder, request_ids)
-    return memory | communication(recorder, request_ids)
 
 
-def _swaps(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
-    """Return the swaps of preempted requests in both directions, and their mean time."""
-    moves = recorder.moves.columns()
-    is_out = moves["kind"] == recorder.move_names.code("swap_out")
-    is_swap = is_out | (moves["kind"] == recorder.move_names.code("swap_in"))
-    mine = is_swap & np.isin(moves["request_id"], request_ids)
+def _moves(recorder: ColumnRecorder, request_ids: Any, queried: Any) -> dict[str, Any]:
+    """Return how often KV entries of some requests moved; kinds without moves are absent.
+
+    queried: tokens that they looked up in prefix caches, of which `tier_hit_rates` are shares.
+
+    communication: transfers, tokens, bytes and seconds by kind: `hand_over`, `fetch`, `load`,
+    `swap_out`, `swap_in`, and `retrieval` from a level of a retrieval client. Seconds are summed,
+    also over simultaneous transfers. Bytes are NaN if unknown for any transfer.
+    """
+    moves, names = recorder.moves.columns(), [str(name) for name in recorder.move_names.values]
+    mine = np.isin(moves["request_id"], request_ids)
+    codes = np.flatnonzero(np.bincount(moves["kind"][mine])).tolist()
+    kinds = {names[code]: mine & (moves["kind"] == code) for code in codes}
+    by_kind = {name: _moved(moves, of_kind) for name, of_kind in kinds.items()}
+    found = _tier_hit_rates(moves, names, mine, queried)
+    if swaps := [kinds[name] for name in ("swap_out", "swap_in") if name in kinds]:
+        swapped = _moved(moves, np.any(swaps, axis=0))
+        found["num_swaps"] = by_kind["swap_out"]["transfers"] if "swap_out" in kinds else 0
+        found |= {"swapped_tokens": swapped["tokens"], "swap_time": swapped["seconds"]}
+    for kind, number, tokens in (
+        ("hand_over", "num_hand_overs", "handed_over_tokens"),
+        ("fetch", "num_fetches", "fetched_tokens"),
+    ):
+        if moved := by_kind.get(kind):
+            found |= {number: moved["transfers"], tokens: moved["tokens"]}
+            found[f"mean_{kind}_ms"] = moved["seconds"] / moved["transfers"] * _MS
+    found |= _answers_moved(recorder, request_ids) | _retrievals(recorder, request_ids)
+    rows = recorder.retrievals.columns()
+    retrieved = np.isin(rows["request_id"], request_ids) & (rows["level"] != _NO_LEVEL)
+    if retrieved.any():
+        by_kind["retrieval"] = _moved(rows, retrieved)
+    return found | ({"communication": by_kind} if by_kind else {})
+
+
+def _moved(rows: Mapping[str, Any], chosen: Mask) -> dict[str, Any]:
+    """Return the totals of some moves or retrievals."""
+    return {
+        "transfers": int(chosen.sum()),
+        "tokens": round(float(rows["num_tokens"][chosen].sum())),
+        "bytes": float(rows["num_bytes"][chosen].sum()),
+        "seconds": float((rows["end"] - rows["start"])[chosen].sum()),
+    }
+
+
+def _tier_hit_rates(
+    moves: Mapping[str, Any], names: list[str], mine: Mask, queried: Any
+) -> dict[str, Any]:
+    """Return the share of the tokens looked up that came from each tier below the GPU."""
+    is_load = moves["kind"] == (names.index("load") if "load" in names else -1)
+    first = is_load & mine & ~moves["again"]
+    tiers = np.flatnonzero(np.bincount(moves["source"][is_load])).tolist()
+    rates = {
+        names[code]: stats.share(
+            moves["num_tokens"][first & (moves["source"] == code)].sum(), queried
+        )
+        for code in tiers
+    }
+    return {"tier_hit_rates": rates} if rates else {}
+
+
+def _answers_moved(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
+    """Return how often answers moved: the mean over all requests, and the largest number.
+
+    The hand-over from the client of the prompt to the first decode client does not count. Empty if
+    no answer moved.
+    """
+    visits = recorder.visits.columns()
+    pipelines: list[Any] = recorder.pipelines.values
+    num_stages = np.array([len(kinds) for kinds in pipelines], dtype=int)
+    left_some = visits["num_served_stages"] < num_stages[visits["stages"]]
+    movers = visits["request_id"][visits["served"] & left_some]
+    movers = movers[np.isin(movers, request_ids)]
+    if not len(movers):
+        return {}
+    _, counts = np.unique(movers, return_counts=True)
+    return {
+        "mean_moves_per_request": len(movers) / len(request_ids),
+        "max_moves_per_request": int(counts.max()),
+    }
+
+
+def _retrievals(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
+    """Return the hits of retrievals of some requests; empty without retrievals.
+
+    retrieval_hit_rate: share of the tokens asked for that any level had. retrieval_hit_rates: the
+    same by level. mean_retrieval_ms: of a batch, waiting not included.
+    """
+    rows, names = recorder.retrievals.columns(), level_names(recorder)
+    mine = np.isin(rows["request_id"], request_ids)
     if not mine.any():
         return {}
+    level, num_tokens = rows["level"][mine], rows["num_tokens"][mine]
+    asked, by_level = num_tokens.sum(), np.bincount(level, num_tokens, len(names))
+    found = asked - by_level[_NO_LEVEL]
+    visits = np.stack([rows[name][mine] for name in ("request_id", "client_id", "start", "end")])
+    _, _, start, end = np.unique(visits, axis=1)
     return {
-        "num_swaps": int(is_out[mine].sum()),
-        "swapped_tokens": int(moves["num_tokens"][mine].sum()),
-        "swap_time": float((moves["end"][mine] - moves["start"][mine]).sum()),
+        "num_retrievals": len(start),
+        "retrieved_tokens": float(found),
+        "retrieval_hit_rate": stats.share(found, asked),
+        "retrieval_hit_rates": {
+            name: stats.share(by_level[code], asked)
+            for code, name in enumerate(names)
+            if code != _NO_LEVEL
+        },
+        "mean_retrieval_ms": float((end - start).mean()) * _MS,
     }
-
-
-def _hand_overs(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
-    """Return the hand-overs between clients, and the mean time per request."""
-    count, num_tokens, mean = _moves_of(recorder, "hand_over", request_ids)
-    if not count:
-        return {}
-    return {
-        "num_hand_overs": count,
-        "handed_over_tokens": num_tokens,
-        "mean_hand_over_ms": mean,
-    }
-
-
-def _fetches(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
-    """Return the fetches of prompts' KV entries, and their mean time."""
-    count, num_tokens, mean = _moves_of(recorder, "fetch", request_ids)
-    if not count:
-        return {}
-    return {"num_fetches": count, "fetched_tokens": num_tokens, "mean_fetch_ms": mean}
-
-
-def _moves_of(recorder: ColumnRecorder, kind: str, request_ids: Any) -> tuple[int, int, float]:
-    """Return how many moves of a kind there were, their tokens, and their mean milliseconds."""
-    moves = recorder.moves.columns()
-    is_kind = moves["kind"] == recorder.move_names.code(kind)
-    mine = is_kind & np.isin(moves["request_id"], request_ids)
-    if not mine.any():
-        return 0, 0, 0.0
-    mean = float((moves["end"][mine] - moves["start"][mine]).mean()) * _MS
-    return int(mine.sum()), int(moves["num_tokens"][mine].sum()), mean
 
 
 def extrapolated_share(recorder: ColumnRecorder) -> float:
@@ -481,32 +463,17 @@ def _speculation(recorder: ColumnRecorder, after: float) -> dict[str, float]:
     }
 
 
-def _failures(c: Mapping[str, Any], counted: Mask) -> dict[str, int]:
+def _failures(run: Counted) -> dict[str, int]:
     """Return the number of failed requests by status, and the cost of attempts in vain."""
+    c, counted = run.c, run.counted
     by_status = np.bincount(c["status"][counted], minlength=len(STATUSES)).tolist()
-    failures = {
-        f"num_{name}": by_status[code]
-        for code, name in enumerate(STATUSES)
-        if name not in ("finished", "lost")  # of these, `lives_summary` tells
-    }
     return {
-        **failures,
+        **{
+            f"num_{name}": by_status[code]
+            for code, name in enumerate(STATUSES)
+            if name not in ("finished", "lost")  # of these, `lives_summary` tells
+        },
         "num_retries": int((c["num_attempts"][counted] - 1).sum()),
         "wasted_input_tokens": int(c["wasted_input_tokens"][counted].sum()),
         "wasted_output_tokens": int(c["wasted_output_tokens"][counted].sum()),
-    }
-
-
-def _tier_hit_rates(recorder: ColumnRecorder, requests: Any, counted: Any) -> dict[str, float]:
-    """Return the share of the tokens looked up that came from each tier below the GPU."""
-    moves = recorder.moves.columns()
-    is_load = moves["kind"] == recorder.move_names.code("load")
-    mine = is_load & np.isin(moves["request_id"], requests["request_id"][counted]) & ~moves["again"]
-    queried = requests["num_queried_tokens"][counted].sum()
-    names = recorder.move_names.values
-    return {
-        str(names[code]): stats.share(
-            moves["num_tokens"][mine & (moves["source"] == code)].sum(), queried
-        )
-        for code in np.flatnonzero(np.bincount(moves["source"][is_load])).tolist()
     }

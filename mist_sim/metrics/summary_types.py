@@ -35,24 +35,23 @@ class SloFigure(TypedDict):
     error_known: bool
 
 
-class LatencyPart(TypedDict):
+class _Milliseconds(TypedDict):
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class LatencyPart(_Milliseconds):
     """A part of the latency, milliseconds. share: of the whole."""
 
     share: float
-    mean: float
-    p50: float
-    p90: float
-    p99: float
 
 
-class StageLatency(TypedDict):
+class StageLatency(_Milliseconds):
     """The time in a stage, milliseconds. count: how often it was served."""
 
     count: int
-    mean: float
-    p50: float
-    p90: float
-    p99: float
 
 
 class Moves(TypedDict):
@@ -102,20 +101,17 @@ class RecoveryFigures(TypedDict):
     back_after: dict[str, float | None]
 
 
-class _Warning(TypedDict):
-    kind: str
-    text: str
-
-
-class WarningData(_Warning, total=False):
+class WarningData(TypedDict):
     """A warning of the result. kind: a name in `KINDS`. of: the runs or points that it is of.
 
     detail: the part of the text that holds for this run alone. brief: what stands above the tables.
     """
 
-    detail: str
-    of: list[str]
-    brief: str
+    kind: str
+    text: str
+    detail: NotRequired[str]
+    of: NotRequired[list[str]]
+    brief: NotRequired[str]
 
 
 class ExpectedError(TypedDict):
@@ -164,22 +160,19 @@ class SliderPosition(TypedDict):
     s_d: int
 
 
-class _LayoutOfClient(TypedDict):
+class LayoutOfClient(TypedDict):
+    """A layout of a client, and when it began; seconds of the run."""
+
     client: str
     start: float
     ready: float
     layout: str
     num_gpu_blocks: int
+    collectives: NotRequired[str]
 
 
-class LayoutOfClient(_LayoutOfClient, total=False):
-    """A layout of a client, and when it began; seconds of the run."""
-
-    collectives: str
-
-
-class GroupFigures(TypedDict, total=False):
-    """The figures of the requests of one model or class. Latencies are milliseconds."""
+class _OfGroups(TypedDict):
+    """Figures of a run and of groups of its requests; latencies are milliseconds."""
 
     completed: int
     failed: int
@@ -191,11 +184,6 @@ class GroupFigures(TypedDict, total=False):
     steady_request_throughput: float
     steady_output_throughput: float
     steady_total_token_throughput: float
-    request_goodput: float
-    steady_request_goodput: float
-    good_request_fraction: float
-    num_missed: int
-    misses: dict[str, int]
     mean_ttft_ms: float
     p50_ttft_ms: float
     p90_ttft_ms: float
@@ -213,23 +201,27 @@ class GroupFigures(TypedDict, total=False):
     p99_e2el_ms: float
 
 
-class _Latencies(TypedDict):
-    """Milliseconds."""
+class _Goodput(TypedDict, total=False):
+    """Figures where the scenario has limits on requests."""
 
-    mean_ttft_ms: float
+    request_goodput: float
+    steady_request_goodput: float
+    good_request_fraction: float
+    num_missed: int
+    misses: dict[str, int]
+
+
+class GroupFigures(_OfGroups, _Goodput):
+    """The figures of the requests of one model or class."""
+
+
+class _Always(_OfGroups):
+    """Figures that every run has; latencies are milliseconds."""
+
     median_ttft_ms: float
     std_ttft_ms: float
-    p50_ttft_ms: float
-    p90_ttft_ms: float
-    p95_ttft_ms: float
-    p99_ttft_ms: float
-    mean_tpot_ms: float
     median_tpot_ms: float
     std_tpot_ms: float
-    p50_tpot_ms: float
-    p90_tpot_ms: float
-    p95_tpot_ms: float
-    p99_tpot_ms: float
     mean_itl_ms: float
     median_itl_ms: float
     std_itl_ms: float
@@ -238,13 +230,8 @@ class _Latencies(TypedDict):
     p95_itl_ms: float
     p99_itl_ms: float
     max_itl_ms: float
-    mean_e2el_ms: float
     median_e2el_ms: float
     std_e2el_ms: float
-    p50_e2el_ms: float
-    p90_e2el_ms: float
-    p95_e2el_ms: float
-    p99_e2el_ms: float
     mean_queue_ms: float
     median_queue_ms: float
     std_queue_ms: float
@@ -252,25 +239,10 @@ class _Latencies(TypedDict):
     p90_queue_ms: float
     p95_queue_ms: float
     p99_queue_ms: float
-
-
-class _Always(_Latencies):
-    """Figures that every run has."""
-
     duration: float
-    completed: int
-    failed: int
-    total_input_tokens: int
-    total_output_tokens: int
-    request_throughput: float
-    output_throughput: float
-    total_token_throughput: float
     has_steady_part: bool
     steady_begin: float
     steady_end: float
-    steady_request_throughput: float
-    steady_output_throughput: float
-    steady_total_token_throughput: float
     max_output_tokens_per_s: float
     max_concurrent_requests: int
     peak_requests_in_flight: int
@@ -292,7 +264,7 @@ class _Always(_Latencies):
     warnings: list[WarningData]
 
 
-class Summary(_Always, total=False):
+class Summary(_Always, _Goodput, total=False):
     """The metrics of a run (`Result.summary`): keys of `vllm bench serve`, and ours.
 
     Keys of this class exist only if the scenario has such figures. Type checkers accept literal
@@ -317,11 +289,6 @@ class Summary(_Always, total=False):
     room_limit: str
     layouts: list[LayoutOfClient]
     reconfigurations: list[SliderPosition]
-    request_goodput: float
-    steady_request_goodput: float
-    good_request_fraction: float
-    num_missed: int
-    misses: dict[str, int]
     slo: dict[str, SloFigure]
     slo_shares: dict[str, SloShare]
     models: dict[str, GroupFigures]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, islice
+from dataclasses import dataclass
+from itertools import islice
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -41,59 +42,105 @@ def timeline(
         are `otherData`, metadata of the trace. start, end: seconds of the run; items outside are
         left out, items that overlap the bounds are kept whole.
     """
-    layouts = summary.get("layouts", ())
     told = json.dumps({"warnings": [str(each) for each in of_data(summary)]})
-    events = chain(
-        _events(tables, start, end, layouts),
-        _transitions(tables["steps"], layouts, start, end),
-    )
     yield f'{{"displayTimeUnit": "ms", "otherData": {told}, "traceEvents": [\n'
     between = ""
-    for event in events:
+    for event in _Timeline(tables, summary.get("layouts", ()), start, end).events():
         yield between + json.dumps(event)
         between = ",\n"
     yield "\n]}\n"
 
 
-def _events(
-    tables: Mapping[str, pd.DataFrame],
-    start: float,
-    end: float,
-    layouts: Sequence[Mapping[str, Any]],
-) -> Iterator[Event]:
-    yield _name("process_name", _REQUESTS, "requests")
-    yield from _requests(tables["requests"], tables["stages"], start, end)
-    steps = tables["steps"]
-    for number, client in enumerate(dict.fromkeys(steps["client"])):
-        pid = _FIRST_CLIENT + number
-        yield _name("process_name", pid, client)
-        titles = [each["layout"] for each in layouts if each["client"] == client]
-        yield from _steps(steps[steps["client"] == client], pid, start, end, titles)
-    transfers = tables.get("transfers")
-    if transfers is not None and len(transfers):
-        yield _name("process_name", _TRANSFERS, "transfers")
-        yield from _transfers(transfers, start, end)
+@dataclass(frozen=True)
+class _Timeline:
+    """The parameters of `timeline`. layouts: of clients that changed theirs."""
 
+    tables: Mapping[str, pd.DataFrame]
+    layouts: Sequence[Mapping[str, Any]]
+    start: float
+    end: float
 
-def _requests(
-    requests: pd.DataFrame, stages: pd.DataFrame, start: float, end: float
-) -> Iterator[Event]:
-    """Yield a span for each request, and in it one for each wait and each stage."""
-    inside = (requests["arrival_time"] < end) & ~(requests["finished_at"] < start)
-    for row, own in _with_visits(requests[inside], stages):
-        begun, over = row["arrival_time"], row["finished_at"]
-        if not isfinite(over):
-            over = max([begun, *(visit["finished_at"] for visit in own)])
-        if begun >= end or over < start:
-            continue
-        keys = ("status", "num_prompt_tokens", "num_output_tokens", "num_cached_tokens")
-        told = {key: row[key] for key in (*keys, "num_preemptions")}
-        name = f"request {row['request_id']}"
-        outer = _span(_REQUESTS, name, row["request_id"], begun, over, "request", told)
-        yield next(outer)
-        for visit in own:
-            yield from _visit(visit)
-        yield next(outer)
+    def events(self) -> Iterator[Event]:
+        """Yield all events."""
+        yield _name("process_name", _REQUESTS, "requests")
+        yield from self._requests()
+        steps = self.tables["steps"]
+        pids = {name: _FIRST_CLIENT + n for n, name in enumerate(dict.fromkeys(steps["client"]))}
+        for client, pid in pids.items():
+            yield _name("process_name", pid, client)
+            titles = [each["layout"] for each in self.layouts if each["client"] == client]
+            yield from self._steps(steps[steps["client"] == client], pid, titles)
+        transfers = self.tables.get("transfers")
+        if transfers is not None and len(transfers):
+            yield _name("process_name", _TRANSFERS, "transfers")
+            yield from self._transfers(transfers)
+        yield from self._transitions(pids)
+
+    def _inside(self, rows: pd.DataFrame) -> Iterator[Mapping[Any, Any]]:
+        """Yield the rows of a table within the bounds, holding some thousand of them at a time."""
+        inside = rows[(rows["start"] < self.end) & (rows["end"] >= self.start)]
+        for first in range(0, len(inside), _CHUNK):
+            yield from inside.iloc[first : first + _CHUNK].to_dict("records")
+
+    def _requests(self) -> Iterator[Event]:
+        """Yield a span for each request, and in it one for each wait and each stage."""
+        requests = self.tables["requests"]
+        inside = (requests["arrival_time"] < self.end) & ~(requests["finished_at"] < self.start)
+        for row, own in _with_visits(requests[inside], self.tables["stages"]):
+            begun, over = row["arrival_time"], row["finished_at"]
+            if not isfinite(over):
+                over = max([begun, *(visit["finished_at"] for visit in own)])
+            if begun >= self.end or over < self.start:
+                continue
+            keys = ("status", "num_prompt_tokens", "num_output_tokens", "num_cached_tokens")
+            told = {key: row[key] for key in (*keys, "num_preemptions")}
+            name = f"request {row['request_id']}"
+            outer = _span(_REQUESTS, name, row["request_id"], begun, over, "request", told)
+            yield next(outer)
+            for visit in own:
+                yield from _visit(visit)
+            yield next(outer)
+
+    def _steps(self, steps: pd.DataFrame, pid: int, titles: Sequence[str]) -> Iterator[Event]:
+        """Yield the steps of a client, each run as one span, and its counters.
+
+        titles: titles of its layouts, in order; empty if it did not change.
+        """
+        lanes = _lanes(steps, titles)
+        for tid, name in dict.fromkeys(lanes.values()):
+            yield _name("thread_name", pid, name, tid)
+        keys = ("num_steps", "num_chunks", "num_prefill_tokens", "num_decodes")
+        for row in self._inside(steps):
+            told = {key: row[key] for key in keys}
+            tid, lane = lanes[row["track"]]
+            at = {"pid": pid, "tid": tid, "ts": _us(row["start"])}
+            busy = _us(row["end"]) - at["ts"]
+            yield {"ph": "X", "name": _kind(row), "dur": busy, "args": told, **at}
+            engine = f", {lane}" if tid or titles else ""
+            for counted, column in (("waiting", "num_waiting"), ("KV blocks", "num_used_blocks")):
+                name = counted + engine
+                yield {"ph": "C", "name": name, "args": {name: row[column]}, **at}
+
+    def _transitions(self, pids: Mapping[str, int]) -> Iterator[Event]:
+        """Yield a span for each change of a client's layout, below its steps."""
+        changes = [
+            each
+            for each in self.layouts
+            if each["ready"] > each["start"] and each["client"] in pids
+        ]
+        for name in dict.fromkeys(each["client"] for each in changes):
+            yield _name("thread_name", pids[name], "re-shard", _RESHARD)
+        for each in changes:
+            if each["start"] < self.end and each["ready"] >= self.start:
+                at = {"pid": pids[each["client"]], "tid": _RESHARD, "ts": _us(each["start"])}
+                name = f"re-shard to {each['layout']}"
+                yield {"ph": "X", "name": name, "dur": _us(each["ready"]) - at["ts"], **at}
+
+    def _transfers(self, transfers: pd.DataFrame) -> Iterator[Event]:
+        for number, row in enumerate(self._inside(transfers)):
+            told = {key: row[key] for key in ("request_id", "source", "destination", "num_bytes")}
+            name = f"{row['kind']} {row['source']} to {row['destination']}"
+            yield from _span(_TRANSFERS, name, number, row["start"], row["end"], "transfer", told)
 
 
 def _with_visits(
@@ -112,12 +159,6 @@ def _with_visits(
             yield row, list(islice(rows, count))
 
 
-def _records(frame: pd.DataFrame) -> Iterator[Mapping[Any, Any]]:
-    """Yield the rows of a table, holding some thousand of them at a time."""
-    for first in range(0, len(frame), _CHUNK):
-        yield from frame.iloc[first : first + _CHUNK].to_dict("records")
-
-
 def _visit(visit: Mapping[Any, Any]) -> Iterator[Event]:
     """Yield the wait of a visit and its service, if they have any length."""
     for name, begun, over in (
@@ -128,32 +169,6 @@ def _visit(visit: Mapping[Any, Any]) -> Iterator[Event]:
             told = {"client": visit["client"]}
             number = visit["request_id"]
             yield from _span(_REQUESTS, name, number, begun, over, "request", told)
-
-
-def _steps(
-    steps: pd.DataFrame, pid: int, start: float, end: float, titles: Sequence[str]
-) -> Iterator[Event]:
-    """Yield the steps of a client, each run as one span, and its counters.
-
-    titles: titles of its layouts, in order; empty if it did not change.
-    """
-    lanes = _lanes(steps, titles)
-    for tid, name in dict.fromkeys(lanes.values()):
-        yield _name("thread_name", pid, name, tid)
-    inside = steps[(steps["start"] < end) & (steps["end"] >= start)]
-    for row in _records(inside):
-        told = {
-            key: row[key]
-            for key in ("num_steps", "num_chunks", "num_prefill_tokens", "num_decodes")
-        }
-        tid, lane = lanes[row["track"]]
-        at = {"pid": pid, "tid": tid, "ts": _us(row["start"])}
-        busy = _us(row["end"]) - at["ts"]
-        yield {"ph": "X", "name": _kind(row), "dur": busy, "args": told, **at}
-        engine = f", {lane}" if tid or titles else ""
-        for counted, column in (("waiting", "num_waiting"), ("KV blocks", "num_used_blocks")):
-            name = counted + engine
-            yield {"ph": "C", "name": name, "args": {name: row[column]}, **at}
 
 
 def _lanes(steps: pd.DataFrame, titles: Sequence[str]) -> dict[int, tuple[int, str]]:
@@ -171,35 +186,11 @@ def _lanes(steps: pd.DataFrame, titles: Sequence[str]) -> dict[int, tuple[int, s
     return found
 
 
-def _transitions(
-    steps: pd.DataFrame, layouts: Sequence[Mapping[str, Any]], start: float, end: float
-) -> Iterator[Event]:
-    """Yield a span for each change of a client's layout, below its steps."""
-    changes = [each for each in layouts if each["ready"] > each["start"]]
-    pids = {name: _FIRST_CLIENT + n for n, name in enumerate(dict.fromkeys(steps["client"]))}
-    changes = [each for each in changes if each["client"] in pids]
-    for name in dict.fromkeys(each["client"] for each in changes):
-        yield _name("thread_name", pids[name], "re-shard", _RESHARD)
-    for each in changes:
-        if each["start"] < end and each["ready"] >= start:
-            at = {"pid": pids[each["client"]], "tid": _RESHARD, "ts": _us(each["start"])}
-            name = f"re-shard to {each['layout']}"
-            yield {"ph": "X", "name": name, "dur": _us(each["ready"]) - at["ts"], **at}
-
-
 def _kind(row: Mapping[Any, Any]) -> str:
     """Return the kind of work of a step, in one word."""
     if row["num_chunks"] and row["num_decodes"]:
         return "mixed"
     return "prefill" if row["num_chunks"] else "decode"
-
-
-def _transfers(transfers: pd.DataFrame, start: float, end: float) -> Iterator[Event]:
-    inside = transfers[(transfers["start"] < end) & (transfers["end"] >= start)]
-    for number, row in enumerate(_records(inside)):
-        told = {key: row[key] for key in ("request_id", "source", "destination", "num_bytes")}
-        name = f"{row['kind']} {row['source']} to {row['destination']}"
-        yield from _span(_TRANSFERS, name, number, row["start"], row["end"], "transfer", told)
 
 
 def _span(

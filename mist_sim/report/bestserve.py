@@ -26,7 +26,8 @@ def bestserve_table(summary: Mapping[str, Any]) -> RenderableType:
     runs = f"{count(summary['num_runs'])} runs of {count(summary['num_requests'])} requests"
     table = Fitting(_ranked(ranked, summary, wide=True), _ranked(ranked, summary, wide=False))
     parts = [*section(f"Strategies by goodput per {unit} ({runs})", table)]
-    parts.append(Text(f"{_first_capital(asked(summary))}."))
+    told = asked(summary)
+    parts.append(Text(f"{told[:1].upper()}{told[1:]}."))
     parts += [Text(note) for note in _notes(ranked, summary)]
     parts.append(Text())
     if left_out:
@@ -112,7 +113,3 @@ def _rate(value: float) -> str:
     if isnan(value):
         return "-"
     return "-" if isinf(value) else f"{value:.3g}"
-
-
-def _first_capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

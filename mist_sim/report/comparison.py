@@ -1,8 +1,9 @@
-"""Scenarios side by side, and the winner over the plane of limits, as text for a terminal."""
+"""Scenarios side by side, and the winner over the plane of limits: tables, page and pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import isinf, isnan, nan
 from string import ascii_uppercase
 from typing import Any, TypeVar
@@ -11,7 +12,20 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.metrics.latency import limit_of, limit_title
-from mist_sim.report.elements import Folded, in_ms, listed, merged, number, percent, section
+from mist_sim.report.elements import (
+    Folded,
+    in_ms,
+    listed,
+    merged,
+    metric_cell,
+    number,
+    percent,
+    section,
+)
+from mist_sim.report.pages.page import Brief, Card, Drawing, Page, Verdict, printed
+from mist_sim.report.pages.sheets import cheapest_token, decision, how_sure
+from mist_sim.report.pictures.marks import Bars
+from mist_sim.report.pictures.picture import Panel, Picture
 from mist_sim.report.run import expected_of_each
 
 Title = TypeVar("Title")
@@ -91,8 +105,11 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
     names = list(summary["scenarios"])
     plane = summary.get("slo_plane")
     cases = summary["scenarios"]
-    is_long = len(names) > _SIDE_BY_SIDE
-    title, table = _below_one_another(summary) if is_long else _side_by_side(summary)
+    if len(names) > _SIDE_BY_SIDE:
+        title, table = _below_one_another(summary)
+    else:
+        title, right = "Comparison", range(1, len(names) + 1)
+        table = listed(["", *names], list(_rows(summary)), right=right)
     title += ", stopped before its end" if summary.get("is_stopped") else ""
     has_limits = any(not isnan(each["good_request_fraction"]) for each in cases.values())
     star = _STAR.format(" that keep their limits" if has_limits or summary["limits"] else "")
@@ -101,15 +118,19 @@ def comparison_table(summary: Mapping[str, Any]) -> RenderableType:
         below.append(_JOULES)
     if any(case["failed"] > 0 for case in cases.values()):
         below.append(_FINISHED)
+    prices = summary.get("break_even", ())
+    at_prices = list(prices[:_PRICES])
+    if len(prices) > _PRICES:
+        at_prices.append(f"and {len(prices) - _PRICES} more")
     return Group(
         *section(title, Group(table, *(Text(line, style="dim") for line in below))),
         *section("Verdict", Text(summary["verdict"])) if summary["verdict"] else (),
         *_split(summary.get("split")),
         *_told("Why the others lose", summary.get("losers", {})),
-        *_break_even(summary.get("break_even", ())),
+        *section("Break-even", Group(*map(Text, at_prices))) if prices else (),
         *_told("Left out", summary.get("left_out", {})),
         *expected_of_each(summary["expected_errors"]),
-        *(section(_plane_title(plane), _plane(plane, names)) if plane else ()),
+        *_plane(plane, names) if plane else (),
     )
 
 
@@ -124,25 +145,10 @@ def _split(found: Mapping[str, Any] | None) -> Iterator[RenderableType]:
         yield from section("Should I split?", Text(" ".join([answer, *turns, *less])))
 
 
-def _break_even(lines: Sequence[str]) -> Iterator[RenderableType]:
-    """Yield at which price others cost as much as the cheapest; empty without prices."""
-    if lines:
-        more = [f"and {len(lines) - _PRICES} more"] if len(lines) > _PRICES else []
-        shown = [Text(line) for line in [*lines[:_PRICES], *more]]
-        yield from section("Break-even", Group(*shown))
-
-
 def _told(title: str, texts: Mapping[str, str]) -> Iterator[RenderableType]:
     """Yield text for the known entries by name; empty without any."""
     if texts:
         yield from section(title, Group(*map(Text, merged(texts.items()))))
-
-
-def _side_by_side(summary: Mapping[str, Any]) -> tuple[str, RenderableType]:
-    """Return a title, and a table with a column a scenario."""
-    names = list(summary["scenarios"])
-    table = listed(["", *names], list(_rows(summary)), right=range(1, len(names) + 1))
-    return "Comparison", table
 
 
 def _below_one_another(summary: Mapping[str, Any]) -> tuple[str, RenderableType]:
@@ -154,11 +160,14 @@ def _below_one_another(summary: Mapping[str, Any]) -> tuple[str, RenderableType]
     few = {
         key: title for key, title in _COLUMNS.items() if key not in map("p50_{}_ms".format, judged)
     }
-    columns = _with_limits(few, summary, _column)
+    columns = _with_limits(few, summary, lambda latency, p: (latency, f"{p}, ms"))
     keys = [key for key in columns if _is_shown(key, summary) and not (alike and key in _BY_GPU)]
     titles, below = zip(*[columns[key] for key in keys], strict=True)
     rows = [[name, *(_marked(summary, key, name) for key in keys)] for name in cases]
-    each = f", {_gpus(gpus.pop())} each" if alike else ""
+    each = ""
+    if alike:
+        (size,) = gpus
+        each = f", {size:,.0f} GPU{'s' * (size != 1)} each"
     return f"Comparison of {len(cases)} scenarios{each}", Folded(["", *titles], ["", *below], rows)
 
 
@@ -190,22 +199,11 @@ def _with_limits(
     return found
 
 
-def _title(latency: str, percentile: str) -> str:
-    return f"{percentile} {latency}, ms"
-
-
-def _column(latency: str, percentile: str) -> tuple[str, str]:
-    return latency, f"{percentile}, ms"
-
-
-def _gpus(number: float) -> str:
-    return "1 GPU" if number == 1 else f"{number:,.0f} GPUs"
-
-
 def _rows(summary: Mapping[str, Any]) -> Iterator[list[str]]:
     """Yield a row a figure that some scenario has."""
     cases = summary["scenarios"]
-    for key, title in _with_limits(_TITLES, summary, _title).items():
+    titles = _with_limits(_TITLES, summary, lambda latency, p: f"{p} {latency}, ms")
+    for key, title in titles.items():
         if _is_shown(key, summary):
             yield [title, *(_marked(summary, key, name) for name in cases)]
 
@@ -265,17 +263,17 @@ def _cell(key: str, value: float) -> str:
     return number(value)
 
 
-def _plane_title(plane: Mapping[str, Any]) -> str:
-    by = " per GPU" if plane["by_gpu"] else ""
-    return f"Who has most goodput{by}"
+def _plane(plane: Mapping[str, Any], names: list[str]) -> Iterator[RenderableType]:
+    """Yield a map of letters, `?` beyond the 26th, and their legend."""
 
+    def letter(winner: str, is_clear: bool) -> str:
+        found = letters.get(winner, "?")
+        return found if is_clear else found.lower()
 
-def _plane(plane: Mapping[str, Any], names: list[str]) -> RenderableType:
-    """Return a map of letters, and their legend."""
     letters = dict(zip(names, ascii_uppercase, strict=False)) | {"tie": "=", "nobody": "."}
     rows = zip(plane["ttft_limits_s"], plane["winners"], plane["is_clear"], strict=True)
     lines = [
-        f"{_ms(limit):>7}  " + " ".join(map(_letter, map(letters.get, winners), is_clear))
+        f"{_ms(limit):>7}  " + " ".join(map(letter, winners, is_clear))
         for limit, winners, is_clear in reversed(list(rows))
     ]
     low, high = (_ms(plane["tpot_limits_s"][k]) for k in (0, -1))
@@ -285,21 +283,122 @@ def _plane(plane: Mapping[str, Any], names: list[str]) -> RenderableType:
         f"; {plane['num_open']} of the ties are of scenarios that attain the highest rate, "
         f"{plane['rates'][-1]:g} /s: higher --rates may tell them apart"
     )
-    return Group(
+    legend = f"{meaning}; small letters: not clear at the rates that were run"
+    body = Group(
         Text(f"limit on TTFT (down), on TPOT (across: {low} to {high} ms), for {share}"),
         *map(Text, lines),
-        Text(
-            f"{meaning}; small letters: not clear at the rates that were run"
-            f"{is_open if plane['num_open'] else ''}",
-            style="dim",
-        ),
+        Text(legend + (is_open if plane["num_open"] else ""), style="dim"),
     )
-
-
-def _letter(letter: str | None, is_clear: bool) -> str:
-    """Return the letter of a cell's winner; `?` beyond the 26th."""
-    return (letter or "?") if is_clear else (letter or "?").lower()
+    yield from section(f"Who has most goodput{' per GPU' * bool(plane['by_gpu'])}", body)
 
 
 def _ms(seconds: float) -> str:
     return f"{float(f'{1e3 * seconds:.3g}'):g}"
+
+
+_BARS = {
+    "p99_ttft_ms": "p99 TTFT, ms",
+    "p99_tpot_ms": "p99 TPOT, ms",
+    "steady_output_throughput": "output tokens a second, steady part",
+    "energy_per_output_token_j": "J an output token",
+    "cost_per_million_output_tokens_usd": "$ a million output tokens",
+}
+_ROW = 0.27  # inches
+
+
+def comparison_page(summary: Mapping[str, Any], title: str) -> Page:
+    """Return the report of a comparison. summary: `Comparison.summary`."""
+    decided = decision(summary.get("judged", {}), _room(summary))
+    if decided:
+        verdict, brief = decided
+        sentences = filter(None, (verdict.sentence, summary["verdict"] * bool(summary["goodput"])))
+        verdict = replace(verdict, sentence=" ".join(sentences))
+    else:
+        verdict, brief = _verdict(summary), _brief(summary)
+    return Page(
+        title,
+        verdict,
+        printed=printed(comparison_table(summary)),
+        figures=list(_drawings(summary)),
+        brief=brief,
+    )
+
+
+def _verdict(summary: Mapping[str, Any]) -> Verdict:
+    sentence = summary["verdict"] or "Each column is a scenario; * marks the best of those that "
+    "keep their limits."
+    return Verdict("plain", f"{len(summary['scenarios'])} scenarios.", sentence)
+
+
+def _room(summary: Mapping[str, Any]) -> Card:
+    cases = summary["scenarios"]
+    room = {
+        n: each["headroom"] for n, each in cases.items() if not isnan(each.get("headroom", nan))
+    }
+    if not room:
+        return Card("room", "-", note="how many more requests each serves: compare --goodput")
+    told = [f"{name} {percent(share)}" for name, share in room.items()]
+    return Card("room", told[0], "more requests", note=", ".join(told[1:]))
+
+
+def _brief(summary: Mapping[str, Any]) -> Brief:
+    cases = summary["scenarios"]
+    question = f"Which is best: {', '.join(cases)}?"
+    shares = {name: each.get("good_request_fraction", nan) for name, each in cases.items()}
+    good = {name: share for name, share in shares.items() if not isnan(share)}
+    cost = "cost_per_million_output_tokens"
+    keys = (f"{cost}_at_goodput_usd", f"{cost}_usd")
+    prices = {
+        name: next((each[key] for key in keys if not isnan(each.get(key, nan))), nan)
+        for name, each in cases.items()
+    }
+    tiles = [
+        _most("limits", good, "of the requests are good"),
+        cheapest_token(prices),
+        _room(summary),
+    ]
+    bars = [each for each in summary["expected_errors"].values() if each]
+    return Brief(question, how_sure("", {"expected_errors": bars[0] if bars else {}}), tiles)
+
+
+def _most(name: str, shares: Mapping[str, float], unit: str) -> Card:
+    """Return the tile of the largest share, with whose it is."""
+    if not shares:
+        return Card(name, "-", note="not known")
+    best = max(shares, key=lambda each: shares[each])
+    return Card(name, percent(shares[best], digits=1), unit, note=f"the most, of {best}")
+
+
+def _drawings(summary: Mapping[str, Any]) -> Iterator[Drawing]:
+    if summary["goodput"]:
+        yield Drawing(
+            "goodput",
+            "Goodput, requests a second within their limits",
+            _goodputs(summary["goodput"]),
+        )
+    cases = summary["scenarios"]
+    for key, title in _BARS.items():
+        known = {name: each[key] for name, each in cases.items() if not isnan(each.get(key, nan))}
+        if any(known.values()):
+            shown = [metric_cell(key, value) for value in known.values()]
+            bars = Bars(range(len(known)), list(known.values()), texts=shown)
+            yield Drawing(key, title, _horizontal(list(known), bars, ""))
+
+
+def _goodputs(found: Mapping[str, Mapping[str, Any]]) -> Picture:
+    """Draw the goodput of each scenario with its interval; an open end is cut at the value."""
+    rates = [each["goodput"] or 0.0 for each in found.values()]
+    ends = [each["interval"] for each in found.values()]
+    below = [max(rate - (low or 0.0), 0.0) for rate, (low, _) in zip(rates, ends, strict=True)]
+    above = [_above(rate, high) for rate, (_, high) in zip(rates, ends, strict=True)]
+    bars = Bars(range(len(rates)), rates, errors=(below, above))
+    return _horizontal(list(found), bars, "requests a second")
+
+
+def _above(rate: float, high: float | None) -> float:
+    return 0.0 if high is None or high == float("inf") else max(high - rate, 0.0)
+
+
+def _horizontal(names: Sequence[str], bars: Bars, title: str) -> Picture:
+    """Draw a bar each. title: of the axis of values."""
+    return Picture([Panel("", [bars], title, height=_ROW * len(names), rows=names)])

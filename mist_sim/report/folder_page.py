@@ -83,6 +83,6 @@ def study_pictures(folder: Path, title: str, names: Sequence[str]) -> Page:
 
     Raises ScenarioError for a number that no run has, and for a damaged file.
     """
-    from mist_sim.report.pages.study_page import study_plots_page
+    from mist_sim.report.study import study_plots_page
 
     return _page("study", partial(study_plots_page, names=names), folder, title)

@@ -61,12 +61,10 @@ class Tables:
         return self._picture(found, name).warned(found.warnings)
 
     def _picture(self, found: Any, name: str) -> Picture:
-        from mist_sim.report.pages.plots_page import pictures_of
-
         if self.draw:
             drawn: Picture = named(self.draw)(self._given(found), name)
             return drawn
-        return pictures_of(self._page(found), [name]).figures[0].figure
+        return self._page(found).only([name]).figures[0].figure
 
     def _given(self, found: Any) -> Any:
         return found if self.whole else found.summary
@@ -78,8 +76,7 @@ class Tables:
 
     def _page(self, found: Any) -> Page:
         from mist_sim.report.elements import headline_line
-        from mist_sim.report.pages.page import Verdict
-        from mist_sim.report.pages.printed_page import printed_page
+        from mist_sim.report.pages.page import Page, Verdict, printed
 
         headline = getattr(found, "title", "") or found.summary.get("title", "")
         title = headline_line(headline) or repr(found)
@@ -87,7 +84,7 @@ class Tables:
             page: Page = named(self.page)(self._given(found), title)
         else:
             table = named(self.table)(self._given(found))
-            page = printed_page(title, Verdict("plain", "", ""), table)
+            page = Page(title, Verdict("plain", "", ""), printed=printed(table))
         return page.warned(found.summary)
 
     def _title(self, found: Any) -> str:
@@ -101,19 +98,17 @@ RUN = Tables(
     whole=True,
 )
 REPLICATIONS = Tables(
-    "replications:replications_table", page="pages.study_page:replications_page", whole=True
+    "replications:replications_table", page="replications:replications_page", whole=True
 )
-GOODPUT = Tables("goodput:goodput_table", page="pages.goodput_page:goodput_page")
+GOODPUT = Tables("goodput:goodput_table", page="goodput:goodput_page")
 BESTSERVE = Tables("bestserve:bestserve_table")
 SLIDERS = Tables("sliders:sliders_table")
 COMPARISON = Tables(
-    "comparison:comparison_table", page="pages.comparison_page:comparison_page", has_title=False
+    "comparison:comparison_table", page="comparison:comparison_page", has_title=False
 )
-STUDY = Tables(
-    "study:study_table", page="pages.study_page:study_page", draw="pages.study_page:metric_picture"
-)
-PLAN = Tables("plan:plan_table", page="pages.plan_page:plan_page")
+STUDY = Tables("study:study_table", page="study:study_page", draw="study:metric_picture")
+PLAN = Tables("plan:plan_table", page="plan:plan_page")
 RESHARDING = Tables("resharding:resharding_table")
 STEP = Tables("step:step_table")
-SPACE = Tables("space:space_table", page="pages.search_page:search_page")
-SWEEP = Tables("sweep:sweep_table", page="pages.search_page:sweep_page")
+SPACE = Tables("space:space_table", page="space:search_page")
+SWEEP = Tables("sweep:sweep_table", page="sweep:sweep_page")

@@ -1,4 +1,4 @@
-"""Means of replications as text for a terminal."""
+"""Means of replications, and how their runs spread: tables and page."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from mist_sim.report.elements import LONG_MS, count, metric_cell, number, pairs, section
+from mist_sim.report.pages.page import Drawing, Page, Verdict, printed
+from mist_sim.report.pictures.marks import Points
+from mist_sim.report.pictures.picture import Panel, Picture
 from mist_sim.report.run import (
     expected_section,
     latency_table,
@@ -18,6 +21,7 @@ from mist_sim.report.run import (
     note_on_turns,
     slo_section,
 )
+from mist_sim.report.study import METRICS, ROW, means_at
 
 if TYPE_CHECKING:
     from mist_sim.metrics import Estimate, Replications
@@ -110,3 +114,20 @@ def _cell(mean: float, half_width: float) -> str:
         return count(round(mean)) if mean == round(mean) else number(mean)
     decimals = len(number(mean).partition(".")[2])
     return f"{number(mean)} ± {half_width:,.{decimals}f}"
+
+
+def replications_page(found: Replications, title: str) -> Page:
+    """Return the report of replications: each run as a dot, the mean with its interval."""
+    runs = found.runs
+    metrics = {key: name for key, name in METRICS.items() if key in runs}
+    panels = []
+    for key, name in metrics.items():
+        values, seeds = runs[key].tolist(), runs["seed"].tolist()
+        told = [f"seed {seed}: {value:.4g}" for seed, value in zip(seeds, values, strict=True)]
+        mean, half = found.estimate(key)
+        marks = [Points(values, [0] * len(values), texts=told), means_at([mean], [half], 1)]
+        panels.append(Panel(name, marks, height=2 * ROW, rows=["runs", "mean"]))
+    sentence = "Dots are runs; the bar is the 95 % confidence interval of their mean."
+    verdict = Verdict("plain", f"{len(found.seeds)} replications.", sentence)
+    drawings = [Drawing("spread", "The spread of runs", Picture(panels))]
+    return Page(title, verdict, printed=printed(replications_table(found)), figures=drawings)

@@ -1,4 +1,4 @@
-"""The results of one run: a section a file, and `tables`, which puts them together."""
+"""The results of one run as tables: its sections, and `results_table`, which has them all."""
 
 from __future__ import annotations
 
@@ -46,44 +46,37 @@ _GIGA, _MS = 1e9, 1e3
 def breakdown_sections(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield the parts of latencies, stages beside prefill and decode, and communication."""
     parts = summary["latency_breakdown_ms"]
-    if any(figures["share"] > 0 for figures in parts.values()):
-        yield from section("Where the time goes, ms", _parts_table(parts))
-    by_stage = summary["stage_latency_ms"]
-    if not by_stage.keys() <= {Prefill.kind, Decode.kind}:
-        yield from section("Stages with their queues, ms", _stages_table(by_stage))
+    if any(of["share"] > 0 for of in parts.values()):
+        shares = {name: percent(of["share"], digits=1) for name, of in parts.items()}
+        yield from section("Where the time goes, ms", _latencies_of("share", shares, parts))
+    stages = summary["stage_latency_ms"]
+    if not stages.keys() <= {Prefill.kind, Decode.kind}:
+        served = {name: count(int(of["count"])) for name, of in stages.items()}
+        yield from section("Stages with their queues, ms", _latencies_of("served", served, stages))
     if moved := summary.get("communication"):
-        yield from section("Communication", _moves_table(moved))
+        rows = [
+            (
+                kind.replace("_", " "),
+                count(int(of["transfers"])),
+                count(int(of["tokens"])),
+                number(of["bytes"] / _GIGA),
+                in_ms(of["seconds"] / of["transfers"] * _MS),
+            )
+            for kind, of in moved.items()
+        ]
+        titles = ("", "transfers", "tokens", "GB", "mean ms")
+        yield from section("Communication", listed(titles, rows, right=range(1, 5)))
 
 
-def _parts_table(parts: Mapping[str, Mapping[str, float]]) -> Fitting:
+def _latencies_of(
+    title: str, cells: Mapping[str, str], figures: Mapping[str, Mapping[str, float]]
+) -> Fitting:
+    """Return latencies by name. title, cells: of the column before them."""
     rows = [
-        (name, percent(figures["share"], digits=1), *(in_ms(figures[f]) for f in _STAGE_FIGURES))
-        for name, figures in parts.items()
+        (name, cells[name], *(in_ms(of[each]) for each in _STAGE_FIGURES))
+        for name, of in figures.items()
     ]
-    titles = ("", "share", *_STAGE_FIGURES)
-    return listed(titles, rows, right=range(1, len(titles)))
-
-
-def _stages_table(by_stage: Mapping[str, Mapping[str, float]]) -> Fitting:
-    rows = [
-        (name, count(int(figures["count"])), *(in_ms(figures[f]) for f in _STAGE_FIGURES))
-        for name, figures in by_stage.items()
-    ]
-    return listed(("", "served", *_STAGE_FIGURES), rows, right=range(1, 6))
-
-
-def _moves_table(moved: Mapping[str, Mapping[str, float]]) -> Fitting:
-    rows = [
-        (
-            kind.replace("_", " "),
-            count(int(of["transfers"])),
-            count(int(of["tokens"])),
-            number(of["bytes"] / _GIGA),
-            in_ms(of["seconds"] / of["transfers"] * _MS),
-        )
-        for kind, of in moved.items()
-    ]
-    return listed(("", "transfers", "tokens", "GB", "mean ms"), rows, right=range(1, 5))
+    return listed(("", title, *_STAGE_FIGURES), rows, right=range(1, 6))
 
 
 _MAX_ROWS = 12
@@ -106,7 +99,8 @@ def clients_table(result: Result) -> RenderableType:
     columns = {key: table[key].tolist() for key in _SHOWN}
     for name, row in zip(names, zip(*columns.values(), strict=True), strict=True):
         groups.setdefault(name, []).append(dict(zip(columns, row, strict=True)))
-    seats = _seats(result, names)
+    limits = zip(names, result.step_limits, strict=False)
+    seats = {name: max(each.sequences) for name, each in limits if each is not None}
     rows = [list(_row(name, each, estimates, seats.get(name))) for name, each in groups.items()]
     if len(rows) > _MAX_ROWS:
         rest = len(rows) - _MAX_ROWS
@@ -125,18 +119,13 @@ def _capacities(result: Result, names: Sequence[str]) -> Iterator[str]:
     every = zip(names, result.num_gpu_blocks, sizes, groups, stored, strict=True)
     for name, blocks, tokens, parts, entries in every:
         if blocks:
-            held = _held(blocks, tokens, parts) if tokens else ""
+            held = f" of {tokens} tokens, {count(blocks * tokens)} tokens" if tokens else ""
+            if tokens and parts > 1:
+                held = f", each of {count(tokens)} tokens in one of {parts} groups of layers"
             how = f", {entries}" if entries else ""
             told.setdefault((how, f"{count(blocks)} blocks{held}"), {})[name] = None
     for (how, room), mine in list(told.items())[:_MAX_ROWS]:
         yield f"KV cache of {who(list(mine))}{how}: {room}"
-
-
-def _held(blocks: int, tokens: int, groups: int) -> str:
-    """Return what blocks hold: tokens each, of all layers or of one of several groups of them."""
-    if groups > 1:
-        return f", each of {count(tokens)} tokens in one of {groups} groups of layers"
-    return f" of {tokens} tokens, {count(blocks * tokens)} tokens"
 
 
 def _at_limits(names: Sequence[str], rooms: Sequence[Room]) -> Iterator[str]:
@@ -151,15 +140,10 @@ def _at_limits(names: Sequence[str], rooms: Sequence[Room]) -> Iterator[str]:
             yield f"no room in {share} of the time at {name}, mostly for {least.limit}"
 
 
-def _seats(result: Result, names: Sequence[str]) -> dict[str, int]:
-    """Return the most requests of a step of an engine (`max_num_seqs`), where it is known."""
-    limits = zip(names, result.step_limits, strict=False)
-    return {name: max(each.sequences) for name, each in limits if each is not None}
-
-
 def _row(
     name: str, clients: list[Client], estimates: dict[str, str], seats: int | None
 ) -> Iterator[str]:
+    """Yield the cells of equal clients. seats: of a step (`max_num_seqs`), if it is known."""
     yield f"{len(clients)} x {name}" if len(clients) > 1 else name
     yield _range((c["num_visits"] for c in clients), count)
     yield _range((c["room"] for c in clients), percent)
@@ -313,18 +297,12 @@ def failures_section(phases: Phases) -> Iterator[RenderableType]:
 
 def rows_of(phases: Phases) -> list[list[str]]:
     """Return the cells of each phase, as `TITLES` names them."""
-    return [
-        [
-            name,
-            *(count(int(of[key] or 0)) for key in ("completed", "failed")),
-            *(_cell(of[f"p99_{metric}_ms"]) for metric in RECOVERING),
-        ]
-        for name, of in phases.items()
-    ]
-
-
-def _cell(value: float | None) -> str:
-    return "-" if value is None else in_ms(value)
+    found = []
+    for name, of in phases.items():
+        counts = (count(int(of[key] or 0)) for key in ("completed", "failed"))
+        times = (of[f"p99_{metric}_ms"] for metric in RECOVERING)
+        found.append([name, *counts, *("-" if time is None else in_ms(time) for time in times)])
+    return found
 
 
 _HIDDEN = 5  # times the p99 of gaps, from which on the longest gap is named
@@ -429,15 +407,10 @@ _KILO = 1e3
 def spending_section(result: Result) -> Iterator[RenderableType]:
     """Yield energy and cost where a scenario says something of either."""
     summary = result.summary
-    if result.asks_for_spending and ("energy_j" in summary or "cost_usd" in summary):
-        yield from section("Energy and cost", pairs(_rows(summary)))
-
-
-def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    if "energy_j" in summary:
-        yield from _joules(summary)
-    if "cost_usd" in summary:
-        yield from _dollars(summary)
+    joules = _joules(summary) if "energy_j" in summary else ()
+    dollars = _dollars(summary) if "cost_usd" in summary else ()
+    if result.asks_for_spending and (joules or dollars):
+        yield from section("Energy and cost", pairs([*joules, *dollars]))
 
 
 def _joules(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -479,16 +452,19 @@ def slo_section(
     shares: `slo_shares` of a summary. num_failed: requests that did not finish, which count as
     later than all others.
     """
-    if verdicts:
-        failed = f"the {num_failed:,.0f} that failed counted as latest"
-        title = f"Limits (slo), of all requests, {failed}" if num_failed else "Limits (slo)"
-        yield from section(title, pairs([*_share_rows(shares), *_verdict_rows(verdicts)]))
-
-
-def _share_rows(shares: Verdicts) -> Iterator[tuple[str, str, str]]:
-    for name, share in shares.items():
-        who = "good requests" if name == ALL else f"good requests of {name}"
-        yield who, _percent(share["value"]), f"{_percent(share['asked'])} asked: {share['verdict']}"
+    if not verdicts:
+        return
+    failed = f"the {num_failed:,.0f} that failed counted as latest"
+    title = f"Limits (slo), of all requests, {failed}" if num_failed else "Limits (slo)"
+    good = [
+        (
+            "good requests" if name == ALL else f"good requests of {name}",
+            _percent(share["value"]),
+            f"{_percent(share['asked'])} asked: {share['verdict']}",
+        )
+        for name, share in shares.items()
+    ]
+    yield from section(title, pairs([*good, *_verdict_rows(verdicts)]))
 
 
 def _percent(share: float) -> str:
@@ -513,10 +489,8 @@ def shortcomings(
     """Return the shortcomings of the runs, a sentence each, that fail `--strict`.
 
     These are: a run in which no request finished, more than half of the runs unstable or overloaded
-    at the end, too few good
-    requests where a share of them is asked for, else a missed limit, and limits on percentiles that
-    the slo names.
-
+    at the end, too few good requests where a share of them is asked for, else a missed limit, and
+    limits on percentiles that the slo names.
     shares: `slo_shares` of a summary.
     """
     found = []
@@ -536,15 +510,13 @@ def shortcomings(
             found.append(
                 f"{_percent(share['value'])} of the requests{who} keep all limits, {asked}"
             )
-    found += [_miss(name, verdict) for name, verdict in verdicts.items() if not verdict["kept"]]
+    for name, verdict in verdicts.items():
+        if not verdict["kept"]:
+            figure = "has no figure, as too many requests failed;"
+            if not isnan(verdict["value"]):
+                figure = f"is {' '.join(latency(verdict['value']))},"
+            found.append(f"{titled(name)} {figure} limit {_limit(verdict)}")
     return found
-
-
-def _miss(name: str, verdict: Mapping[str, Any]) -> str:
-    if isnan(verdict["value"]):
-        return f"{titled(name)} has no figure, as too many requests failed; limit {_limit(verdict)}"
-    value, unit = latency(verdict["value"])
-    return f"{titled(name)} is {value} {unit}, limit {_limit(verdict)}"
 
 
 def titled(name: str) -> str:

@@ -38,21 +38,18 @@ def _positions(positions: list[Mapping[str, Any]]) -> RenderableType:
     marks = [row["watermark"] for row in positions]
     marked = ["watermark"] if any(mark is not None for mark in marks) else []
     rows = [
-        [row["design"], f"{row['num_p']}:{row['num_d']}", *_chunks(row)]
-        + [_watermark(mark) for _ in marked]
-        + [_goodput(row)]
+        [
+            row["design"],
+            f"{row['num_p']}:{row['num_d']}",
+            "-" if row["s_d"] == 0 else f"{row['s_p']:,}",
+            f"{row['s_d']:,}",
+            *["-" if mark is None else f"{mark:g}" for _ in marked],
+            _goodput(row),
+        ]
         for row, mark in zip(positions, marks, strict=True)
     ]
     titles = ["", "P:D", "S_P", "S_D", *marked, "goodput, /s"]
     return columns(titles, rows, right=list(range(1, len(titles))))
-
-
-def _chunks(row: Mapping[str, Any]) -> tuple[str, str]:
-    return ("-", "0") if row["s_d"] == 0 else (f"{row['s_p']:,}", f"{row['s_d']:,}")
-
-
-def _watermark(mark: float | None) -> str:
-    return "-" if mark is None else f"{mark:g}"
 
 
 def _goodput(row: Mapping[str, Any]) -> str:

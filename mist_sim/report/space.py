@@ -1,4 +1,4 @@
-"""A search of a space as text for a terminal: the front, the outcome of the rest, one row."""
+"""A search of a space: the front, the outcome of the rest, one row; tables, page and picture."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from mist_sim.report.elements import (
     section,
     with_warnings,
 )
+from mist_sim.report.pages.page import Drawing, Page, Verdict, printed
+from mist_sim.report.pictures.findings import front_picture
 from mist_sim.report.run import expected_of_each
 
 _MOST_ROWS = 15  # of a table; all are in the files
@@ -51,12 +53,18 @@ def space_table(summary: Mapping[str, Any]) -> RenderableType:
     kept = [row for row in summary["rows"] if row["status"] == "kept"]
     kept.sort(key=lambda row: _order(row, summary))
     unknown = [row for row in summary["rows"] if row["status"] == "undecided"]
+    if len(summary["objectives" if unknown else "front"]) > 1:
+        title = "The front"
+    else:
+        title = "The best of the others" if unknown else "The best"
+    rows, runs = len(summary["rows"]), summary["num_runs"]
+    all_rows = f"{count(rows)} configurations, {count(runs)} runs"
     return Group(
         *section("Best", Text(summary["sentence"])),
-        *(section(_best_title(summary, is_sure=not unknown), _rows(best, summary)) if best else ()),
+        *(section(title, _rows(best, summary)) if best else ()),
         *(section("Attain all rates tried", _rows(unknown, summary)) if unknown else ()),
         *(section("Others that keep everything", _rows(kept, summary)) if kept else ()),
-        *section(_title(summary), _statuses(summary)),
+        *section(all_rows, _statuses(summary)),
         *expected_of_each({row["name"]: row["expected_errors"] for row in best}),
     )
 
@@ -80,17 +88,6 @@ def row_table(row: Mapping[str, Any]) -> RenderableType:
         *(section("Run at its own rate", pairs(_of_run(row["run"]))) if row["run"] else ()),
     )
     return with_warnings(row, body)
-
-
-def _best_title(summary: Mapping[str, Any], *, is_sure: bool) -> str:
-    if is_sure:
-        return "The front" if len(summary["front"]) > 1 else "The best"
-    return "The front" if len(summary["objectives"]) > 1 else "The best of the others"
-
-
-def _title(summary: Mapping[str, Any]) -> str:
-    rows, runs = len(summary["rows"]), summary["num_runs"]
-    return f"{count(rows)} configurations, {count(runs)} runs"
 
 
 def _statuses(summary: Mapping[str, Any]) -> RenderableType:
@@ -134,9 +131,9 @@ def _rows(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Rend
     set_here = list(summary["labels"])
     titles, below = ["row"], [""]
     for key in set_here:
-        title, where = _title_of(summary["labels"][key])
-        titles.append(title)
-        below.append(where)
+        *before, last = summary["labels"][key].split(".")
+        titles.append(_SHORT.get(last, last))
+        below.append(".".join(before))
     for key in keys:
         title, unit = summary["titles"][key]
         titles.append(title)
@@ -171,12 +168,6 @@ def _shown(key: str, value: float) -> str:
     return in_ms(value) if key.endswith("_ms") else number(value)
 
 
-def _title_of(label: str) -> tuple[str, str]:
-    """Return a short title for a setting, and the part it belongs to."""
-    *before, last = label.split(".")
-    return _SHORT.get(last, last), ".".join(before)
-
-
 def _order(row: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[float, int]:
     first = summary["objectives"][0]
     value = row["figures"].get(first, nan)
@@ -203,3 +194,12 @@ def _of_run(run: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         for key, value in run.items()
         if value is not None
     ]
+
+
+def search_page(summary: Mapping[str, Any], title: str) -> Page:
+    """Return the report of a search. summary: `SpaceSearch.summary`."""
+    is_plane = len(summary["objectives"]) > 1
+    figures = [Drawing("front", "The front", front_picture(summary))] if is_plane else []
+    found = f"{len(summary['front'])} of {len(summary['rows']):,} configurations on the front."
+    verdict = Verdict("plain", found, summary["sentence"])
+    return Page(title, verdict, printed=printed(space_table(summary)), figures=figures)

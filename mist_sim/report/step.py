@@ -27,9 +27,10 @@ def step_table(summary: Mapping[str, Any]) -> RenderableType:
     """Return the tables of a step. summary: `StepExplained.summary`."""
     told = _batch(summary), _verdict(summary), *_of_peak(summary), _error(summary)
     lines = [Text(line) for line in (*told, *summary["notes"])]
+    tables = [_table(summary, wide=wide) for wide in (True, False)]
     return Group(
         *section("Step", Group(*lines)),
-        *section("Operators, in all their layers, on one GPU", _operators(summary)),
+        *section("Operators, in all their layers, on one GPU", Fitting(*tables)),
         *_peaks(summary),
     )
 
@@ -90,10 +91,6 @@ def _error(summary: Mapping[str, Any]) -> str:
     if bar is None or bar["low"] is None:
         return f"Expected error: {like}."
     return f"Expected error, nine in ten: {shown}, as of {bar['metric'].upper()} in runs ({like})."
-
-
-def _operators(summary: Mapping[str, Any]) -> RenderableType:
-    return Fitting(_table(summary, wide=True), _table(summary, wide=False))
 
 
 def _table(summary: Mapping[str, Any], *, wide: bool) -> RenderableType:

@@ -1,4 +1,4 @@
-"""A sweep as text for a terminal: a figure and a bar at each point, or a grid over two keys."""
+"""A sweep: a figure and a bar at each point, or a grid over two keys; tables, page and picture."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.report.elements import columns, metric_cell, section
+from mist_sim.report.pages.page import Drawing, Page, Verdict, printed
+from mist_sim.report.pictures.findings import sweep_picture, sweep_title
 from mist_sim.report.run import expected_of_each
 
 _LONGEST = 30  # cells of a bar
@@ -69,3 +71,10 @@ def _value(metric: str, value: float) -> str:
     if isnan(value):
         return "-"
     return metric_cell(metric, value)
+
+
+def sweep_page(summary: Mapping[str, Any], title: str) -> Page:
+    """Return the report of a sweep. summary: `Sweep.summary`."""
+    verdict = Verdict("plain", f"{len(summary['points'])} points.", summary["sentence"] or "")
+    figures = [Drawing("curve", sweep_title(summary), sweep_picture(summary))]
+    return Page(title, verdict, printed=printed(sweep_table(summary)), figures=figures)

@@ -16,9 +16,11 @@ _LEAST = 0.1  # of a unit; two decimals show it
 
 def trace_table(found: Mapping[str, Any]) -> RenderableType:
     """Return the tables of `traces.statistics.statistics`."""
+    prompts, answers = found["prompt_tokens"], found["output_tokens"]
+    rows = [[title, number(prompts[title]), number(answers[title])] for title in prompts]
     return Group(
         *section("Requests", pairs(_requests(found))),
-        *section("Tokens", _tokens(found)),
+        *section("Tokens", columns(["", "prompts", "answers"], rows, right=[1, 2])),
     )
 
 
@@ -42,9 +44,3 @@ def _requests(found: Mapping[str, Any]) -> Iterator[Row]:
         yield "prompt tokens known", share, "that an earlier request began with"
     for name, times in list(found["models"].items())[:_MOST_MODELS]:
         yield f"model {name}", count(times), "requests"
-
-
-def _tokens(found: Mapping[str, Any]) -> RenderableType:
-    prompts, answers = found["prompt_tokens"], found["output_tokens"]
-    rows = [[title, number(prompts[title]), number(answers[title])] for title in prompts]
-    return columns(["", "prompts", "answers"], rows, right=[1, 2])

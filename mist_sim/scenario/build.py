@@ -17,20 +17,22 @@ from mist_sim.garbage import rare_collections
 from mist_sim.hand_over_rules import Members
 from mist_sim.metrics import Result
 from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
+from mist_sim.routers import PolledRouter, Router
+from mist_sim.scenario.format.families import STAGE
+from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Location, Problem, said_by, summed_up
 from mist_sim.scenario.loading import later_text
-from mist_sim.scenario.schema import Scenario, unread_facts
+from mist_sim.scenario.rules import nobody_serves, served_models, unread_facts
+from mist_sim.scenario.schema import Scenario
 from mist_sim.scenario.sections.clients import ClientPart
 from mist_sim.scenario.sections.lifecycles import made
 from mist_sim.scenario.sections.networks import has_topology
-from mist_sim.scenario.sections.routing import check_rows, made_router, of_kinds, served_models
 from mist_sim.scenario.sections.workload import WorkloadSpec
-from mist_sim.scenario.slider_ends import without_idle_roles
-from mist_sim.scenario.slider_replay import replay_search
+from mist_sim.scenario.sliders import replay_search, without_idle_roles
 from mist_sim.simulation import Progress, Run, Simulation
 from mist_sim.stages import KvRetrieval
-from mist_sim.traces import ARRIVALS, TraceArrivals, TraceReader, Workload
+from mist_sim.traces import ARRIVALS, NamesModels, TraceArrivals, TraceReader, Workload
 
 
 def simulate(
@@ -112,7 +114,7 @@ def _build(scenario: Scenario) -> Simulation:
             clients += _taking_entries(placed, scenario.workload).clients(scenario.model)
     with found.at(("workload",), WorkloadSpec):
         workload = _workload(scenario.workload, scenario.model)
-        check_rows(workload.source, served_models(scenario.clients, scenario.model))
+        _check_rows(workload.source, scenario)
     found.raise_any()
     hand_over = scenario.hand_over.make()
     with found.at(("network",), type(scenario.network or scenario)):
@@ -129,12 +131,14 @@ def _build(scenario: Scenario) -> Simulation:
         if changes is not None:
             check_reconfigure(changes, clients)
     found.raise_any()
-    polls, routers = (scenario.view_interval, scenario.counts_sent), of_kinds(scenario.routers)
     return Simulation(
         clients=clients,
         workload=workload,
-        router=made_router(scenario.router, *polls),
-        routers={kind: made_router(part, *polls) for kind, part in routers.items()},
+        router=_router(scenario.router, scenario),
+        routers={
+            STAGE.registry[name].kind: _router(part, scenario)
+            for name, part in scenario.routers.items()
+        },
         seed=scenario.seed,
         slo=scenario.slo.make(),
         warmup=scenario.warmup,
@@ -152,6 +156,27 @@ def _build(scenario: Scenario) -> Simulation:
             *(ResultWarning(UNREAD, text) for text in unread_facts(scenario)),
         ],
     )
+
+
+def _router(part: Part, scenario: Scenario) -> Router:
+    """Return the router of a part, with polled views if there is an interval."""
+    router: Router = part.make()
+    interval = scenario.view_interval
+    if not interval:
+        return router
+    return PolledRouter(router=router, view_interval=interval, counts_sent=scenario.counts_sent)
+
+
+def _check_rows(source: object, scenario: Scenario) -> None:
+    """Raise TraceError for the first row whose model no client serves."""
+    served = served_models([client.describe(scenario.model) for client in scenario.clients])
+    if served is None or not isinstance(source, TraceReader):
+        return
+    if isinstance(source, NamesModels) and source.names_models:
+        for line, model in source.models():
+            if model not in served:
+                text = f"names the model {brief(model)}: {nobody_serves(model, served)}"
+                raise TraceError(source.path, line, text)
 
 
 def _taking_entries(spec: ClientPart, workload: WorkloadSpec) -> ClientPart:

@@ -10,10 +10,10 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from mist_sim.registry import comes_with_package
-from mist_sim.scenario.engines.server_defaults import by_gpu
+from mist_sim.scenario.engines.defaults import by_gpu
 from mist_sim.scenario.format.docstrings import documented_with_bases
-from mist_sim.scenario.format.families import Family, Settings
-from mist_sim.scenario.format.parts import Part
+from mist_sim.scenario.format.families import Family
+from mist_sim.scenario.format.parts import Part, Settings
 from mist_sim.scenario.from_vllm.tables import OPTIONS
 from mist_sim.scenario.sections.clients import CLIENT
 from mist_sim.scenario.sections.clients.llm import LlmPart

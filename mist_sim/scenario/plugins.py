@@ -23,23 +23,12 @@ from mist_sim.scenario.format.families import (
 )
 from mist_sim.scenario.sections.clients import CLIENT
 
-FAMILIES: Mapping[str, Family] = {
-    "clients": CLIENT,
-    "routers": ROUTER,
-    "schedulers": SCHEDULER,
-    "predictors": PREDICTOR,
-    "trace_readers": TRACE_READER,
-    "arrivals": ARRIVAL,
-    "samplers": SAMPLER,
-    "lengths": LENGTH,
-    "durations": DURATION_LAW,
-    "autoscalers": AUTOSCALER,
-    "admissions": ADMISSION,
-    "evictions": EVICTION,
-    "stages": STAGE,
-    "connectors": CONNECTOR,
-    "hand_over_policies": HAND_OVER_POLICY,
-}
+_ALL = (
+    *(CLIENT, ROUTER, SCHEDULER, PREDICTOR, TRACE_READER, ARRIVAL, SAMPLER, LENGTH, DURATION_LAW),
+    *(AUTOSCALER, ADMISSION, EVICTION, STAGE, CONNECTOR, HAND_OVER_POLICY),
+)
+FAMILIES: Mapping[str, Family] = {family.registry.family: family for family in _ALL}
+"""By name, as entry points have it."""
 
 
 def find_plugins() -> None:

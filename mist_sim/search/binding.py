@@ -36,7 +36,7 @@ from mist_sim.hardware.predictors.overhead import own_time_in
 from mist_sim.metrics import ColumnRecorder
 from mist_sim.metrics.latency import is_of_gaps
 from mist_sim.scenario import Scenario, build
-from mist_sim.scenario.engines.engine_hosts import host_of
+from mist_sim.scenario.engines.links import host_of
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.loading import as_data
 from mist_sim.scenario.sections.clients import ClientPart

@@ -23,7 +23,7 @@ from mist_sim.models import ModelSpec, load_model
 from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.build import build
-from mist_sim.scenario.engines.engine_hosts import host_of
+from mist_sim.scenario.engines.links import host_of
 from mist_sim.scenario.loading import as_data
 from mist_sim.scenario.schema import Splittable
 from mist_sim.scenario.startable import startable

@@ -289,26 +289,31 @@ def scores(run: Benchmark) -> Iterator[dict[str, Any]]:
     ranges = expected_ranges({**summary, "expected_errors": expected})
     other = {m: bar["other"] for of in expected.values() for m, bar in of.items() if bar}
     settings = next(iter(result.settings.values()), {})
+    described = dict.fromkeys(("release", "model", "kernel"), "")
+    if isinstance(here := settings.get("tpot"), Setting):
+        kernel = f"{evidence.kernel_words(here)}, {evidence.architecture_words(here)}"
+        described = {"release": here.release, "model": here.model, "kernel": kernel}
     is_drawn = scenario.workload.arrivals.plugin is not TraceArrivals
     draws = _draws(result, load if is_drawn else None, has_own_lengths=bool(run.bench))
     told = [*result.warnings, *_several(scenario), *_failures(run)]
     for name, value in run.figures.items():
         ours, kind = float(summary[name]), FIGURES[name]
+        bar: dict[str, Any] = dict.fromkeys(("low", "high", "inside", "distance"))
+        if (found := _with_draws(ranges[kind], draws.get(name, 0.0))) is not None:
+            inside = found.low <= round(value / ours - 1, 3) <= found.high
+            distance = len(other.get(kind, other.get("tpot", ())))
+            bar = {**found._asdict(), "inside": inside, "distance": distance}
         yield {
             "source": run.source,
             "gpu": run.gpu,
-            **_described(settings.get("tpot")),
+            **described,
             "load": ", ".join(filter(None, load[::-1])),
             "label": run.label,
             "metric": name,
             "measured": value,
             "simulated": ours,
             "error": ours / value - 1,
-            **_bar(
-                _with_draws(ranges[kind], draws.get(name, 0.0)),
-                value / ours - 1,
-                len(other.get(kind, other.get("tpot", ()))),
-            ),
+            **bar,
             "warnings": [each.about(run.label).data for each in told],
         }
 
@@ -387,21 +392,6 @@ def _failures(run: Benchmark) -> Iterator[ResultWarning]:
 def turned(low: float, high: float) -> tuple[float, float]:
     """Return the ends of the error (simulated / measured - 1) of a bar of measured / simulated."""
     return 1 / (1 + high) - 1, 1 / (1 + low) - 1 if low > -1 else math.inf
-
-
-def _described(setting: object) -> dict[str, str]:
-    if not isinstance(setting, Setting):
-        return dict.fromkeys(("release", "model", "kernel"), "")
-    kernel = f"{evidence.kernel_words(setting)}, {evidence.architecture_words(setting)}"
-    return {"release": setting.release, "model": setting.model, "kernel": kernel}
-
-
-def _bar(bar: Range | None, error: float, distance: int) -> dict[str, float | bool | None]:
-    """Return the ends of a figure's bar, and whether it holds it."""
-    if bar is None:
-        return dict.fromkeys(("low", "high", "inside", "distance"))
-    inside = bar.low <= round(error, 3) <= bar.high
-    return {"low": bar.low, "high": bar.high, "inside": inside, "distance": distance}
 
 
 def table(figures: pd.DataFrame, *by: str) -> pd.DataFrame:

@@ -183,18 +183,6 @@ def request_rows(
     scored: ids of the requests that count; None: all.
     """
     result = simulate(scenario)
-    for row in _request_rows(scenario, result, measured, from_intake=from_intake, scored=scored):
-        yield replace(row, warnings=result.warnings)
-
-
-def _request_rows(
-    scenario: Scenario,
-    result: Result,
-    measured: pd.DataFrame,
-    *,
-    from_intake: bool,
-    scored: slice | None,
-) -> Iterator[Row]:
     requests = result.requests.set_index("request_id")
     if missing := set(measured.index) - set(requests.index):
         raise ScenarioError(f"request_id {min(missing)} was measured and is not in the workload")
@@ -208,30 +196,31 @@ def _request_rows(
     if scored is not None:
         measured, simulated = measured.loc[scored], simulated.loc[scored]
     finished = (simulated["status"] == "finished").to_numpy()
-    if not finished.all():
-        yield _finished_row(len(finished), int(finished.sum()), _reason(simulated[~finished]))
-    yield from _latency_rows(measured[finished], simulated[finished])
-    if scored is None:
-        yield _throughput_row(simulated["arrival_time"], measured["e2el"], simulated[finished])
+    rows = [] if finished.all() else [_finished_row(simulated, finished)]
+    rows += _latency_rows(measured[finished], simulated[finished])
+    if scored is None:  # requests finished by the time when the last one finished
+        ours, arrivals = simulated[finished], simulated["arrival_time"]
+        real_end = float((arrivals + measured["e2el"]).max())
+        ours_end = float((ours["arrival_time"] + ours["e2el"]).max())
+        rates = len(measured) / real_end, len(ours) / ours_end
+        rows.append(_row("throughput", "requests/s", *rates))
+    yield from (replace(row, warnings=result.warnings) for row in rows)
 
 
-def _finished_row(measured: int, finished: int, why: str) -> Row:
-    missing = measured - finished
-    if not finished:
+def _finished_row(simulated: pd.DataFrame, finished: NDArray[np.bool_]) -> Row:
+    """Return how many measured requests finished. Raises ScenarioError if none did."""
+    left = simulated[~finished]
+    first = left.iloc[0]
+    reason = f": {first['reason']}" if first["reason"] else ""
+    why = f"; request {left.index[0]} was {str(first['status']).replace('_', ' ')}{reason}"
+    if not finished.any():
         raise ScenarioError(
-            f"none of the {measured} measured requests finished in the simulation{why}; "
+            f"none of the {len(finished)} measured requests finished in the simulation{why}; "
             "change the scenario to what was measured"
         )
-    noun = "request" if missing == 1 else "requests"
-    metric = f"finished ({missing} measured {noun} did not finish here{why})"
-    return _row(metric, "requests", measured, finished)
-
-
-def _reason(unfinished: pd.DataFrame) -> str:
-    """Return the status of the first one, with its reason if there is one."""
-    first = unfinished.iloc[0]
-    reason = f": {first['reason']}" if first["reason"] else ""
-    return f"; request {unfinished.index[0]} was {str(first['status']).replace('_', ' ')}{reason}"
+    noun = "request" if len(left) == 1 else "requests"
+    metric = f"finished ({len(left)} measured {noun} did not finish here{why})"
+    return _row(metric, "requests", len(finished), int(finished.sum()))
 
 
 def _latency_rows(measured: pd.DataFrame, simulated: pd.DataFrame) -> Iterator[Row]:
@@ -244,17 +233,11 @@ def _latency_rows(measured: pd.DataFrame, simulated: pd.DataFrame) -> Iterator[R
         for statistic, of in _STATISTICS.items():
             row = _row(f"{name}, {statistic}", "ms", 1e3 * of(real), 1e3 * of(ours))
             if statistic == "mean":
-                row = replace(_with_errors(row, ours / real - 1), samples=(1e3 * real, 1e3 * ours))
+                sizes = np.abs(ours / real - 1)
+                spread, middle = float(sizes.mean()), float(np.median(sizes))
+                samples = 1e3 * real, 1e3 * ours
+                row = replace(row, spread=spread, middle=middle, samples=samples)
             yield row
-
-
-def _throughput_row(
-    arrivals: pd.Series[float], e2el: pd.Series[float], finished: pd.DataFrame
-) -> Row:
-    """Return requests finished by the time when the last one finished."""
-    real_end = float((arrivals + e2el).max())
-    ours_end = float((finished["arrival_time"] + finished["e2el"]).max())
-    return _row("throughput", "requests/s", len(e2el) / real_end, len(finished) / ours_end)
 
 
 def summary_rows(scenario: Scenario, measured: Mapping[str, float]) -> Iterator[Row]:
@@ -265,11 +248,7 @@ def summary_rows(scenario: Scenario, measured: Mapping[str, float]) -> Iterator[
     not finite, and if no latency or throughput is left to compare.
     """
     result = simulate(scenario)
-    for row in _summary_rows(result.summary, measured):
-        yield replace(row, warnings=result.warnings)
-
-
-def _summary_rows(simulated: Mapping[str, Any], measured: Mapping[str, float]) -> Iterator[Row]:
+    simulated: Mapping[str, Any] = result.summary
     rows = []
     for key, value in measured.items():
         ours = simulated.get(key)
@@ -288,13 +267,8 @@ def _summary_rows(simulated: Mapping[str, Any], measured: Mapping[str, float]) -
         )
     count = measured.get("completed") or finished + failed
     if count != finished:
-        yield _row(f"finished ({failed} failed here)", "requests", count, finished)
-    yield from rows
-
-
-def _with_errors(row: Row, errors: NDArray[np.float64]) -> Row:
-    sizes = np.abs(errors)
-    return replace(row, spread=float(sizes.mean()), middle=float(np.median(sizes)))
+        rows.insert(0, _row(f"finished ({failed} failed here)", "requests", count, finished))
+    yield from (replace(row, warnings=result.warnings) for row in rows)
 
 
 def _row(metric: str, unit: str, measured: float, simulated: float) -> Row:

@@ -32,6 +32,7 @@ from tests.reference.predictors import (
     ConstantPredictor,
     KeysPredictor,
 )
+from tests.refusals import refused
 
 # --- routers ----------------------------------------------------------------------------------
 
@@ -105,25 +106,21 @@ def test_a_sound_router_passes():
     check_router(First)
 
 
-@pytest.mark.parametrize(
-    ("router", "rule"),
-    [
-        (object, "needs choose"),
-        (PositionInsteadOfId, "must return the client_id of a candidate"),
-        (NeedsTwo, "raised IndexError.* with 1 candidates for"),
-        (ReadsOutputLength, "output lengths"),
-        (ReadsDecodeStage, "output lengths"),
-        (DrawsElsewhere, "use only the stream"),
-        (RemembersEarlierRuns, "forget earlier runs"),
-        (SortsCandidates, "raised AttributeError"),
-        (ChangesRequest, "must not change the request"),
-        (ChangesView, "raised FrozenInstanceError"),
-        (ReadsWhatNoRunOffers, "num_cached.* in a run"),
-    ],
+test_a_broken_router_is_caught = refused(
+    check_router,
+    (object, "needs choose"),
+    (PositionInsteadOfId, "must return the client_id of a candidate"),
+    (NeedsTwo, "raised IndexError.* with 1 candidates for"),
+    (ReadsOutputLength, "output lengths"),
+    (ReadsDecodeStage, "output lengths"),
+    (DrawsElsewhere, "use only the stream"),
+    (RemembersEarlierRuns, "forget earlier runs"),
+    (SortsCandidates, "raised AttributeError"),
+    (ChangesRequest, "must not change the request"),
+    (ChangesView, "raised FrozenInstanceError"),
+    (ReadsWhatNoRunOffers, "num_cached.* in a run"),
+    error=AssertionError,
 )
-def test_a_broken_router_is_caught(router, rule):
-    with pytest.raises(AssertionError, match=rule):
-        check_router(router)
 
 
 # --- schedulers -------------------------------------------------------------------------------
@@ -231,24 +228,20 @@ def test_a_sound_scheduler_passes(scheduler):
     check_scheduler(scheduler)
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "rule"),
-    [
-        (object, "must extend Scheduler"),
-        (ShortestAnswerFirst, "decisions depend on output lengths"),
-        (TakesTurns, "runs that share it disturb one another"),
-        (LongestAnswerFirst, "decisions depend on output lengths"),
-        (AdmitsNobody, "AdmitsNobody: .* waiting"),
-        (PlansNoLongPrompts, "PlansNoLongPrompts.plan lets nobody compute at"),
-        (PlansByAnswers, "decisions depend on output lengths"),
-        (NobodyGivesWay, "NobodyGivesWay.plan lets nobody compute at"),
-        (TakesTurnsInItself, "runs that share it disturb one another"),
-        (RunsWhoGaveWay, "RunsWhoGaveWay.plan calls lane.run at .* (not in lane.running|already)"),
-    ],
+test_a_broken_scheduler_is_caught = refused(
+    check_scheduler,
+    (object, "must extend Scheduler"),
+    (ShortestAnswerFirst, "decisions depend on output lengths"),
+    (TakesTurns, "runs that share it disturb one another"),
+    (LongestAnswerFirst, "decisions depend on output lengths"),
+    (AdmitsNobody, "AdmitsNobody: .* waiting"),
+    (PlansNoLongPrompts, "PlansNoLongPrompts.plan lets nobody compute at"),
+    (PlansByAnswers, "decisions depend on output lengths"),
+    (NobodyGivesWay, "NobodyGivesWay.plan lets nobody compute at"),
+    (TakesTurnsInItself, "runs that share it disturb one another"),
+    (RunsWhoGaveWay, "RunsWhoGaveWay.plan calls lane.run at .* (not in lane.running|already)"),
+    error=AssertionError,
 )
-def test_a_broken_scheduler_is_caught(scheduler, rule):
-    with pytest.raises(AssertionError, match=rule):
-        check_scheduler(scheduler)
 
 
 # --- predictors -------------------------------------------------------------------------------
@@ -311,23 +304,19 @@ def test_a_sound_predictor_passes(predictor):
     check_predictor(lambda: predictor)
 
 
-@pytest.mark.parametrize(
-    ("predictor", "rule"),
-    [
-        (object, "needs step_time"),
-        (OtherOrderOfAddition, "must agree to the bit"),
-        (IgnoresGrowth, "must agree to the bit"),
-        (LendsItsArray, "an array of its own"),
-        (ReturnsNumpyIntegers, "finite floats > 0 s, got 1 for"),
-        (TellsALineTooLow, "decode_line must have the times"),
-        (NegativeForNoPrompts, "finite floats > 0 s, got -1.0 for"),
-        (ReturnsAList, "must return float64 of shape"),
-        (noisy, "two predictors from the factory differ"),
-    ],
+test_a_broken_predictor_is_caught = refused(
+    check_predictor,
+    (object, "needs step_time"),
+    (OtherOrderOfAddition, "must agree to the bit"),
+    (IgnoresGrowth, "must agree to the bit"),
+    (LendsItsArray, "an array of its own"),
+    (ReturnsNumpyIntegers, "finite floats > 0 s, got 1 for"),
+    (TellsALineTooLow, "decode_line must have the times"),
+    (NegativeForNoPrompts, "finite floats > 0 s, got -1.0 for"),
+    (ReturnsAList, "must return float64 of shape"),
+    (noisy, "two predictors from the factory differ"),
+    error=AssertionError,
 )
-def test_a_broken_predictor_is_caught(predictor, rule):
-    with pytest.raises(AssertionError, match=rule):
-        check_predictor(predictor)
 
 
 class SaysNothing(ConstantPredictor):
@@ -382,31 +371,27 @@ def with_other_traits() -> Predictor:
     return predictor
 
 
-@pytest.mark.parametrize(
-    ("factory", "rule"),
-    [
-        (with_other_traits, "must be a PredictorTraits, got"),
-        (lambda: SaysItInAnAttribute(1.0), "kernels_only is not seen by engines"),
-        (lambda: KeepsStepsInsideToItself(1.0), "steps_inside is not seen by engines"),
-        (lambda: replace(AWKWARD, needs_longest_context=False), "reads longest_context"),
-        (lambda: saying(estimate=""), "estimate must be a word"),
-        (lambda: saying(estimate=None), "estimate must be a word"),
-        (lambda: saying(times_drafts=1), "times_drafts must be a bool, got 1"),
-        (lambda: saying(kernels_only="no"), "kernels_only must be a bool"),
-        (lambda: saying(sums_over_links=None), "sums_over_links must be a bool"),
-        (lambda: saying(needs_longest_context=0), "needs_longest_context must be a bool"),
-        (lambda: saying(kernels_only=True, beyond_kernels=(1.0,)), "None or two numbers"),
-        (lambda: saying(kernels_only=True, beyond_kernels=[1.0, 1.0]), "None or two numbers"),
-        (lambda: saying(steps_inside=5), "steps_inside must be None or callable"),
-        (lambda: saying(steps_inside=lambda batch, growth: -1), "an int >= 0, got -1"),
-        (lambda: saying(steps_inside=lambda batch, growth: 2.0), "an int >= 0, got 2.0"),
-        (lambda: saying(step_time_on_the_spot=1.0), "step_time_on_the_spot must be None or cal"),
-        (lambda: saying(step_time_on_the_spot=lambda batch: 0.5), ">= step_time, 1.0, got 0.5"),
-    ],
+test_bad_traits_are_caught = refused(
+    check_predictor,
+    (with_other_traits, "must be a PredictorTraits, got"),
+    (lambda: SaysItInAnAttribute(1.0), "kernels_only is not seen by engines"),
+    (lambda: KeepsStepsInsideToItself(1.0), "steps_inside is not seen by engines"),
+    (lambda: replace(AWKWARD, needs_longest_context=False), "reads longest_context"),
+    (lambda: saying(estimate=""), "estimate must be a word"),
+    (lambda: saying(estimate=None), "estimate must be a word"),
+    (lambda: saying(times_drafts=1), "times_drafts must be a bool, got 1"),
+    (lambda: saying(kernels_only="no"), "kernels_only must be a bool"),
+    (lambda: saying(sums_over_links=None), "sums_over_links must be a bool"),
+    (lambda: saying(needs_longest_context=0), "needs_longest_context must be a bool"),
+    (lambda: saying(kernels_only=True, beyond_kernels=(1.0,)), "None or two numbers"),
+    (lambda: saying(kernels_only=True, beyond_kernels=[1.0, 1.0]), "None or two numbers"),
+    (lambda: saying(steps_inside=5), "steps_inside must be None or callable"),
+    (lambda: saying(steps_inside=lambda batch, growth: -1), "an int >= 0, got -1"),
+    (lambda: saying(steps_inside=lambda batch, growth: 2.0), "an int >= 0, got 2.0"),
+    (lambda: saying(step_time_on_the_spot=1.0), "step_time_on_the_spot must be None or cal"),
+    (lambda: saying(step_time_on_the_spot=lambda batch: 0.5), ">= step_time, 1.0, got 0.5"),
+    error=AssertionError,
 )
-def test_bad_traits_are_caught(factory, rule):
-    with pytest.raises(AssertionError, match=rule):
-        check_predictor(factory)
 
 
 @pytest.mark.parametrize("wrapper", [_WithOverhead, _WithDrafting])
@@ -484,21 +469,17 @@ def test_a_sound_stage_passes():
     check_stage(Translate, languages=("en", "de"))
 
 
-@pytest.mark.parametrize(
-    ("stage", "rule"),
-    [
-        (NoStage, "must be a subclass of Stage"),
-        (Stage, "must be a frozen dataclass"),
-        (NoKind, "kind must be a word of its own"),
-        (TakenKind, "'decode', which already names Decode"),
-        (TakesNonsense, "must refuse num_tokens=-1"),
-        (VagueError, "must name num_tokens"),
-        (NoValue, "must differ when num_tokens differs"),
-    ],
+test_a_broken_stage_is_caught = refused(
+    check_stage,
+    (NoStage, "must be a subclass of Stage"),
+    (Stage, "must be a frozen dataclass"),
+    (NoKind, "kind must be a word of its own"),
+    (TakenKind, "'decode', which already names Decode"),
+    (TakesNonsense, "must refuse num_tokens=-1"),
+    (VagueError, "must name num_tokens"),
+    (NoValue, "must differ when num_tokens differs"),
+    error=AssertionError,
 )
-def test_a_broken_stage_is_caught(stage, rule):
-    with pytest.raises(AssertionError, match=rule):
-        check_stage(stage)
 
 
 # --- trace readers ----------------------------------------------------------------------------
@@ -543,27 +524,23 @@ def test_a_sound_reader_passes(times):
     check_trace_reader(lambda: GivenRows(rows(*times)))
 
 
-@pytest.mark.parametrize(
-    ("reader", "rule"),
-    [
-        (object, "needs rows"),
-        (lambda: ReadsOnce(rows(0.0, 1.0)), "must start anew"),
-        (lambda: ReturnsAListOfRows(rows(0.0, 1.0)), "must return an iterator"),
-        (lambda: IgnoresNumRequests(rows(0.0, 1.0)), "num_requests=1"),
-        (lambda: GivenRows(rows(0.0)), "2 rows or more"),
-        (lambda: GivenRows(rows(0.0, 2.0, 1.0)), "row 2: times .* never decrease"),
-        (lambda: GivenRows(rows(0.0, float("nan"))), "row 1: times must be finite"),
-        (lambda: GivenRows(rows(0, 1)), "row 0: times must be finite floats"),
-        (lambda: GivenRows(rows(3.0, 4.0)), "times from 0 s on"),
-        (lambda: GivenRows(rows(0.0, None)), "or none has a time"),
-        (lambda: GivenRows(rows(0.0, 1.0, prompt=0)), "num_prompt_tokens must be an int >= 1"),
-        (lambda: GivenRows(rows(0.0, 1.0, prompt=np.int64(4))), "must be an int >= 1"),
-        (lambda: GivenRows([(5, 3, 0.0), (5, 3, 1.0)]), "must be a TraceRow"),
-    ],
+test_a_broken_reader_is_caught = refused(
+    check_trace_reader,
+    (object, "needs rows"),
+    (lambda: ReadsOnce(rows(0.0, 1.0)), "must start anew"),
+    (lambda: ReturnsAListOfRows(rows(0.0, 1.0)), "must return an iterator"),
+    (lambda: IgnoresNumRequests(rows(0.0, 1.0)), "num_requests=1"),
+    (lambda: GivenRows(rows(0.0)), "2 rows or more"),
+    (lambda: GivenRows(rows(0.0, 2.0, 1.0)), "row 2: times .* never decrease"),
+    (lambda: GivenRows(rows(0.0, float("nan"))), "row 1: times must be finite"),
+    (lambda: GivenRows(rows(0, 1)), "row 0: times must be finite floats"),
+    (lambda: GivenRows(rows(3.0, 4.0)), "times from 0 s on"),
+    (lambda: GivenRows(rows(0.0, None)), "or none has a time"),
+    (lambda: GivenRows(rows(0.0, 1.0, prompt=0)), "num_prompt_tokens must be an int >= 1"),
+    (lambda: GivenRows(rows(0.0, 1.0, prompt=np.int64(4))), "must be an int >= 1"),
+    (lambda: GivenRows([(5, 3, 0.0), (5, 3, 1.0)]), "must be a TraceRow"),
+    error=AssertionError,
 )
-def test_a_broken_reader_is_caught(reader, rule):
-    with pytest.raises(AssertionError, match=rule):
-        check_trace_reader(reader)
 
 
 # --- laws of times ----------------------------------------------------------------------------
@@ -625,22 +602,18 @@ def test_a_sound_law_passes():
     check_duration_law(Weibull)
 
 
-@pytest.mark.parametrize(
-    ("law", "rule"),
-    [
-        (object, "needs sample"),
-        (OneMore, r"must return float64 of shape \(1,\)"),
-        (AList, r"must return float64 of shape \(1,\)"),
-        (Milliseconds, "must return float64"),
-        (SometimesNothing, r"finite times > 0 s, got \[0.\]"),
-        (NeverEnds, r"finite times > 0 s, got \[inf\]"),
-        (GoesOn, "draws other times again"),
-        (ItsOwnNumbers, "draws other times in another one"),
-    ],
+test_a_broken_law_is_caught = refused(
+    check_duration_law,
+    (object, "needs sample"),
+    (OneMore, r"must return float64 of shape \(1,\)"),
+    (AList, r"must return float64 of shape \(1,\)"),
+    (Milliseconds, "must return float64"),
+    (SometimesNothing, r"finite times > 0 s, got \[0.\]"),
+    (NeverEnds, r"finite times > 0 s, got \[inf\]"),
+    (GoesOn, "draws other times again"),
+    (ItsOwnNumbers, "draws other times in another one"),
+    error=AssertionError,
 )
-def test_a_broken_law_is_caught(law, rule):
-    with pytest.raises(AssertionError, match=rule):
-        check_duration_law(law)
 
 
 class LargestFirst(Eviction):
@@ -669,15 +642,11 @@ def test_a_sound_order_of_eviction_passes():
     check_eviction(LargestFirst)
 
 
-@pytest.mark.parametrize(
-    ("eviction", "rule"),
-    [
-        (object, "must be a child of mist_sim.Eviction"),
-        (NumberOrText, "'<' not supported"),
-        (DrawsByItself, "ranks differently"),
-        (Undefined, "one must be smaller, or both equal"),
-    ],
+test_a_broken_order_of_eviction_is_caught = refused(
+    check_eviction,
+    (object, "must be a child of mist_sim.Eviction"),
+    (NumberOrText, "'<' not supported"),
+    (DrawsByItself, "ranks differently"),
+    (Undefined, "one must be smaller, or both equal"),
+    error=AssertionError,
 )
-def test_a_broken_order_of_eviction_is_caught(eviction, rule):
-    with pytest.raises(AssertionError, match=rule):
-        check_eviction(eviction)

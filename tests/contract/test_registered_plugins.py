@@ -135,9 +135,7 @@ PREDICTORS_TO_CHECK["regression"] = [
 ]
 
 _PROGRAM = f"{sys.executable} {ROOT / 'examples/step_times.py'}"
-PREDICTORS_TO_CHECK |= {
-    "program": [parts("llama-3.1-8b", "h100-sxm", 1) | {"command": _PROGRAM}],
-}
+PREDICTORS_TO_CHECK |= {"program": [parts("llama-3.1-8b", "h100-sxm", 1) | {"command": _PROGRAM}]}
 
 STAGES_TO_CHECK: Configurations = {name: [{}] for name in STAGES}
 
@@ -328,7 +326,7 @@ BESIDE = {  # files that a reader looks for in the folder of its own
                 for client in (0, 1)
                 for field in ("input", "output")
             )
-        ),
+        )
     },
 }
 

@@ -151,10 +151,7 @@ NAMED: Kinds = {
         _table("steps", "steps.parquet"),
     ),
     "layer profile": (
-        written(
-            _profile,
-            *(f"p/{name}" for name in [*_KINDS_OF_LAYERS, "meta.yaml"]),
-        ),
+        written(_profile, *(f"p/{name}" for name in [*_KINDS_OF_LAYERS, "meta.yaml"])),
         _table("layer_profile", "p", model="mixtral-8x7b"),
     ),
     "vidur": (

@@ -9,6 +9,7 @@ import pytest
 
 from mist_sim.errors import ScenarioError
 from tests.conftest import ROOT
+from tests.refusals import refused
 
 FOLDER = ROOT / "tools/pages"
 sys.path.insert(0, str(FOLDER))
@@ -63,10 +64,12 @@ def test_a_crossing_is_found_from_any_guess(guess):
     assert above / below <= taichi_runs.STEP * 1.0001
 
 
-@pytest.mark.parametrize(("margin", "end"), [(-1.0, "at all of them"), (1.0, "at none of them")])
-def test_rates_that_all_keep_the_limits_or_none_have_no_crossing(margin, end):
-    with pytest.raises(ValueError, match=end):
-        taichi_runs.crossing(lambda rate: margin, 5.0)
+test_rates_that_all_keep_the_limits_or_none_have_no_crossing = refused(
+    lambda margin: taichi_runs.crossing(lambda rate: margin, 5.0),
+    (-1.0, "at all of them"),
+    (1.0, "at none of them"),
+    error=ValueError,
+)
 
 
 def test_goodputs_of_seeds_that_are_known_are_not_searched():

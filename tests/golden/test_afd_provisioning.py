@@ -35,15 +35,7 @@ def test_load_of_a_slot():
 
 @pytest.mark.parametrize(
     ("workers", "kappa"),
-    [
-        (2, 0.5642),
-        (4, 1.0294),
-        (8, 1.4236),
-        (12, 1.6292),
-        (16, 1.7660),
-        (24, 1.9477),
-        (32, 2.0697),
-    ],
+    [(2, 0.5642), (4, 1.0294), (8, 1.4236), (12, 1.6292), (16, 1.7660), (24, 1.9477), (32, 2.0697)],
 )
 def test_kappa(workers, kappa):
     assert expected_maximum(workers) == pytest.approx(kappa, abs=1e-4)

@@ -13,13 +13,7 @@ import pytest
 from mist_sim.clients.afd import BundleConfig
 from mist_sim.hardware.afd import PRESETS
 from mist_sim.rng import Streams
-from mist_sim.search import (
-    BundleRun,
-    BundleSpec,
-    geometric_slot_load,
-    predict,
-    simulate_bundle,
-)
+from mist_sim.search import BundleRun, BundleSpec, geometric_slot_load, predict, simulate_bundle
 
 COEFFICIENTS = PRESETS["deepseek-v3-ascend-910c"]
 LOAD = geometric_slot_load(100, 9900, 500)

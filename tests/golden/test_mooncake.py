@@ -168,10 +168,7 @@ def one_row(path):
 
 @pytest.mark.parametrize(
     "table",
-    [
-        pytest.param(one_row, marks=pytest.mark.page),
-        pytest.param(rows, marks=pytest.mark.deep),
-    ],
+    [pytest.param(one_row, marks=pytest.mark.page), pytest.param(rows, marks=pytest.mark.deep)],
 )
 def test_the_tables_of_the_page(shared, table):
     page = (ROOT / "docs/background/memory.md").read_text("utf-8")

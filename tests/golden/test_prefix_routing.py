@@ -17,9 +17,7 @@ def replay(path, router: str) -> dict[str, Any]:
     scenario = {
         "model": "llama-3.1-70b",
         "workload": {"trace": {"type": "mooncake", "path": str(path)}},
-        "clients": [
-            {"name": "llm", "count": 16, "gpu": "h100-sxm", "tensor_parallel_size": 4},
-        ],
+        "clients": [{"name": "llm", "count": 16, "gpu": "h100-sxm", "tensor_parallel_size": 4}],
         "router": router,
     }
     return simulate(Scenario.from_dict(scenario)).summary
@@ -29,10 +27,7 @@ def replay(path, router: str) -> dict[str, Any]:
 @pytest.mark.parametrize("router", ["least_outstanding", "prefix_affinity"])
 def test_the_page_says_what_routers_find(shared, router):
     summary = replay(shared(TRACE), router)
-    rate, unbounded = (
-        summary["prefix_cache_hit_rate"],
-        summary["prefix_cache_hit_rate_unbounded"],
-    )
+    rate, unbounded = (summary["prefix_cache_hit_rate"], summary["prefix_cache_hit_rate_unbounded"])
     ttft, tpot = summary["mean_ttft_ms"], summary["mean_tpot_ms"]
     row = f"| `{router}` | {rate:.3f} | {ttft:,.0f} | {summary['p99_ttft_ms']:,.0f} | {tpot:.1f} |"
     assert row in (ROOT / PAGE).read_text()

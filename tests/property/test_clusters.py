@@ -25,11 +25,7 @@ from tests.property.cluster_strategies import (
     users_in_steps,
     with_time_outs_together,
 )
-from tests.property.strategies import (
-    arrival_times,
-    cases,
-    with_arrivals_on_boundaries,
-)
+from tests.property.strategies import arrival_times, cases, with_arrivals_on_boundaries
 from tests.reference.cluster import PLAIN_ROUTERS
 from tests.reference.cluster_case import ClusterCase, Served, assert_cluster_exact
 from tests.reference.comparison import POLICIES, EngineOptions
@@ -189,11 +185,7 @@ def test_crowds_are_exact(case):
 
 
 @examples(60)
-@given(
-    case=clusters() | closed_loops() | crowds(),
-    predictor=PREDICTORS,
-    data=st.data(),
-)
+@given(case=clusters() | closed_loops() | crowds(), predictor=PREDICTORS, data=st.data())
 def test_the_length_of_runs_changes_nothing_with_several_clients(case, predictor, data):
     if case.loop and data.draw(st.booleans(), label="time-outs together"):
         case = with_time_outs_together(data, case, predictor)

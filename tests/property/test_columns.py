@@ -66,10 +66,7 @@ class Planner(Client):
 
     def accept(self, visit: Visit) -> None:
         self.begin(visit)
-        stages = (
-            (ToolCall(duration=0.02),),
-            (Prefill(num_prompt_tokens=9), Decode(num_tokens=4)),
-        )
+        stages = ((ToolCall(duration=0.02),), (Prefill(num_prompt_tokens=9), Decode(num_tokens=4)))
         children = tuple(Request(0, None, each, *token_totals(each)) for each in stages)
         visit.outcome = Served(then=(ToolCall(duration=0.01),), children=children)
         self.finish(visit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise, product
@@ -17,7 +17,7 @@ from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
 from mist_sim.hardware.cluster import GATHERS, All2AllBackend
-from mist_sim.hardware.predictors import RooflinePredictor, TablePredictor
+from mist_sim.hardware.predictors import Predictor, RooflinePredictor, TablePredictor
 from mist_sim.models import SpeculativeConfig, load_model
 from mist_sim.simulation import Simulation
 from tests.effort import examples, features_seen, missing
@@ -175,131 +175,55 @@ def how_failed(outcome: Outcome) -> str:
 # --- random cases -----------------------------------------------------------------------------
 
 
-@pytest.mark.exact
-@given(case=cases(), predictor=st.sampled_from([AWKWARD, DYADIC, SLOWER]))
-def test_random_cases(case, predictor):
-    for feature in features(assert_exact(case, predictor)):
-        event(feature)
+def exact(
+    strategy: st.SearchStrategy[Case],
+    number: int = 60,
+    *predictors: Predictor,
+    meeting: Callable[..., Case] = lambda data, case, predictor: case,
+) -> Callable[..., None]:
+    """Return a test that so many cases of a strategy are exact.
+
+    predictors: AWKWARD and DYADIC unless others are named. meeting: what moves times to ends of
+    steps.
+    """
+
+    @examples(number)
+    @given(
+        case=strategy, predictor=st.sampled_from(predictors or (AWKWARD, DYADIC)), data=st.data()
+    )
+    def test(case: Case, predictor: Predictor, data: st.DataObject) -> None:
+        for feature in features(assert_exact(meeting(data, case, predictor), predictor)):
+            event(feature)
+
+    return test
 
 
-@pytest.mark.exact
-@given(case=cases(max_jobs=6), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
-def test_arrivals_on_the_end_of_a_step(case, predictor, data):
-    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
+ARRIVING = {"meeting": with_arrivals_on_boundaries}
+GIVEN_UP = {"meeting": with_time_outs_on_boundaries}
+quick = pytest.mark.exact
 
-
-@pytest.mark.exact
-@examples(300)
-@given(case=fetched(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
-def test_prompts_that_begin_from_entries_kept_elsewhere(case, predictor, data):
-    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
-
-
-@pytest.mark.exact
-@examples(150)
-@given(case=overlapped(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
-def test_swaps_that_overlap_with_steps(case, predictor, data):
-    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
-
-
-@pytest.mark.exact
-@examples(300)
-@given(case=alike(), predictor=st.sampled_from([AWKWARD, DYADIC]))
-def test_prompts_that_begin_alike(case, predictor):
-    assert_exact(case, predictor)
-
-
-@pytest.mark.exact
-@examples(300)
-@given(case=loaded(), predictor=st.sampled_from([AWKWARD, DYADIC]))
-def test_prompts_that_are_loaded_from_tiers(case, predictor):
-    assert_exact(case, predictor)
-
-
-@pytest.mark.exact
-@examples(300)
-@given(case=loaded_in_step(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
-def test_steps_that_wait_for_blocks_of_tiers(case, predictor, data):
-    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
-
-
-@pytest.mark.exact
-@examples(300)
-@given(case=copies(), predictor=st.sampled_from([AWKWARD, DYADIC]))
-def test_copies_of_blocks_that_are_evicted(case, predictor):
-    assert_exact(case, predictor)
-
-
-@pytest.mark.exact
-@examples(150)
-@given(case=ahead(), predictor=st.sampled_from([AWKWARD, DYADIC]))
-def test_engines_that_plan_ahead(case, predictor):
-    assert_exact(case, predictor)
-
-
-@pytest.mark.exact
-@examples(300)
-@given(case=ahead(drafts=None), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
-def test_engines_that_draft_and_plan_ahead(case, predictor, data):
-    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
-
-
-@pytest.mark.exact
-@examples(150)
-@given(case=queued(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
-def test_pipelines_with_a_queue_of_batches(case, predictor, data):
-    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
-
-
-@pytest.mark.exact
-@examples(150)
-@given(case=queued_in_windows(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
-def test_pipelines_with_a_queue_of_batches_in_windows(case, predictor, data):
-    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
-
-
-@pytest.mark.exact
-@examples(150)
-@given(case=ahead_together(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
-def test_replicas_that_step_together_plan_ahead(case, predictor, data):
-    assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
-
-
-@examples(60)
-@given(case=exposed(), predictor=st.sampled_from([AWKWARD, DYADIC]))
-def test_engines_that_do_not_hide_all_of_their_hosts_time(case, predictor):
-    assert_exact(case, predictor)
-
-
-@pytest.mark.exact
-@examples(150)
-@given(case=alike_in_windows(), predictor=st.sampled_from([AWKWARD, DYADIC]))
-def test_prompts_that_begin_alike_in_windows(case, predictor):
-    assert_exact(case, predictor)
-
-
-@examples(300)
-@given(case=pieces_in_windows(), predictor=st.sampled_from([AWKWARD, DYADIC]))
-def test_pieces_of_prompts_in_windows(case, predictor):
-    assert_exact(case, predictor)
-
-
-@pytest.mark.exact
-@given(case=cases(max_jobs=6), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
-def test_time_outs_at_the_end_of_a_step(case, predictor, data):
-    assert_exact(with_time_outs_on_boundaries(data, case, predictor), predictor)
-
-
-@examples(150)
-@given(case=overloads(), predictor=st.sampled_from([AWKWARD, DYADIC]))
-def test_overloads(case, predictor):
-    for feature in features(assert_exact(case, predictor)):
-        event(feature)
-
-
-@given(case=overloads_of_alike())
-def test_early_rejection_of_prompts_that_begin_alike(case):
-    assert_exact(case, STEEP)
+test_random_cases = quick(exact(cases(), 60, AWKWARD, DYADIC, SLOWER))
+test_arrivals_on_the_end_of_a_step = quick(exact(cases(max_jobs=6), **ARRIVING))
+test_prompts_that_begin_from_entries_kept_elsewhere = quick(exact(fetched(), 300, **ARRIVING))
+test_swaps_that_overlap_with_steps = quick(exact(overlapped(), 150, **ARRIVING))
+test_prompts_that_begin_alike = quick(exact(alike(), 300))
+test_prompts_that_are_loaded_from_tiers = quick(exact(loaded(), 300))
+test_steps_that_wait_for_blocks_of_tiers = quick(exact(loaded_in_step(), 300, **ARRIVING))
+test_copies_of_blocks_that_are_evicted = quick(exact(copies(), 300))
+test_engines_that_plan_ahead = quick(exact(ahead(), 150))
+test_engines_that_draft_and_plan_ahead = quick(exact(ahead(drafts=None), 300, **ARRIVING))
+test_pipelines_with_a_queue_of_batches = quick(exact(queued(), 150, **ARRIVING))
+test_queues_of_batches_in_windows = quick(exact(queued_in_windows(), 150, **ARRIVING))
+test_replicas_that_step_together_plan_ahead = quick(exact(ahead_together(), 150, **ARRIVING))
+test_engines_that_do_not_hide_all_of_their_hosts_time = exact(exposed(), 60)
+test_prompts_that_begin_alike_in_windows = quick(exact(alike_in_windows(), 150))
+test_pieces_of_prompts_in_windows = exact(pieces_in_windows(), 300)
+test_time_outs_at_the_end_of_a_step = quick(exact(cases(max_jobs=6), **GIVEN_UP))
+test_overloads = exact(overloads(), 150)
+test_early_rejection_of_prompts_that_begin_alike = exact(overloads_of_alike(), 60, STEEP)
+test_prompts_that_begin_alike_where_states_are_kept = quick(exact(alike_in_states(), 150))
+test_drafts_where_states_are_kept = quick(exact(drafts_in_states(), 150))
+test_long_requests = exact(cases(max_jobs=5, longest=2_000), 10, AWKWARD, **ARRIVING)
 
 
 @examples(60)
@@ -324,20 +248,6 @@ def test_pages_of_states(case, groups, data):
     case = replace(case, options=replace(case.options, caching=False, tiers=(), windows=windows))
     predictor = state_roofline()
     assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
-
-
-@pytest.mark.exact
-@examples(150)
-@given(case=alike_in_states(), predictor=st.sampled_from([AWKWARD, DYADIC]))
-def test_prompts_that_begin_alike_where_states_are_kept(case, predictor):
-    assert_exact(case, predictor)
-
-
-@pytest.mark.exact
-@examples(150)
-@given(case=drafts_in_states(), predictor=st.sampled_from([AWKWARD, DYADIC]))
-def test_drafts_where_states_are_kept(case, predictor):
-    assert_exact(case, predictor)
 
 
 @pytest.mark.exact
@@ -397,12 +307,6 @@ def test_measured_experts(case, size, backend, data):
     """Under tensor, data and expert parallelism, in lockstep too."""
     predictor = expert_table(*size, backend)
     assert_exact(with_arrivals_on_boundaries(data, case, predictor), predictor)
-
-
-@examples(10)
-@given(case=cases(max_jobs=5, longest=2_000), data=st.data())
-def test_long_requests(case, data):
-    assert_exact(with_arrivals_on_boundaries(data, case, AWKWARD), AWKWARD)
 
 
 HARD = (
@@ -736,11 +640,7 @@ def test_who_is_preempted_ahead_has_left_the_blocks_behind_its_window():
 def test_free_blocks_that_no_step_filled_are_used_first():
     options = EngineOptions("chunked", 7, 2, 8, 64, caching=True, uncached_first=True)
     one, other = ((0, 160),), ((2, 160),)
-    jobs = (
-        Job(0.0, 3, 6, content=one),
-        Job(0.0, 2, 4, content=one),
-        Job(0.0, 7, 2, content=other),
-    )
+    jobs = (Job(0.0, 3, 6, content=one), Job(0.0, 2, 4, content=one), Job(0.0, 7, 2, content=other))
     engine = assert_exact(Case(options, jobs), AWKWARD)
     in_turn = Case(replace(options, uncached_first=False), jobs).stepwise(AWKWARD)
     assert engine.now != in_turn.now
@@ -873,10 +773,7 @@ def test_stages_that_were_not_served_have_no_row():
 
 @pytest.mark.exact
 @examples(40)
-@given(
-    case=cases(),
-    data=st.data(),
-)
+@given(case=cases(), data=st.data())
 def test_the_length_of_runs_changes_nothing(case, data):
     case = with_arrivals_on_boundaries(data, case, AWKWARD)
     assert_rows_do_not_show(lambda: case.simulate(AWKWARD))

@@ -203,12 +203,7 @@ def test_failures_inside_runs_are_exact(data, predictor):
 
 @pytest.mark.deep
 def test_each_hard_feature_of_failures_is_reached():
-    wanted = (
-        "lost with tokens",
-        "lost without a token",
-        "lost twice",
-        "finished after a loss",
-    )
+    wanted = ("lost with tokens", "lost without a token", "lost twice", "finished after a loss")
     seen = features_seen(
         failing_cases(DYADIC), lambda case: features(case.reference(DYADIC)), wanted
     )

@@ -540,10 +540,7 @@ def test_each_hard_feature_of_flows_is_reached():
 
 
 @examples(30)
-@given(
-    case=flowing() | crowds(),
-    predictor=PREDICTORS,
-)
+@given(case=flowing() | crowds(), predictor=PREDICTORS)
 def test_the_length_of_runs_changes_no_flow(case, predictor):
     assume(not is_stuck(case.stepwise(predictor)))
     assert_rows_do_not_show(lambda: case.simulate(predictor))

@@ -103,12 +103,7 @@ def jobs() -> st.SearchStrategy[tuple[Job, ...]]:
         Longer, st.sampled_from([Prefill, Decode]), st.integers(-1, 30), st.booleans()
     )
     rounds = st.builds(Round, turns(0, 1), st.lists(changes, max_size=2).map(tuple), turns(0, 2))
-    job = st.builds(
-        Job,
-        turns(2, 3),
-        st.integers(0, 1),
-        st.lists(rounds, max_size=3).map(tuple),
-    )
+    job = st.builds(Job, turns(2, 3), st.integers(0, 1), st.lists(rounds, max_size=3).map(tuple))
     return st.lists(job, min_size=1, max_size=4).map(tuple)
 
 

@@ -228,8 +228,7 @@ def test_crowds_apart_are_exact(case):
 @pytest.mark.exact
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 4])
 @pytest.mark.parametrize(
-    ("transfer", "first_token"),
-    [("pull", "decode"), ("push", "decode"), ("push", "prefill")],
+    ("transfer", "first_token"), [("pull", "decode"), ("push", "decode"), ("push", "prefill")]
 )
 def test_the_limit_of_a_first_token_ends_with_it_to_the_bit(transfer, first_token, num_steps):
     """The prompt takes a step, the move two, and the first step of a long run another one."""
@@ -533,10 +532,7 @@ def test_each_hard_feature_is_reached():
 
 
 @examples(30)
-@given(
-    case=apart() | in_a_loop(apart()) | crowds_apart() | sent_late(),
-    predictor=PREDICTORS,
-)
+@given(case=apart() | in_a_loop(apart()) | crowds_apart() | sent_late(), predictor=PREDICTORS)
 def test_the_length_of_runs_changes_nothing(case, predictor):
     assert_rows_do_not_show(lambda: case.simulate(predictor))
 

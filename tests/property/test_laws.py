@@ -21,12 +21,7 @@ from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.durations import UniformDuration
 from mist_sim.errors import InvariantError
 from mist_sim.hardware import Cluster, load_gpu
-from mist_sim.hardware.predictors import (
-    BestServePredictor,
-    Predictor,
-    RooflinePredictor,
-    traits_of,
-)
+from mist_sim.hardware.predictors import BestServePredictor, Predictor, RooflinePredictor, traits_of
 from mist_sim.metrics import Result
 from mist_sim.metrics.clients import pooled_gaps
 from mist_sim.models import ModelSpec, MoeSpec, load_model

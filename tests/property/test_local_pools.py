@@ -25,11 +25,7 @@ from tests.reference.predictors import AWKWARD
 from tests.reference.run_lengths import assert_rows_do_not_show
 from tests.reference.stepwise import Job
 
-ROLES = {
-    "none": ["prefill", "decode"],
-    "overflow": [None, "decode"],
-    "flipping": [None, None],
-}
+ROLES = {"none": ["prefill", "decode"], "overflow": [None, "decode"], "flipping": [None, None]}
 POLICIES = {
     "none": lambda: None,
     "overflow": OverflowPolicy,

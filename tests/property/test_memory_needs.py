@@ -13,10 +13,7 @@ from mist_sim.models.expert_padding import is_padded, moe_backend_of, padding_by
 MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "gpt-oss-20b", "deepseek-v3")
 BACKENDS = ("triton", "marlin", "flashinfer_trtllm", "flashinfer_cutlass")
 GPUS = ("h100-sxm", "a100-80gb-sxm", "b200", "l40s")
-PROFILES = (
-    ProfileRun(),
-    ProfileRun(sampler_bytes=38.6, keeps_buffers=False, counts_graphs=False),
-)
+PROFILES = (ProfileRun(), ProfileRun(sampler_bytes=38.6, keeps_buffers=False, counts_graphs=False))
 ranks = st.sampled_from((1, 2, 4, 8))
 
 

@@ -120,10 +120,7 @@ class StepwiseUrgent(StepwiseChunked):
 @examples(150)
 def test_one_that_preempts_for_a_seat_is_exact(case):
     options = replace(
-        case.options,
-        order="priority",
-        max_num_seqs=min(3, case.options.max_num_seqs),
-        windows=None,
+        case.options, order="priority", max_num_seqs=min(3, case.options.max_num_seqs), windows=None
     )
     with patch.dict(POLICIES, chunked=(Urgent, StepwiseUrgent)):
         assert_exact(without_options(replace(case, options=options)), AWKWARD)

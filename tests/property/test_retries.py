@@ -65,11 +65,7 @@ def impatient(draw: st.DrawFn) -> Case:
 
 
 @examples(60)
-@given(
-    case=impatient(),
-    retries=some_retries(),
-    predictor=st.sampled_from([AWKWARD, DYADIC]),
-)
+@given(case=impatient(), retries=some_retries(), predictor=st.sampled_from([AWKWARD, DYADIC]))
 def test_retries_are_exact(case, retries, predictor):
     attempts = assert_exact_with_retries(case, retries, predictor)
     for feature in features(attempts):

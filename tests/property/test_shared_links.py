@@ -48,9 +48,7 @@ class TieredLives:
                 client.memory = replace(client.memory, tiers=self.tiers)
                 if self.limits_pieces:
                     client.scheduler = replace(
-                        client.scheduler,
-                        long_prefill_token_threshold=8,
-                        max_num_partial_prefills=1,
+                        client.scheduler, long_prefill_token_threshold=8, max_num_partial_prefills=1
                     )
         network: Network = (
             Fabric(topology=SLOW, spans_nodes=True)

@@ -175,17 +175,24 @@ def exact(case: Case, predictor: Predictor) -> Result:
     return one_by_one(lambda: run_case(case, predictor))
 
 
+def disturbed(data: st.DataObject, case: Case, predictor: Predictor) -> Case:
+    """Let arrivals meet ends of steps, and at times senders give up there."""
+    case = with_arrivals_on_boundaries(data, case, predictor)
+    return with_time_outs_on_boundaries(data, case, predictor) if data.draw(st.booleans()) else case
+
+
+def show(found: Result) -> None:
+    for feature in features(found):
+        event(feature)
+
+
 @pytest.mark.exact
 @examples(300)
 @given(case=engines(), predictor=st.sampled_from(PREDICTORS), data=st.data())
 def test_the_core_equals_the_reference_step_by_step(case, predictor, data):
     """Also where arrivals meet ends of steps, and senders give up there."""
-    case = with_arrivals_on_boundaries(data, case, predictor)
-    if data.draw(st.booleans()):
-        case = with_time_outs_on_boundaries(data, case, predictor)
-    found = exact(case, predictor)
-    for feature in features(found):
-        event(feature)
+    case = disturbed(data, case, predictor)
+    show(exact(case, predictor))
 
 
 def test_decodes_that_miss_an_empty_plan_join_anew():
@@ -203,12 +210,8 @@ def test_decodes_that_miss_an_empty_plan_join_anew():
 @examples(400)
 @given(case=engines(drafts=None), predictor=st.sampled_from(PREDICTORS), data=st.data())
 def test_the_core_drafts_as_the_reference(case, predictor, data):
-    case = with_arrivals_on_boundaries(data, case, predictor)
-    if data.draw(st.booleans()):
-        case = with_time_outs_on_boundaries(data, case, predictor)
-    found = exact(case, predictor)
-    for feature in features(found):
-        event(feature)
+    case = disturbed(data, case, predictor)
+    show(exact(case, predictor))
 
 
 @pytest.mark.exact
@@ -216,9 +219,7 @@ def test_the_core_drafts_as_the_reference(case, predictor, data):
 @given(number=st.integers(0, 2**32))
 def test_crowds_take_the_same_steps_in_the_core(number):
     case = crowd(number)
-    found = exact(case, DYADIC)
-    for feature in features(found):
-        event(feature)
+    show(exact(case, DYADIC))
 
 
 @pytest.mark.exact
@@ -226,9 +227,7 @@ def test_crowds_take_the_same_steps_in_the_core(number):
 @given(number=st.integers(0, 2**32), predictor=st.sampled_from([AWKWARD, DYADIC, LINES]))
 def test_steps_go_on_while_the_core_copies_blocks(number, predictor):
     case = copying(number)
-    found = exact(case, predictor)
-    for feature in features(found):
-        event(feature)
+    show(exact(case, predictor))
 
 
 @pytest.mark.exact
@@ -239,23 +238,17 @@ def test_the_core_loads_from_tiers_as_the_reference(number, predictor):
     case = above_tiers(number)
     if ends_alike(case, predictor) != "ends":
         reject()
-    found = one_by_one(lambda: run_case(case, predictor))
-    for feature in features(found):
-        event(feature)
+    show(one_by_one(lambda: run_case(case, predictor)))
 
 
 @pytest.mark.exact
 @examples(200)
 @given(case=virtual_engines(), predictor=st.sampled_from([AWKWARD, DYADIC, SLOWER]), data=st.data())
 def test_virtual_engines_take_turns_as_in_the_reference(case, predictor, data):
-    case = with_arrivals_on_boundaries(data, case, predictor)
-    if data.draw(st.booleans()):
-        case = with_time_outs_on_boundaries(data, case, predictor)
+    case = disturbed(data, case, predictor)
     if ends_alike(case, predictor) != "ends":
         reject()
-    found = one_by_one(lambda: run_case(case, predictor))
-    for feature in features(found):
-        event(feature)
+    show(one_by_one(lambda: run_case(case, predictor)))
 
 
 @pytest.mark.exact
@@ -264,9 +257,7 @@ def test_virtual_engines_take_turns_as_in_the_reference(case, predictor, data):
 def test_a_queue_of_batches_equals_the_reference(number, predictor):
     case = pipeline(number)
     assert_exact(case, predictor)
-    found = one_by_one(lambda: run_case(case, predictor))
-    for feature in features(found):
-        event(feature)
+    show(one_by_one(lambda: run_case(case, predictor)))
 
 
 @pytest.mark.exact
@@ -277,9 +268,7 @@ def test_a_queue_of_batches_equals_the_reference(number, predictor):
     data=st.data(),
 )
 def test_a_queue_of_batches_with_windows_equals_the_reference(case, predictor, data):
-    case = with_arrivals_on_boundaries(data, case, predictor)
-    if data.draw(st.booleans()):
-        case = with_time_outs_on_boundaries(data, case, predictor)
+    case = disturbed(data, case, predictor)
     assert_exact(case, predictor)
 
 
@@ -287,13 +276,9 @@ def test_a_queue_of_batches_with_windows_equals_the_reference(case, predictor, d
 @examples(150)
 @given(case=states_apart(), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
 def test_states_are_kept_where_prompts_have_all_their_memory(case, predictor, data):
-    case = with_arrivals_on_boundaries(data, case, predictor)
-    if data.draw(st.booleans()):
-        case = with_time_outs_on_boundaries(data, case, predictor)
+    case = disturbed(data, case, predictor)
     assert_exact(case, predictor)
-    found = one_by_one(lambda: run_case(case, predictor))
-    for feature in features(found):
-        event(feature)
+    show(one_by_one(lambda: run_case(case, predictor)))
 
 
 @pytest.mark.exact
@@ -309,18 +294,14 @@ def test_the_core_takes_the_steps_of_lanes_in_lockstep(case, size, predictor, da
     case = with_arrivals_on_boundaries(data, Case(options, case.jobs), predictor)
     if data.draw(st.booleans()):
         case = with_time_outs_on_boundaries(data, case, predictor)
-    found = exact(case, predictor)
-    for feature in features(found):
-        event(feature)
+    show(exact(case, predictor))
 
 
 @pytest.mark.exact
 @examples(300)
 @given(case=roles(), predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]))
 def test_the_core_takes_the_steps_of_prefill_and_decode_apart(case, predictor):
-    found = one_by_one(case.simulation(predictor).run)
-    for feature in features(found):
-        event(feature)
+    show(one_by_one(case.simulation(predictor).run))
 
 
 @pytest.mark.exact
@@ -342,9 +323,7 @@ def test_the_core_equals_the_reference(predictor, data):
     plain, drafting = engines(longest=60), engines(longest=60, drafts=None)
     without_states = plain.filter(lambda case: case.options.state_cache == "none")
     case = data.draw(plain | drafting | fetched(without_states) | fetched(drafting))
-    case = with_arrivals_on_boundaries(data, case, predictor)
-    if data.draw(st.booleans()):
-        case = with_time_outs_on_boundaries(data, case, predictor)
+    case = disturbed(data, case, predictor)
     assert_exact(case, predictor)
 
 

@@ -26,12 +26,7 @@ from mist_sim.clients.scheduling.base import Preemption
 from mist_sim.core.request import Limits, Request
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.drafter import drafter
-from mist_sim.hardware.predictors import (
-    EngineOverhead,
-    Predictor,
-    RooflinePredictor,
-    with_drafting,
-)
+from mist_sim.hardware.predictors import EngineOverhead, Predictor, RooflinePredictor, with_drafting
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, pipeline_predictor
 from mist_sim.metrics import Result
 from mist_sim.metrics.clients import pooled_gaps, run_periods
@@ -275,11 +270,7 @@ class EngineOptions:
         together = [engines] if self.lockstep else [[engine] for engine in engines]
         groups = [StepwisePipeline(each, list(times.ranks), times.rank_delay) for each in together]
         return StepwiseClient(
-            [*groups],
-            self.data_parallel_size,
-            self.max_num_waiting,
-            self.role,
-            self.block_bytes,
+            [*groups], self.data_parallel_size, self.max_num_waiting, self.role, self.block_bytes
         )
 
     def _queued_client(self, times: PipelinePredictor) -> StepwiseClient:
@@ -749,14 +740,7 @@ def expanded_steps(result: Result, track: int) -> list[tuple[float, float, int, 
         for _ in range(num_steps):
             step_end = ends[len(steps)]
             steps.append(
-                (
-                    start,
-                    step_end,
-                    num_chunks,
-                    num_prefill_tokens,
-                    num_decodes,
-                    context_sum,
-                )
+                (start, step_end, num_chunks, num_prefill_tokens, num_decodes, context_sum)
             )
             context_sum += tokens[len(steps) - 1]  # noqa: PLW2901
             start = step_end  # noqa: PLW2901

@@ -7,10 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 Rank = Callable[[int, int], tuple[int, ...]]
 """Ranks a block by its uses and its last one; the smallest goes first."""
 
-RANKS: dict[str, Rank] = {
-    "lru": lambda uses, used: (used,),
-    "lfu": lambda uses, used: (uses, used),
-}
+RANKS: dict[str, Rank] = {"lru": lambda uses, used: (used,), "lfu": lambda uses, used: (uses, used)}
 
 
 class PlainCache:

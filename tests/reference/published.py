@@ -117,13 +117,7 @@ def layer_rows(gpu: GpuSpec, mfu: float, mbu: float, floor: float) -> Iterator[R
 
 
 def _layer(name: str, tokens: int, ns: float) -> Row:
-    return {
-        "layer_name": name,
-        "input": tokens,
-        "kv_cache": 0,
-        "tp_size": 1,
-        "latency(ns)": ns,
-    }
+    return {"layer_name": name, "input": tokens, "kv_cache": 0, "tp_size": 1, "latency(ns)": ns}
 
 
 # --- vLLM's core, request by request ----------------------------------------------------------

@@ -16,11 +16,7 @@ def synthetic(
 ) -> dict[str, Any]:
     """Return a workload of a scenario. arrivals: of Poisson ones the rate, or what a file says."""
     lengths = {"num_requests": num_requests, "prompt": _law(prompt), "output": _law(output)}
-    return {
-        "lengths": {"type": "synthetic", **lengths},
-        "arrivals": _arrivals(arrivals),
-        **more,
-    }
+    return {"lengths": {"type": "synthetic", **lengths}, "arrivals": _arrivals(arrivals), **more}
 
 
 def of_profile(num_requests: int, arrivals: Any, **lengths: Any) -> dict[str, Any]:

@@ -61,10 +61,7 @@ def seconds(num_tokens: int, connector: Connector) -> float:
     """Return what a simulated transfer of so many tokens takes."""
     fabric = Fabric(topology="hgx-h100", nodes=2, nic=NICS / 8, connector=connector)
     fabric.admit(
-        [
-            Tenant("p", 1, 1, 8, "node0", sends=True),
-            Tenant("d", 1, 1, 8, "node1", takes=True),
-        ]
+        [Tenant("p", 1, 1, 8, "node0", sends=True), Tenant("d", 1, 1, 8, "node1", takes=True)]
     )
     env = Environment()
     fabric.start(env)

@@ -22,12 +22,7 @@ from tests.reference import measured, published
 from tests.reference.published import ANSWER, BATCHES, SIZES, splitwise_rows, write_rows
 from tools.catalog import catalog_figures
 from tools.power.power_fit import fit_draw, left_out_errors, of_kernels, of_runs
-from tools.power.power_runs import (
-    argonne_runs,
-    kernel_power,
-    mlenergy_runs,
-    splitwise_runs,
-)
+from tools.power.power_runs import argonne_runs, kernel_power, mlenergy_runs, splitwise_runs
 from tools.power.token_energy import modelled_step, token_energy
 from tools.validation import known
 from tools.validation.closed_loop import measured_points

@@ -182,10 +182,7 @@ def test_a_result_says_which_way_was_taken():
 @pytest.mark.parametrize(
     ("ways", "lines"),
     [
-        (
-            {"a": "on rings"},
-            ["a has GPUs on rings."],
-        ),
+        ({"a": "on rings"}, ["a has GPUs on rings."]),
         ({"a0": "on rings", "a1": "on rings"}, ["a0 and 1 other have GPUs on "]),
         (
             {"a0": "rings", "b": "trees", "a1": "rings", "a2": "rings"},

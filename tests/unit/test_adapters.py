@@ -16,6 +16,7 @@ from mist_sim.models.adapters import LoraConfig, adapter_bytes, adapter_moves
 from mist_sim.rng import Streams
 from mist_sim.traces.workload import with_adapters
 from tests.reference.scenarios import PRESSED, scenario
+from tests.refusals import refused
 
 LLAMA = load_model("llama-3.1-8b")
 FOUR = {"max_loras": 4, "max_lora_rank": 16}
@@ -169,24 +170,18 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("lora", "problem"), BAD)
-def test_bad_sizes_are_refused(lora, problem):
-    with pytest.raises(ScenarioError, match=problem):
-        scenario(**PRESSED | {"clients__0__lora": lora})
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size must be 1 with lora"),
-        ({"model": "deepseek-v3", "tensor_parallel_size": 8}, "models with latent attention"),
-        ({"model": "qwen3.5-27b"}, "models whose layers differ"),
-        ({"lora": LoraConfig(fully_sharded_loras=True)}, "tensor_parallel_size above 1"),
-    ],
+test_bad_sizes_are_refused = refused(
+    lambda lora: scenario(**PRESSED | {"clients__0__lora": lora}), *BAD
 )
-def test_what_is_not_simulated_is_refused(options, problem):
-    with pytest.raises(ScenarioError, match=problem):
-        mist.llm_client("llm", gpu="b300", **{"lora": LoraConfig(), **options})
+
+
+test_what_is_not_simulated_is_refused = refused(
+    lambda options: mist.llm_client("llm", gpu="b300", **{"lora": LoraConfig(), **options}),
+    ({"pipeline_parallel_size": 2}, "pipeline_parallel_size must be 1 with lora"),
+    ({"model": "deepseek-v3", "tensor_parallel_size": 8}, "models with latent attention"),
+    ({"model": "qwen3.5-27b"}, "models whose layers differ"),
+    ({"lora": LoraConfig(fully_sharded_loras=True)}, "tensor_parallel_size above 1"),
+)
 
 
 def test_requests_with_adapters_need_clients_that_serve_them():

@@ -11,6 +11,7 @@ from mist_sim.core.front_end import NONE
 from mist_sim.rng import Streams
 from mist_sim.search import simulate_bundle
 from tests.reference.scenarios import of_profile
+from tests.refusals import refused
 
 PIPELINE = mist.template([mist.Prefill, mist.Decode])
 # attention: a token and 10; FFN: 3 a request and 5; communication: 2 a request and 4; milliseconds
@@ -135,35 +136,25 @@ def test_copies_draw_their_own_places():
 # --- what is refused ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"attention_workers": 0}, "attention_workers must be from 1 to"),
-        ({"ffn_workers": -1}, "ffn_workers must be from 1 to"),
-        ({"slots": 0}, "slots must be from 1 to"),
-        ({"batches": 0}, "batches must be from 1 to"),
-        ({"batches": 65}, "batches must be from 1 to 64, got 65"),
-        ({"cycle_s": 0.0}, "cycle_s must be finite and > 0 s"),
-        ({"coefficients": "deepseek"}, "no coefficients named 'deepseek'"),
-        ({"coefficients": None, "alpha_a": 1.0}, "coefficients are missing: beta_a, alpha_f"),
-        ({"alpha_f": -1.0}, "coefficients: alpha_f must be > 0"),
-        ({"placement": "best"}, "placement must be one of random, least_load"),
-        ({"max_model_len": 1}, "max_model_len must be >= 2"),
-        ({"kv_memory": 1e9}, "max_model_len is required with kv_memory"),
-        (
-            {"kv_memory": 2.0**30, "max_model_len": 8192},
-            r"kv_memory must be >= 2\.00 GiB, a context",
-        ),
-        (
-            {"kv_memory": 2.0**33, "max_model_len": 8192, "slots": 5},
-            r"slots must be <= 4: kv_memory of 8\.0 GiB holds .* got 5",
-        ),
-        ({"kv_cache_dtype": "int3"}, "kv_cache_dtype has no 'int3'"),
-    ],
+test_options_that_are_refused = refused(
+    lambda options: bundle(**(FAST | options)),
+    ({"attention_workers": 0}, "attention_workers must be from 1 to"),
+    ({"ffn_workers": -1}, "ffn_workers must be from 1 to"),
+    ({"slots": 0}, "slots must be from 1 to"),
+    ({"batches": 0}, "batches must be from 1 to"),
+    ({"batches": 65}, "batches must be from 1 to 64, got 65"),
+    ({"cycle_s": 0.0}, "cycle_s must be finite and > 0 s"),
+    ({"coefficients": "deepseek"}, "no coefficients named 'deepseek'"),
+    ({"coefficients": None, "alpha_a": 1.0}, "coefficients are missing: beta_a, alpha_f"),
+    ({"alpha_f": -1.0}, "coefficients: alpha_f must be > 0"),
+    ({"placement": "best"}, "placement must be one of random, least_load"),
+    ({"max_model_len": 1}, "max_model_len must be >= 2"),
+    ({"kv_memory": 1e9}, "max_model_len is required with kv_memory"),
+    ({"kv_memory": 2.0**30, "max_model_len": 8192}, r"kv_memory must be >= 2\.00 GiB, a context"),
+    ({"kv_memory": 2.0**33, "max_model_len": 8192, "slots": 5}, r"slots must be <= 4: kv_memory"),
+    ({"kv_cache_dtype": "int3"}, "kv_cache_dtype has no 'int3'"),
+    error=ValueError,
 )
-def test_options_that_are_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        bundle(**(FAST | options))
 
 
 def test_slots_that_fit_are_taken():

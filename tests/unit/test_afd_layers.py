@@ -13,6 +13,7 @@ from mist_sim.clients.afd import Bundle, BundleConfig, Resident
 from mist_sim.hardware.afd import AfdCoefficients
 from mist_sim.rng import Streams
 from mist_sim.search import simulate_bundle
+from tests.refusals import refused
 
 # a step of one request: attention 20, legs of 4, FFN 12
 C = AfdCoefficients(alpha_a=1, beta_a=10, alpha_f=2, beta_f=10, alpha_c=2, beta_c=6)
@@ -104,13 +105,9 @@ def test_full_bundles_are_as_fast_layer_by_layer():
     assert 0.95 < runs[2] / runs[0] < 0.99
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"layers": 0}, "layers must be from 1 to 10000, got 0"),
-        ({"layers": None, "joint_steps": True}, "layers are required with joint_steps"),
-    ],
+test_layers_that_are_refused = refused(
+    lambda changes: replace(CONFIG, **changes),
+    ({"layers": 0}, "layers must be from 1 to 10000, got 0"),
+    ({"layers": None, "joint_steps": True}, "layers are required with joint_steps"),
+    error=ValueError,
 )
-def test_layers_that_are_refused(changes, words):
-    with pytest.raises(ValueError, match=words):
-        replace(CONFIG, **changes)

@@ -35,6 +35,7 @@ from mist_sim.search.afd import (
     mean_field_cycle,
     per_instance,
 )
+from tests.refusals import refused
 
 TABLE_3 = PRESETS["deepseek-v3-ascend-910c"]
 LOAD = geometric_slot_load(100, 9900, 500)
@@ -108,18 +109,13 @@ def test_intervals_contain_the_truth_as_often_as_they_say():
     assert 320 <= variance <= 380  # fourth moments come slowly: 88 % at this length
 
 
-@pytest.mark.parametrize(
-    ("prefill", "decode", "words"),
-    [
-        ([5] * 29, [3] * 29, "30 requests that decode, or more, got 29"),
-        ([5] * 50, [0] * 50, "got 0"),
-        ([5] * 40, [1] * 39 + [100_000], "40 of them count for 1.0 equal ones"),
-        ([0] * 30 + [10**6] * 2, [10] * 32, "theta = 6.25e[+]04 tokens is known to [+]-8"),
-    ],
+test_a_trace_that_says_too_little = refused(
+    estimate_slot_load,
+    ([5] * 29, [3] * 29, "30 requests that decode, or more, got 29"),
+    ([5] * 50, [0] * 50, "got 0"),
+    ([5] * 40, [1] * 39 + [100_000], "40 of them count for 1.0 equal ones"),
+    ([0] * 30 + [10**6] * 2, [10] * 32, "theta = 6.25e[+]04 tokens is known to [+]-8"),
 )
-def test_a_trace_that_says_too_little(prefill, decode, words):
-    with pytest.raises(ScenarioError, match=words):
-        estimate_slot_load(prefill, decode)
 
 
 @pytest.mark.parametrize(
@@ -312,17 +308,12 @@ def test_memory_bounds_slots_times_batches():
     assert tokens == pytest.approx(512 * 599 + 4 * math.sqrt(512) * LOAD.std)
 
 
-@pytest.mark.parametrize(
-    ("limits", "words"),
-    [
-        ({"max_tpot": 100}, "max_tpot must be >= 2.* the shortest of all bundles, got 100"),
-        ({"max_kv_tokens": 1000}, "max_kv_tokens must be >= .* got 1,000"),
-        ({"slots": []}, "must have a value each"),
-    ],
+test_limits_that_no_bundle_keeps = refused(
+    lambda limits: best_bundles(TABLE_3, LOAD, **({"slots": [64, 128]} | limits)),
+    ({"max_tpot": 100}, "max_tpot must be >= 2.* the shortest of all bundles, got 100"),
+    ({"max_kv_tokens": 1000}, "max_kv_tokens must be >= .* got 1,000"),
+    ({"slots": []}, "must have a value each"),
 )
-def test_limits_that_no_bundle_keeps(limits, words):
-    with pytest.raises(ScenarioError, match=words):
-        best_bundles(TABLE_3, LOAD, **({"slots": [64, 128]} | limits))
 
 
 def test_a_slot_whose_answers_follow_from_their_prompts():

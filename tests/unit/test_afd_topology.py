@@ -14,6 +14,7 @@ from mist_sim.network import Fabric, Seat, Tenant
 from mist_sim.network.transfers import Flow, Transfers
 from tests.effort import examples
 from tests.reference.scenarios import of_profile
+from tests.refusals import refused
 
 SIX = {"alpha_a": 1, "beta_a": 10, "alpha_f": 3, "beta_f": 5}  # us
 PIPELINE = mist.template([mist.Prefill, mist.Decode])
@@ -112,18 +113,14 @@ def test_an_exchange_takes_as_long_as_its_transfers(attention, ffn, places, over
     assert found.latency == max(r.latency for r in routes)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"alpha_c": 1.0}, "alpha_c must not be set with communication: topology"),
-        ({"communication": "links"}, "communication must be coefficients or topology"),
-        ({"ffn_gpus": 0}, "ffn_gpus must be from 1 to"),
-        ({"attention_gpus": -1}, "attention_gpus must be from 1 to"),
-    ],
+test_options_that_are_refused = refused(
+    lambda options: bundle(**options),
+    ({"alpha_c": 1.0}, "alpha_c must not be set with communication: topology"),
+    ({"communication": "links"}, "communication must be coefficients or topology"),
+    ({"ffn_gpus": 0}, "ffn_gpus must be from 1 to"),
+    ({"attention_gpus": -1}, "attention_gpus must be from 1 to"),
+    error=ValueError,
 )
-def test_options_that_are_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        bundle(**options)
 
 
 def test_a_network_without_a_topology_is_refused():

@@ -7,6 +7,7 @@ import pytest
 from mist_sim.errors import ScenarioError
 from mist_sim.models import MlaSpec, ModelSpec, MoeSpec, Quantization, load_model
 from mist_sim.models.quantization import LAYER_PARTS
+from tests.refusals import refused
 
 COMMON = {
     "num_hidden_layers": 4,
@@ -223,10 +224,7 @@ INT8, FP8 = {"num_bits": 8, "type": "int"}, {"num_bits": 8, "type": "float"}
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (
-            {"quant_method": "fp8", "weight_block_size": [128, 128]},
-            ("fp8", 1 + 4 / 16_384, "fp8"),
-        ),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, ("fp8", 1 + 4 / 16_384, "fp8")),
         ({"quant_method": "fp8", "activation_scheme": "static"}, ("fp8", 1, "fp8")),
         (
             {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True},
@@ -342,51 +340,35 @@ def test_dtypes_may_be_chosen():
         model.with_dtypes(kv_cache="fp4")
 
 
-@pytest.mark.parametrize(
-    ("make", "problem"),
-    [
-        (lambda: Quantization(name="x", bytes_per_param=0), "bytes_per_param must be in"),
-        (lambda: Quantization(name="x", bytes_per_param=1, compute="fp9"), "compute has no 'fp9'"),
-        (
-            lambda: MoeSpec(num_experts=4, num_experts_per_token=2, intermediate_size=0),
-            "intermediate_size of an expert must be > 0",
+test_specs_made_in_python_are_checked_too = refused(
+    lambda make: make(),
+    (lambda: Quantization(name="x", bytes_per_param=0), "bytes_per_param must be in"),
+    (lambda: Quantization(name="x", bytes_per_param=1, compute="fp9"), "compute has no 'fp9'"),
+    (
+        lambda: MoeSpec(num_experts=4, num_experts_per_token=2, intermediate_size=0),
+        "intermediate_size of an expert must be > 0",
+    ),
+    (
+        lambda: MoeSpec(
+            num_experts=4, num_experts_per_token=2, intermediate_size=1, shared_intermediate_size=-1
         ),
-        (
-            lambda: MoeSpec(
-                num_experts=4,
-                num_experts_per_token=2,
-                intermediate_size=1,
-                shared_intermediate_size=-1,
-            ),
-            "must be >= 0",
+        "must be >= 0",
+    ),
+    (
+        lambda: MlaSpec(
+            q_lora_rank=None, kv_lora_rank=0, qk_nope_head_dim=1, qk_rope_head_dim=1, v_head_dim=1
         ),
-        (
-            lambda: MlaSpec(
-                q_lora_rank=None,
-                kv_lora_rank=0,
-                qk_nope_head_dim=1,
-                qk_rope_head_dim=1,
-                v_head_dim=1,
-            ),
-            "kv_lora_rank must be > 0, got 0",
-        ),
-    ],
+        "kv_lora_rank must be > 0, got 0",
+    ),
+    error=ValueError,
 )
-def test_specs_made_in_python_are_checked_too(make, problem):
-    with pytest.raises(ValueError, match=problem):
-        make()
 
 
-@pytest.mark.parametrize(
-    ("name", "ranks", "problem"),
-    [
-        ("mixtral-8x22b", 12, "KV heads"),
-        ("deepseek-v3", 3, "divide the 128 attention heads"),
-    ],
+test_impossible_splits = refused(
+    lambda name, ranks: load_model(name).check_tensor_parallel(ranks),
+    ("mixtral-8x22b", 12, "KV heads"),
+    ("deepseek-v3", 3, "divide the 128 attention heads"),
 )
-def test_impossible_splits(name, ranks, problem):
-    with pytest.raises(ScenarioError, match=problem):
-        load_model(name).check_tensor_parallel(ranks)
 
 
 def test_experts_must_split_too():

@@ -74,11 +74,7 @@ def test_the_engines_times_of_a_start_are_those_of_an_8b_model(start_up, said):
 
 @pytest.mark.parametrize(
     ("kind", "text", "caches", "said"),
-    [
-        ("azure", CSV, True, True),
-        ("azure", CSV, False, False),
-        ("mooncake", JSONL, True, False),
-    ],
+    [("azure", CSV, True, True), ("azure", CSV, False, False), ("mooncake", JSONL, True, False)],
 )
 def test_a_trace_without_hashes_says_that_nothing_can_be_found(tmp_path, kind, text, caches, said):
     (tmp_path / "trace").write_text(text, "utf-8")

@@ -9,10 +9,7 @@ import pytest
 import yaml
 
 ENGINE = {"gpu": "l40s", "tensor_parallel_size": 8, "pipeline_parallel_size": 2}
-LENGTHS = {
-    "prompt": {"type": "fixed", "tokens": 200},
-    "output": {"type": "fixed", "tokens": 8},
-}
+LENGTHS = {"prompt": {"type": "fixed", "tokens": 200}, "output": {"type": "fixed", "tokens": 8}}
 SCENARIO = {
     "model": "llama-3.1-8b",
     "workload": {
@@ -24,10 +21,7 @@ SCENARIO = {
 }
 WIDE = {"gpu": "l40s", "tensor_parallel_size": 16}
 HYBRID = {
-    "clients": [
-        {"name": "p", "role": "p_heavy", **WIDE},
-        {"name": "d", "role": "d_heavy", **WIDE},
-    ],
+    "clients": [{"name": "p", "role": "p_heavy", **WIDE}, {"name": "d", "role": "d_heavy", **WIDE}],
     "network": {"bandwidth": "400 Gb/s", "latency": "1 ms"},
     "hand_over": {"policy": {"type": "flowing", "tpot": "100 ms"}},
 }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from functools import partial
-from math import exp, inf
+from math import exp
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from mist_sim.rng import Streams
 from mist_sim.search.bracketing import around
 from mist_sim.search.verdicts.request_times import RequestTimes, Target
 from tests.reference.scenarios import synthetic
+from tests.refusals import refused
 
 FEW = {"workload.lengths.num_requests": 200}
 SMALL = {
@@ -59,24 +61,6 @@ def test_names_say_what_the_instances_are():
     assert Strategy.parse("3p4d").one_of_each == Strategy.parse("1p1d")
 
 
-@pytest.mark.parametrize("name", ["2x", "", "m", "p1d", "1p", "-1m", "1.5m", "2m ", "1d1p", "²m"])
-def test_other_names_are_refused(name):
-    with pytest.raises(ScenarioError, match="strategy must be xm for x instances that do both"):
-        Strategy.parse(name)
-
-
-@pytest.mark.parametrize("name", ["0m", "0p1d", "1p0d", "20000m"])
-def test_no_instances_are_none(name):
-    with pytest.raises(ScenarioError, match="strategy must have instances"):
-        Strategy.parse(name)
-
-
-@pytest.mark.parametrize("field", ["prefill_batch", "decode_batch", "tensor_parallel_size"])
-def test_a_batch_has_a_request(field):
-    with pytest.raises(ScenarioError, match=f"{field} of strategy 2m must be >= 1, got 0"):
-        Strategy.parse("2m", **{field: 0})
-
-
 def test_a_space_has_every_number_of_instances_layout_and_batch():
     found = Space(instances=3, tensor_parallel_sizes=(1, 2), decode_batches=(8, 16))
     strategies = found.strategies((4, 1))
@@ -88,28 +72,31 @@ def test_a_space_has_every_number_of_instances_layout_and_batch():
     assert [each.label for each in Space(names=("2m",)).strategies((4, 2))] == ["2m-tp4-pp2"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"instances": 0}, "instances must be in"),
-        ({"names": ("2m", "2x")}, "got '2x'"),
-        ({"names": ("2m", "2m")}, "names must differ"),
-        ({"prefill_batches": (0,)}, "prefill_batches must be >= 1, got 0"),
-        ({"decode_batches": ()}, "decode_batches must be one or more numbers"),
-        ({"tensor_parallel_sizes": (2, 2)}, "tensor_parallel_sizes must differ"),
-        ({"max_gpus": 0}, "max_gpus must be >= 1, got 0"),
-    ],
+test_strategies_and_spaces_that_cannot_be = refused(
+    lambda call: call(),
+    *(
+        (lambda name=name: Strategy.parse(name), "strategy must be xm for x instances that do both")
+        for name in ["2x", "", "m", "p1d", "1p", "-1m", "1.5m", "2m ", "1d1p", "²m"]
+    ),
+    *(
+        (lambda name=name: Strategy.parse(name), "strategy must have instances")
+        for name in ["0m", "0p1d", "1p0d", "20000m"]
+    ),
+    *(
+        (lambda field=field: Strategy.parse("2m", **{field: 0}), f"{field} of strategy 2m must be")
+        for field in ["prefill_batch", "decode_batch", "tensor_parallel_size"]
+    ),
+    (lambda: Space(instances=0), "instances must be in"),
+    (lambda: Space(names=("2m", "2x")), "got '2x'"),
+    (lambda: Space(names=("2m", "2m")), "names must differ"),
+    (lambda: Space(gpus=("l40s", "l40s")), "gpus must differ"),
+    (lambda: Space(prefill_batches=(0,)), "prefill_batches must be >= 1, got 0"),
+    (lambda: Space(decode_batches=()), "decode_batches must be one or more numbers"),
+    (lambda: Space(tensor_parallel_sizes=(2, 2)), "tensor_parallel_sizes must differ"),
+    (lambda: Space(max_gpus=0), "max_gpus must be >= 1, got 0"),
+    (lambda: Space(max_gpus=3).strategies((4, 1)), "max_gpus must allow a strategy, got 3"),
+    (lambda: Space(instances=200).strategies((1, 1)), "strategies must be <= 10000"),
 )
-def test_spaces_that_cannot_be(fields, message):
-    with pytest.raises(ScenarioError, match=message):
-        Space(**fields)
-
-
-def test_a_space_is_neither_empty_nor_endless():
-    with pytest.raises(ScenarioError, match="max_gpus must allow a strategy, got 3"):
-        Space(max_gpus=3).strategies((4, 1))
-    with pytest.raises(ScenarioError, match="strategies must be <= 10000"):
-        Space(instances=200).strategies((1, 1))
 
 
 # --- simulators ---------------------------------------------------------------------------------
@@ -131,33 +118,21 @@ def test_orders():
     assert len(seen) == 6
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"tau": 0.0}, "tau must be finite and > 0, got 0"),
-        ({"tau": inf}, "tau must be finite and > 0, got inf"),
-        ({"routing": "random"}, "routing must be shuffle or round_robin, got 'random'"),
-    ],
+test_methods_that_cannot_be = refused(
+    lambda fields: Method(**fields),
+    ({"tau": 0.0}, "tau must be finite and > 0, got 0"),
+    ({"routing": "random"}, "routing must be shuffle or round_robin, got 'random'"),
 )
-def test_methods_that_cannot_be(fields, message):
-    with pytest.raises(ScenarioError, match=message):
-        Method(**fields)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (([], 1, 1), "requests must be >= 1"),
-        (([1.0, 0.0], 1, 1), "arrival must be finite times"),
-        (([-1.0], 1, 1), "arrival must be finite times"),
-        (([0.0], 0, 1), "prompt must have >= 1 token in every request, got 0"),
-        (([0.0], 5, 0), "output must have >= 1 token in every request, got 0"),
-        (([0.0], [5, 6], 1), "requests must be >= 1, with an arrival, a prompt and an output"),
-    ],
+test_requests_that_cannot_be = refused(
+    lambda given: Requests.of(*given),
+    (([], 1, 1), "requests must be >= 1"),
+    (([1.0, 0.0], 1, 1), "arrival must be finite times"),
+    (([0.0], 0, 1), "prompt must have >= 1 token in every request, got 0"),
+    (([0.0], 5, 0), "output must have >= 1 token in every request, got 0"),
+    (([0.0], [5, 6], 1), "requests must be >= 1, with an arrival, a prompt and an output"),
 )
-def test_requests_that_cannot_be(given, message):
-    with pytest.raises(ScenarioError, match=message):
-        Requests.of(*given)
 
 
 class Rank:
@@ -330,24 +305,12 @@ def test_boxes_that_the_cache_cannot_hold_are_left_out():
     )
 
 
-def test_where_nothing_fits_the_first_reason_is_told():
-    with pytest.raises(ScenarioError, match="no strategy fits: 1m-tp1 4/16 is left out, and 1 oth"):
-        rank_strategies(small(model="llama-3.1-70b"), Space(names=("1m", "2m")), jobs=1)
-
-
 def test_a_limit_that_nobody_keeps_alone_is_told():
     ranking = rank_strategies(small(**{"slo.ttft": "1 ms"}), Space(names=("1m",)), jobs=1)
     assert ranking.best is None
     assert ranking.entries[0].rate == 0
     assert "a request that is alone has a mean TTFT of" in ranking.entries[0].too_slow
     assert "No strategy attains" in ranking._repr_html_()
-
-
-def test_a_predictor_that_has_no_times_for_a_layout_leaves_it_out():
-    measured = {"type": "bestserve"}  # for dense models in 16 bits alone
-    scenario = small(model="mixtral-8x7b", **{"clients.0.predictor": measured})
-    with pytest.raises(ScenarioError, match="bestserve has tables for dense models"):
-        rank_strategies(scenario, Space(names=("1m",), tensor_parallel_sizes=(4,)), jobs=1)
 
 
 def test_experts_pipelines_and_traces():
@@ -388,47 +351,32 @@ def test_the_result_does_not_depend_on_jobs_or_a_journal(tmp_path):
     assert json_text(again.summary) == alone
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"workload.pipeline": ["prefill"]},
-            "workload.pipeline must be .prefill, decode. for BestServe's .*requests with prefill;",
-        ),
-        ({"workload.lengths.output.tokens": 1}, "workload must have answers of two tokens or more"),
-        ({"workload.arrivals": {"type": "all_at_once"}}, "workload.arrivals must have a rate"),
-        ({"clients.0.data_parallel_size": 2}, "clients.0.data_parallel_size must be left out"),
-        (
-            {"clients": [{"name": "a", "gpu": "l4"}, {"name": "b", "gpu": "l4"}]},
-            "clients must be one entry of type llm, .* got 2",
-        ),
-        ({"slo": {}}, "slo must set a limit"),
-        ({"lifecycle": {"failures": {"mtbf": "10 s"}}}, "lifecycle"),
-    ],
+test_scenarios_that_cannot_be_ranked = refused(
+    lambda changes: rank_strategies(
+        Scenario.from_dict(SMALL, changes), Space(names=("1m",)), jobs=1
+    ),
+    (
+        {"workload.pipeline": ["prefill"]},
+        "workload.pipeline must be .prefill, decode. for BestServe's .*requests with prefill;",
+    ),
+    ({"workload.lengths.output.tokens": 1}, "workload must have answers of two tokens or more"),
+    ({"workload.arrivals": {"type": "all_at_once"}}, "workload.arrivals must have a rate"),
+    ({"clients.0.data_parallel_size": 2}, "clients.0.data_parallel_size must be left out"),
+    (
+        {"clients": [{"name": "a", "gpu": "l4"}, {"name": "b", "gpu": "l4"}]},
+        "clients must be one entry of type llm, .* got 2",
+    ),
+    ({"slo": {}}, "slo must set a limit"),
+    ({"lifecycle": {"failures": {"mtbf": "10 s"}}}, "lifecycle"),
 )
-def test_scenarios_that_cannot_be_ranked(changes, message):
-    with pytest.raises(ScenarioError, match=message):
-        rank_strategies(Scenario.from_dict(SMALL, changes), Space(names=("1m",)), jobs=1)
-
-
-def test_check_is_a_number_of_strategies():
-    with pytest.raises(ScenarioError, match="check must be >= 0, got -1"):
-        rank_strategies(small(), Space(names=("1m",)), FEASIBLE, check=-1)
 
 
 # --- command line -------------------------------------------------------------------------------
 
-WORDS = (
-    "--model",
-    "llama-3.1-8b",
-    "--gpu",
-    "h100-sxm",
-    "--input-len",
-    "1024",
-    "--output-len",
-    "32",
+WORDS = shlex.split(
+    "--model llama-3.1-8b --gpu h100-sxm --input-len 1024 --output-len 32 --ttft-ms 500 "
+    "--tpot-ms 25 --requests 200 --jobs 1"
 )
-WORDS += ("--ttft-ms", "500", "--tpot-ms", "25", "--requests", "200", "--jobs", "1")
 
 
 @pytest.fixture
@@ -436,35 +384,16 @@ def bestserve(mist):
     return partial(mist, "bestserve")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--model", "qwen2.5-7b"],
-        ["--gpu", "l40s"],
-        ["--input-len", "900"],
-        ["--output-len", "40"],
-        ["--requests", "300"],
-        ["--ttft-ms", "400"],
-        ["--tpot-ms", "30"],
-        ["--instances", "2"],
-        ["--strategies", "1m"],
-        ["--tp", "2"],
-        ["--pp", "2"],
-        ["--prefill-batch", "2"],
-        ["--decode-batch", "32"],
-        ["--max-gpus", "2"],
-        ["--attainment", "0.95"],
-        ["--relaxation", "0"],
-        ["--rates", "1:9"],
-        ["--tolerance", "0.1"],
-        ["--tau", "2"],
-        ["--routing", "round_robin"],
-        ["--check", "1"],
-        ["--replications", "3"],
-        ["--set", "seed=3"],
-    ],
-    ids=lambda words: words[0],
-)
+OPTIONS = """
+    --model qwen2.5-7b, --gpu l40s, --input-len 900, --output-len 40, --requests 300,
+    --ttft-ms 400, --tpot-ms 30, --instances 2, --strategies 1m, --tp 2, --pp 2,
+    --prefill-batch 2, --decode-batch 32, --max-gpus 2, --attainment 0.95, --relaxation 0,
+    --rates 1:9, --tolerance 0.1, --tau 2, --routing round_robin, --check 1, --replications 3,
+    --set seed=3
+"""
+
+
+@pytest.mark.parametrize("words", OPTIONS.split(","), ids=str.strip)
 def test_every_option_changes_what_is_asked(words, bestserve, monkeypatch):
     found = []
 
@@ -473,7 +402,7 @@ def test_every_option_changes_what_is_asked(words, bestserve, monkeypatch):
         raise ScenarioError("asked")
 
     monkeypatch.setattr("mist_sim.bestserve.optimizer.rank_strategies", rank)
-    for more in ([], words):
+    for more in ([], words.split()):
         assert bestserve(*WORDS, *more)[0] == 2
     assert len(found) == 2
     assert found[0] != found[1]
@@ -515,21 +444,13 @@ def test_a_scenario_says_the_rest(bestserve):
             ["--model", "llama-3.1-8b"],
             "without a SCENARIO, --gpu, --input-len, --output-len, --ttft-ms or",
         ),
-        ([*WORDS, "--strategies", "2x"], "strategy must be xm for x instances"),
-        ([*WORDS, "--strategies", "0m"], "strategy must have instances"),
         ([*WORDS, "--strategies", "2m", "--instances", "3"], "--instances must be left out"),
         ([*WORDS, "--decode-batch", "0"], "--decode-batch must be whole numbers from 1 to"),
-        ([*WORDS, "--prefill-batch", "a"], "--prefill-batch must be whole numbers from 1 to"),
         ([*WORDS, "--tp", ""], "--tp must be whole numbers from 1 to"),
-        ([*WORDS, "--tau", "0"], "tau must be finite and > 0"),
-        ([*WORDS, "--routing", "luck"], "routing must be shuffle or round_robin"),
         ([*WORDS, "--rates", "9:1"], "rates must be LOW:HIGH"),
-        ([*WORDS, "--instances", "0"], "instances must be in [1, 10000], got 0"),
-        ([*WORDS, "--max-gpus", "0"], "max_gpus must be >= 1, got 0"),
         ([*WORDS, "--output-len", "1"], "--output-len must be >= 2 tokens, got 1"),
         ([*WORDS, "--input-len", "0"], "--input-len must be >= 1, got 0"),
         ([*WORDS, "--model", "llama-3.1-405b"], "no strategy fits: 1m-tp1 4/16 is left out"),
-        ([*WORDS, "--check", "-1"], "check must be >= 0"),
     ],
 )
 def test_bad_input_is_one_message(bestserve, words, message):
@@ -586,15 +507,21 @@ def test_a_dollar_takes_prices():
     assert unknown["usd_per_hour"].isna().all()
 
 
-@pytest.mark.parametrize(
-    ("space", "by", "message"),
-    [
-        (Space(names=("1m",)), "euro", "by must be one of gpu, usd, joule, got 'euro'"),
-        (Space(names=("1m",), gpus=("h100-sxm", "h999")), "gpu", "is named 'h999'"),
-    ],
+test_rankings_that_cannot_be = refused(
+    lambda changes, space, options: rank_strategies(small(**changes), space, **options, jobs=1),
+    ({}, Space(names=("1m",)), {"by": "euro"}, "by must be one of gpu, usd, joule, got 'euro'"),
+    ({}, Space(names=("1m",), gpus=("h100-sxm", "h999")), {}, "is named 'h999'"),
+    ({}, Space(names=("1m",)), {"check": -1}, "check must be >= 0, got -1"),
+    (
+        {"model": "llama-3.1-70b"},
+        Space(names=("1m", "2m")),
+        {},
+        "no strategy fits: 1m-tp1 4/16 is left out, and 1 oth",
+    ),
+    (  # whose tables are for dense models in 16 bits alone
+        {"model": "mixtral-8x7b", "clients.0.predictor": {"type": "bestserve"}},
+        Space(names=("1m",), tensor_parallel_sizes=(4,)),
+        {},
+        "bestserve has tables for dense models",
+    ),
 )
-def test_rankings_that_cannot_be(space, by, message):
-    with pytest.raises(ScenarioError, match=message):
-        rank_strategies(small(), space, by=by, jobs=1)
-    with pytest.raises(ScenarioError, match="gpus must differ"):
-        Space(gpus=("l40s", "l40s"))

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import threading
-import tomllib
 from pathlib import Path
 
 import pandas as pd
@@ -19,7 +18,6 @@ import mist_sim
 from mist_sim import compiled
 from mist_sim.errors import InvariantError
 from mist_sim.metrics import Result
-from tools.pages.make_catalog_dates import CATALOGS, DATES, digest_of, held
 
 SCENARIO = """\
 model: llama-3.1-8b
@@ -116,12 +114,6 @@ def test_json_is_the_summary_and_nothing_else(mist):
     assert json.loads(out)["replications"] == 2
 
 
-def test_json_of_bad_input_is_nothing(mist):
-    code, out, err = mist("run", "s.yaml", "--json", "--set", "seed=-1")
-    assert (code, out) == (2, "")
-    assert "seed: must be >= 0" in err
-
-
 def read_from(monkeypatch, content: bytes) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), encoding="ascii"))
 
@@ -137,7 +129,6 @@ def test_a_scenario_may_come_from_standard_input(mist, monkeypatch):
     ("content", "words"),
     [
         (b"", "error: standard input: is empty"),
-        (b"a: [", "error: standard input:1:5: not valid YAML"),
         (b"a: 1\n\xff", "error: standard input:2: not UTF-8 text"),
         (b"- 1", "error: standard input: must hold a mapping of keys to values, got a list"),
         (b"seed: -1", "  standard input: seed: must be >= 0, got -1"),
@@ -178,12 +169,6 @@ def test_a_failing_run_with_force_keeps_the_earlier_results(mist):
     trace = "workload={trace: {type: azure, path: t.csv}}"
     assert mist("run", "s.yaml", "--out", "a", "--force", "--set", trace)[0] == 2
     assert {path: path.read_bytes() for path in Path("a").iterdir()} == before
-
-
-def test_force_without_a_folder_is_refused(mist):
-    code, _, err = mist("run", "s.yaml", "--force")
-    assert code == 2
-    assert "--force has no effect without --out; give --out too" in err
 
 
 def test_set_reads_values_as_yaml(mist):
@@ -246,11 +231,6 @@ def test_a_quiet_demo_prints_its_results_alone(mist, short_demo):
     assert Path("mist-demo-2/summary.json").exists()
 
 
-def test_demo_takes_a_folder(mist, short_demo):
-    assert mist("demo", "--out", "here")[0] == 0
-    assert "summary.json" in {path.name for path in Path("here").iterdir()}
-
-
 # --- bad input --------------------------------------------------------------------------------
 
 
@@ -259,15 +239,8 @@ def test_demo_takes_a_folder(mist, short_demo):
     [
         ("clients.0.cuont=3", "clients.0.cuont: unknown key for type llm; did you mean 'count'?"),
         ("workload.arrivals.rate=5 s", "'s' is not a unit of rate"),
-        ("workload.arrivals.rate=5", "a rate needs a number and a unit, such as '1 /s', got 5"),
-        ("clients.0.count=-1", "clients.0.count: must be >= 1, got -1"),
-        ("workload={trace: {type: azure, path: x.csv}}", "trace.path: no file x.csv"),
         ("workload={trace: {type: azure, path: t.csv}}", "t.csv:3: ContextTokens must be"),
         ("model=llama-3.1-405b", "clients.0: llama-3.1-405b does not fit on 1 x h100-sxm"),
-        ("clients.0.tensor_parallel_size=3", "must divide the 32 attention heads"),
-        ("clients.0.gpu=h100-smx", "did you mean 'h100-sxm'?"),
-        ("router=least_outstandin", "did you mean 'least_outstanding'?"),
-        ("model=lama-3.1-8b", "did you mean 'llama-3.1-8b'?"),
         ("clients.0.count", "must be KEY=VALUE"),
         ("clients.0.count=[", "--set clients.0.count:1:2: not valid YAML"),
     ],
@@ -287,7 +260,6 @@ def test_bad_input_gives_one_message_and_leaves_nothing(mist, setting, expected)
     ("content", "expected"),
     [
         ("a: [1\nb: 2\n", "error: bad.yaml:2:2: not valid YAML"),
-        ("a: 1\na: 2\n", "error: bad.yaml:2:1: the key 'a' is given twice"),
         ("seed: -1\n", "errors:\n  bad.yaml: seed: must be >= 0, got -1\n  bad.yaml: workload: is"),
     ],
 )
@@ -302,11 +274,7 @@ def test_a_bad_file_is_refused(mist, content, expected):
 
 @pytest.mark.parametrize(
     ("folder", "expected"),
-    [
-        (".", "is not empty"),
-        ("s.yaml", "is a file"),
-        ("s.yaml/below", "cannot be written"),
-    ],
+    [(".", "is not empty"), ("s.yaml", "is a file"), ("s.yaml/below", "cannot be written")],
 )
 def test_the_folder_is_checked_before_the_run(mist, monkeypatch, folder, expected):
     monkeypatch.setattr("mist_sim.scenario.simulate", lambda *_, **__: pytest.fail("it ran"))
@@ -335,36 +303,26 @@ def test_an_empty_folder_of_the_user_stays_when_the_run_fails(mist):
     assert listing() == ["mine", "s.yaml"]
 
 
-def test_a_bug_says_that_it_is_one(mist, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (InvariantError("requests were lost at 3.0 s"), 70, "error: requests were lost at 3.0 s"),
+        (RuntimeError("a plugin fell over"), 70, "unexpected RuntimeError: a plugin fell over"),
+        (KeyboardInterrupt(), 130, "interrupted; no results were written\n"),
+    ],
+)
+def test_a_bug_and_an_interrupt_are_told_and_leave_nothing(mist, monkeypatch, error, code, said):
     def broken(*_: object, **__: object) -> None:
-        raise InvariantError("requests were lost at 3.0 s")
+        raise error
 
     monkeypatch.setattr("mist_sim.scenario.simulate", broken)
-    code, _, err = mist("run", "s.yaml", "--out", "results")
-    assert code == 70
-    assert err.startswith("error: requests were lost at 3.0 s")
-    assert "This is a bug in mist-sim" in err
-    assert listing() == ["s.yaml"]
-
-
-def test_an_interrupt_is_no_traceback(mist, monkeypatch):
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("mist_sim.scenario.simulate", interrupted)
-    code, _, err = mist("run", "s.yaml", "--out", "results")
-    assert (code, err) == (130, "interrupted; no results were written\n")
+    found, _, err = mist("run", "s.yaml", "--out", "results")
+    assert (found, "This is a bug in mist-sim" in err) == (code, code == 70)
+    assert said in err
     assert listing() == ["s.yaml"]
 
 
 # --- list, schema, version --------------------------------------------------------------------
-
-
-def test_list_names_every_family(mist):
-    code, out, err = mist("list")
-    assert (code, err) == (0, "")
-    for name in ("llama-3.1-70b", "h100-sxm", "least_outstanding", "chunked", "roofline", "demo"):
-        assert name in out
 
 
 @pytest.mark.parametrize(
@@ -372,12 +330,9 @@ def test_list_names_every_family(mist):
     [
         ("models", "320 KiB"),
         ("gpus", "989 TFLOP/s"),
-        ("routers", "Send each visit to a candidate drawn uniformly at random."),
         ("schedulers", "max_num_seqs = 256"),
         ("predictors", "composition = running_clocks"),
         ("trace_readers", "num_requests = null"),
-        ("arrivals", "think_time = 0.0 s"),
-        ("samplers", "name = azure-conv-2023"),
         ("lengths", "tokens (required)"),
         ("stages", "duration (required, in s)"),
         (
@@ -478,17 +433,9 @@ def test_version_says_how_new_the_catalogs_are(mist):
     assert all(re.search(r"20\d\d", line) for line in catalogs)
 
 
-@pytest.mark.parametrize("catalog", CATALOGS)
-def test_the_date_of_a_catalog_is_that_of_its_last_change(catalog):
-    """What changed must not keep the old date."""
-    known = tomllib.loads(DATES.read_text("utf-8"))[catalog]
-    hint = "the catalog has changed: python tools/pages/make_catalog_dates.py"
-    assert known["digest"] == digest_of(catalog), hint
-    assert known["holds"] == held()[catalog], hint
-
-
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_help_and_version_import_nothing_heavy(option):
+    """Run as a module."""
     heavy = {"numpy", "pandas", "simpy", "pydantic", "pyarrow", "ruamel"}
     code = (
         "import sys\n"
@@ -498,21 +445,6 @@ def test_help_and_version_import_nothing_heavy(option):
     )
     out = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert out.splitlines()[-1] == "loaded []"
-
-
-def test_the_package_runs_as_a_module():
-    out = subprocess.check_output([sys.executable, "-m", "mist_sim", "--version"], text=True)
-    assert out.startswith("mist-sim ")
-
-
-def test_an_unforeseen_error_is_a_message_and_no_traceback(mist, monkeypatch):
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("a plugin fell over")
-
-    monkeypatch.setattr("mist_sim.scenario.simulate", broken)
-    code, _, err = mist("run", "s.yaml")
-    assert code == 70
-    assert "unexpected RuntimeError: a plugin fell over" in err
 
 
 @pytest.mark.parametrize("command", [["schema"], ["list"], ["run", "demo", "-q"]], ids=str)
@@ -537,10 +469,7 @@ def test_a_reader_who_has_seen_enough_is_no_error(command):
         (["mist", "run", "d"], ["demo"]),
         (["mist", "run", "demo", "--rep"], ["--replications", "--report"]),
         (["mist", "list", "s"], ["schedulers", "samplers", "stages", "slos"]),
-        (
-            ["mist", "calibrate", ""],
-            ["splitwise", "closed_loop", "text", "rag", "run"],
-        ),
+        (["mist", "calibrate", ""], ["splitwise", "closed_loop", "text", "rag", "run"]),
     ],
     ids=str,
 )
@@ -555,10 +484,6 @@ def test_a_shell_completes(words, expected):
         [sys.executable, "-c", code], env={**os.environ, **asked}, text=True
     )
     assert out.split() == expected
-
-
-def test_an_unknown_option_is_typers_business(mist):
-    assert mist("run", "--sett", "x")[0] == 2
 
 
 @pytest.mark.parametrize(

@@ -206,17 +206,6 @@ def test_one_value_and_no_limit_are_no_choice(mist):
         (("t.csv", "--slots", "64,x", *PRESET), "--slots must be whole numbers from 1 to 65536"),
         (("t.csv", "--slots", "", *PRESET), "--slots must be whole numbers"),
         (("t.csv", *SLOTS, *PRESET, "--batches", "2,65"), "--batches must be whole numbers from 2"),
-    ],
-)
-def test_bad_hardware_and_limits(mist, args, words):
-    code, out, err = mist(*args)
-    assert (code, out) == (2, "")
-    assert words in " ".join(err.split())
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
         (("t.csv", *SLOTS), "coefficients are missing: --alpha-a, --beta-a"),
         (("t.csv", *SLOTS, *SIX[:-2]), "coefficients are missing: --beta-c; give all six"),
         (("t.csv", *SLOTS, *PRESET, "--alpha-f", "-1"), "coefficients: alpha_f must be > 0"),

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import FrozenInstanceError, replace
-from pathlib import Path
 
 import pytest
 
-import mist_sim
 from mist_sim import (
     AfdClient,
     ChunkedScheduler,
@@ -30,40 +27,7 @@ from mist_sim.metrics import CostOptions
 from mist_sim.network import Fabric
 from mist_sim.reconfiguration import Change, Reconfigure
 from mist_sim.routers.flowing_policy import FlowingPolicy
-
-TYPES = {"LlmClient", "AfdClient", "SequentialClient", "Client", "Fabric", "Link"}
-PARTS = {"LlmPart", "AfdPart", "SequentialPart"}
-
-
-def type_tests(file: Path) -> list[str]:
-    """Return the places in a file that ask for the type of a client, a network or a part."""
-    found = []
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-        asked: list[ast.expr] = []
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
-            asked = node.args[1:]
-        elif isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.In):
-            asked = node.comparators
-        names = {n.id for each in asked for n in ast.walk(each) if isinstance(n, ast.Name)}
-        if names & (TYPES | PARTS):
-            found.append(f"{file.name}:{node.lineno} {ast.unparse(node)}")
-    return found
-
-
-def test_nothing_asks_for_the_type_of_a_client_or_network():
-    package = Path(mist_sim.__file__).parent
-    # `check_client` refuses what is no client at all
-    files = [file for file in package.rglob("*.py") if file != package / "testing/clients.py"]
-    assert len(files) > 400
-    assert [place for file in files for place in type_tests(file)] == []
-
-
-def test_the_scan_finds_a_type_test(tmp_path):
-    file = tmp_path / "rule.py"
-    file.write_text(
-        "if isinstance(client, LlmClient | Other): ...\nif part.plugin is Fabric: ...\n"
-    )
-    assert len(type_tests(file)) == 2
+from tests.refusals import refused
 
 
 class Twin(Client):
@@ -121,18 +85,9 @@ PARTS_OF_A_RUN = {
         },
     ),
     "cost": ((None,), {"cost": CostOptions()}),
-    "failures": (
-        (None, None),
-        {"lifecycle": FAILS},
-    ),
-    "node": (
-        ("prefill", "decode"),
-        FABRIC | {"lifecycle": NODE_FAILS},
-    ),
-    "drains": (
-        (None, None),
-        {"lifecycle": DRAINS},
-    ),
+    "failures": ((None, None), {"lifecycle": FAILS}),
+    "node": (("prefill", "decode"), FABRIC | {"lifecycle": NODE_FAILS}),
+    "drains": ((None, None), {"lifecycle": DRAINS}),
     "scaled": (
         (None, None),
         {
@@ -155,41 +110,29 @@ def test_rules_read_the_record_not_the_class(name):
     assert refusal([Twin(engine) for engine in engines(*roles)], parts) is None
 
 
-def test_the_record_is_frozen():
-    with pytest.raises(FrozenInstanceError):
-        llm_client("llm").traits.role = "decode"  # type: ignore[misc]
-
-
 # --- clients that claim what they do not do ---------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("said", "problem"),
-    [
-        ({"serves": ()}, "serves must name kinds of stages"),
-        ({"serves": ("prefill",), "role": "decode"}, "serves must have decode with role decode"),
-        ({"serves": ("prefill", "decode"), "role": "prefill"}, "serves must have prefill with"),
-        ({"serves": ("prefill",), "role": "prefill"}, "sends_entries must be True with role"),
-        (
-            {"serves": ("decode",), "role": "decode"},
-            "takes_entries must be True for a client that serves",
-        ),
-        ({"serves": ("decode",)}, "takes_entries must be True for a client that serves decode"),
-        (
-            {
-                "serves": ("prefill", "decode"),
-                "role": "p_heavy",
-                "sends_entries": True,
-                "takes_entries": True,
-            },
-            "slider must be given with role p_heavy",
-        ),
-        ({"serves": ("rag",), "reserves": True}, "entries must be given with reserves"),
-    ],
+test_traits_that_contradict_one_another_are_refused = refused(
+    lambda said: ClientTraits(**said),
+    ({"serves": ()}, "serves must name kinds of stages"),
+    ({"serves": ("prefill",), "role": "decode"}, "serves must have decode with role decode"),
+    ({"serves": ("prefill", "decode"), "role": "prefill"}, "serves must have prefill with"),
+    ({"serves": ("prefill",), "role": "prefill"}, "sends_entries must be True with role"),
+    ({"serves": ("decode",), "role": "decode"}, "takes_entries must be True for a client that"),
+    ({"serves": ("decode",)}, "takes_entries must be True for a client that serves decode"),
+    (
+        {
+            "serves": ("prefill", "decode"),
+            "role": "p_heavy",
+            "sends_entries": True,
+            "takes_entries": True,
+        },
+        "slider must be given with role p_heavy",
+    ),
+    ({"serves": ("rag",), "reserves": True}, "entries must be given with reserves"),
+    error=ValueError,
 )
-def test_traits_that_contradict_one_another_are_refused(said, problem):
-    with pytest.raises(ValueError, match=problem):
-        ClientTraits(**said)
 
 
 class TakesNothing(Twin):
@@ -238,15 +181,14 @@ def test_what_cannot_be_drained_is_not():
         lives.check(stays, None)
 
 
-def test_plain_stages_are_traits_enough():
+def test_the_record_of_each_client_of_the_package():
     traits = ClientTraits.serving(["rag"])
     assert (traits.serves, traits.entries, traits.num_engines) == (("rag",), None, 1)
     assert ClientTraits.serving(["decode"]).takes_entries
     assert ClientTraits.serving(["prefill"]).sends_entries
-
-
-def test_the_record_of_each_client_of_the_package():
     engine = llm_client("llm", tensor_parallel_size=2, data_parallel_size=3)
+    with pytest.raises(FrozenInstanceError):
+        engine.traits.role = "decode"  # type: ignore[misc]
     assert engine.traits.num_engines == 3
     assert engine.traits.num_gpus == 6
     assert engine.traits.machine.cluster.num_gpus == 6

@@ -22,6 +22,7 @@ from mist_sim.scenario.sections.clients import CLIENT
 from mist_sim.units import Seconds
 from tests.reference.predictors import AffinePredictor
 from tests.reference.scenarios import scenario
+from tests.refusals import refused
 
 NAMES = [item.name for item in fields(EngineConfig)]
 
@@ -101,10 +102,7 @@ def lengths(given: Scenario) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (
-            {"type": "kiosc"},
-            "no client type 'kiosc'; did you mean 'kiosk'? Known: afd, application, image_encoder,",
-        ),
+        ({"type": "kiosc"}, "no client type 'kiosc'; did you mean 'kiosk'? Known: afd"),
         ({"pauze": "1 s"}, "clients.1.pauze: unknown key for type kiosk; did you mean 'pause'?"),
         ({"pause": 1}, "clients.1.pause: a duration needs a number and a unit"),
         ({"size": 0}, "clients.1.size: must be >= 1, got 0"),
@@ -193,24 +191,18 @@ def test_every_field_has_a_meaning_in_the_docstring():
     assert list(meanings) == NAMES
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"tensor_parallel_size": 0}, "tensor_parallel_size must be >= 1, got 0"),
-        ({"pipeline_parallel_size": 0}, "pipeline_parallel_size must be >= 1, got 0"),
-        ({"data_parallel_size": 0}, "data_parallel_size must be >= 1, got 0"),
-        ({"data_parallel_size": 10_001}, "data_parallel_size must be <= 10000, got 10001"),
-        ({"max_model_len": 0}, "max_model_len must be >= 1, got 0"),
-        (
-            {"async_scheduling": True, "pipeline_parallel_size": 2, "virtual_engines": True},
-            "async_scheduling must be false with pipeline_parallel_size 2 and virtual_engines",
-        ),
-    ],
+test_options_that_do_not_go_together_are_refused = refused(
+    lambda options: EngineConfig(**options),
+    ({"tensor_parallel_size": 0}, "tensor_parallel_size must be >= 1, got 0"),
+    ({"pipeline_parallel_size": 0}, "pipeline_parallel_size must be >= 1, got 0"),
+    ({"data_parallel_size": 0}, "data_parallel_size must be >= 1, got 0"),
+    ({"data_parallel_size": 10_001}, "data_parallel_size must be <= 10000, got 10001"),
+    ({"max_model_len": 0}, "max_model_len must be >= 1, got 0"),
+    (
+        {"async_scheduling": True, "pipeline_parallel_size": 2, "virtual_engines": True},
+        "async_scheduling must be false with pipeline_parallel_size 2 and virtual_engines",
+    ),
 )
-def test_options_that_do_not_go_together_are_refused(options, expected):
-    with pytest.raises(ScenarioError) as error:
-        EngineConfig(**options)
-    assert expected in str(error.value)
 
 
 def test_options_that_do_not_go_together_are_found_when_a_file_is_read():
@@ -304,16 +296,12 @@ def test_an_engine_needs_a_scheduler_and_as_many_ranks_as_are_timed():
 # --- workers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, "base_time or service_time is required"),
-        ({"base_time": -1.0}, "base_time must be finite and >= 0 s, got -1.0"),
-        ({"time_per_token": float("inf")}, "time_per_token must be finite and >= 0 s, got inf"),
-        ({"base_time": 1.0, "service_time": float}, "service_time must be left out with base_time"),
-        ({"base_time": 1.0, "num_workers": 0}, "num_workers must be >= 1, got 0"),
-    ],
+test_workers_say_how_long_a_stage_takes = refused(
+    lambda options: SequentialClient("w", serves=["preprocess"], **options),
+    ({}, "base_time or service_time is required"),
+    ({"base_time": -1.0}, "base_time must be finite and >= 0 s, got -1.0"),
+    ({"time_per_token": float("inf")}, "time_per_token must be finite and >= 0 s, got inf"),
+    ({"base_time": 1.0, "service_time": float}, "service_time must be left out with base_time"),
+    ({"base_time": 1.0, "num_workers": 0}, "num_workers must be >= 1, got 0"),
+    error=ValueError,
 )
-def test_workers_say_how_long_a_stage_takes(options, expected):
-    with pytest.raises(ValueError, match=expected):
-        SequentialClient("w", serves=["preprocess"], **options)

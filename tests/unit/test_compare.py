@@ -30,12 +30,7 @@ from mist_sim.search.compared_case import FIGURES, Case
 from mist_sim.search.comparison import Comparison, compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput
 from mist_sim.search.same_workload import workloads_differ
-from mist_sim.search.slo_plane import (
-    PlaneOptions,
-    SloPlane,
-    attainment,
-    read_goodput,
-)
+from mist_sim.search.slo_plane import PlaneOptions, SloPlane, attainment, read_goodput
 from mist_sim.search.verdicts.request_times import RequestTimes, Target
 from mist_sim.studies.built import Built
 from mist_sim.studies.seeds import seeds_from
@@ -216,10 +211,7 @@ def test_a_tie_at_the_highest_rate_is_said_to_be_none(capsys):
     [
         ({"seed": 1}, "arrival_time of request 0 is "),
         ({"workload.arrivals.rate": "21 /s"}, "arrival_time of request 0 is "),
-        (
-            {"workload.lengths.num_requests": 81},
-            "the number of requests is 80 and more in apart and together",
-        ),
+        ({"workload.lengths.num_requests": 81}, "the number of requests is 80 and more in apart"),
         ({"workload.lengths.name": "azure-code-2023"}, "num_prompt_tokens of request 0 is "),
         ({"workload.timeout": "60 s"}, "limits of request 0 is None and "),
         ({"workload.arrivals": {"type": "closed_loop", "concurrency": 4}}, "closed_loop is None"),
@@ -450,10 +442,7 @@ def test_one_hybrid_and_the_designs_beside_it(mist):
             ("apart.yaml", "together.yaml", "--slo-plane", "--attainment", "2"),
             "attainment must be in (0, 1], got 2",
         ),
-        (
-            ("apart.yaml", "together.yaml", "--goodput", "--set", "slo={}"),
-            "slo must set a limit",
-        ),
+        (("apart.yaml", "together.yaml", "--goodput", "--set", "slo={}"), "slo must set a limit"),
         (("apart.yaml", "together.yaml", "--force"), "--force has no effect without --out"),
     ],
 )

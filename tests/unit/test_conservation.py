@@ -3,7 +3,6 @@
 from dataclasses import replace
 from itertools import islice
 
-import numpy as np
 import pytest
 
 from mist_sim.clients import Client, SequentialClient
@@ -23,6 +22,7 @@ from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
 from mist_sim.traces import ClosedLoop, Retries, TimeLimits, Workload, template
 from tests.reference.engines import llm_engine
+from tests.reference.predictors import ConstantPredictor
 
 WHOLE = {
     name: getattr(owner, name)
@@ -39,19 +39,9 @@ WHOLE = {
 """The code as it stands, for the bugs planted in it."""
 
 
-class ConstantPredictor:
-    """Every step takes one second."""
-
-    def step_time(self, batch):
-        return 1.0
-
-    def run(self, batch, growth, num_steps):
-        return np.ones(num_steps)
-
-
 def engine():
     return llm_engine(
-        "llm", scheduler=ContinuousScheduler(), predictor=ConstantPredictor(), num_gpu_blocks=100
+        "llm", scheduler=ContinuousScheduler(), predictor=ConstantPredictor(1.0), num_gpu_blocks=100
     )
 
 
@@ -84,7 +74,7 @@ def test_stages_that_an_attempt_in_vain_was_served_in_do_not_count():
     one_by_one = llm_engine(
         "llm",
         scheduler=ContinuousScheduler(max_num_seqs=1),
-        predictor=ConstantPredictor(),
+        predictor=ConstantPredictor(1.0),
         num_gpu_blocks=100,
     )
     retries = Retries(max_attempts=2, backoff=1.0, jitter=0.0)
@@ -97,200 +87,204 @@ def test_stages_that_an_attempt_in_vain_was_served_in_do_not_count():
     assert (result.stages.stage == "tool_call").sum() == 3
 
 
+def planted(owner, name, message, *values, **options):
+    """Make a test of a bug: with it in place of a method, a run ends with this message.
+
+    values: what the bug is given first, after the one that it is planted in.
+    """
+
+    def test_of(bug):
+        def test(monkeypatch):
+            monkeypatch.setattr(owner, name, lambda self, *more: bug(self, *values, *more))
+            with pytest.raises(InvariantError, match=message):
+                run(**options)
+
+        return test
+
+    return test_of
+
+
+NEVER_ENDED = (
+    r"^at 43.0 s: nothing left to happen: 1 of 5 requests never ended, first 3 \(its last "
+)
+
+
 # --- requests that are lost on their walk -------------------------------------------------------
 
 
-def test_a_request_that_vanishes_between_two_clients(monkeypatch):
-    def walk(self, request, visits):
-        if request.request_id == 3:
-            visits.append((yield self.roster.get(0).serve(request, request.stages[:2])))
-            yield self.env.event()  # which never happens
+@planted(Coordinator, "walk", NEVER_ENDED + r"recorded visit was at client 'llm'\)")
+def test_a_request_that_vanishes_between_two_clients(self, request, visits):
+    if request.request_id == 3:
+        visits.append((yield self.roster.get(0).serve(request, request.stages[:2])))
+        yield self.env.event()  # which never happens
+    return (yield from WHOLE["walk"](self, request, visits))
+
+
+def dropped(self, num_walked, request, visits):
+    if request.request_id != 3:
         return (yield from WHOLE["walk"](self, request, visits))
+    request.send(self.env.now)
+    if num_walked:
+        visits.append((yield self.roster.get(0).serve(request, request.stages[:num_walked])))
+    return None
 
-    monkeypatch.setattr(Coordinator, "walk", walk)
-    message = r"^at 43.0 s: nothing left to happen: 1 of 5 requests never ended, first 3 \(its last"
-    with pytest.raises(InvariantError, match=message + r" recorded visit was at client 'llm'\)"):
-        run()
 
-
-@pytest.mark.parametrize(
-    ("num_walked", "message"),
-    [
-        (0, r"at 43.0 s: request 3 has finished with 0 of its 3 stages served .* nowhere"),
-        (2, r"at 43.0 s: request 3 has finished with 2 of its 3 stages served .* client 'llm'"),
-    ],
+DROPPED = "at 43.0 s: request 3 has finished with {} of its 3 stages served .* {}"
+test_a_request_dropped_first = planted(Coordinator, "walk", DROPPED.format(0, "nowhere"), 0)(
+    dropped
 )
-def test_a_request_that_is_dropped_before_its_last_stages(monkeypatch, num_walked, message):
-    def walk(self, request, visits):
-        if request.request_id != 3:
-            return (yield from WHOLE["walk"](self, request, visits))
-        request.send(self.env.now)
-        if num_walked:
-            visits.append((yield self.roster.get(0).serve(request, request.stages[:num_walked])))
-        return None
-
-    monkeypatch.setattr(Coordinator, "walk", walk)
-    with pytest.raises(InvariantError, match=message):
-        run()
+test_a_request_dropped_before_its_last_stage = planted(
+    Coordinator, "walk", DROPPED.format(2, "client 'llm'"), 2
+)(dropped)
 
 
-def test_a_stage_that_is_served_twice(monkeypatch):
-    def walk(self, request, visits):
-        failure = yield from WHOLE["walk"](self, request, visits)
-        if request.request_id == 3:
-            visits.append((yield self.roster.get(1).serve(request, request.stages[2:])))
-        return failure
-
-    monkeypatch.setattr(Coordinator, "walk", walk)
-    with pytest.raises(InvariantError, match="request 3 has finished with 4 of its 3 stages"):
-        run()
+@planted(Coordinator, "walk", "request 3 has finished with 4 of its 3 stages")
+def test_a_stage_that_is_served_twice(self, request, visits):
+    failure = yield from WHOLE["walk"](self, request, visits)
+    if request.request_id == 3:
+        visits.append((yield self.roster.get(1).serve(request, request.stages[2:])))
+    return failure
 
 
 # --- records ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("times", "message"),
-    [
-        (2, "at 43.0 s: request 3 ended 2 times"),
-        (0, r"at 43.0 s: 1 of 5 requests never ended, first 3 \(.* at client 'tool'\)"),
-    ],
-)
-def test_a_request_that_is_recorded_twice_or_never(monkeypatch, times, message):
-    def record_end(self, request, *values):
-        for _ in range(times if request.request_id == 3 else 1):
-            WHOLE["record_end"](self, request, *values)
-
-    monkeypatch.setattr(ColumnRecorder, "record_end", record_end)
-    with pytest.raises(InvariantError, match=message):
-        run()
-
-
-def test_a_request_that_is_recorded_under_the_id_of_another(monkeypatch):
-    def record_end(self, request, *values):
-        request.request_id += 5 * (request.request_id == 3)
+def ended(self, times, request, *values):
+    for _ in range(times if request.request_id == 3 else 1):
         WHOLE["record_end"](self, request, *values)
 
-    monkeypatch.setattr(ColumnRecorder, "record_end", record_end)
-    with pytest.raises(InvariantError, match="1 of 5 requests never ended, first 3"):
-        run()
+
+NEVER = r"at 43.0 s: 1 of 5 requests never ended, first 3 \(.* at client 'tool'\)"
+test_an_end_twice = planted(ColumnRecorder, "record_end", "at 43.0 s: request 3 ended 2 times", 2)(
+    ended
+)
+test_an_end_never = planted(ColumnRecorder, "record_end", NEVER, 0)(ended)
 
 
-@pytest.mark.parametrize("times", [0, 2])
-def test_a_visit_that_is_recorded_twice_or_never(monkeypatch, times):
+@planted(ColumnRecorder, "record_end", "1 of 5 requests never ended, first 3")
+def test_a_request_that_is_recorded_under_the_id_of_another(self, request, *values):
+    request.request_id += 5 * (request.request_id == 3)
+    WHOLE["record_end"](self, request, *values)
+
+
+def visited(self, times, client_id, visit):
     """Also where the request fails, so that no stage is missed."""
-
-    def record_visit(self, client_id, visit):
-        if visit.request.request_id == 3 and client_id == 0:
-            visit.outcome = Failure("rejected", 32.0, "")
-            for _ in range(times):
-                WHOLE["record_visit"](self, client_id, visit)
-        else:
+    if visit.request.request_id == 3 and client_id == 0:
+        visit.outcome = Failure("rejected", 32.0, "")
+        for _ in range(times):
             WHOLE["record_visit"](self, client_id, visit)
-
-    monkeypatch.setattr(ColumnRecorder, "record_visit", record_visit)
-    message = f"clients recorded {times} visits of request 3, and its walks got back 1"
-    with pytest.raises(InvariantError, match=message):
-        run()
-
-
-def test_a_visit_of_nobody(monkeypatch):
-    def record_visit(self, client_id, visit):
+    else:
         WHOLE["record_visit"](self, client_id, visit)
-        if visit.request.request_id == 4:
-            stranger = Request(9, 0.0, visit.request.stages)
-            visit.request, own = stranger, visit.request
-            WHOLE["record_visit"](self, client_id, visit)
-            visit.request = own
 
-    monkeypatch.setattr(ColumnRecorder, "record_visit", record_visit)
-    with pytest.raises(InvariantError, match=r"request 9 has visits and never entered"):
-        run()
+
+VISITED = "clients recorded {} visits of request 3, and its walks got back 1"
+test_a_visit_never = planted(ColumnRecorder, "record_visit", VISITED.format(0), 0)(visited)
+test_a_visit_twice = planted(ColumnRecorder, "record_visit", VISITED.format(2), 2)(visited)
+
+
+@planted(ColumnRecorder, "record_visit", r"request 9 has visits and never entered")
+def test_a_visit_of_nobody(self, client_id, visit):
+    WHOLE["record_visit"](self, client_id, visit)
+    if visit.request.request_id == 4:
+        stranger = Request(9, 0.0, visit.request.stages)
+        visit.request, own = stranger, visit.request
+        WHOLE["record_visit"](self, client_id, visit)
+        visit.request = own
 
 
 # --- clients ------------------------------------------------------------------------------------
 
 
-def test_a_client_that_forgets_to_hand_a_visit_back(monkeypatch):
-    def finish(self, visit):
-        if visit.request.request_id != 3 or self.name != "tool":
-            WHOLE["finish"](self, visit)
-
-    monkeypatch.setattr(Client, "finish", finish)
-    message = (
-        r"^at 43.0 s: nothing left to happen: 1 of 5 requests never ended, first 3 \(its last "
-        r"recorded visit was at client 'llm'; clients that still hold visits: 'tool'\)"
-    )
-    with pytest.raises(InvariantError, match=message):
-        run()
-
-
-def test_a_client_that_hands_a_visit_back_and_still_counts_it(monkeypatch):
-    def finish(self, visit):
+@planted(
+    Client,
+    "finish",
+    NEVER_ENDED + r"recorded visit was at client 'llm'; clients that still hold visits: 'tool'\)",
+)
+def test_a_client_that_forgets_to_hand_a_visit_back(self, visit):
+    if visit.request.request_id != 3 or self.name != "tool":
         WHOLE["finish"](self, visit)
-        if visit.request.request_id == 3 and self.name == "tool":
-            self.view.outstanding += 1
-
-    monkeypatch.setattr(Client, "finish", finish)
-    message = "at 43.0 s: client 'tool' still counts 0 waiting, 0 running, 1 outstanding"
-    with pytest.raises(InvariantError, match=message):
-        run()
 
 
-@pytest.mark.parametrize("count", ["num_waiting", "num_running"])
-def test_a_client_whose_queue_or_batch_never_empties(monkeypatch, count):
-    def finish(self, visit):
-        WHOLE["finish"](self, visit)
-        if visit.request.request_id == 3 and self.name == "llm":
-            setattr(self.view.phases, count, getattr(self.view.phases, count) + 1)
+def counted(self, count, visit):
+    WHOLE["finish"](self, visit)
+    if visit.request.request_id == 3 and self.name == "llm":
+        setattr(self.view.phases, count, getattr(self.view.phases, count) + 1)
 
-    monkeypatch.setattr(Client, "finish", finish)
-    with pytest.raises(InvariantError, match="at 43.0 s: client 'llm' still counts"):
-        run()
+
+COUNTS = "at 43.0 s: client 'llm' still counts"
+test_a_queue_that_never_empties = planted(Client, "finish", COUNTS, "num_waiting")(counted)
+test_a_batch_that_never_empties = planted(Client, "finish", COUNTS, "num_running")(counted)
+
+
+@planted(
+    Client, "finish", "at 43.0 s: client 'tool' still counts 0 waiting, 0 running, 1 outstanding"
+)
+def test_a_client_that_hands_a_visit_back_and_still_counts_it(self, visit):
+    WHOLE["finish"](self, visit)
+    if visit.request.request_id == 3 and self.name == "tool":
+        self.view.outstanding += 1
 
 
 # --- load generation ----------------------------------------------------------------------------
 
 
-def test_an_open_loop_that_stops_early(monkeypatch):
-    def generate(self, requests):
-        return WHOLE["_generate"](self, islice(requests, 3))
-
-    monkeypatch.setattr(OpenLoop, "_generate", generate)
-    with pytest.raises(InvariantError, match="at 23.0 s: request 3 was never sent"):
-        run()
+@planted(OpenLoop, "_generate", "at 23.0 s: request 3 was never sent")
+def test_an_open_loop_that_stops_early(self, requests):
+    return WHOLE["_generate"](self, islice(requests, 3))
 
 
-def test_an_open_loop_that_pulls_a_request_and_does_not_send_it(monkeypatch):
-    def generate(self, requests):
-        return WHOLE["_generate"](self, (each for each in requests if each.request_id != 3))
+@planted(
+    OpenLoop,
+    "_generate",
+    r"at 43.0 s: 1 of 5 requests never ended, first 3 \(its last .* was nowhere\)",
+)
+def test_an_open_loop_that_pulls_a_request_and_does_not_send_it(self, requests):
+    return WHOLE["_generate"](self, (each for each in requests if each.request_id != 3))
 
-    monkeypatch.setattr(OpenLoop, "_generate", generate)
-    message = r"at 43.0 s: 1 of 5 requests never ended, first 3 \(its last .* was nowhere\)"
-    with pytest.raises(InvariantError, match=message):
-        run()
 
-
-def test_users_who_stop_early(monkeypatch):
+@planted(Users, "_user", "at 8.0 s: request 4 was never sent", arrivals=ClosedLoop(concurrency=2))
+def test_users_who_stop_early(self, first, others):
     """Both send two: at 0 and 3 s, and at 0 and 4 s, since the tool takes one after the other."""
-
-    def user(self, first, others):
-        return WHOLE["_user"](self, first, islice(others, 1))
-
-    monkeypatch.setattr(Users, "_user", user)
-    with pytest.raises(InvariantError, match="at 8.0 s: request 4 was never sent"):
-        run(ClosedLoop(concurrency=2))
+    return WHOLE["_user"](self, first, islice(others, 1))
 
 
-def test_a_request_that_is_sent_twice(monkeypatch):
-    def send(self, request):
-        if request.request_id == 3:
-            yield from WHOLE["send"](self, request)
+@planted(LoadGenerator, "send", "request 3 ended 2 times")
+def test_a_request_that_is_sent_twice(self, request):
+    if request.request_id == 3:
+        yield from WHOLE["send"](self, request)
+    return (yield from WHOLE["send"](self, request))
+
+
+@planted(LoadGenerator, "send", "5 requests ended, and load generation counts 4")
+def test_a_request_that_load_generation_does_not_count(self, request):
+    if request.request_id != 3:
         return (yield from WHOLE["send"](self, request))
+    visits = []
+    request.send(self.env.now)
+    failure = yield from self.coordinator.walk(request, visits)
+    self.recorder.record_end(request, visits, self.env.now, failure)
+    return None
 
-    monkeypatch.setattr(LoadGenerator, "send", send)
-    with pytest.raises(InvariantError, match="request 3 ended 2 times"):
-        run()
+
+@planted(
+    LoadGenerator,
+    "send",
+    r"at 41.0 s: 1 of 5 requests never ended, first 4 \(.* hold visits: 'llm'\)",
+)
+def test_a_run_that_stops_while_a_request_is_on_its_way(self, request):
+    """The last request is sent at 40 s; the run may not end at 41 s, when it has one token."""
+    if request.request_id == 4:
+        self.env.at(41.0).callbacks.append(lambda event: self.all_ended.succeed())
+    return WHOLE["send"](self, request)
+
+
+@planted(
+    LoadGenerator,
+    "_stop_sending",
+    "at 43.0 s: nothing left to happen: load generation does not stop",
+)
+def test_a_load_generator_that_does_not_stop(self):
+    pass
 
 
 def test_two_requests_with_one_id():
@@ -302,42 +296,6 @@ def test_two_requests_with_one_id():
 
     with pytest.raises(InvariantError, match="at 43.0 s: request 3 entered 2 times"):
         run(workload=Repeating)
-
-
-def test_a_request_that_load_generation_does_not_count(monkeypatch):
-    def send(self, request):
-        if request.request_id != 3:
-            return (yield from WHOLE["send"](self, request))
-        visits = []
-        request.send(self.env.now)
-        self.recorder.record_end(
-            request, visits, self.env.now, (yield from self.coordinator.walk(request, visits))
-        )
-
-    monkeypatch.setattr(LoadGenerator, "send", send)
-    with pytest.raises(InvariantError, match="5 requests ended, and load generation counts 4"):
-        run()
-
-
-def test_a_run_that_stops_while_a_request_is_on_its_way(monkeypatch):
-    """The last request is sent at 40 s; the run may not end at 41 s, when it has one token."""
-
-    def send(self, request):
-        if request.request_id == 4:
-            self.env.at(41.0).callbacks.append(lambda event: self.all_ended.succeed())
-        return WHOLE["send"](self, request)
-
-    monkeypatch.setattr(LoadGenerator, "send", send)
-    message = r"at 41.0 s: 1 of 5 requests never ended, first 4 \(.* hold visits: 'llm'\)"
-    with pytest.raises(InvariantError, match=message):
-        run()
-
-
-def test_a_load_generator_that_does_not_stop(monkeypatch):
-    monkeypatch.setattr(LoadGenerator, "_stop_sending", lambda self: None)
-    message = "at 43.0 s: nothing left to happen: load generation does not stop"
-    with pytest.raises(InvariantError, match=message):
-        run()
 
 
 # --- requests that others spawn -----------------------------------------------------------------

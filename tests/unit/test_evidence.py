@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from mist_sim.hardware.setting import Setting
 from mist_sim.metrics import evidence as ev
-from mist_sim.metrics.evidence import Evidence, MeasuredRow, left_out
+from mist_sim.metrics.evidence import Evidence, MeasuredRow
 from mist_sim.metrics.load import LOW_LOAD, OPEN, Load
 from tests.effort import examples
+from tools.evidence import left_out
 
 LOAD = Load(LOW_LOAD, OPEN)
 HERE = Setting("roofline", "hopper", "dense", "bf16", "one", "m", "h100-sxm", "0.19")

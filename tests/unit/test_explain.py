@@ -35,11 +35,7 @@ CLIENTS = {
         "gpu": "a100-80gb-sxm",
         "predictor": {"type": "roofline", "enforce_eager": True},
     },
-    "windows and experts": {
-        "model": "gpt-oss-20b",
-        "gpu": "h100-sxm",
-        "tensor_parallel_size": 2,
-    },
+    "windows and experts": {"model": "gpt-oss-20b", "gpu": "h100-sxm", "tensor_parallel_size": 2},
     "latents": {"model": "deepseek-v3", "gpu": "h200-sxm", "tensor_parallel_size": 8},
     "replicas": {
         "model": "qwen3-30b-a3b",
@@ -142,10 +138,7 @@ def test_ten_operators_by_hand():
         "down_proj": product(inner, h),
         "embedding": (0.0, 4 * n * h),
         "lm_head": product(h, vocabulary, 8, 1),
-        "prefill_attention": (
-            layers * 4 * heads * pairs,
-            layers * (4 * kv * n + 4 * heads * n),
-        ),
+        "prefill_attention": (layers * 4 * heads * pairs, layers * (4 * kv * n + 4 * heads * n)),
     }
     assert set(rows.index) == set(by_hand)
     for name, (flops, size) in by_hand.items():

@@ -15,6 +15,7 @@ from mist_sim.hardware.predictors import PREDICTORS
 from mist_sim.hardware.predictors.external import ProgramPredictor
 from tests.conftest import ROOT
 from tests.reference.scenarios import of_profile
+from tests.refusals import refused
 
 DECODES = StepBatch((), 32, 32 * 1024)
 PROMPT = StepBatch(((2048, 0),))
@@ -152,17 +153,13 @@ def test_programs_that_cannot_be_started(command):
         ProgramPredictor(**parts(), command=command)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"command": " "}, "command must not be empty"),
-        ({"command": "x", "timeout": 0.0}, "timeout must be > 0 s"),
-        ({"command": "x", "timeout": float("nan")}, "timeout must be > 0 s"),
-    ],
+test_nonsense_is_refused = refused(
+    lambda options: ProgramPredictor(**parts(), **options),
+    ({"command": " "}, "command must not be empty"),
+    ({"command": "x", "timeout": 0.0}, "timeout must be > 0 s"),
+    ({"command": "x", "timeout": float("nan")}, "timeout must be > 0 s"),
+    error=ValueError,
 )
-def test_nonsense_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        ProgramPredictor(**parts(), **options)
 
 
 def test_a_scenario_runs_on_a_program():

@@ -16,6 +16,7 @@ from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.simulation import Simulation
 from mist_sim.traces import Rows, TimeLimits, TraceArrivals, TraceRow, Workload
 from tests.reference.apart import bundle, engine, link
+from tests.refusals import refused
 from tests.unit.test_hand_over import THREE, row
 from tests.unit.test_roles import DATA
 
@@ -137,22 +138,17 @@ def test_in_a_file():
     assert late.summary["num_hand_overs"] == 200 >= early.summary["num_hand_overs"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"hand_over.first_token": "both"}, "hand_over.first_token: must be 'prefill' or 'dec"),
-        ({"hand_over.token": "decode"}, "hand_over.token: unknown key"),
-        (
-            {
-                "hand_over.first_token": "decode",
-                "network": None,
-                "clients.0.role": None,
-                "clients.1.role": None,
-            },
-            "hand_over.first_token: has no effect: no client has a role",
-        ),
-    ],
+test_what_is_bad_is_said = refused(
+    lambda changes: Scenario.from_dict(DATA, changes),
+    ({"hand_over.first_token": "both"}, "hand_over.first_token: must be 'prefill' or 'dec"),
+    ({"hand_over.token": "decode"}, "hand_over.token: unknown key"),
+    (
+        {
+            "hand_over.first_token": "decode",
+            "network": None,
+            "clients.0.role": None,
+            "clients.1.role": None,
+        },
+        "hand_over.first_token: has no effect: no client has a role",
+    ),
 )
-def test_what_is_bad_is_said(changes, message):
-    with pytest.raises(ScenarioError, match=message):
-        Scenario.from_dict(DATA, changes)

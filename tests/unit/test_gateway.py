@@ -15,6 +15,7 @@ from mist_sim.scenario import Scenario, simulate
 from mist_sim.simulation import Simulation
 from mist_sim.traces import ClosedLoop, Retries, Rows, TimeLimits, TraceArrivals, TraceRow, Workload
 from tests.reference.engines import llm_engine
+from tests.refusals import refused
 
 
 class OneSecond:
@@ -117,9 +118,7 @@ def test_those_who_find_too_many_waiting_are_refused():
 def test_a_refused_request_may_be_sent_again():
     retries = Retries(max_attempts=3, backoff=2.5, jitter=0.0)
     found = run(
-        [row(3, 0.0), row(3, 1.0)],
-        LimitAdmission(max_requests=1, max_waiting=0),
-        retries=retries,
+        [row(3, 0.0), row(3, 1.0)], LimitAdmission(max_requests=1, max_waiting=0), retries=retries
     )
     assert ends(found) == [("finished", 3.0), ("finished", 6.5)]
 
@@ -313,22 +312,14 @@ def test_requests_on_their_way_count_as_queues():
         assert found.steps.num_waiting.max() <= 8
 
 
-@pytest.mark.parametrize(
-    ("gateway", "message"),
-    [
-        ({"type": "limit"}, "gateway: max_requests or max_tokens must be set"),
-        ({"type": "limit", "max_requests": 0}, "gateway.max_requests: must be >= 1, got 0"),
-        (
-            {"type": "limit", "max_requests": 9, "shares": {"chat": 0.5}},
-            "gateway.shares.chat: no request is of this class; workload.lengths has none",
-        ),
-        (
-            {"type": "saturation", "interval": "0 s"},
-            "gateway.interval: must be finite and >= 1e-06 s, got 0",
-        ),
-        ({"type": "limits"}, "no admission named 'limits'; did you mean 'limit'"),
-    ],
+test_bad_options_are_told = refused(
+    lambda gateway: simulate(Scenario.from_dict({**SCENARIO, "gateway": gateway})),
+    ({"type": "limit"}, "gateway: max_requests or max_tokens must be set"),
+    ({"type": "limit", "max_requests": 0}, "gateway.max_requests: must be >= 1, got 0"),
+    (
+        {"type": "limit", "max_requests": 9, "shares": {"chat": 0.5}},
+        "gateway.shares.chat: no request is of this class; workload.lengths has none",
+    ),
+    ({"type": "saturation", "interval": "0 s"}, "gateway.interval: must be finite and >= 1e-06 s"),
+    ({"type": "limits"}, "no admission named 'limits'; did you mean 'limit'"),
 )
-def test_bad_options_are_told(gateway, message):
-    with pytest.raises(ScenarioError, match=message):
-        simulate(Scenario.from_dict({**SCENARIO, "gateway": gateway}))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import count
 from typing import ClassVar
 
-import numpy as np
 import pytest
 
 from mist_sim import ConstantArrivals, Stage, Synthetic
@@ -21,6 +20,7 @@ from mist_sim.simulation import Progress, Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
 from mist_sim.traces import FixedLength, TimeLimits, Workload
 from tests.reference.engines import llm_engine
+from tests.reference.predictors import ConstantPredictor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,19 +46,9 @@ class Planner(Client):
         raise NotImplementedError
 
 
-class ConstantPredictor:
-    """Every step takes one second."""
-
-    def step_time(self, batch):
-        return 1.0
-
-    def run(self, batch, growth, num_steps):
-        return np.ones(num_steps)
-
-
 def engine(name: str = "llm") -> LlmClient:
     return llm_engine(
-        name, scheduler=ContinuousScheduler(), predictor=ConstantPredictor(), num_gpu_blocks=100
+        name, scheduler=ContinuousScheduler(), predictor=ConstantPredictor(1.0), num_gpu_blocks=100
     )
 
 

@@ -35,6 +35,7 @@ from mist_sim.traces import (
 from tests.reference.apart import TwoSpeeds, link
 from tests.reference.apart import engine as block_engine
 from tests.reference.engines import llm_engine
+from tests.refusals import refused
 from tests.unit.test_growing_pipelines import Plan, Planner, child, engine, run, tool
 
 PASSAGES = Longer(Prefill, 30)
@@ -419,17 +420,13 @@ def test_what_has_begun_does_not_change(outcome):
         simulation.run()
 
 
-@pytest.mark.parametrize(
-    ("fields", "rule"),
-    [
-        ({"then": Prefill(num_prompt_tokens=1)}, "then must be a tuple of Stage, got Prefill"),
-        ({"changes": PASSAGES}, "changes must be a tuple of Longer"),
-        ({"children": (1,)}, "children must be a tuple of Request"),
-    ],
+test_an_outcome_has_tuples = refused(
+    lambda fields: Served(**fields),
+    ({"then": Prefill(num_prompt_tokens=1)}, "then must be a tuple of Stage, got Prefill"),
+    ({"changes": PASSAGES}, "changes must be a tuple of Longer"),
+    ({"children": (1,)}, "children must be a tuple of Request"),
+    error=TypeError,
 )
-def test_an_outcome_has_tuples(fields, rule):
-    with pytest.raises(TypeError, match=rule):
-        Served(**fields)
 
 
 def test_lists_will_do():
@@ -545,15 +542,11 @@ def test_a_stage_of_ones_own_is_input_where_it_says_so():
     assert token_totals((prompt, prompt.longer(2), ToolCall(duration=1.0))) == (12, 0)
 
 
-@pytest.mark.parametrize(
-    ("cls", "rule"),
-    [
-        (Ignores, "longer must add what it is told"),
-        (Changes, "longer must return a stage of its class"),
-        (Doubles, "num_input_tokens must grow by 3 with the stage, or not at all, got 6"),
-        (CountsTwice, "num_input_tokens must grow by 3 with the stage, or not at all, got 6"),
-    ],
+test_the_check_of_stages_asks_for_lengths = refused(
+    check_stage,
+    (Ignores, "longer must add what it is told"),
+    (Changes, "longer must return a stage of its class"),
+    (Doubles, "num_input_tokens must grow by 3 with the stage, or not at all, got 6"),
+    (CountsTwice, "num_input_tokens must grow by 3 with the stage, or not at all, got 6"),
+    error=AssertionError,
 )
-def test_the_check_of_stages_asks_for_lengths(cls, rule):
-    with pytest.raises(AssertionError, match=rule):
-        check_stage(cls)

@@ -11,11 +11,7 @@ import pytest
 from mist_sim import llm_client
 from mist_sim.clients import LlmClient
 from mist_sim.clients.kv_cache import KvCacheConfig, SwapSpace
-from mist_sim.clients.scheduling import (
-    ChunkedScheduler,
-    ContinuousScheduler,
-    MixedScheduler,
-)
+from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler, MixedScheduler
 from mist_sim.core.request import Content
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Result, Slo
@@ -212,10 +208,7 @@ def test_who_is_sent_again_begins_with_its_prompt():
 
 @pytest.mark.parametrize(
     "clients",
-    [
-        [engine("prefill"), engine("decode")],
-        [engine("prefill"), engine(None, name="both")],
-    ],
+    [[engine("prefill"), engine("decode")], [engine("prefill"), engine(None, name="both")]],
 )
 def test_roles_without_a_network_are_refused_before_a_run(clients):
     names = ", ".join(

@@ -80,8 +80,7 @@ def served_by(result: Result) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("policy", "second"),
-    [("retry", 2 * PROMPT), ("resume", PROMPT + MOVE + STEP)],
+    ("policy", "second"), [("retry", 2 * PROMPT), ("resume", PROMPT + MOVE + STEP)]
 )
 def test_the_place_is_lost_while_the_prompt_is_computed(policy, second):
     """It ends its prompt; then its entries are there for d1, or it is a prompt again."""

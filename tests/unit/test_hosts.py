@@ -24,6 +24,7 @@ from mist_sim.report.study import study_table
 from mist_sim.search.comparison import compare
 from mist_sim.search.goodput import GoodputOptions, find_goodput
 from mist_sim.studies import study
+from tests.refusals import refused
 from tests.warned import texts
 
 L40S = load_gpu("l40s").interconnect  # 32 GB/s, of which protocols leave 25.6
@@ -70,47 +71,33 @@ def test_measured_rates_take_the_place_of_a_base_s_efficiency_and_the_other_way_
     assert bus_rate(on(host_from_table(by_rule, name="x", source="x")), 4) == 12.8e9
 
 
-@pytest.mark.parametrize(
-    ("table", "problem"),
-    [
-        ({"based_on": "pcie-per"}, r"x: based_on: no host is named 'pcie-per'; did you mean 'pcie"),
-        ({"based_on": "pcie-peer", "lanes": 8}, "x: unknown key 'lanes'; did you mean 'pcie_lanes"),
-        ({}, "x: missing peer_access"),
-        ({"peer_access": "yes"}, "x: peer_access must be true or false, got 'yes'"),
-        ({"peer_access": True, "pcie_lanes": 12}, "pcie_lanes must be 1, 2, 4, 8 or 16, got 12"),
-        ({"peer_access": True, "pcie_lanes": 8.0}, "pcie_lanes must be a whole number, got 8.0"),
-        ({"peer_access": True, "pcie_generation": 2}, "pcie_generation must be 3 to 7, got 2"),
-        ({"peer_access": True, "efficiency": 1.5}, r"efficiency must be in \(0, 1\], got 1.5"),
-        ({"peer_access": False, "gpus_per_switch": 0}, "gpus_per_switch must be >= 1, got 0"),
-        ({"peer_access": True, "gpus_per_switch": 4}, "gpus_per_switch must be 1 with peer_access"),
-        (
-            {"peer_access": False, "gpus_per_switch": 4, "bus_bandwidth": {"2": "9 GB/s"}},
-            "gpus_per_switch must be 1 with bus_bandwidth",
-        ),
-        (
-            {"peer_access": True, "efficiency": 0.5, "bus_bandwidth": {"2": "9 GB/s"}},
-            "efficiency must be left out with bus_bandwidth",
-        ),
-        ({"peer_access": True, "bus_bandwidth": {"one": "9 GB/s"}}, "must be >= 2, got 'one'"),
-        ({"peer_access": True, "bus_bandwidth": {"1": "9 GB/s"}}, "must be >= 2, got '1'"),
-        ({"peer_access": True, "bus_bandwidth": {"2": 9}}, "bus_bandwidth.2: a bandwidth needs"),
-        ({"peer_access": True, "bus_bandwidth": {"2": "0 B/s"}}, "bus_bandwidth.2 must be > 0"),
-        (
-            {"peer_access": True, "bus_bandwidth": {"2": "9 GB/s", "4": "15 GB/s"}},
-            "must not make 4 accelerators faster than 2",
-        ),
-    ],
+test_a_wrong_host_is_named = refused(
+    lambda table: host_from_table(table, name="x", source="x"),
+    ({"based_on": "pcie-per"}, r"x: based_on: no host is named 'pcie-per'; did you mean 'pcie"),
+    ({"based_on": "pcie-peer", "lanes": 8}, "x: unknown key 'lanes'; did you mean 'pcie_lanes"),
+    ({}, "x: missing peer_access"),
+    ({"peer_access": "yes"}, "x: peer_access must be true or false, got 'yes'"),
+    ({"peer_access": True, "pcie_lanes": 12}, "pcie_lanes must be 1, 2, 4, 8 or 16, got 12"),
+    ({"peer_access": True, "pcie_generation": 2}, "pcie_generation must be 3 to 7, got 2"),
+    ({"peer_access": True, "efficiency": 1.5}, r"efficiency must be in \(0, 1\], got 1.5"),
+    ({"peer_access": False, "gpus_per_switch": 0}, "gpus_per_switch must be >= 1, got 0"),
+    ({"peer_access": True, "gpus_per_switch": 4}, "gpus_per_switch must be 1 with peer_access"),
+    (
+        {"peer_access": False, "gpus_per_switch": 4, "bus_bandwidth": {"2": "9 GB/s"}},
+        "gpus_per_switch must be 1 with bus_bandwidth",
+    ),
+    (
+        {"peer_access": True, "efficiency": 0.5, "bus_bandwidth": {"2": "9 GB/s"}},
+        "efficiency must be left out with bus_bandwidth",
+    ),
+    ({"peer_access": True, "bus_bandwidth": {"1": "9 GB/s"}}, "must be >= 2, got '1'"),
+    ({"peer_access": True, "bus_bandwidth": {"2": 9}}, "bus_bandwidth.2: a bandwidth needs"),
+    ({"peer_access": True, "bus_bandwidth": {"2": "0 B/s"}}, "bus_bandwidth.2 must be > 0"),
+    (
+        {"peer_access": True, "bus_bandwidth": {"2": "9 GB/s", "4": "15 GB/s"}},
+        "must not make 4 accelerators faster than 2",
+    ),
 )
-def test_a_wrong_host_is_named(table, problem):
-    with pytest.raises(ScenarioError, match=problem):
-        host_from_table(table, name="x", source="x")
-
-
-def test_an_unknown_host_is_named():
-    with pytest.raises(
-        ScenarioError, match=r"'pcie-per'; did you mean 'pcie-peer'\? Known: host-b"
-    ):
-        load_host("pcie-per")
 
 
 # --- collectives by hand ------------------------------------------------------------------------
@@ -221,34 +208,24 @@ def test_more_gpus_are_never_faster(host, ranks, size):
 # --- clients ------------------------------------------------------------------------------------
 
 FOUR = {"gpu": "l40s", "tensor_parallel_size": 4}
+MEASURED = replace(load_gpu("l40s"), interconnect=replace(L40S, bus_bandwidth={"1 MiB": 20e9}))
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"gpu": "h100-sxm", "tensor_parallel_size": 4}, "with h100-sxm, whose links .nvlink. are"),
-        ({"gpu": "l40s"}, "with GPUs that send nothing to one another, got pcie-peer"),
-        ({"gpu": "l40s", "data_parallel_size": 2}, "with GPUs that send nothing to one another"),
-        (FOUR | {"all_reduce": "ring"}, "with all_reduce ring, which sets how GPUs sum"),
-        (FOUR | {"gpu": "rtx-4090"}, "pcie-peer, which has peer access: .* of rtx-4090"),
-    ],
+test_a_host_that_cannot_be_is_refused = refused(
+    lambda options: llm_client("llm", **{"host": "pcie-peer"} | options),
+    ({"gpu": "h100-sxm", "tensor_parallel_size": 4}, "host must be null with h100-sxm, whose"),
+    ({"gpu": "l40s"}, "host must be null with GPUs that send nothing to one another, got pcie-p"),
+    ({"gpu": "l40s", "data_parallel_size": 2}, "null with GPUs that send nothing to one another"),
+    (FOUR | {"all_reduce": "ring"}, "null with all_reduce ring, which sets how GPUs sum"),
+    (FOUR | {"gpu": "rtx-4090"}, "host must not be pcie-peer, which has peer access: .* of"),
+    ({"host": None, "tensor_parallel_size": 2, "all_reduce": "host"}, "not be host with nvlink"),
+    (FOUR | {"gpu": MEASURED}, "host must be null with l40s, whose collectives"),
+    (FOUR | {"host": "pcie-per"}, r"'pcie-per'; did you mean 'pcie-peer'\? Known: host-b"),
 )
-def test_a_host_that_cannot_be_is_refused(options, problem):
-    with pytest.raises(ScenarioError, match=rf"host must (not )?be (null )?{problem}"):
-        llm_client("llm", host="pcie-peer", **options)
 
 
 def test_measured_collectives_need_no_host():
-    gpu = load_gpu("l40s")
-    measured = replace(gpu, interconnect=replace(L40S, bus_bandwidth={"1 MiB": 20e9}))
-    with pytest.raises(ScenarioError, match="host must be null with l40s, whose collectives"):
-        llm_client("llm", host="pcie-peer", **FOUR | {"gpu": measured})
-    assert not llm_client("llm", **FOUR | {"gpu": measured}).traits.times.assumed_host
-
-
-def test_all_reduce_host_is_for_pcie():
-    with pytest.raises(ScenarioError, match="all_reduce must not be host with nvlink"):
-        llm_client("llm", tensor_parallel_size=2, all_reduce="host")
+    assert not llm_client("llm", **FOUR | {"gpu": MEASURED}).traits.times.assumed_host
 
 
 @pytest.mark.parametrize(
@@ -287,10 +264,22 @@ workload:
 """
 
 
-def test_what_an_assumed_host_is_worth_is_said_everywhere(tmp_path):
+@pytest.fixture
+def loaded(tmp_path):
+    """Load the scenario, with some keys changed."""
     path = tmp_path / "scenario.yaml"
     path.write_text(SCENARIO, "utf-8")
-    result = simulate(Scenario.load(path))
+    return lambda changes=None: Scenario.load(path, overrides=changes)
+
+
+def shown(summary, table):
+    console = Console(width=300, record=True, file=StringIO())
+    console.print(with_warnings(summary, table))
+    return console.export_text()
+
+
+def test_what_an_assumed_host_is_worth_is_said_everywhere(loaded):
+    result = simulate(loaded())
     worth = result.summary["assumed_host"]["llm"]
     sums = 64 * all_reduce(L40S, 4)(2048 * 8192)
     assert worth["num_tokens"] == 2048
@@ -304,7 +293,7 @@ def test_what_an_assumed_host_is_worth_is_said_everywhere(tmp_path):
     assert line.endswith(f"{told} 80.5 ms.")
     assert "host: host-bridge (assumed: none is named)" in result.scenario
 
-    named = simulate(Scenario.load(path, overrides={"clients.0.host": "host-bridge"}))
+    named = simulate(loaded({"clients.0.host": "host-bridge"}))
     assert "assumed_host" not in named.summary
     assert named.summary["mean_ttft_ms"] == result.summary["mean_ttft_ms"]
     assert "assumed: none is named" not in named.scenario
@@ -314,12 +303,10 @@ def test_what_an_assumed_host_is_worth_is_said_everywhere(tmp_path):
     ("sizes", "number"),
     [((2, 2, 1), 2), ((2, 1, 2), 2), ((2, 2, 2), 4), ((4, 1, 1), 1), ((1, 4, 1), 1)],
 )
-def test_groups_that_are_timed_as_if_each_were_alone_are_told(tmp_path, sizes, number):
-    path = tmp_path / "scenario.yaml"
-    path.write_text(SCENARIO, "utf-8")
+def test_groups_that_are_timed_as_if_each_were_alone_are_told(loaded, sizes, number):
     keys = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
     said = {f"clients.0.{key}": size for key, size in zip(keys, sizes, strict=True)}
-    summary = simulate(Scenario.load(path, overrides=said)).summary
+    summary = simulate(loaded(said)).summary
     assert summary["assumed_host"]["llm"]["num_groups"] == number
     (line,) = texts(summary, "assumed host")
     told = (
@@ -329,57 +316,39 @@ def test_groups_that_are_timed_as_if_each_were_alone_are_told(tmp_path, sizes, n
     assert ("groups" in line) == (number > 1)
 
 
-def test_comparisons_name_the_scenarios_whose_host_is_assumed(tmp_path):
-    path = tmp_path / "scenario.yaml"
-    path.write_text(SCENARIO, "utf-8")
+def test_comparisons_name_the_scenarios_whose_host_is_assumed(loaded):
     widths = {f"TP {size}": {"clients.0.tensor_parallel_size": size} for size in (1, 2, 4)}
-    found = compare({name: Scenario.load(path, overrides=o) for name, o in widths.items()}, jobs=1)
+    found = compare({name: loaded(changes) for name, changes in widths.items()}, jobs=1)
     hosts = found.summary["assumed_host"]
     assert list(hosts) == ["TP 2", "TP 4"], "a GPU alone has no use for its host"
     assert hosts["TP 4"]["llm"]["communication_ms"] == pytest.approx(437.7, rel=1e-3)
-    console = Console(width=300, record=True, file=StringIO())
-    console.print(with_warnings(found.summary, comparison_table(found.summary)))
-    lines = [line.rstrip() for line in console.export_text().splitlines()]
-    told = "Host of the GPUs assumed: host-bridge, slow and without peer access (rates of"
-    (place,) = [number for number, line in enumerate(lines) if line.startswith(f"  {told}")]
-    first, two, four = lines[place : place + 3]
-    assert "`nvidia-smi topo -p2p r` tells which is yours" in first
-    assert two.startswith("    TP 2: In a step of 2,048 tokens they spend 71.65 ms on one another;")
-    assert four.endswith("spend 437.7 ms on one another; on pcie-peer it would be 80.5 ms.")
-    named = Scenario.load(path, overrides={"clients.0.host": "host-bridge"})
+    text = " ".join(shown(found.summary, comparison_table(found.summary)).split())
+    assert "Host of the GPUs assumed: host-bridge, slow and without peer access (rates of" in text
+    assert "TP 2: In a step of 2,048 tokens they spend 71.65 ms on one another;" in text
+    assert "spend 437.7 ms on one another; on pcie-peer it would be 80.5 ms." in text
+    named = loaded({"clients.0.host": "host-bridge"})
     assert "assumed_host" not in compare({"a": named, "b": named}, jobs=1).summary
 
 
-def test_points_and_replications_say_which_host_is_assumed(tmp_path):
-    path = tmp_path / "scenario.yaml"
-    path.write_text(SCENARIO, "utf-8")
-    scenario = Scenario.load(path)
-    found = study(scenario, vary={"clients.0.tensor_parallel_size": [1, 4]}, jobs=1)
+def test_points_and_replications_say_which_host_is_assumed(loaded):
+    found = study(loaded(), vary={"clients.0.tensor_parallel_size": [1, 4]}, jobs=1)
     one, four = found.summary["points"]
     assert "assumed_host" not in one
     assert four["assumed_host"]["llm"]["host"] == "host-bridge"
-    again = replicate(Scenario.load(path, overrides={"replications": 2}), jobs=1)
-    shown = []
-    for each, table in ((found, study_table(found.summary)), (again, replications_table(again))):
-        console = Console(width=300, record=True, file=StringIO())
-        console.print(with_warnings(each.summary, table))
-        shown.append(console.export_text())
-    assert all("Host of the GPUs assumed: host-bridge, slow" in text for text in shown)
-    assert "\ntensor_parallel_size=4: Host of the GPUs assumed" in shown[0]
-    assert "In a step of 2,048 tokens they spend 437.7 ms" in " ".join(shown[0].split())
+    again = replicate(loaded({"replications": 2}), jobs=1)
+    of_study = shown(found.summary, study_table(found.summary))
+    for text in (of_study, shown(again.summary, replications_table(again))):
+        assert "Host of the GPUs assumed: host-bridge, slow" in text
+    assert "\ntensor_parallel_size=4: Host of the GPUs assumed" in of_study
 
 
-def test_a_search_for_the_goodput_says_which_host_is_assumed(tmp_path):
-    path = tmp_path / "scenario.yaml"
-    path.write_text(SCENARIO, "utf-8")
+def test_a_search_for_the_goodput_says_which_host_is_assumed(loaded):
     options = GoodputOptions(rates=(1.0, 2.0), as_is=True, tolerance=0.5)
-    found = find_goodput(Scenario.load(path, overrides={"slo.ttft": "9 s"}), options, jobs=1)
+    found = find_goodput(loaded({"slo.ttft": "9 s"}), options, jobs=1)
     assert found.summary["assumed_host"]["llm"]["other_host"] == "pcie-peer"
-    console = Console(width=300, record=True, file=StringIO())
-    console.print(with_warnings(found.summary, goodput_table(found.summary)))
-    shown = console.export_text()
-    assert "\nHost of the GPUs assumed: host-bridge.\n" in shown
-    assert "\n  Host of the GPUs assumed: host-bridge, slow" in shown
+    text = shown(found.summary, goodput_table(found.summary))
+    assert "\nHost of the GPUs assumed: host-bridge.\n" in text
+    assert "\n  Host of the GPUs assumed: host-bridge, slow" in text
 
 
 @pytest.mark.parametrize(
@@ -391,18 +360,14 @@ def test_a_search_for_the_goodput_says_which_host_is_assumed(tmp_path):
         ({"peer_acces": True}, "its mapping: unknown key 'peer_acces'; did you mean 'peer_access'"),
     ],
 )
-def test_a_scenario_names_what_is_wrong(tmp_path, host, problem):
-    path = tmp_path / "scenario.yaml"
-    path.write_text(SCENARIO, "utf-8")
+def test_a_scenario_names_what_is_wrong(loaded, host, problem):
     with pytest.raises(ScenarioError, match=rf"clients\.0\.host: {problem}"):
-        Scenario.load(path, overrides={"clients.0.host": host})
+        loaded({"clients.0.host": host})
 
 
-def test_a_resolved_scenario_keeps_a_mapping(tmp_path):
-    path = tmp_path / "scenario.yaml"
-    path.write_text(SCENARIO, "utf-8")
+def test_a_resolved_scenario_keeps_a_mapping(loaded, tmp_path):
     host = {"based_on": "host-memory", "bus_bandwidth": {4: "9 GB/s"}}
-    first = simulate(Scenario.load(path, overrides={"clients.0.host": host}))
+    first = simulate(loaded({"clients.0.host": host}))
     again = tmp_path / "again.yaml"
     again.write_text(first.scenario, "utf-8")
     assert simulate(Scenario.load(again)).summary == first.summary

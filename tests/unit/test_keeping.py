@@ -143,13 +143,27 @@ def test_doubts_are_named():
     assert sentence([cases[2]] * 3).endswith(
         "grow: all 3. Error of the step times not known: all 3."
     )
-    assert sentence(cases[1:2]) == (
-        "None keeps its limits. Overloaded, so that a longer run would miss: b."
-    )
-    missed = Kept("d", 0.5, False, True, Doubts(is_overloaded=True, is_short=True))
-    assert sentence([cases[1], missed]) == (
-        "None keeps its limits; d comes nearest, with 50.0 % good requests. "
+    overloaded = (
+        "None keeps its limits and carries the rate. "
         "Overloaded, so that a longer run would miss: b."
+    )
+    assert sentence(cases[1:2]) == overloaded
+    missed = Kept("d", 0.5, False, True, Doubts(is_overloaded=True, is_short=True))
+    assert sentence([cases[1], missed]) == overloaded
+
+
+def test_an_overload_is_none_that_limits_on_gaps_see():
+    """However long the run, seats bound the gaps between tokens; only requests wait longer."""
+    limits = [LimitOnShare("tpot", 0.99, 0.040)]
+    told = run(40.0) | {"stability": "unstable"}
+    doubts = doubts_of(limits, [told])
+    assert doubts.is_overloaded
+    assert not doubts.sees_queues
+    assert doubts_of([*limits, *LIMITS], [told]).sees_queues
+    cases = [Kept("a", 1.0, True, True, doubts), Kept("b", 0.5, False, True, Doubts())]
+    assert sentence(cases) == (
+        "None keeps its limits and carries the rate. Overloaded, which limits on gaps between "
+        "tokens do not see: a; add one on TTFT."
     )
 
 

@@ -31,6 +31,7 @@ from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.scenarios import changed
 from tests.reference.stepwise import Job
+from tests.refusals import refused
 
 DDR4 = MemoryTier(name="cpu", capacity=1e12, read_bandwidth=150e9)
 NVME = MemoryTier(name="ssd", capacity=1e12, read_bandwidth=7e9, latency=50e-6)
@@ -157,28 +158,23 @@ def test_results_with_loads_are_saved(tmp_path):
     assert (folder / "transfers.parquet").exists()
 
 
-@pytest.mark.parametrize(
-    ("tiers", "changes", "message"),
-    [
-        ([CPU, CPU], {}, "tiers: must have different names, got cpu, cpu"),
-        ([CPU | {"capacity": "0 GiB"}], {}, "capacity: must be > 0"),
-        ([CPU | {"capacity": "1 MiB"}], {}, "tier cpu has 1,048,576 bytes, less than a block"),
-        ([CPU | {"latency": "-1 s"}], {}, "latency: must be >= 0 s"),
-        ([CPU | {"read_bandwidth": "0 GB/s"}], {}, "read_bandwidth: must be > 0"),
-        ([CPU | {"name": ""}], {}, "name: must not be empty"),
-        ([CPU | {"write_policy": "write_bock"}], {}, "write_policy"),
-        ([CPU | {"size": "1 GiB"}], {}, "unknown key"),
-        ([CPU], {"clients__0__kv_cache__enable_prefix_caching": False}, "tiers must be empty"),
-        (
-            [CPU | {"capacity": "3 MiB"}],
-            {"clients__0__pipeline_parallel_size": 2},
-            "tier cpu has 1 blocks, less than one for each of 2 lanes",
-        ),
-    ],
+test_refusals = refused(
+    lambda tiers, changes: build(scenario(*tiers, **changes)),
+    ([CPU, CPU], {}, "tiers: must have different names, got cpu, cpu"),
+    ([CPU | {"capacity": "0 GiB"}], {}, "capacity: must be > 0"),
+    ([CPU | {"capacity": "1 MiB"}], {}, "tier cpu has 1,048,576 bytes, less than a block"),
+    ([CPU | {"latency": "-1 s"}], {}, "latency: must be >= 0 s"),
+    ([CPU | {"read_bandwidth": "0 GB/s"}], {}, "read_bandwidth: must be > 0"),
+    ([CPU | {"name": ""}], {}, "name: must not be empty"),
+    ([CPU | {"write_policy": "write_bock"}], {}, "write_policy"),
+    ([CPU | {"size": "1 GiB"}], {}, "unknown key"),
+    ([CPU], {"clients__0__kv_cache__enable_prefix_caching": False}, "tiers must be empty"),
+    (
+        [CPU | {"capacity": "3 MiB"}],
+        {"clients__0__pipeline_parallel_size": 2},
+        "tier cpu has 1 blocks, less than one for each of 2 lanes",
+    ),
 )
-def test_refusals(tiers, changes, message):
-    with pytest.raises(ScenarioError, match=message):
-        build(scenario(*tiers, **changes))
 
 
 # --- who gives up, and engines of several lanes -------------------------------------------------

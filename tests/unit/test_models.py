@@ -12,91 +12,72 @@ from hypothesis import strategies as st
 
 from mist_sim.errors import ScenarioError
 from mist_sim.models import ModelSpec, load_model, model_names
+from tests.refusals import refused
 
 # Parameters of the checkpoints, as their safetensors on Hugging Face count them.
-PUBLISHED_PARAMETERS = {
-    "bloom-176b": 176_247_271_424,
-    "bge-reranker-v2-m3": 567_755_777,
-    "codellama-34b": 33_743_970_304,
-    "deepseek-r1-0528-qwen3-8b": 8_190_735_360,
-    "deepseek-r1-distill-qwen-1.5b": 1_777_088_000,
-    "deepseek-v3": 671_026_419_200,  # without the module that predicts a second token
-    "deepseek-v3.1-nvfp4": 671_026_419_200,  # as deepseek-v3
-    "dpr-question-encoder": 108_891_648,
-    "gemma-3-12b": 11_766_034_176,  # without its vision tower
-    "gemma-3-27b": 27_009_346_304,  # without its vision tower
-    "gemma-3-4b": 3_880_263_168,  # without its vision tower
-    "glm-4.5-air": 110_468_824_832 - 3_616_573_568,  # without the layer that drafts
-    "glm-4.6": 358_337_791_296 - 5_539_962_272,  # GLM-4.5's, without the layer that drafts
-    "glm-4.7-flash": 31_221_488_576 - 1_278_094_656,  # without the layer that drafts
-    "gpt-oss-120b": 116_829_156_672,
-    "gpt-oss-20b": 20_914_757_184,
-    "kimi-k2": 1_026_408_232_448,
-    "kimi-k2-instruct-0905": 1_026_408_232_448,
-    "kimi-k2.5": 1_026_408_232_448,  # without its vision tower
-    "kimi-k2.6": 1_026_408_232_448,  # as kimi-k2.5
-    "kimi-k2.6-nvfp4": 1_026_408_232_448,
-    "llama-2-13b": 13_015_864_320,
-    "llama-2-70b": 68_976_648_192,
-    "llama-2-7b": 6_738_415_616,
-    "llama-3-15b": 15_009_845_248,
-    "llama-3-70b": 70_553_706_496,
-    "llama-3-8b": 8_030_261_248,
-    "llama-3.1-405b": 405_853_388_800,
-    "llama-3.1-70b": 70_553_706_496,
-    "llama-3.1-70b-fp8": 70_553_706_496,
-    "llama-3.1-8b": 8_030_261_248,
-    "llama-3.2-1b": 1_235_814_400,
-    "llama-3.2-3b": 3_212_749_824,
-    "minimax-m2": 228_689_764_864,  # without the modules that predict further tokens
-    "minimax-m2-nvfp4": 228_689_764_864,
-    "minimax-m2.7": 228_689_764_864,
-    "ministral-3-14b": 13_506_073_600,  # of the sizes in arXiv 2601.08584; its card says 13.5 B
-    "ministral-3-14b-fp8": 13_506_073_600,
-    "ministral-3-3b": 3_849_090_048 - 420_083_712,  # without its vision tower
-    "ministral-3-3b-fp8": 3_849_090_048 - 420_083_712,
-    "ministral-3-8b": 8_489_553_920,  # of the sizes in arXiv 2601.08584; its card says 8.4 B
-    "ministral-3-8b-fp8": 8_489_553_920,
-    "mistral-7b-v0.1": 7_241_732_096,
-    "mistral-7b-v0.2": 7_241_732_096,
-    "mistral-7b-v0.3": 7_248_023_552,
-    "mistral-small-24b": 23_572_403_200,
-    "mistral-small-3.1-24b": 23_572_403_200,  # without its vision tower
-    "mixtral-8x22b": 140_620_634_112,
-    "mixtral-8x7b": 46_702_792_704,
-    "ms-marco-minilm-l6": 22_713_601,
-    "phi-4": 14_659_507_200,
-    "qwen2.5-0.5b": 494_032_768,
-    "qwen2.5-1.5b": 1_543_714_304,
-    "qwen2.5-1.5b-instruct": 1_543_714_304,
-    "qwen2.5-14b": 14_770_033_664,
-    "qwen2.5-14b-instruct": 14_770_033_664,
-    "qwen2.5-32b": 32_763_876_352,
-    "qwen2.5-32b-instruct": 32_763_876_352,
-    "qwen2.5-3b": 3_085_938_688,
-    "qwen2.5-72b": 72_706_203_648,
-    "qwen2.5-72b-instruct": 72_706_203_648,
-    "qwen2.5-7b": 7_615_616_512,
-    "qwen2.5-7b-instruct": 7_615_616_512,
-    "qwen2.5-math-prm-7b": 7_070_619_136,  # without its head of two labels, 12,855,810
-    "qwen3-0.6b": 596_049_920,
-    "qwen3-1.7b": 1_720_574_976,
-    "qwen3-14b": 14_768_307_200,
-    "qwen3-235b-a22b": 235_093_634_560,
-    "qwen3-235b-a22b-fp8": 235_093_634_560,
-    "qwen3-235b-a22b-instruct-2507": 235_093_634_560,
-    "qwen3-235b-a22b-nvfp4": 235_093_634_560,
-    "qwen3-30b-a3b": 30_532_122_624,
-    "qwen3-30b-a3b-fp8": 30_532_122_624,
-    "qwen3-30b-a3b-instruct-2507": 30_532_122_624,
-    "qwen3-32b": 32_762_123_264,
-    "qwen3-32b-fp8": 32_762_123_264,
-    "qwen3-4b": 4_022_468_096,
-    "qwen3-4b-instruct-2507": 4_022_468_096,
-    "qwen3-8b": 8_190_735_360,
-    "qwen3-coder-480b-a35b": 480_154_875_392,
-    "shieldgemma-2b": 2_614_341_888,
+COUNTS = {
+    176_247_271_424: "bloom-176b",
+    567_755_777: "bge-reranker-v2-m3",
+    33_743_970_304: "codellama-34b",
+    8_190_735_360: "deepseek-r1-0528-qwen3-8b qwen3-8b",
+    1_777_088_000: "deepseek-r1-distill-qwen-1.5b",
+    # without the module that predicts a second token
+    671_026_419_200: "deepseek-v3 deepseek-v3.1-nvfp4",
+    108_891_648: "dpr-question-encoder",
+    11_766_034_176: "gemma-3-12b",  # without its vision tower
+    27_009_346_304: "gemma-3-27b",  # without its vision tower
+    3_880_263_168: "gemma-3-4b",  # without its vision tower
+    110_468_824_832 - 3_616_573_568: "glm-4.5-air",  # without the layer that drafts
+    358_337_791_296 - 5_539_962_272: "glm-4.6",  # GLM-4.5's, without the layer that drafts
+    31_221_488_576 - 1_278_094_656: "glm-4.7-flash",  # without the layer that drafts
+    116_829_156_672: "gpt-oss-120b",
+    20_914_757_184: "gpt-oss-20b",
+    # without its vision tower
+    1_026_408_232_448: "kimi-k2 kimi-k2-instruct-0905 kimi-k2.5 kimi-k2.6 kimi-k2.6-nvfp4",
+    13_015_864_320: "llama-2-13b",
+    68_976_648_192: "llama-2-70b",
+    6_738_415_616: "llama-2-7b",
+    15_009_845_248: "llama-3-15b",
+    70_553_706_496: "llama-3-70b llama-3.1-70b llama-3.1-70b-fp8",
+    8_030_261_248: "llama-3-8b llama-3.1-8b",
+    405_853_388_800: "llama-3.1-405b",
+    1_235_814_400: "llama-3.2-1b",
+    3_212_749_824: "llama-3.2-3b",
+    # without the modules that predict further tokens
+    228_689_764_864: "minimax-m2 minimax-m2-nvfp4 minimax-m2.7",
+    # of the sizes in arXiv 2601.08584; its card says 13.5 B
+    13_506_073_600: "ministral-3-14b ministral-3-14b-fp8",
+    3_849_090_048 - 420_083_712: "ministral-3-3b ministral-3-3b-fp8",  # without its vision tower
+    # of the sizes in arXiv 2601.08584; its card says 8.4 B
+    8_489_553_920: "ministral-3-8b ministral-3-8b-fp8",
+    7_241_732_096: "mistral-7b-v0.1 mistral-7b-v0.2",
+    7_248_023_552: "mistral-7b-v0.3",
+    23_572_403_200: "mistral-small-24b mistral-small-3.1-24b",  # without its vision tower
+    140_620_634_112: "mixtral-8x22b",
+    46_702_792_704: "mixtral-8x7b",
+    22_713_601: "ms-marco-minilm-l6",
+    14_659_507_200: "phi-4",
+    494_032_768: "qwen2.5-0.5b",
+    1_543_714_304: "qwen2.5-1.5b qwen2.5-1.5b-instruct",
+    14_770_033_664: "qwen2.5-14b qwen2.5-14b-instruct",
+    32_763_876_352: "qwen2.5-32b qwen2.5-32b-instruct",
+    3_085_938_688: "qwen2.5-3b",
+    72_706_203_648: "qwen2.5-72b qwen2.5-72b-instruct",
+    7_615_616_512: "qwen2.5-7b qwen2.5-7b-instruct",
+    7_070_619_136: "qwen2.5-math-prm-7b",  # without its head of two labels, 12,855,810
+    596_049_920: "qwen3-0.6b",
+    1_720_574_976: "qwen3-1.7b",
+    14_768_307_200: "qwen3-14b",
+    235_093_634_560: (
+        "qwen3-235b-a22b qwen3-235b-a22b-fp8 qwen3-235b-a22b-instruct-2507 qwen3-235b-a22b-nvfp4"
+    ),
+    30_532_122_624: "qwen3-30b-a3b qwen3-30b-a3b-fp8 qwen3-30b-a3b-instruct-2507",
+    32_762_123_264: "qwen3-32b qwen3-32b-fp8",
+    4_022_468_096: "qwen3-4b qwen3-4b-instruct-2507",
+    480_154_875_392: "qwen3-coder-480b-a35b",
+    2_614_341_888: "shieldgemma-2b",
 }
+PUBLISHED_PARAMETERS = {name: count for count, names in COUNTS.items() for name in names.split()}
 
 LLAMA = {
     "model_type": "llama",
@@ -158,25 +139,17 @@ def test_kv_bytes_per_token(name, kv_bytes):
 @pytest.mark.parametrize(
     ("alias", "name"),
     [
-        ("LLAMA-3.1-70B", "llama-3.1-70b"),
         ("meta-llama/Llama-3.1-70B", "llama-3.1-70b"),
         ("meta-llama/llama-3.1-70b-instruct", "llama-3.1-70b"),
-        ("codellama/CodeLlama-34b-Instruct-hf", "codellama-34b"),
         ("llama2-70b", "llama-2-70b"),
         ("bigscience/bloom", "bloom-176b"),
         ("meta-llama/Llama-3.3-70B-Instruct", "llama-3.1-70b"),
         ("Llama-3.3-70B", "llama-3.1-70b"),
-        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.3"),
         ("Mistral-7B", "mistral-7b-v0.3"),
         ("mistralai/Mistral-Small-3.2-24B-Instruct-2506", "mistral-small-3.1-24b"),
-        ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b-instruct"),
         ("qwen/qwen3-30b-a3b-instruct-2507", "qwen3-30b-a3b-instruct-2507"),
-        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3-30b-a3b-instruct-2507"),
-        ("openai/gpt-oss-20b", "gpt-oss-20b"),
         ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "qwen2.5-32b"),
-        ("MiniMaxAI/MiniMax-M2", "minimax-m2"),
-        ("moonshotai/Kimi-K2-Instruct", "kimi-k2"),
     ],
 )
 def test_aliases_and_hugging_face_ids(alias, name):
@@ -256,13 +229,8 @@ def test_ranks_share_matrices_and_replicate_kv_heads_and_norms():
     ("name", "ranks", "problem"),
     [
         ("qwen2.5-14b", 3, r"divide the 40 attention heads of qwen2\.5-14b, got 3; these work: 1,"),
-        (
-            "qwen2.5-14b",
-            5,
-            r"divide, or be a multiple of, the 8 KV heads .* these work: 1, 2, 4, 8",
-        ),
+        ("qwen2.5-14b", 5, r"divide, or be a multiple of, the 8 KV heads .* these work: 1, 2, 4"),
         ("llama-3.1-70b", 0, "divide the 64 attention heads"),
-        ("llama-3.1-70b", -2, "divide the 64 attention heads"),
         ("llama-3.1-70b", 128, "divide the 64 attention heads"),
     ],
 )
@@ -384,7 +352,6 @@ def test_features_that_are_named_but_off(changes):
     [
         ({"num_experts": 128}, "num_experts means a mixture of experts"),
         ({"num_local_experts": 8}, "num_local_experts means a mixture of experts"),
-        ({"n_routed_experts": 256}, "n_routed_experts means a mixture of experts"),
         ({"kv_lora_rank": 512}, "kv_lora_rank means multi-head latent attention"),
         ({"quantization_config": {"bits": 4}}, "quantization_config means quantized weights"),
         ({"text_config": {}, "hidden_size": ...}, "hidden_size"),
@@ -392,14 +359,10 @@ def test_features_that_are_named_but_off(changes):
         ({"is_encoder_decoder": True}, "an encoder-decoder model"),
         ({"layer_types": ["full_attention", "mamba"]}, "layer_types names 'mamba'"),
         ({"num_hidden_layers": ...}, r"num_hidden_layers \(or n_layer\) is missing"),
-        ({"vocab_size": ...}, "vocab_size is missing"),
-        ({"intermediate_size": ...}, "intermediate_size .* is missing"),
         ({"max_position_embeddings": None}, "max_position_embeddings .* is missing"),
         ({"hidden_size": 65}, "head_dim is missing"),
-        ({"hidden_size": -64}, "hidden_size must be an integer > 0, got -64"),
         ({"hidden_size": 0}, "hidden_size must be an integer > 0, got 0"),
         ({"hidden_size": 64.0}, "hidden_size must be an integer > 0, got 64.0"),
-        ({"hidden_size": "64"}, "hidden_size must be an integer > 0, got '64'"),
         ({"vocab_size": True}, "vocab_size must be an integer > 0, got True"),
         ({"num_key_value_heads": 3}, "num_key_value_heads must divide the 8 attention heads"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings must be true or false, got 'no'"),
@@ -457,20 +420,14 @@ def test_a_folder_that_tells_nothing_names_no_model(tmp_path, folder, said, name
     assert load_model(str(path)).name == name
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("lama-3.1-70b", "did you mean 'llama-3.1-70b'"),
-        ("meta-llama/Llama-3.1-70", "did you mean 'meta-llama/llama-3.1-70b'"),
-        ("zzz", r"named 'zzz'\. mist list models shows all"),
-        ("Qwen/Qwen3-30B-A3B-Instruct-2508", "did you mean 'qwen/qwen3-30b-a3b-instruct-2507'"),
-        ("llama-3.3-70", "did you mean 'llama-3.3-70b'"),
-        ("nowhere/model.json", "or give the path of a Hugging Face config.json"),
-    ],
+test_unknown_names_help = refused(
+    load_model,
+    ("lama-3.1-70b", "did you mean 'llama-3.1-70b'"),
+    ("meta-llama/Llama-3.1-70", "did you mean 'meta-llama/llama-3.1-70b'"),
+    ("zzz", r"named 'zzz'\. mist list models shows all"),
+    ("Qwen/Qwen3-30B-A3B-Instruct-2508", "did you mean 'qwen/qwen3-30b-a3b-instruct-2507'"),
+    ("nowhere/model.json", "or give the path of a Hugging Face config.json"),
 )
-def test_unknown_names_help(name, hint):
-    with pytest.raises(ScenarioError, match=hint):
-        load_model(name)
 
 
 @pytest.mark.parametrize(
@@ -494,10 +451,9 @@ def test_files_that_cannot_be_read_name_themselves(tmp_path, content, problem):
 
 
 def test_missing_files(tmp_path):
-    with pytest.raises(ScenarioError, match=r"config\.json: no such file"):
-        load_model(str(tmp_path))  # a folder without one
-    with pytest.raises(ScenarioError, match=r"config\.json: no such file"):
-        load_model(str(tmp_path / "nowhere" / "config.json"))
+    for path in (tmp_path, tmp_path / "nowhere" / "config.json"):
+        with pytest.raises(ScenarioError, match=r"config\.json: no such file"):
+            load_model(str(path))
 
 
 @pytest.mark.parametrize(
@@ -506,26 +462,7 @@ def test_missing_files(tmp_path):
     ids=["size", "type"],
 )
 def test_a_config_with_impossible_values_is_refused(tmp_path, key, value):
-    sizes = dict.fromkeys(["hidden_size", "intermediate_size", "vocab_size"], 64)
-    config = {
-        **sizes,
-        "model_type": "llama",
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 2048,
-    }
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
-    assert load_model(str(path)).num_layers == 2
-    path.write_text(json.dumps({**config, key: value}))
+    path.write_text(json.dumps(LLAMA | {key: value}))
     with pytest.raises(ScenarioError, match="config.json"):
         load_model(str(path))
-
-
-def test_a_model_that_is_not_known_names_the_nearest_and_the_list():
-    with pytest.raises(ScenarioError, match="did you mean 'llama-3.1-8b'") as found:
-        load_model("llama-4.1-9b")
-    told = str(found.value)
-    assert "mist list models shows all" in told
-    assert "qwen" not in told
-    assert len(told) < 300

@@ -102,10 +102,7 @@ def test_shared_experts_see_every_token():
 
 def test_dense_layers_have_an_ordinary_mlp():
     mixed = MoeSpec(
-        num_experts=8,
-        num_experts_per_token=2,
-        intermediate_size=32,
-        dense_layers=frozenset({0}),
+        num_experts=8, num_experts_per_token=2, intermediate_size=32, dense_layers=frozenset({0})
     )
     parts = operators.token_operators(model(mixed), 3, 1, prefill=True)
     assert [(layers, len(group)) for layers, group in parts] == [(2, 4), (1, 4), (1, 4), (1, 2)]

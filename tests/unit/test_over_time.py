@@ -13,6 +13,7 @@ from mist_sim.lifecycle import Failures, Lifecycle
 from tests.reference.engines import llm_engine
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.scenarios import PRESSED, scenario
+from tests.refusals import refused
 from tests.unit.test_energy import BUSY, CASES, GPU
 
 
@@ -104,17 +105,13 @@ def test_a_client_that_came_back_is_one_engine():
     assert 0.5 < result.summary["utilisation"] <= 1
 
 
-@pytest.mark.parametrize(
-    ("interval", "message"),
-    [
-        (0.0, "interval must be finite and > 0 s, got 0"),
-        (float("nan"), "interval must be finite and > 0 s, got nan"),
-        (1e-9, "interval must be >= 5e-05 s in a run of 5 s, got 1e-09"),
-    ],
+test_intervals_that_cannot_be = refused(
+    lambda interval: run((10, 5, 0.0)).over_time(interval),
+    (0.0, "interval must be finite and > 0 s, got 0"),
+    (float("nan"), "interval must be finite and > 0 s, got nan"),
+    (1e-9, "interval must be >= 5e-05 s in a run of 5 s, got 1e-09"),
+    error=ValueError,
 )
-def test_intervals_that_cannot_be(interval, message):
-    with pytest.raises(ValueError, match=message):
-        run((10, 5, 0.0)).over_time(interval)
 
 
 def test_limits_do_not_show_in_a_run_of_nothing():

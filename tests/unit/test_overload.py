@@ -13,23 +13,10 @@ from mist_sim.metrics import Slo
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
-from mist_sim.traces import (
-    ClosedLoop,
-    Retries,
-    TimeLimits,
-    Workload,
-    template,
-)
+from mist_sim.traces import ClosedLoop, Retries, TimeLimits, Workload, template
 from tests.reference.engines import llm_engine
-from tests.reference.predictors import AffinePredictor
-
-
-class ConstantPredictor:
-    def step_time(self, batch):
-        return 1.0
-
-    def run(self, batch, growth, num_steps):
-        return np.ones(num_steps)
+from tests.reference.predictors import AffinePredictor, ConstantPredictor
+from tests.refusals import refused
 
 
 def engine(
@@ -44,7 +31,7 @@ def engine(
     enable_prefix_caching=True,
     **admission,
 ):
-    rank = rank or ConstantPredictor()
+    rank = rank or ConstantPredictor(1.0)
     ranks = PipelinePredictor((rank,) * num_ranks, lambda num_tokens: 0.5)
     return llm_engine(
         "llm",
@@ -123,20 +110,8 @@ def test_a_running_request_times_out_and_leaves_with_the_step_in_flight():
     assert result.summary["wasted_output_tokens"] == 3
 
 
-def test_who_finishes_at_the_very_end_of_the_time_out_has_finished():
-    assert ends(run([10], [3], timeout=3.0)) == [("finished", 3.0)]
-    assert ends(run([10], [4], timeout=3.0)) == [("timed_out", 3.0)]
-
-
-def test_a_time_out_between_steps_takes_effect_at_once():
-    result = run([10], [4], timeout=3.0)
-    assert list(result.token_times(0)) == [1.0, 2.0, 3.0]
-    assert result.steps.end.max() == 3.0
-
-
 def test_a_waiting_request_leaves_the_queue_at_once():
-    one_by_one = engine(ContinuousScheduler(max_num_seqs=1))
-    result = run([10, 10], [9, 9], clients=[one_by_one], each=[None, {"timeout": 2.5}])
+    result = run([10, 10], [9, 9], clients=[one_by_one()], each=[None, {"timeout": 2.5}])
     assert ends(result) == [("finished", 9.0), ("timed_out", 2.5)]
     assert result.recorder.visits.columns()["finished_at"].tolist() == [2.5, 9.0]
     assert result.summary["wasted_input_tokens"] == 0
@@ -153,16 +128,6 @@ def test_another_may_be_admitted_when_the_head_of_the_queue_gives_up():
     assert list(result.token_times(2)) == [5.0, 6.0]
 
 
-def test_its_memory_is_free_for_others():
-    result = run(
-        [16, 150],
-        [100, 2],
-        clients=[engine(ContinuousScheduler(), 10)],
-        each=[{"timeout": 3.5}, None],
-    )
-    assert ends(result) == [("timed_out", 3.5), ("finished", 6.0)]
-
-
 def test_a_prompt_in_pieces_is_given_up_with_what_was_computed_of_it():
     chunked = engine(ChunkedScheduler(max_num_seqs=4, max_num_batched_tokens=10))
     result = run([100], [5], clients=[chunked], timeout=2.5)
@@ -172,28 +137,9 @@ def test_a_prompt_in_pieces_is_given_up_with_what_was_computed_of_it():
 
 
 def test_a_ttft_timeout_is_for_those_without_a_token():
-    one_by_one = engine(ContinuousScheduler(max_num_seqs=1))
-    result = run([10, 10], [9, 9], clients=[one_by_one], ttft_timeout=2.5)
+    result = run([10, 10], [9, 9], clients=[one_by_one()], ttft_timeout=2.5)
     assert ends(result) == [("finished", 9.0), ("timed_out", 2.5)]
     assert "no first token within the ttft_timeout of 2.5 s" in result.requests.reason[1]
-
-
-def test_a_second_turn_has_no_ttft_timeout():
-    pipeline = template([Prefill, Decode, ToolCall(duration=9.0), Prefill, Decode])
-    tool = SequentialClient("tool", serves=["tool_call"], service_time=lambda stage: 9.0)
-    result = run([10], [2], clients=[engine(), tool], pipeline=pipeline, ttft_timeout=2.5)
-    assert ends(result) == [("finished", 13.0)]
-
-
-def test_a_static_batch_goes_on_without_who_gave_up():
-    result = run(
-        [10, 10, 10],
-        [9, 3, 2],
-        [0.0, 0.0, 0.5],
-        clients=[engine(StaticScheduler())],
-        each=[{"timeout": 4.5}, None, None],
-    )
-    assert ends(result) == [("timed_out", 4.5), ("finished", 3.0), ("finished", 7.0)]
 
 
 def test_on_the_way_to_the_engine():
@@ -208,23 +154,8 @@ def test_on_the_way_to_the_engine():
 # --- workers ------------------------------------------------------------------------------------
 
 
-def workers(number=1):
-    return SequentialClient(
-        "cpu", serves=["tool_call"], service_time=lambda stage: stage.duration, num_workers=number
-    )
-
-
-def test_workers_let_go_at_once_and_take_the_next():
-    pipeline = template([ToolCall(duration=2.0)])
-    each = [{"timeout": 0.5}, {"timeout": 0.25}, None]
-    result = run([1] * 3, [1] * 3, clients=[workers()], pipeline=pipeline, each=each)
-    assert ends(result) == [("timed_out", 0.5), ("timed_out", 0.25), ("finished", 2.5)]
-
-
-def test_a_service_that_ends_with_the_time_out_is_served():
-    pipeline = template([ToolCall(duration=2.0)])
-    result = run([1], [1], clients=[workers()], pipeline=pipeline, timeout=2.0)
-    assert ends(result) == [("finished", 2.0)]
+def workers():
+    return SequentialClient("cpu", serves=["tool_call"], service_time=lambda stage: stage.duration)
 
 
 def test_a_time_out_covers_all_stages():
@@ -277,11 +208,10 @@ ONCE_A_SECOND = Retries(max_attempts=4, backoff=1.0, factor=1.0, jitter=0.0)
 
 def test_a_request_is_sent_again_after_a_time_out():
     """The first attempt waits behind a long answer; the third finds the engine free."""
-    one_by_one = engine(ContinuousScheduler(max_num_seqs=1))
     result = run(
         [10, 10],
         [7, 2],
-        clients=[one_by_one],
+        clients=[one_by_one()],
         each=[None, {"ttft_timeout": 2.0}],
         retries=ONCE_A_SECOND,
     )
@@ -316,17 +246,6 @@ def test_jitter_follows_the_seed():
     assert sent_at(0) == sent_at(0) != sent_at(1)
 
 
-def test_what_can_never_be_served_is_not_sent_again():
-    result = run([500], [2], clients=[engine(num_gpu_blocks=10)], retries=Retries())
-    assert ends(result) == [("rejected", 0.0)]
-    assert result.requests.num_attempts[0] == 1
-
-
-def test_only_the_failures_that_are_named_are_tried_again():
-    result = run([10], [9], timeout=2.5, retries=Retries(on=("rejected",)))
-    assert result.requests.num_attempts[0] == 1
-
-
 class After:
     """Everybody goes away after the same time."""
 
@@ -335,6 +254,94 @@ class After:
 
     def sample(self, rng, n):
         return np.full(n, self.seconds)
+
+
+def one_by_one(**options):
+    return engine(ContinuousScheduler(max_num_seqs=1), **options)
+
+
+TOOL = template([ToolCall(duration=2.0)])
+SECOND_TURN = template([Prefill, Decode, ToolCall(duration=9.0), Prefill, Decode])
+FATES = {
+    "finishes at the very end of its time-out": (
+        lambda: run([10], [3], timeout=3.0),
+        [("finished", 3.0)],
+    ),
+    "times out between two steps": (lambda: run([10], [4], timeout=3.0), [("timed_out", 3.0)]),
+    "memory of who gave up is free for others": (
+        lambda: run([16, 150], [100, 2], clients=[engine(None, 10)], each=[{"timeout": 3.5}, None]),
+        [("timed_out", 3.5), ("finished", 6.0)],
+    ),
+    "a second turn has no ttft_timeout": (
+        lambda: run(
+            [10], [2], clients=[engine(), workers()], pipeline=SECOND_TURN, ttft_timeout=2.5
+        ),
+        [("finished", 13.0)],
+    ),
+    "a static batch goes on without who gave up": (
+        lambda: run(
+            [10, 10, 10],
+            [9, 3, 2],
+            [0.0, 0.0, 0.5],
+            clients=[engine(StaticScheduler())],
+            each=[{"timeout": 4.5}, None, None],
+        ),
+        [("timed_out", 4.5), ("finished", 3.0), ("finished", 7.0)],
+    ),
+    "workers let go at once and take the next": (
+        lambda: run(
+            [1] * 3,
+            [1] * 3,
+            clients=[workers()],
+            pipeline=TOOL,
+            each=[{"timeout": 0.5}, {"timeout": 0.25}, None],
+        ),
+        [("timed_out", 0.5), ("timed_out", 0.25), ("finished", 2.5)],
+    ),
+    "a service that ends with the time-out is served": (
+        lambda: run([1], [1], clients=[workers()], pipeline=TOOL, timeout=2.0),
+        [("finished", 2.0)],
+    ),
+    "patience that ends earlier cancels": (
+        lambda: run(
+            [10, 10],
+            [9, 9],
+            clients=[one_by_one()],
+            each=[{"ttft_timeout": 2.5, "patience": After(2.25)}] * 2,
+        ),
+        [("cancelled", 2.25)] * 2,
+    ),
+    "patience cancels where the first token is there": (
+        lambda: run([10], [9], each=[{"ttft_timeout": 2.5, "patience": After(2.5)}]),
+        [("cancelled", 2.5)],
+    ),
+    "who comes when another gives up finds the queue full": (
+        lambda: run(
+            [10] * 3,
+            [4] * 3,
+            [0.0, 0.5, 1.5],
+            clients=[one_by_one(max_num_waiting=1)],
+            each=[None, {"timeout": 1.0}, None],
+        ),
+        [("finished", 4.0), ("timed_out", 1.5), ("rejected", 1.5)],
+    ),
+    "what can never be served is not sent again": (
+        lambda: run([500], [2], clients=[engine(num_gpu_blocks=10)], retries=Retries()),
+        [("rejected", 0.0)],
+    ),
+    "failures that are not named are not tried again": (
+        lambda: run([10], [9], timeout=2.5, retries=Retries(on=("rejected",))),
+        [("timed_out", 2.5)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FATES)
+def test_who_ends_how_and_when(name):
+    make, expected = FATES[name]
+    result = make()
+    assert ends(result) == expected
+    assert set(result.requests.num_attempts) == {1}
 
 
 def test_patience_ends_between_two_attempts():
@@ -367,8 +374,7 @@ def test_a_first_token_that_is_late_when_patience_ends_has_timed_out_as_well():
     limits = {"ttft_timeout": 2.5, "patience": After(2.5)}
 
     def second(**more):
-        one_by_one = engine(ContinuousScheduler(max_num_seqs=1))
-        result = run([10, 10], [9, 9], clients=[one_by_one], each=[None, limits], **more)
+        result = run([10, 10], [9, 9], clients=[one_by_one()], each=[None, limits], **more)
         return ends(result)[1], result.requests.reason[1]
 
     late = "no first token within the ttft_timeout of 2.5 s"
@@ -377,18 +383,8 @@ def test_a_first_token_that_is_late_when_patience_ends_has_timed_out_as_well():
     assert second(retries=ONCE_A_SECOND) == (("cancelled", 2.5), gone)
 
 
-def test_patience_that_ends_earlier_or_with_a_token_there_cancels():
-    limits = [{"ttft_timeout": 2.5, "patience": After(2.25)}] * 2
-    one_by_one = engine(ContinuousScheduler(max_num_seqs=1))
-    result = run([10, 10], [9, 9], clients=[one_by_one], each=limits)
-    assert ends(result) == [("cancelled", 2.25)] * 2
-    result = run([10], [9], each=[{"ttft_timeout": 2.5, "patience": After(2.5)}])
-    assert ends(result) == [("cancelled", 2.5)]
-
-
 def test_of_two_time_outs_that_end_together_the_first_token_is_named():
-    one_by_one = engine(ContinuousScheduler(max_num_seqs=1))
-    result = run([10, 10], [9, 9], clients=[one_by_one], timeout=2.5, ttft_timeout=2.5)
+    result = run([10, 10], [9, 9], clients=[one_by_one()], timeout=2.5, ttft_timeout=2.5)
     assert ends(result) == [("timed_out", 2.5)] * 2
     assert result.requests.reason.tolist() == [
         "no answer within the timeout of 2.5 s",
@@ -445,20 +441,13 @@ def test_the_share_of_good_requests_is_among_those_that_count():
 
 
 def test_a_full_queue_refuses_and_the_refused_may_come_again():
-    small = engine(ContinuousScheduler(max_num_seqs=1), max_num_waiting=1)
+    small = one_by_one(max_num_waiting=1)
     times = [0.0, 0.5, 0.6]
     result = run([10] * 3, [2] * 3, times, clients=[small])
     assert ends(result) == [("finished", 2.0), ("finished", 4.0), ("rejected", 0.6)]
     assert result.requests.reason[2] == "llm: busy, max_num_waiting=1 requests wait"
     again = run([10] * 3, [2] * 3, times, clients=[small], retries=Retries(jitter=0.0, backoff=2.0))
     assert ends(again)[2] == ("finished", 6.0)
-
-
-def test_who_arrives_when_another_gives_up_finds_the_queue_full():
-    small = engine(ContinuousScheduler(max_num_seqs=1), max_num_waiting=1)
-    each = [None, {"timeout": 1.0}, None]
-    result = run([10] * 3, [4] * 3, [0.0, 0.5, 1.5], clients=[small], each=each)
-    assert list(result.requests.status) == ["finished", "timed_out", "rejected"]
 
 
 def test_expired_requests_are_dropped_while_they_wait():
@@ -542,28 +531,23 @@ def test_planned_ahead_a_full_queue_counts_who_no_plan_knows_yet():
 # --- refused -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: TimeLimits(timeout=0.0), "timeout must be finite and > 0 s, got 0.0"),
-        (lambda: TimeLimits(ttft_deadline={3: -1.0}), r"ttft_deadline\[3\] must be finite and > 0"),
-        (lambda: AdmissionControl(max_num_waiting=0), "max_num_waiting must be >= 1, got 0"),
-        (lambda: Retries(max_attempts=0), r"max_attempts must be in \[1, 100\], got 0"),
-        (lambda: Retries(backoff=9.0), r"max_backoff must be finite and >= backoff \(9.0 s\)"),
-        (lambda: Retries(backoff=0.0), "backoff must be finite and > 0 s, got 0.0"),
-        (lambda: Retries(factor=0.5), r"factor must be in \[1, 100\], got 0.5"),
-        (lambda: Retries(jitter=1.5), r"jitter must be in \[0, 1\], got 1.5"),
-        (lambda: Retries(on=()), "on must have at least one entry"),
-        (lambda: Retries(on=("cancelled",)), "on must list timed_out, rejected or lost"),
-        (lambda: ExponentialDuration(mean=0.0), "mean must be finite and > 0 s"),
-        (lambda: LogNormalDuration(mean=1.0, std=900.0), "std must be <= 100 x mean"),
-        (lambda: UniformDuration(low=3.0, high=3.0), "high must be finite and > low"),
-        (lambda: UniformDuration(low=-1.0, high=3.0), "low must be finite and >= 0 s"),
-    ],
+test_nonsense_is_refused = refused(
+    lambda make: make(),
+    (lambda: TimeLimits(timeout=0.0), "timeout must be finite and > 0 s, got 0.0"),
+    (lambda: TimeLimits(ttft_deadline={3: -1.0}), r"ttft_deadline\[3\] must be finite and > 0"),
+    (lambda: AdmissionControl(max_num_waiting=0), "max_num_waiting must be >= 1, got 0"),
+    (lambda: Retries(max_attempts=0), r"max_attempts must be in \[1, 100\], got 0"),
+    (lambda: Retries(backoff=9.0), r"max_backoff must be finite and >= backoff \(9.0 s\)"),
+    (lambda: Retries(factor=0.5), r"factor must be in \[1, 100\], got 0.5"),
+    (lambda: Retries(jitter=1.5), r"jitter must be in \[0, 1\], got 1.5"),
+    (lambda: Retries(on=()), "on must have at least one entry"),
+    (lambda: Retries(on=("cancelled",)), "on must list timed_out, rejected or lost"),
+    (lambda: ExponentialDuration(mean=0.0), "mean must be finite and > 0 s"),
+    (lambda: LogNormalDuration(mean=1.0, std=900.0), "std must be <= 100 x mean"),
+    (lambda: UniformDuration(low=3.0, high=3.0), "high must be finite and > low"),
+    (lambda: UniformDuration(low=-1.0, high=3.0), "low must be finite and >= 0 s"),
+    error=ValueError,
 )
-def test_nonsense_is_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
 
 
 def test_a_distribution_must_draw_times():

@@ -12,6 +12,7 @@ from mist_sim.hardware.devices import Efficiency
 from mist_sim.hardware.power import Demand, Load, PowerDraw, step_watts
 from mist_sim.hardware.predictors import RooflinePredictor
 from mist_sim.hardware.work import StepCounts, step_demand
+from tests.refusals import refused
 
 H100 = load_gpu("h100-sxm")
 
@@ -45,13 +46,14 @@ def test_utilisation_beyond_the_peaks_counts_as_full():
     assert watts(3.0, 0.0) == watts(1.0, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("figures", "message"),
-    [({"idle": 1.0}, "idle must be < 1"), ({"memory": -0.1}, "memory must be finite and >= 0")],
+test_shares_that_cannot_be = refused(
+    lambda figures: PowerDraw(
+        **{"idle": 0.1, "active": 0.2, "memory": 0.5, "compute": 1.0} | figures
+    ),
+    ({"idle": 1.0}, "idle must be < 1"),
+    ({"memory": -0.1}, "memory must be finite and >= 0"),
+    error=ValueError,
 )
-def test_shares_that_cannot_be(figures, message):
-    with pytest.raises(ValueError, match=message):
-        PowerDraw(**{"idle": 0.1, "active": 0.2, "memory": 0.5, "compute": 1.0} | figures)
 
 
 # ------------------------------------------------------------------ the work of steps
@@ -73,7 +75,7 @@ def one_step(new: int, chunks: int, before: int, decodes: int, context_sum: int)
         **{
             field.name: np.array([float(value)])
             for field, value in zip(fields(StepCounts), values, strict=True)
-        },
+        }
     )
     return counts, StepBatch(((each, context),) * chunks, decodes, context_sum)
 
@@ -134,9 +136,7 @@ def test_work_adds_up_over_the_steps_of_a_run():
     steps = [one_step(0, 0, 0, 8, 8 * 500 + 8 * step)[0] for step in range(5)]
     alone = [step_demand(spec, cluster, step) for step in steps]
     run = replace(
-        steps[0],
-        num_steps=np.array([5.0]),
-        decode_keys=sum(step.decode_keys for step in steps),
+        steps[0], num_steps=np.array([5.0]), decode_keys=sum(step.decode_keys for step in steps)
     )
     together = step_demand(spec, cluster, run)
     for name in ("compute", "memory"):

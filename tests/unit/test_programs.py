@@ -37,35 +37,15 @@ slo: {{ttft: 1 s}}
 """
 RUN = "name: ours\nengine: mist-sim\nprovenance: this test\nsummary: {mean_ttft_ms: 10}\nscenario: "
 
-READ_SCENARIOS = {
-    "run",
-    "goodput",
-    "sliders",
-    "bestserve",
-    "plan",
-    "explain",
-    "search",
-    "sweep",
-    "compare",
-    "validate",
-    "observe",
-}
-READ_NONE = {
-    "demo",
-    "from-vllm",
-    "help",
-    "list",
-    "schema",
-    "fit",
-    "calibrate",
-    "profile",
-    "timeline",
-    "afd",
-    "reshard",
-    "trace",
-    "plot",  # of a resolved scenario it shows the title, and runs nothing
-    "report",
-}
+READ_SCENARIOS = set(
+    shlex.split("run goodput sliders bestserve plan explain search sweep compare validate observe")
+)
+READ_NONE = set(
+    shlex.split(
+        "demo from-vllm help list schema fit calibrate profile timeline afd reshard trace report "
+        "plot"
+    )  # plot shows the title of a resolved scenario, and runs nothing
+)
 
 
 @pytest.fixture
@@ -180,17 +160,7 @@ def test_it_is_started_where_that_is_allowed(mist, started, words):
     [
         ["run", "s.yaml", "--replications", "2", "--jobs", "2"],
         ["goodput", "s.yaml", "--rates", "1:2", "--as-is", "--jobs", "1"],
-        [
-            "sliders",
-            "hybrid.yaml",
-            "--chunks",
-            "128,256",
-            "--tolerance",
-            "0.5",
-            "--as-is",
-            "--jobs",
-            "1",
-        ],
+        shlex.split("sliders hybrid.yaml --chunks 128,256 --tolerance 0.5 --as-is --jobs 1"),
         ["bestserve", "s.yaml", "--strategies", "1m", "--jobs", "1"],
         ["compare", "s.yaml", "t.yaml", "--jobs", "1"],
     ],

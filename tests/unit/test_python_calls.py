@@ -13,6 +13,7 @@ from mist_sim.lifecycle import Autoscaling, Drain, Failures, StartUp
 from mist_sim.network import Link
 from mist_sim.traces.retries import Retries
 from tests.reference.scenarios import of_profile
+from tests.refusals import refused
 
 DATA = {
     "model": "llama-3.1-8b",
@@ -69,59 +70,38 @@ def test_a_router_may_be_named(name):
     assert named.summary == made.summary
 
 
-@pytest.mark.parametrize(
-    ("said", "message"),
-    [
-        ({"router": "least_oustanding"}, "no router named .* did you mean 'least_outstanding'"),
-        ({"router": "length_aware"}, r"give the router itself, LengthAwareRouter\(...\)"),
-        ({"router": mist.LeastOutstandingRouter}, "router must be a router, with choose"),
-        ({"router": 3}, "router must be a router, with choose"),
-        ({"routers": {"decode": 3}}, r"routers\['decode'\] must be a router"),
-        ({"workload": [1]}, "workload must be a Workload"),
-        ({"slo": {"ttft": 0.5}}, r"slo must be an Slo, such as Slo\(ttft=0.5\)"),
-    ],
+test_a_simulation_says_what_it_expects = refused(
+    lambda said: run(**said),
+    ({"router": "least_oustanding"}, "no router named .* did you mean 'least_outstanding'"),
+    ({"router": "length_aware"}, r"give the router itself, LengthAwareRouter\(...\)"),
+    ({"router": mist.LeastOutstandingRouter}, "router must be a router, with choose"),
+    ({"router": 3}, "router must be a router, with choose"),
+    ({"routers": {"decode": 3}}, r"routers\['decode'\] must be a router"),
+    ({"workload": [1]}, "workload must be a Workload"),
+    ({"slo": {"ttft": 0.5}}, r"slo must be an Slo, such as Slo\(ttft=0.5\)"),
 )
-def test_a_simulation_says_what_it_expects(said, message):
-    with pytest.raises(ScenarioError, match=message):
-        run(**said)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: mist.PoissonArrivals(rate="5 /s"), "rate must be a number, got '5 /s', write 5:"),
-        (lambda: mist.ConstantArrivals(rate="6 /min"), "got '6 /min', write 0.1: units are"),
-        (lambda: mist.Slo(ttft="500 ms"), "slo.ttft must be a number, got '500 ms', write 0.5:"),
-        (lambda: mist.Slo(tpot="soon"), "slo.tpot must be a number, got 'soon': units are"),
-        (
-            lambda: Link(bandwidth="100 GB/s"),
-            "bandwidth must be a number, got '100 GB/s'",
-        ),
-        (
-            lambda: Link(bandwidth=1e9, latency="1 us"),
-            "latency must be a number, got '1 us'",
-        ),
-        (
-            lambda: Failures(clients="a", at=(1.0,)),
-            r"clients must be a tuple, got 'a'; write \(",
-        ),
-        (lambda: Failures(clients=("a",), at=1.0), r"at must be a tuple, got 1.0; write \(1.0,\)"),
-        (lambda: Failures(clients=("a",), at=("1 s",)), "at must be a number, got '1 s', write 1:"),
-        (lambda: Failures(clients=("a",), mtbf="1 h", mttr=1), "mtbf must be .* write 3600:"),
-        (lambda: Failures(link="ab", at=(1.0,)), "link must be a tuple, got 'ab'"),
-        (lambda: Drain(clients="abc", at=1.0), "clients must be a tuple, got 'abc'"),
-        (lambda: StartUp(storage="1 GB/s"), "storage must be a number"),
-        (lambda: Autoscaling(clients="a", policy=None), "clients must be a tuple"),
-        (lambda: Retries(max_backoff="1 s"), "max_backoff must be a number"),
-        (
-            lambda: mist.PolledRouter(router=None, view_interval="1 s"),
-            "view_interval must be a",
-        ),
-    ],
+test_units_are_for_files = refused(
+    lambda make: make(),
+    (lambda: mist.PoissonArrivals(rate="5 /s"), "rate must be a number, got '5 /s', write 5:"),
+    (lambda: mist.ConstantArrivals(rate="6 /min"), "got '6 /min', write 0.1: units are"),
+    (lambda: mist.Slo(ttft="500 ms"), "slo.ttft must be a number, got '500 ms', write 0.5:"),
+    (lambda: mist.Slo(tpot="soon"), "slo.tpot must be a number, got 'soon': units are"),
+    (lambda: Link(bandwidth="100 GB/s"), "bandwidth must be a number, got '100 GB/s'"),
+    (lambda: Link(bandwidth=1e9, latency="1 us"), "latency must be a number, got '1 us'"),
+    (lambda: Failures(clients="a", at=(1.0,)), r"clients must be a tuple, got 'a'; write \("),
+    (lambda: Failures(clients=("a",), at=1.0), r"at must be a tuple, got 1.0; write \(1.0,\)"),
+    (lambda: Failures(clients=("a",), at=("1 s",)), "at must be a number, got '1 s', write 1:"),
+    (lambda: Failures(clients=("a",), mtbf="1 h", mttr=1), "mtbf must be .* write 3600:"),
+    (lambda: Failures(link="ab", at=(1.0,)), "link must be a tuple, got 'ab'"),
+    (lambda: Drain(clients="abc", at=1.0), "clients must be a tuple, got 'abc'"),
+    (lambda: StartUp(storage="1 GB/s"), "storage must be a number"),
+    (lambda: Autoscaling(clients="a", policy=None), "clients must be a tuple"),
+    (lambda: Retries(max_backoff="1 s"), "max_backoff must be a number"),
+    (lambda: mist.PolledRouter(router=None, view_interval="1 s"), "view_interval must be a"),
+    error=ValueError,
 )
-def test_units_are_for_files(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
 
 
 def test_engines_take_parts_by_name():

@@ -359,10 +359,7 @@ def test_it_fails_and_another_one_serves_what_was_lost():
     clients = [
         by_hand(),
         RagClient(
-            "more",
-            passage_tokens=10,
-            index=FlatIndex(num_vectors=9, dimensions=4),
-            search=Search(),
+            "more", passage_tokens=10, index=FlatIndex(num_vectors=9, dimensions=4), search=Search()
         ),
     ]
     workload = Workload.from_lists(

@@ -102,9 +102,7 @@ def test_only_the_last_attempt_counts():
     alone = ContinuousScheduler()  # decodes wait while a prompt is computed
     workload = Workload.from_lists([10] * 4, [6, 1, 1, 1], [0.0, 1.5, 2.5, 3.5])
     workload = replace(
-        workload,
-        time_limits=TimeLimits(timeout=7.5),
-        retries=Retries(jitter=0.0, backoff=1.0),
+        workload, time_limits=TimeLimits(timeout=7.5), retries=Retries(jitter=0.0, backoff=1.0)
     )
     result = Simulation(clients=[engine(scheduler=alone)], workload=workload).run()
     assert result.requests.num_attempts.tolist() == [2, 1, 1, 1]

@@ -85,6 +85,15 @@ def test_no_recovery_before_the_last_client_is_back(away, slow, gone):
         )
 
 
+def test_waves_after_the_last_client_is_back_are_one_disturbance():
+    """Answers take 100 s: with a wave every 100 s none has passed undisturbed until the third."""
+    columns = requests((330, 390), (450, 490), (550, 590))
+    columns["finished_at"] = columns["arrival_time"] + 100.0
+    assert back([(300.0, 350.0)], columns) == [(300.0, 300.0, 300.0)]
+    columns["finished_at"] = columns["arrival_time"] + 15.0
+    assert back([(300.0, 350.0)], columns) == [(300.0, 300.0, 100.0)]
+
+
 def test_failures_before_latencies_are_back_are_one():
     away = [(300.0, 400.0), (350.0, 420.0), (700.0, 720.0)]
     slow = requests((300, 500), (700, 1000))

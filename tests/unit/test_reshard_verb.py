@@ -12,8 +12,8 @@ from mist_sim.clients import EngineConfig
 from mist_sim.hardware import GPU_MEMORY_UTILIZATION, load_gpu, load_host
 from mist_sim.hardware.collectives import all_reduce
 from mist_sim.hardware.resharding import device_of
-from mist_sim.scenario.engines.engine_hosts import with_host
-from mist_sim.scenario.engines.version_names import version_of
+from mist_sim.scenario.engines.links import with_host
+from mist_sim.scenario.engines.versions import version_of
 
 ASKED = ["reshard", "--model", "llama-2-70b", "--gpu", "a10", "--gpus", "8"]
 LENGTHS = ["--input-len", "3000", "--output-len", "200"]

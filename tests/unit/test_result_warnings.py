@@ -10,9 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import unescape
-from itertools import count
 from pathlib import Path
-from time import monotonic
 from typing import Any, ClassVar
 
 import pytest
@@ -22,7 +20,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from mist_sim import Scenario, Simulation, replicate, simulate, study
-from mist_sim.cli.app import _VERBS, app
+from mist_sim.cli.app import app
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.result_warnings import (
     KINDS,
@@ -43,7 +41,6 @@ from mist_sim.scenario import build
 from mist_sim.search import GoodputOptions, find_goodput
 from mist_sim.search.comparison import compare
 from mist_sim.search.sweeps import sweep
-from mist_sim.studies import driver
 from tests.reference import measured
 from tests.reference.predictors import AffinePredictor
 from tests.unit.test_models_that_differ import UNKNOWN
@@ -161,11 +158,11 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         ),
     },
     "outage": {
-        "lifecycle": {"failures": [{"clients": ["llm"], "at": "50 ms", "repair": "500 ms"}]},
+        "lifecycle": {"failures": [{"clients": ["llm"], "at": "50 ms", "repair": "500 ms"}]}
     },
     "late": {"warmup": "1 h"},
     "uneventful": {
-        "lifecycle": {"failures": [{"clients": ["llm"], "at": "1000 s", "repair": "3 s"}]},
+        "lifecycle": {"failures": [{"clients": ["llm"], "at": "1000 s", "repair": "3 s"}]}
     },
     "loose": {"slo": {"ttft": "500 s"}},
     "refused": {"clients": llm(gpu="bare.toml", max_model_len=50), "cost": {}},
@@ -310,23 +307,6 @@ VERBS = {
 }
 """Commands that run what a scenario describes."""
 
-OF_FOLDERS = ("report", "plot", "timeline", "validate", "demo")
-"""Verbs that have a test of their own, since they write other things."""
-
-WITHOUT = {
-    "from-vllm": "prints a scenario, which has its assumptions as a key",
-    "list": "prints catalogs",
-    "schema": "prints the keys of a scenario",
-    "help": "prints what a key is",
-    "fit": "learns from measured steps; nothing is simulated",
-    "calibrate": "fits figures to measurements; that of a run has its test in test_own_time.py",
-    "profile": "measures steps",
-    "observe": "measures a server",
-    "trace": "reads and writes workloads",
-    "afd": "takes lengths and coefficients, no clients; its own kinds are below",
-    "reshard": "takes sizes, no clients; its own kind is below",
-}
-"""Verbs that take no scenario, with the reason."""
 
 OWN = {
     "run one.yaml --vary model=llama-3.1-8b,none --jobs 1": {"failed runs"},
@@ -388,10 +368,7 @@ OWN_SCENARIOS: dict[str, dict[str, Any]] = {
         "workload": load(1000, poisson(10)),
         "slo": {"ttft": "12 s"},
     },
-    "few": {
-        "clients": llm(scheduler={"max_num_seqs": 1}),
-        "slo": {"ttft": "200 ms"},
-    },
+    "few": {"clients": llm(scheduler={"max_num_seqs": 1}), "slo": {"ttft": "200 ms"}},
     "gap": {  # a request of few a second comes while the engine is away
         "workload": load(8, {"type": "constant", "rate": "1 /s"}),
         "lifecycle": {"failures": [{"clients": ["llm"], "at": "1.3 s", "repair": "500 ms"}]},
@@ -533,27 +510,12 @@ def test_every_verb_tells_kinds_of_its_own(words, kinds):
     assert unsaid(told, call(*shlex.split(words))) == set()
 
 
-def test_goodput_tells_that_its_time_ended(monkeypatch):
-    times = count()
-    monkeypatch.setattr(driver, "monotonic", lambda: monotonic() + (0 if next(times) < 2 else 100))
-    printed = call(*shlex.split("goodput queue.yaml --seconds 60 --jobs 1 --out g"))
-    (file,) = Path("g").glob("*.json")
-    written = json.loads(file.read_text())
-    assert OUT_OF_TIME.name in kinds_of(written)
-    assert unsaid(written, printed) == set()
-
-
 def test_every_kind_is_raised():
     of_verbs = [each.own for each in VERBS.values()]
     raised = set().union(
         *RAISED.values(), *OWN.values(), *of_verbs, OF_FILES, OF_PYTHON, {OUT_OF_TIME.name}
     )
     assert raised == set(KINDS)
-
-
-def test_every_verb_is_looked_at():
-    words = {each.words.split()[0] for each in VERBS.values()}
-    assert words | set(OF_FOLDERS) | set(WITHOUT) == set(_VERBS)
 
 
 @pytest.fixture(scope="module")
@@ -694,13 +656,6 @@ def test_studies_that_cannot_be_sent_say_so():
             return build(scenario("one"))
 
     assert "not in parallel" in kinds_of(study(made, seeds=2, jobs=2).summary)
-
-
-def test_no_finding_makes_a_summary_of_its_own():
-    """`Result` gives the same one a type; with it `summary` has the warnings."""
-    own = [cls.__name__ for cls in Findings.__subclasses__() if "summary" in vars(cls)]
-    assert own == ["Result"]
-    assert all("data" in vars(cls) for cls in Findings.__subclasses__())
 
 
 def test_a_warning_comes_back_from_json():

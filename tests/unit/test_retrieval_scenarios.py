@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import mist_sim as mist
-from mist_sim.cli import main
+from tests.commands import exit_code
+from tests.refusals import refused
 
 DRAM = {"name": "dram", "read_bandwidth": "128 GB/s", "latency": "80 ns"}
 NVME = {"name": "nvme", "read_bandwidth": "7 GB/s", "latency": "50 us"}
@@ -70,86 +71,40 @@ def test_a_level_as_small_as_a_block_of_a_small_model_is_none_too_small():
     assert mist.simulate(small).summary["num_retrievals"] == 40
 
 
-@pytest.mark.parametrize(
-    ("levels", "client", "message"),
-    [
-        (
-            (NVME | HALF, DRAM | HALF),
-            {},
-            "levels: must go from the nearest to the furthest, got dram",
-        ),
-        ((DRAM | {"hit_rate": 1.5},), {}, "levels.0.hit_rate: must be in [0, 1], got 1.5"),
-        ((DRAM | {"hit_rate": -0.1},), {}, "levels.0.hit_rate: must be in [0, 1], got -0.1"),
-        ((DRAM,), {}, "dram: hit_rate must be given with hits: expected"),
-        ((DRAM,), {"hits": "drawn"}, "dram: hit_rate must be given with hits: drawn"),
-        ((DRAM | HALF,), {"hits": "stored"}, "hit_rate must be left out with hits: stored"),
-        ((DRAM | {"capacity": "0 B"},), {"hits": "stored"}, "capacity: must be finite and > 0"),
-        (
-            (DRAM | {"capacity_tokens": 0},),
-            {"hits": "stored"},
-            "capacity_tokens: must be >= 1, got 0",
-        ),
-        (
-            (DRAM | {"capacity": "1 GB", "capacity_tokens": 9},),
-            {"hits": "stored"},
-            "capacity_tokens: must be left out with capacity",
-        ),
-        (
-            (DRAM | {"capacity_tokens": 255},),
-            {"hits": "stored"},
-            "that of a block or more, 256 tokens",
-        ),
-        ((DRAM | {"capacity": "1 MB"},), {"hits": "stored"}, "that of a block or more, 256 tokens"),
-        (
-            (DRAM | HALF | {"capacity": "1 GB"},),
-            {},
-            "capacity must be left out with hits: expected",
-        ),
-        ((DRAM | HALF | {"shared": True},), {}, "shared must be left out with hits: expected"),
-        (
-            (DRAM | HALF | {"total_bandwidth": "1 GB/s"},),
-            {},
-            "total_bandwidth: must be left out without shared",
-        ),
-        ((DRAM | HALF,), {"eviction": "lfu"}, "eviction: must be left out with hits: expected"),
-        ((DRAM | HALF,), {"block_size": 16}, "block_size: must be left out with hits: expected"),
-        ((DRAM | HALF,), {"max_batch_size": 0}, "max_batch_size: must be >= 1, got 0"),
-        ((DRAM | HALF, DRAM | HALF), {}, "levels: must have names that differ, got dram, dram"),
-        ((), {}, "levels: must have at least one entry, got none"),
-        (({"name": "a", "hit_rate": 1},), {}, "read_bandwidth: must be given"),
-        (
-            (DRAM | HALF | {"read_bandwidth": "0 B/s"},),
-            {},
-            "read_bandwidth: must be finite and > 0",
-        ),
-        (({"name": "a", "at": "node1/host"} | HALF,), {}, "to: must be given, since the level a"),
-        (
-            (DRAM | HALF,),
-            {"to": "node0/host"},
-            "to: must be left out, since no level has the key at",
-        ),
-        (
-            (DRAM | HALF,),
-            {"device": {"name": "cpu", "slots": 0}},
-            "device.slots: must be >= 1, got 0",
-        ),
-        (
-            (DRAM | HALF,),
-            {"model": "llama-3.1-8b", "bytes_per_token": "1 kB"},
-            "left out with bytes_per",
-        ),
-        (
-            ({"name": "a", "at": "b"} | HALF,),
-            {"to": "c"},
-            "to: must be left out, since the network",
-        ),
-    ],
+STORED = {"hits": "stored"}
+test_what_is_wrong_is_one_message = refused(
+    lambda levels, client: mist.simulate(scenario(*levels, **client)),
+    ((NVME | HALF, DRAM | HALF), {}, "levels: must go from the nearest to the furthest, got dram"),
+    ((DRAM | {"hit_rate": 1.5},), {}, "levels.0.hit_rate: must be in [0, 1], got 1.5"),
+    ((DRAM | {"hit_rate": -0.1},), {}, "levels.0.hit_rate: must be in [0, 1], got -0.1"),
+    ((DRAM,), {}, "dram: hit_rate must be given with hits: expected"),
+    ((DRAM,), {"hits": "drawn"}, "dram: hit_rate must be given with hits: drawn"),
+    ((DRAM | HALF,), STORED, "hit_rate must be left out with hits: stored"),
+    ((DRAM | {"capacity": "0 B"},), STORED, "capacity: must be finite and > 0"),
+    ((DRAM | {"capacity_tokens": 0},), STORED, "capacity_tokens: must be >= 1, got 0"),
+    ((DRAM | {"capacity": "1 GB", "capacity_tokens": 9},), STORED, "capacity_tokens: must be left"),
+    ((DRAM | {"capacity_tokens": 255},), STORED, "that of a block or more, 256 tokens"),
+    ((DRAM | {"capacity": "1 MB"},), STORED, "that of a block or more, 256 tokens"),
+    ((DRAM | HALF | {"capacity": "1 GB"},), {}, "capacity must be left out with hits: expected"),
+    ((DRAM | HALF | {"shared": True},), {}, "shared must be left out with hits: expected"),
+    ((DRAM | HALF | {"total_bandwidth": "1 GB/s"},), {}, "total_bandwidth: must be left out"),
+    ((DRAM | HALF,), {"eviction": "lfu"}, "eviction: must be left out with hits: expected"),
+    ((DRAM | HALF,), {"block_size": 16}, "block_size: must be left out with hits: expected"),
+    ((DRAM | HALF,), {"max_batch_size": 0}, "max_batch_size: must be >= 1, got 0"),
+    ((DRAM | HALF, DRAM | HALF), {}, "levels: must have names that differ, got dram, dram"),
+    ((), {}, "levels: must have at least one entry, got none"),
+    (({"name": "a", "hit_rate": 1},), {}, "read_bandwidth: must be given"),
+    ((DRAM | HALF | {"read_bandwidth": "0 B/s"},), {}, "read_bandwidth: must be finite and > 0"),
+    (({"name": "a", "at": "node1/host"} | HALF,), {}, "to: must be given, since the level a"),
+    ((DRAM | HALF,), {"to": "node0/host"}, "to: must be left out, since no level has the key at"),
+    ((DRAM | HALF,), {"device": {"name": "cpu", "slots": 0}}, "device.slots: must be >= 1, got 0"),
+    (
+        (DRAM | HALF,),
+        {"model": "llama-3.1-8b", "bytes_per_token": "1 kB"},
+        "left out with bytes_per",
+    ),
+    (({"name": "a", "at": "b"} | HALF,), {"to": "c"}, "to: must be left out, since the network"),
 )
-def test_what_is_wrong_is_one_message(levels, client, message):
-    with pytest.raises(mist.ScenarioError) as caught:
-        mist.simulate(scenario(*levels, **client))
-    assert message in str(caught.value)
-    assert str(caught.value).count("\n") == 0
 
 
 def test_places_that_a_topology_lacks_are_named():
@@ -198,10 +153,9 @@ def test_measured_files_are_read_with_care(text, message, tmp_path):
 def test_bad_input_ends_with_code_2_and_one_line(tmp_path, capsys):
     path = tmp_path / "bad.yaml"
     path.write_text(scenario(DRAM | HALF).resolved().replace("hit_rate: 0.5", "hit_rate: 7"))
-    with pytest.raises(SystemExit) as left:
-        main(["run", str(path), "--out", str(tmp_path / "results")])
-    assert left.value.code == 2
+    assert exit_code("run", path, "--out", tmp_path / "results") == 2
     said = capsys.readouterr().err.strip()
+    assert said.count("\n") == 0
     assert said.endswith("levels.0.hit_rate: must be in [0, 1], got 7.0")
     assert not (tmp_path / "results").exists()
 

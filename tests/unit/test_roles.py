@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from mist_sim import Scenario, ScenarioError, simulate
-from mist_sim.cli import main
 from mist_sim.scenario.build import build
+from tests.commands import exit_code
 from tests.conftest import ROOT
 from tests.reference.scenarios import changed, of_profile, synthetic
+from tests.refusals import refused
 
 CONFIG = ROOT / "mist_sim/models/catalog/llama-3.1-8b.json"
 
@@ -62,65 +63,60 @@ def test_the_resolved_scenario_runs_again():
     assert simulate(first).summary == simulate(again).summary
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"network": None}, "network: is required, since KV entries go from clients with role pre"),
-        (
-            {"clients__0__role": None, "clients__1__role": None},
-            "network: has no effect: no client has a role",
-        ),
-        (
-            {
-                "clients__0__role": None,
-                "clients__1__role": None,
-                "network": {"topology": "hgx-h100", "nodes": 2},
-            },
-            "no client has a role; spans_nodes: true times clients with GPUs on several nodes",
-        ),
-        ({"clients__1__role": "prefill"}, "no client serves 'decode'"),
-        ({"clients__0__role": "decode"}, "no client serves 'prefill'"),
-        ({"clients__1__scheduler": "static"}, "must not be static with role decode"),
-        ({"clients__1__model": "llama-3.1-70b"}, "must be llama-3.1-8b as of the other clients"),
-        (
-            {"clients__0__role": None, "clients__0__scheduler": "static"},
-            "must not be static beside clients with a role",
-        ),
-        ({"clients__0__role": None}, "clients.1.role: has no effect: no client has role prefill"),
-        ({"clients__0__role": None, "clients__0__model": "llama-3.1-70b"}, "exchanges KV entries"),
-        (
-            {"clients__1__kv_cache": {"block_size": 32}},
-            "clients.1.kv_cache.block_size: must be 16 as of p, with which d exchanges .* got 32",
-        ),
-        (
-            {"clients__1__kv_cache": {"kv_cache_dtype": "fp8"}},
-            "clients.1.kv_cache.kv_cache_dtype: must be auto as of p, with which d .* got fp8",
-        ),
-        (
-            {
-                "clients__0__kv_cache": {"kv_cache_dtype": "bf16"},
-                "clients__1__kv_cache": {"kv_cache_dtype": "fp16"},
-            },
-            "clients.1.kv_cache.kv_cache_dtype: must be bf16 as of p, .* got fp16",
-        ),
-        (
-            {
-                "clients__1__role": None,
-                "clients__1__kv_cache": {"kv_cache_dtype": "int8", "block_size": 8},
-            },
-            "block_size: must be 16 as of p, .* got 8\n.*dtype: must be auto as of p, .* got int8",
-        ),
-        (
-            {"clients__0__role": "both"},
-            "must be 'prefill', 'decode', 'p_heavy' or 'd_heavy', got 'both'",
-        ),
-        ({"network__bandwidth": "0 Gb/s"}, "network.bandwidth: must be finite and > 0 B/s, got 0"),
-        ({"network__latency": "-1 ms"}, "network.latency: must be finite and >= 0 s, got -0.001"),
-    ],
+test_what_does_not_go_together_is_said = refused(
+    lambda changes: changed(DATA, **changes),
+    ({"network": None}, "network: is required, since KV entries go from clients with role pre"),
+    (
+        {"clients__0__role": None, "clients__1__role": None},
+        "network: has no effect: no client has a role",
+    ),
+    (
+        {
+            "clients__0__role": None,
+            "clients__1__role": None,
+            "network": {"topology": "hgx-h100", "nodes": 2},
+        },
+        "no client has a role; spans_nodes: true times clients with GPUs on several nodes",
+    ),
+    ({"clients__1__role": "prefill"}, "no client serves 'decode'"),
+    ({"clients__0__role": "decode"}, "no client serves 'prefill'"),
+    ({"clients__1__scheduler": "static"}, "must not be static with role decode"),
+    ({"clients__1__model": "llama-3.1-70b"}, "must be llama-3.1-8b as of the other clients"),
+    (
+        {"clients__0__role": None, "clients__0__scheduler": "static"},
+        "must not be static beside clients with a role",
+    ),
+    ({"clients__0__role": None}, "clients.1.role: has no effect: no client has role prefill"),
+    ({"clients__0__role": None, "clients__0__model": "llama-3.1-70b"}, "exchanges KV entries"),
+    (
+        {"clients__1__kv_cache": {"block_size": 32}},
+        "clients.1.kv_cache.block_size: must be 16 as of p, with which d exchanges .* got 32",
+    ),
+    (
+        {"clients__1__kv_cache": {"kv_cache_dtype": "fp8"}},
+        "clients.1.kv_cache.kv_cache_dtype: must be auto as of p, with which d .* got fp8",
+    ),
+    (
+        {
+            "clients__0__kv_cache": {"kv_cache_dtype": "bf16"},
+            "clients__1__kv_cache": {"kv_cache_dtype": "fp16"},
+        },
+        "clients.1.kv_cache.kv_cache_dtype: must be bf16 as of p, .* got fp16",
+    ),
+    (
+        {
+            "clients__1__role": None,
+            "clients__1__kv_cache": {"kv_cache_dtype": "int8", "block_size": 8},
+        },
+        "block_size: must be 16 as of p, .* got 8\n.*dtype: must be auto as of p, .* got int8",
+    ),
+    (
+        {"clients__0__role": "both"},
+        "must be 'prefill', 'decode', 'p_heavy' or 'd_heavy', got 'both'",
+    ),
+    ({"network__bandwidth": "0 Gb/s"}, "network.bandwidth: must be finite and > 0 B/s, got 0"),
+    ({"network__latency": "-1 ms"}, "network.latency: must be finite and >= 0 s, got -0.001"),
 )
-def test_what_does_not_go_together_is_said(changes, message):
-    with pytest.raises(ScenarioError, match=message):
-        changed(DATA, **changes)
 
 
 @pytest.mark.parametrize(
@@ -202,39 +198,32 @@ REPETITION = {
 }
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+test_prompts_that_no_client_can_go_on_with_are_refused_before_a_run = refused(
+    lambda changes: simulate(changed(DATA, **changes)),
+    (
+        {"workload": lengths(145), "clients__1__kv_cache": SMALL},
         (
-            {"workload": lengths(145), "clients__1__kv_cache": SMALL},
-            (
-                r"workload.lengths must have prompts of at most 144 tokens, the most that a client "
-                r"holds which decodes \(d-0: 144, by its KV cache; d-1: 144, .*\), got 145 or more"
-            ),
+            r"workload.lengths must have prompts of at most 144 tokens, the most that a client "
+            r"holds which decodes \(d-0: 144, by its KV cache; d-1: 144, .*\), got 145 or more"
         ),
-        (
-            {"workload": lengths(300, low=145), "clients__1__kv_cache": SMALL},
-            "got 145 or more in each; all would be rejected",
-        ),
-        ({"workload": REPETITION, "clients__1__kv_cache": SMALL}, "got 161 or more in each"),
-        (
-            {"workload": lengths(1024), "clients__1__max_model_len": 1024},
-            "at most 1023 tokens, .* d-1: 1023, by max_model_len=1024",
-        ),
-    ],
+    ),
+    (
+        {"workload": lengths(300, low=145), "clients__1__kv_cache": SMALL},
+        "got 145 or more in each; all would be rejected",
+    ),
+    ({"workload": REPETITION, "clients__1__kv_cache": SMALL}, "got 161 or more in each"),
+    (
+        {"workload": lengths(1024), "clients__1__max_model_len": 1024},
+        "at most 1023 tokens, .* d-1: 1023, by max_model_len=1024",
+    ),
 )
-def test_prompts_that_no_client_can_go_on_with_are_refused_before_a_run(changes, message):
-    with pytest.raises(ScenarioError, match=message):
-        simulate(changed(DATA, **changes))
 
 
 def test_one_message_and_exit_code_2(tmp_path, capsys):
     path = tmp_path / "apart.yaml"
     changes = {"workload": lengths(145), "clients.1.kv_cache": SMALL}
     path.write_text(Scenario.from_dict(DATA, changes).resolved())
-    with pytest.raises(SystemExit) as end:
-        main(["run", str(path), "--quiet"])
-    assert end.value.code == 2
+    assert exit_code("run", path, "--quiet") == 2
     errors = capsys.readouterr().err
     assert errors.count("workload.lengths must have prompts of at most 144 tokens") == 1
     assert "Traceback" not in errors

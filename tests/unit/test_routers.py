@@ -10,13 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mist_sim import (
-    ChunkedScheduler,
-    LlmClient,
-    SequentialClient,
-    Simulation,
-    Workload,
-)
+from mist_sim import ChunkedScheduler, LlmClient, SequentialClient, Simulation, Workload
 from mist_sim.clients.roster import LiveCandidates, LoadIndex, PrefixHolders, Roster, bits_of
 from mist_sim.core.request import Request
 from mist_sim.core.views import ClientState
@@ -165,8 +159,7 @@ def test_equal_work_goes_where_fewer_requests_are():
 
 
 @pytest.mark.parametrize(
-    ("heavy_share", "num_heavy"),
-    [(0.01, 1), (0.25, 1), (0.5, 2), (0.7, 3), (0.99, 3)],
+    ("heavy_share", "num_heavy"), [(0.01, 1), (0.25, 1), (0.5, 2), (0.7, 3), (0.99, 3)]
 )
 def test_heavy_requests_have_the_last_candidates(heavy_share, num_heavy):
     router = HeavyLightRouter(threshold=100.0, heavy_share=heavy_share)

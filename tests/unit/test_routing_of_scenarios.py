@@ -23,6 +23,7 @@ from mist_sim import (
 )
 from mist_sim.cli import main
 from mist_sim.scenario.build import build
+from tests.refusals import refused
 from tests.warned import texts
 
 SMALL, OTHER = "llama-3.1-8b", "qwen3-8b"
@@ -207,10 +208,7 @@ def test_a_router_of_a_stage_that_nobody_serves_in_python():
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        (
-            {"routers": {"decod": "random"}},
-            "routers.decod: there is no stage 'decod'; did you mean",
-        ),
+        ({"routers": {"decod": "random"}}, "routers.decod: there is no stage 'decod'; did you"),
         ({"routers": {"rag": "random"}}, "routers.rag: no client serves 'rag'; the clients serve"),
         ({"routers": {"decode": "random"}}, "routers.decode: has no effect: no client has a role"),
         (
@@ -222,14 +220,8 @@ def test_a_router_of_a_stage_that_nobody_serves_in_python():
         ({"view_interval": "1 s", "router": "random"}, "view_interval: has no effect: random and"),
         ({"counts_sent": False}, "counts_sent: has no effect without view_interval"),
         ({"router": {"type": "load", "by": "answer"}}, "router.by: must be 'input_length'"),
-        (
-            {"router": {"type": "heavy_light", "threshold": 0}},
-            "router.threshold: must be finite and > 0, got 0",
-        ),
-        (
-            {"router": {"type": "heavy_light", "heavy_share": 1}},
-            "router.heavy_share: must be > 0 and < 1, got 1",
-        ),
+        ({"router": {"type": "heavy_light", "threshold": 0}}, "router.threshold: must be finite"),
+        ({"router": {"type": "heavy_light", "heavy_share": 1}}, "router.heavy_share: must be > 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(more, problem):
@@ -240,19 +232,13 @@ def test_what_makes_no_sense_is_refused(more, problem):
     assert len(str(refused.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("models", "problem"),
-    [
-        ({OTHER: 1}, "workload.models.qwen3-8b: no client serves it. The clients serve llama"),
-        ({SMALL: 0}, "workload.models.llama-3.1-8b: must be > 0, got 0"),
-        ({"llama-3.1-8": 1}, "workload.models: no model and no file is named 'llama-3.1-8'"),
-        ({}, "workload.models: must have at least one entry"),
-    ],
+test_models_that_make_no_sense_are_refused = refused(
+    lambda models: Scenario.from_dict(said([CHAT], {"models": models})),
+    ({OTHER: 1}, "workload.models.qwen3-8b: no client serves it. The clients serve llama"),
+    ({SMALL: 0}, "workload.models.llama-3.1-8b: must be > 0, got 0"),
+    ({"llama-3.1-8": 1}, "workload.models: no model and no file is named 'llama-3.1-8'"),
+    ({}, "workload.models: must have at least one entry"),
 )
-def test_models_that_make_no_sense_are_refused(models, problem):
-    with pytest.raises(ScenarioError) as refused:
-        Scenario.from_dict(said([CHAT], {"models": models}))
-    assert problem in str(refused.value)
 
 
 def test_models_are_named_once(tmp_path):

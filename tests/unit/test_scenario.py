@@ -25,6 +25,7 @@ from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.scenario.presets import preset_names
 from mist_sim.units import Seconds
 from tests.reference.scenarios import changed, synthetic
+from tests.refusals import refused
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "scenarios").glob("*.yaml"))
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
@@ -403,19 +404,15 @@ def test_a_gpu_is_changed_in_place(said, tmp_path):
     assert Scenario.from_yaml(found.resolved()) == found
 
 
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ({"based_on": "b20"}, "clients.0.gpu: based_on: no accelerator and no file is named 'b20'"),
-        ({"based_on": "b200", "memory": 3}, "clients.0.gpu: its mapping: memory"),
-        ({"based_on": "b200", "ram": "1 GB"}, "clients.0.gpu: its mapping: unknown key 'ram'"),
-        ({"based_on": "b200", "price": "5 $/h"}, "price must not stand here"),
-        ({"memory": "80 GB"}, "clients.0.gpu: its mapping: missing memory_bandwidth"),
-        (7, "clients.0.gpu: must be a name, a path or a mapping, got 7"),
-    ],
+test_a_gpu_in_place_says_what_is_wrong = refused(
+    lambda said: changed(BASE, clients__0__gpu=said),
+    ({"based_on": "b20"}, "clients.0.gpu: based_on: no accelerator and no file is named 'b20'"),
+    ({"based_on": "b200", "memory": 3}, "clients.0.gpu: its mapping: memory"),
+    ({"based_on": "b200", "ram": "1 GB"}, "clients.0.gpu: its mapping: unknown key 'ram'"),
+    ({"based_on": "b200", "price": "5 $/h"}, "price must not stand here"),
+    ({"memory": "80 GB"}, "clients.0.gpu: its mapping: missing memory_bandwidth"),
+    (7, "clients.0.gpu: must be a name, a path or a mapping, got 7"),
 )
-def test_a_gpu_in_place_says_what_is_wrong(said, expected):
-    assert expected in refusal(clients__0__gpu=said)
 
 
 def test_overrides_leave_the_data_alone():
@@ -424,33 +421,23 @@ def test_overrides_leave_the_data_alone():
     assert data == BASE
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("clients.1.count", "there is no entry 1; the list has 1"),
-        ("clients.count", "'count' is no position in a list"),
-        ("clients..count", "must be keys joined by dots"),
-        ("clients.0.count.x.y", "must be a whole number"),
-        ("workload.lengths.num_requests.x", "20 has no key 'x'"),
-    ],
+test_an_override_that_leads_nowhere_is_refused = refused(
+    lambda path: Scenario.from_dict(BASE, {path: 1}),
+    ("clients.1.count", "there is no entry 1; the list has 1"),
+    ("clients.count", "'count' is no position in a list"),
+    ("clients..count", "must be keys joined by dots"),
+    ("clients.0.count.x.y", "must be a whole number"),
+    ("workload.lengths.num_requests.x", "20 has no key 'x'"),
 )
-def test_an_override_that_leads_nowhere_is_refused(path, expected):
-    with pytest.raises(ScenarioError) as caught:
-        Scenario.from_dict(BASE, {path: 1})
-    assert expected in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("clients.0.gpu", "clients.0.name: is required"),
-        ("clients.1.gpu", "there is no entry 1; the list has 0"),
-    ],
+test_an_override_of_clients_that_are_not_there_begins_their_list = refused(
+    lambda path: Scenario.from_dict(
+        {key: BASE[key] for key in BASE if key != "clients"}, {path: "h100-sxm"}
+    ),
+    ("clients.0.gpu", "clients.0.name: is required"),
+    ("clients.1.gpu", "there is no entry 1; the list has 0"),
 )
-def test_an_override_of_clients_that_are_not_there_begins_their_list(path, expected):
-    with pytest.raises(ScenarioError) as caught:
-        Scenario.from_dict({key: BASE[key] for key in BASE if key != "clients"}, {path: "h100-sxm"})
-    assert expected in str(caught.value)
 
 
 # --- plugins ----------------------------------------------------------------------------------

@@ -27,20 +27,12 @@ from mist_sim.stages import completion
 from mist_sim.testing import check_predictor
 from mist_sim.traces import Workload
 from tests.reference.engines import llm_engine
-
-
-class ConstantPredictor:
-    always_positive = True
-
-    def step_time(self, batch):
-        return 1.0
-
-    def run(self, batch, growth, num_steps):
-        return np.ones(num_steps)
+from tests.reference.predictors import ConstantPredictor
+from tests.refusals import refused
 
 
 def run(scheduler, prompts, outputs, times, priorities=None, contents=None, **engine):
-    options = {"predictor": ConstantPredictor(), "num_gpu_blocks": 1000} | engine
+    options = {"predictor": ConstantPredictor(1.0), "num_gpu_blocks": 1000} | engine
     client = llm_engine("llm", scheduler=scheduler, **options)
     workload = Workload.from_lists(prompts, outputs, times)
     if priorities or contents:
@@ -73,36 +65,24 @@ def tokens(result):
 
 # --- MIST, Fig. 3: request 1 decodes when 2 and 3 arrive ---------------------------------------
 
-FIG_3 = ([10, 10, 10], [4, 3, 2], [0.0, 1.5, 1.5])
 
-
-def test_static_batching_lets_newcomers_wait_for_the_whole_batch():
-    first, second, third = tokens(run(StaticScheduler(), *FIG_3))
-    assert first == [1.0, 2.0, 3.0, 4.0]
-    assert second == [5.0, 6.0, 7.0]
-    assert third == [5.0, 6.0]
-
-
-def test_continuous_batching_lets_decodes_wait_for_prompts():
-    first, second, third = tokens(run(ContinuousScheduler(), *FIG_3))
-    assert first == [1.0, 2.0, 4.0, 5.0]
-    assert second == [3.0, 4.0, 5.0]
-    assert third == [3.0, 4.0]
-
-
-def test_mixed_batching_computes_prompts_and_decodes_together():
-    first, second, third = tokens(run(MixedScheduler(), *FIG_3))
-    assert first == [1.0, 2.0, 3.0, 4.0]
-    assert second == [3.0, 4.0, 5.0]
-    assert third == [3.0, 4.0]
-
-
-def test_chunked_batching_spreads_prompts_over_the_steps_of_decodes():
-    scheduler = ChunkedScheduler(max_num_seqs=4, max_num_batched_tokens=6)
-    first, second, third = tokens(run(scheduler, [6, 10, 10], [4, 3, 2], [0.0, 1.5, 1.5]))
-    assert first == [1.0, 2.0, 3.0, 4.0]
-    assert second == [4.0, 5.0, 6.0]  # 5 tokens of it in each of two steps
-    assert third[0] == 6.0  # and then 5 of the third, beside the second's decode
+@pytest.mark.parametrize(
+    ("scheduler", "prompt", "expected"),
+    [
+        (StaticScheduler(), 10, [[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0], [5.0, 6.0]]),
+        (ContinuousScheduler(), 10, [[1.0, 2.0, 4.0, 5.0], [3.0, 4.0, 5.0], [3.0, 4.0]]),
+        (MixedScheduler(), 10, [[1.0, 2.0, 3.0, 4.0], [3.0, 4.0, 5.0], [3.0, 4.0]]),
+        (  # 5 tokens of the second prompt in each of two steps, and then 5 of the third
+            ChunkedScheduler(max_num_seqs=4, max_num_batched_tokens=6),
+            6,
+            [[1.0, 2.0, 3.0, 4.0], [4.0, 5.0, 6.0], [6.0, 7.0]],
+        ),
+    ],
+    ids=["static", "continuous", "mixed", "chunked"],
+)
+def test_newcomers_wait_for_the_batch_for_prompts_or_not_at_all(scheduler, prompt, expected):
+    result = run(scheduler, [prompt, 10, 10], [4, 3, 2], [0.0, 1.5, 1.5])
+    assert tokens(result) == expected
 
 
 # --- limits ------------------------------------------------------------------------------------
@@ -151,9 +131,6 @@ def test_a_watermark_keeps_newcomers_out_of_a_full_cache():
     assert tokens(run(ChunkedScheduler(), *work, num_gpu_blocks=10))[2][0] == 1.0
     late = run(ChunkedScheduler(), *work, num_gpu_blocks=10, watermark=0.2)
     assert tokens(late)[2][0] == 4.0
-
-
-def test_a_watermark_does_not_keep_a_lone_request_out():
     alone = run(ChunkedScheduler(), [150], [5], [0.0], num_gpu_blocks=10, watermark=0.5)
     assert alone.summary["completed"] == 1
 
@@ -197,11 +174,7 @@ def test_priority_decides_who_gives_memory_up():
 
 # --- who takes blocks when (vLLM v1) -------------------------------------------------------------
 
-IN_PIECES = {
-    "max_num_seqs": 2,
-    "max_num_batched_tokens": 20,
-    "long_prefill_token_threshold": 10,
-}
+IN_PIECES = {"max_num_seqs": 2, "max_num_batched_tokens": 20, "long_prefill_token_threshold": 10}
 
 
 def test_prompts_take_blocks_piece_by_piece_and_nothing_is_kept_for_the_rest():
@@ -264,34 +237,35 @@ def test_of_those_that_came_at_one_time_the_first_to_run_gives_way(second_at, nu
     assert list(result.requests.num_preemptions) == num_preemptions
 
 
+EAGLE = SpeculativeConfig(method="eagle", num_speculative_tokens=1, acceptance_rate=0.5)
+
+
 @pytest.mark.parametrize(
-    ("ahead", "num_alike", "num_cached"),
-    [(False, 12, 8), (True, 12, 8), (False, 13, 8), (True, 13, 12)],
+    ("ahead", "first", "num_alike", "at", "num_cached"),
+    [
+        (False, 16, 12, 4.0, 8),
+        (True, 16, 12, 4.0, 8),
+        (False, 16, 13, 4.0, 8),
+        (True, 16, 13, 4.0, 12),
+        (True, 8, 13, 0.0, 4),  # behind a prompt that ends with a block a token comes at 1 s
+        (True, 8, 13, 0.5, 8),
+    ],
 )
-def test_with_a_layer_that_drafts_a_block_is_computed_again_or_found_by_the_token_behind_it(
-    ahead, num_alike, num_cached
+def test_with_a_layer_that_drafts_the_token_behind_a_block_counts(
+    ahead, first, num_alike, at, num_cached
 ):
-    """Of two prompts of 16 tokens the first are alike, in blocks of 4 (vLLM 0.24 and 0.33)."""
+    """The first tokens of two prompts are alike, in blocks of 4 (vLLM 0.24 and 0.33)."""
+    alike = {0: ((1, num_alike), (2, 4)), 1: ((1, num_alike), (3, 3))}
     result = run(
-        ChunkedScheduler(), [16, 16], [1, 1], [0.0, 4.0], block_size=4, hashes_ahead=ahead,
-        contents={number: ((1, num_alike), (2 + number, 3)) for number in range(2)},
-        speculative_config=SpeculativeConfig(
-            method="eagle", num_speculative_tokens=1, acceptance_rate=0.5
-        ),
-    )  # fmt: skip
-    assert list(result.requests.num_cached_tokens) == [0, num_cached]
-
-
-@pytest.mark.parametrize(("second_at", "num_cached"), [(0.0, 4), (0.5, 8)])
-def test_a_block_is_found_once_the_token_behind_it_is_known(second_at, num_cached):
-    """The first prompt ends with a block; behind that is a token that comes at 1 s (vLLM 0.33)."""
-    result = run(
-        ChunkedScheduler(), [8, 13], [9, 1], [0.0, second_at], block_size=4, hashes_ahead=True,
-        contents={0: ((1, 17),), 1: ((1, 13),)},
-        speculative_config=SpeculativeConfig(
-            method="eagle", num_speculative_tokens=1, acceptance_rate=0.5
-        ),
-    )  # fmt: skip
+        ChunkedScheduler(),
+        [first, 16],
+        [9, 1],
+        [0.0, at],
+        block_size=4,
+        hashes_ahead=ahead,
+        contents=alike,
+        speculative_config=EAGLE,
+    )
     assert list(result.requests.num_cached_tokens) == [0, num_cached]
 
 
@@ -421,19 +395,15 @@ class Compared(SequenceState):
         return hash(self.arrival)
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "options", "message"),
-    [
-        (ChunkedScheduler, {"order": "sjf"}, "order has no 'sjf'.*Known: fcfs"),
-        (ChunkedScheduler, {"max_num_seqs": 0}, "max_num_seqs must be >= 1, got 0"),
-        (ChunkedScheduler, {"max_num_partial_prefills": 0}, "max_num_partial_prefills must be"),
-        (ChunkedScheduler, {"long_prefill_token_threshold": 0}, "token_threshold must be >= 1"),
-        (StaticScheduler, {"max_num_batched_tokens": 0}, "max_num_batched_tokens must be >= 1"),
-    ],
+test_nonsense_is_refused = refused(
+    lambda scheduler, options: scheduler(**options),
+    (ChunkedScheduler, {"order": "sjf"}, "order has no 'sjf'.*Known: fcfs"),
+    (ChunkedScheduler, {"max_num_seqs": 0}, "max_num_seqs must be >= 1, got 0"),
+    (ChunkedScheduler, {"max_num_partial_prefills": 0}, "max_num_partial_prefills must be"),
+    (ChunkedScheduler, {"long_prefill_token_threshold": 0}, "token_threshold must be >= 1"),
+    (StaticScheduler, {"max_num_batched_tokens": 0}, "max_num_batched_tokens must be >= 1"),
+    error=ValueError,
 )
-def test_nonsense_is_refused(scheduler, options, message):
-    with pytest.raises(ValueError, match=message):
-        scheduler(**options)
 
 
 @pytest.mark.parametrize("name", sorted(SCHEDULERS))
@@ -455,12 +425,12 @@ def test_an_order_of_ones_own():
 
 
 def test_step_overhead_adds_up_or_hides_behind_the_kernels():
-    added = EngineOverhead(step=0.25).around(ConstantPredictor())
-    hidden = EngineOverhead(step=0.25).around(ConstantPredictor(), overlapped=True)
-    longer = EngineOverhead(step=1.5).around(ConstantPredictor(), overlapped=True)
+    added = EngineOverhead(step=0.25).around(ConstantPredictor(1.0))
+    hidden = EngineOverhead(step=0.25).around(ConstantPredictor(1.0), overlapped=True)
+    longer = EngineOverhead(step=1.5).around(ConstantPredictor(1.0), overlapped=True)
     assert [p.step_time(StepBatch()) for p in (added, hidden, longer)] == [1.25, 1.0, 1.5]
     prompts = EngineOverhead(step=0.25, prefill_step=0.5).around(
-        ConstantPredictor(), overlapped=True
+        ConstantPredictor(1.0), overlapped=True
     )
     assert prompts.step_time(StepBatch(((7, 0),))) == 1.5
     assert prompts.run(StepBatch(((7, 0),)), StepGrowth(), 2).tolist() == [1.5, 1.5]
@@ -471,7 +441,7 @@ def test_step_overhead_adds_up_or_hides_behind_the_kernels():
 
 def test_a_step_that_was_not_planned_ahead_hides_no_host_time():
     """The second request comes when nothing runs, the third one while its step does."""
-    predictor = EngineOverhead(step=0.25).around(ConstantPredictor(), overlapped=True)
+    predictor = EngineOverhead(step=0.25).around(ConstantPredictor(1.0), overlapped=True)
     result = run(
         ChunkedScheduler(), [10] * 3, [3] * 3, [0.0, 8.0, 8.5], predictor=predictor,
         async_scheduling=True,
@@ -482,7 +452,7 @@ def test_a_step_that_was_not_planned_ahead_hides_no_host_time():
 def test_host_time_that_nothing_hides_comes_on_top():
     """Kernels of 1 s, a host of 0.25 s, exposed 0.5 s and 0.125 s a sequence; two sequences."""
     overhead = EngineOverhead(step=0.25, exposed_step=0.5, exposed_sequence=0.125)
-    ahead = overhead.around(ConstantPredictor(), overlapped=True)
+    ahead = overhead.around(ConstantPredictor(1.0), overlapped=True)
     batch = StepBatch(((7, 0),), 1, 9)
     assert ahead.step_time(batch) == 1.0 + 0.5 + 2 * 0.125
     assert ahead.run(batch, StepGrowth(1), 2).tolist() == [1.75, 1.75]
@@ -502,7 +472,7 @@ def test_a_host_below_the_kernels_shows_in_the_first_step_alone():
             [10] * 3,
             [50, 20, 9],
             arrivals,
-            predictor=EngineOverhead(step=step).around(ConstantPredictor(), overlapped=True),
+            predictor=EngineOverhead(step=step).around(ConstantPredictor(1.0), overlapped=True),
             async_scheduling=True,
         )
         for step in (0.75, 0.0)
@@ -511,14 +481,14 @@ def test_a_host_below_the_kernels_shows_in_the_first_step_alone():
 
 
 def test_a_long_run_after_a_pause_pays_the_host_once():
-    predictor = EngineOverhead(step=0.25).around(ConstantPredictor(), overlapped=True)
+    predictor = EngineOverhead(step=0.25).around(ConstantPredictor(1.0), overlapped=True)
     scheduler = ChunkedScheduler(max_num_batched_tokens=16, max_num_seqs=4)
     result = run(scheduler, [64], [2], [1.0], predictor=predictor, async_scheduling=True)
     assert tokens(result) == [[5.25, 6.25]]
 
 
 def test_every_sequence_of_a_step_adds_its_share():
-    around = EngineOverhead(step=0.25, sequence=0.125).around(ConstantPredictor())
+    around = EngineOverhead(step=0.25, sequence=0.125).around(ConstantPredictor(1.0))
     batch = StepBatch(((8, 0), (9, 40)), 3, 300)
     assert around.step_time(batch) == 1.25 + 5 * 0.125
     assert around.run(batch, StepGrowth(3), 2).tolist() == [1.875, 1.875]
@@ -534,7 +504,7 @@ def test_what_a_scenario_does_not_say_is_what_was_fitted_with_the_gpu():
     assert predictor.step_time(StepBatch((), 4, 40)) == 0.1 + kernels
     every = llm_client("llm", **options).predictor.ranks[0]
     assert every.step_time(StepBatch((), 4, 40)) == pytest.approx(0.14 + kernels)
-    constant = ConstantPredictor()
+    constant = ConstantPredictor(1.0)
     assert llm_client("llm", gpu=gpu, predictor=constant).predictor.ranks == (constant,)
 
 
@@ -557,7 +527,7 @@ def test_overhead_is_added_where_kernels_alone_are_timed():
     assert roofline.step_time(StepBatch((), 1, 10)) == pytest.approx(
         1.3e-3 + 47.8e-6 + roofline.predictor.step_time(StepBatch((), 1, 10))
     )
-    whole_steps = ConstantPredictor()
+    whole_steps = ConstantPredictor(1.0)
     assert llm_client("llm", predictor=whole_steps).predictor.ranks == (whole_steps,)
 
 
@@ -566,13 +536,13 @@ def test_a_source_of_kernels_may_have_an_overhead_of_its_own():
         traits = PredictorTraits(kernels_only=True, beyond_kernels=(0.5, 0.125), times_drafts=True)
 
     batch = StepBatch((), 3, 30)
-    assert EngineOverhead().around(Kernels()).step_time(batch) == 1.875
-    assert EngineOverhead(step=0.25).around(Kernels()).step_time(batch) == 1.625
-    assert EngineOverhead(sequence=0.0).around(Kernels()).step_time(batch) == 1.5
+    assert EngineOverhead().around(Kernels(1.0)).step_time(batch) == 1.875
+    assert EngineOverhead(step=0.25).around(Kernels(1.0)).step_time(batch) == 1.625
+    assert EngineOverhead(sequence=0.0).around(Kernels(1.0)).step_time(batch) == 1.5
     drafts = SpeculativeConfig(
         method="ngram", num_speculative_tokens=2, acceptance_rate=0.5, drafting_time=0.0
     )
-    drafted = with_drafting(Kernels(), drafts, None).ranks[0]
+    drafted = with_drafting(Kernels(1.0), drafts, None).ranks[0]
     assert EngineOverhead().around(drafted).step_time(batch) == 1.875
 
 
@@ -592,10 +562,7 @@ def test_prompts_come_to_the_queue_as_they_are_tokenised():
     entered = [1.0 + 5.0, 1.25 + 1.25, 7.0 + 1.0, 7.5 + 3.125]
     order = np.argsort(entered)
     plain = run(
-        ChunkedScheduler(),
-        [prompts[i] for i in order],
-        [2] * 4,
-        [entered[i] for i in order],
+        ChunkedScheduler(), [prompts[i] for i in order], [2] * 4, [entered[i] for i in order]
     )
     assert [tokens(late)[i] for i in order] == tokens(plain)
     assert tokens(late)[0] > tokens(late)[1]

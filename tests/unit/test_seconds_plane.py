@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mist_sim.hardware.interpolation import seconds_plane
+from tests.refusals import refused
 
 GRID = seconds_plane([1, 2, 4], [0, 100], [[1.0, 2.0], [2.0, 3.0], [4.0, 5.0]])
 
@@ -41,15 +42,11 @@ def test_many_have_the_bits_of_one(x, y, step, count):
     assert grid.along(x, ys).tolist() == [grid.at(x, one) for one in ys.tolist()]
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "seconds", "message"),
-    [
-        ([], [0], [[]], "fixed must have points that increase"),
-        ([1, 1], [0], [[1.0], [1.0]], "fixed must have points that increase"),
-        ([1], [0, 1], [[1.0]], "seconds must have the shape"),
-        ([1], [0], [[0.0]], "seconds must be finite and > 0"),
-    ],
+test_what_is_no_grid_is_refused = refused(
+    seconds_plane,
+    ([], [0], [[]], "fixed must have points that increase"),
+    ([1, 1], [0], [[1.0], [1.0]], "fixed must have points that increase"),
+    ([1], [0, 1], [[1.0]], "seconds must have the shape"),
+    ([1], [0], [[0.0]], "seconds must be finite and > 0"),
+    error=ValueError,
 )
-def test_what_is_no_grid_is_refused(x, y, seconds, message):
-    with pytest.raises(ValueError, match=message):
-        seconds_plane(x, y, seconds)

@@ -28,6 +28,7 @@ from mist_sim.scenario.build import build
 from mist_sim.scenario.json_schema import json_schema
 from mist_sim.units import Seconds
 from tests.reference.scenarios import synthetic
+from tests.refusals import refused
 
 GAMMA = {"type": "gamma", "mean": "20 ms", "std": "10 ms"}
 NAME: dict[str, Any] = {"name": "cpu"}
@@ -62,13 +63,9 @@ def test_a_base_time_may_be_drawn_and_tokens_come_on_top():
     assert len(set(alone)) == 300
     assert alone.mean() == pytest.approx(0.020, rel=0.1)
     np.testing.assert_allclose(with_tokens - alone, 0.040, atol=1e-9)
-
-
-def test_a_time_per_token_may_be_drawn_once_for_a_stage():
-    drawn = {"type": "uniform", "low": "1 ms", "high": "2 ms"}
+    drawn = {"type": "uniform", "low": "1 ms", "high": "2 ms"}  # once for a stage
     found = times(simulate(scenario({"time_per_token": drawn})))
-    assert found.min() > 0.040
-    assert found.max() < 0.080
+    assert 0.040 < found.min() < found.max() < 0.080
     assert len(set(found)) == 300
 
 
@@ -78,12 +75,6 @@ def test_a_law_takes_the_place_of_a_tools_own_duration():
     data["workload"]["pipeline"] = [{"type": "tool_call", "duration": "9 s"}]
     data["clients"][0] |= {"serves": ["tool_call"], "time_per_token": None}
     assert times(simulate(Scenario.from_dict(data))).max() < 1.0
-
-
-def test_constant_is_a_number():
-    law = simulate(scenario({"base_time": {"type": "constant", "time": "20 ms"}}))
-    number = simulate(scenario({"base_time": "20 ms"}))
-    assert law.requests.equals(number.requests)
 
 
 def test_measured_times_come_from_a_list_or_a_file(tmp_path):
@@ -216,28 +207,29 @@ def test_a_law_has_the_mean_and_the_shape_that_it_promises(law, mean, std, theor
         assert stats.kstest(drawn, theory.cdf).pvalue > 0.001
 
 
-def test_the_check_of_the_shape_would_notice_another_law():
-    drawn = GammaDuration(mean=2.0, std=1.05).sample(Streams(5).generator("law"), 200_000)
-    assert stats.kstest(drawn, stats.gamma(4.0, scale=0.5).cdf).pvalue < 0.001
-
-
 # --- streams ------------------------------------------------------------------------------------
 
 TWO = ({"base_time": GAMMA}, {"name": "other", "base_time": GAMMA, "serves": ["postprocess"]})
 
 
 def test_two_runs_are_equal_and_another_seed_is_not():
-    first, again = (simulate(scenario({"base_time": GAMMA})) for _ in range(2))
+    simulation = build(scenario({"base_time": GAMMA}))
+    first, again = simulation.run(), simulation.run()
     assert first.requests.equals(again.requests)
     assert first.stages.equals(again.stages)
     other = simulate(scenario({"base_time": GAMMA}, seed=1))
     assert not np.array_equal(times(first), times(other))
+    result = simulate(scenario({"base_time": GAMMA, "count": 2}))
+    assert not set(times(result, "cpu-0")) & set(times(result, "cpu-1"))
 
 
 def test_no_client_shifts_what_another_one_draws():
     alone = simulate(scenario(TWO[0]))
     both = simulate(scenario(*TWO))
     np.testing.assert_array_equal(times(alone), times(both))
+    fixed = simulate(scenario({"base_time": "20 ms"})).requests
+    assert alone.requests["arrival_time"].equals(fixed["arrival_time"])
+    assert not alone.requests["finished_at"].equals(fixed["finished_at"])
 
 
 def test_no_time_shifts_what_the_other_one_draws():
@@ -249,27 +241,11 @@ def test_no_time_shifts_what_the_other_one_draws():
     np.testing.assert_allclose(both, base + tokens, atol=1e-9)
 
 
-def test_laws_leave_arrivals_and_lengths_alone():
-    drawn, fixed = (simulate(scenario({"base_time": t})).requests for t in (GAMMA, "20 ms"))
-    assert drawn["arrival_time"].equals(fixed["arrival_time"])
-    assert not drawn["finished_at"].equals(fixed["finished_at"])
-
-
 def test_more_workers_serve_the_same_times_in_the_same_order():
     """Common random numbers: the k-th visit takes as long, however many workers there are."""
     one = times(simulate(scenario({"base_time": GAMMA})))
     three = times(simulate(scenario({"base_time": GAMMA, "num_workers": 3})))
     np.testing.assert_allclose(one, three, atol=1e-9)
-
-
-def test_copies_draw_numbers_of_their_own():
-    result = simulate(scenario({"base_time": GAMMA, "count": 2}))
-    assert not set(times(result, "cpu-0")) & set(times(result, "cpu-1"))
-
-
-def test_a_second_run_of_the_same_clients_draws_the_same():
-    simulation = build(scenario({"base_time": GAMMA}))
-    assert simulation.run().requests.equals(simulation.run().requests)
 
 
 # --- functions ----------------------------------------------------------------------------------
@@ -324,14 +300,11 @@ def test_a_function_draws_from_a_stream_of_its_own():
         lambda stage, seconds=0.02: seconds,
         lambda stage: np.float32(0.02),
         lambda *args: 0.02,
+        lambda stage, rng: 0.02 * rng.integers(1, 2),
     ],
 )
 def test_a_function_that_draws_nothing_needs_no_generator(function):
     np.testing.assert_allclose(times(run(function)), 0.02, atol=1e-7)
-
-
-def test_whole_numbers_of_numpy_are_times():
-    assert set(times(run(lambda stage, rng: rng.integers(1, 3))).round(6)) == {1.0, 2.0}
 
 
 # --- refused ------------------------------------------------------------------------------------
@@ -341,15 +314,12 @@ def test_whole_numbers_of_numpy_are_times():
     ("time", "expected"),
     [
         (5, "base_time: a duration needs a number and a unit, such as '1 s', got 5"),
-        ("20", "base_time: a duration needs a number and a unit, such as '1 s', got '20'"),
         ("-1 s", "base_time: must be >= 0 s, got -1.0"),
-        (["1 s"], "base_time: a duration needs a number and a unit, such as '1 s', got ['1 s']"),
         ({"mean": "1 s"}, "base_time: must be a name or a mapping with a type, got {'mean': '1"),
         ("gamma", "base_time.mean: is required"),
         ({"type": "gama"}, "base_time.type: no duration named 'gama'; did you mean 'gamma'?"),
         ({"type": "constant", "time": "0 s"}, "base_time.time: must be finite and > 0 s, got 0.0"),
         (GAMMA | {"mean": 1}, "base_time.mean: a duration needs a number and a unit"),
-        (GAMMA | {"mean": "0 s"}, "base_time.mean: must be finite and > 0 s, got 0.0"),
         (GAMMA | {"std": "0 s"}, "base_time.std: must be finite and > 0 s, got 0.0"),
         (GAMMA | {"std": "3 s"}, "base_time.std: must be <= 100 x mean (2), got 3.0"),
         (GAMMA | {"std": "1 ns"}, "base_time.std: must be >= 1e-6 x mean (2e-08), got 1e-09; con"),
@@ -357,7 +327,6 @@ def test_whole_numbers_of_numpy_are_times():
         ({"type": "empirical"}, "base_time.times: must be given, or path in place of them"),
         ({"type": "empirical", "times": []}, "base_time.times: must have at least one time, got "),
         ({"type": "empirical", "times": ["0 s"]}, "base_time: times[0] must be finite and > 0 s"),
-        ({"type": "empirical", "times": [0.5]}, "base_time.times.0: a duration needs a number and"),
         ({"type": "empirical", "path": "none.txt"}, "base_time.path: no file none.txt in the work"),
         ({"type": "empirical", "path": "."}, "base_time: .: is a folder"),
     ],
@@ -366,12 +335,6 @@ def test_what_is_wrong_with_a_law_is_said(time, expected):
     with pytest.raises(ScenarioError) as error:
         scenario({"base_time": time})
     assert f"clients.0.{expected}" in str(error.value)
-
-
-def test_times_and_a_file_of_them_are_too_much(tmp_path):
-    (tmp_path / "seconds.txt").write_text("1\n")
-    with pytest.raises(ValueError, match="times must be left out with path, got both"):
-        EmpiricalDuration(times=[1.0], path=str(tmp_path / "seconds.txt"))
 
 
 @pytest.mark.parametrize("line", ["seconds", "0", "-1", "nan", "inf", "1e999", "1 ms", "0.1,0.2"])
@@ -394,25 +357,23 @@ def test_a_file_without_times_is_named(content, expected, tmp_path):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f"seconds.txt.* {expected}"):
         EmpiricalDuration(path=str(path))
+    with pytest.raises(ValueError, match="times must be left out with path, got both"):
+        EmpiricalDuration(times=[1.0], path=str(path))
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"base_time": "2 ms"}, "base_time must be a number of seconds or a law of times, got '2"),
-        ({"base_time": float("nan")}, "base_time must be finite and >= 0 s, got nan"),
-        ({"service_time": 3.0}, "service_time must be a function of a stage, and of `rng` if it"),
-        ({"service_time": lambda: 1.0}, "got one with .*: too many positional arguments"),
-        ({"service_time": lambda stage, generator: 1.0}, "missing a required argument: 'generator"),
-        (
-            {"service_time": with_rng, "base_time": GammaDuration(mean=1.0, std=1.0)},
-            "service_time must be left out with base_time",
-        ),
-    ],
+test_what_cannot_be_a_time_is_refused = refused(
+    lambda options: SequentialClient("w", serves=["preprocess"], **options),
+    ({"base_time": "2 ms"}, "base_time must be a number of seconds or a law of times, got '2"),
+    ({"base_time": float("nan")}, "base_time must be finite and >= 0 s, got nan"),
+    ({"service_time": 3.0}, "service_time must be a function of a stage, and of `rng` if it"),
+    ({"service_time": lambda: 1.0}, "got one with .*: too many positional arguments"),
+    ({"service_time": lambda stage, generator: 1.0}, "missing a required argument: 'generator"),
+    (
+        {"service_time": with_rng, "base_time": GammaDuration(mean=1.0, std=1.0)},
+        "service_time must be left out with base_time",
+    ),
+    error=ValueError,
 )
-def test_what_cannot_be_a_time_is_refused(options, expected):
-    with pytest.raises(ValueError, match=expected):
-        SequentialClient("w", serves=["preprocess"], **options)
 
 
 class Zeros:

@@ -8,6 +8,7 @@ import pytest
 
 from mist_sim import Result, Scenario, ScenarioError, simulate
 from mist_sim.scenario.build import build
+from tests.refusals import refused
 from tests.unit.test_memory_tiers import scenario
 
 STORE = {
@@ -111,18 +112,13 @@ def test_a_shared_tier_at_a_place_of_a_topology():
     assert (there.requests["num_cached_tokens"] == 0).sum() == 6
 
 
-@pytest.mark.parametrize(
-    ("tiers", "message"),
-    [
-        ([STORE | {"write_policy": "write_back"}], "write_policy: must be write_through"),
-        ([STORE | {"read_bandwidth": None}], "read_bandwidth: must be given with shared, or at"),
-        ([STORE | {"at": "host"}], "at: must be a place that all reach"),
-        ([STORE, {"name": "cpu", "capacity": "1 GiB"}], "tiers: must have the shared one last"),
-    ],
+test_refusals = refused(
+    lambda tiers: two(*tiers),
+    ([STORE | {"write_policy": "write_back"}], "write_policy: must be write_through"),
+    ([STORE | {"read_bandwidth": None}], "read_bandwidth: must be given with shared, or at"),
+    ([STORE | {"at": "host"}], "at: must be a place that all reach"),
+    ([STORE, {"name": "cpu", "capacity": "1 GiB"}], "tiers: must have the shared one last"),
 )
-def test_refusals(tiers, message):
-    with pytest.raises(ScenarioError, match=message):
-        two(*tiers)
 
 
 def test_blocks_of_two_kinds_cannot_lie_in_one():

@@ -232,18 +232,9 @@ def test_a_race_finds_what_a_search_of_every_position_finds():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda said: said["clients"].pop(),
-            "clients must have one with role p_heavy, whose sliders are searched, got 0",
-        ),
-        (
-            lambda said: said.update(hand_over={"policy": None}),
-            "hand_over.policy must be given to search sliders, such as",
-        ),
-        (
-            lambda said: said.pop("hand_over"),
-            "hand_over.policy must be given to search sliders, such as",
-        ),
+        (lambda said: said["clients"].pop(), "clients must have one with role p_heavy, whose"),
+        (lambda said: said.update(hand_over={"policy": None}), "hand_over.policy must be given to"),
+        (lambda said: said.pop("hand_over"), "hand_over.policy must be given to search sliders"),
         (lambda said: said.update(replications=3), "replications must be 1 to search sliders"),
     ],
 )

@@ -24,6 +24,7 @@ from mist_sim.studies.decided_question import digest
 from mist_sim.studies.task import Done, InTurn
 from tests.reference.random_spaces import ASKED, random_space, space
 from tests.reference.scenarios import of_profile
+from tests.refusals import refused
 
 TOLERANCE = 0.02
 needs_optuna = pytest.mark.skipif(
@@ -162,6 +163,7 @@ def test_budgets_exclude_before_anything_runs():
     result = found(space("p99_tpot", {"max_gpus": 1, "max_usd_per_hour": 2}))
     excluded = [row for row in result.rows if row["status"] == "excluded"]
     assert [row["num_runs"] for row in excluded] == [0, 0, 0]
+    assert {row["num_requests"] for row in result.rows} == {0, 60}
     assert set(excluded[0]["broken"]) == {"max_usd_per_hour"}
     assert set(excluded[1]["broken"]) == {"max_gpus", "max_usd_per_hour"}
     assert result.front[0]["values"] == {"clients.0.gpu": "l40s", "clients.0.count": 1}
@@ -227,12 +229,6 @@ def test_designs_are_those_of_compare():
     assert "1 prefill + 1 decode" in names
 
 
-def test_figures_at_the_goodput():
-    asked = space(["goodput_per_joule", "goodput"], vary={"clients.0.count": [1, 2]})
-    rows = found(asked).rows
-    assert all(row["figures"]["goodput_per_joule"] > 0 for row in rows)
-
-
 @pytest.mark.parametrize("objectives", [["p99_tpot"], ["usd_per_hour", "p99_tpot"]])
 def test_a_figure_that_no_run_has_is_told_and_no_traceback(objectives):
     lengths = {
@@ -249,21 +245,16 @@ def test_a_figure_that_no_run_has_is_told_and_no_traceback(objectives):
 # ---------------------------------------------------------------------- bad input
 
 
-@pytest.mark.parametrize(
-    ("constraints", "problem"),
-    [
-        ({"p50_ttft": "1 s", "p99_ttft": "500 ms"}, "contradicts p99_ttft: 0.5 s"),
-        ({"p99_ttft": "1 s", "p99_e2el": "500 ms"}, "ends after its first token"),
-        ({"max_gpus": 0}, "must be a number > 0"),
-        ({"max_gpus": True}, "must be a number > 0"),
-        ({"p99_ttft": 500}, "needs a number and a unit"),
-        ({"attainment": 2}, r"attainment must be in \(0, 1\]"),
-        ({"max_gpu": 4}, "did you mean 'max_gpus'"),
-    ],
+test_constraints_that_make_no_sense = refused(
+    constraints_of,
+    ({"p50_ttft": "1 s", "p99_ttft": "500 ms"}, "contradicts p99_ttft: 0.5 s"),
+    ({"p99_ttft": "1 s", "p99_e2el": "500 ms"}, "ends after its first token"),
+    ({"max_gpus": 0}, "must be a number > 0"),
+    ({"max_gpus": True}, "must be a number > 0"),
+    ({"p99_ttft": 500}, "needs a number and a unit"),
+    ({"attainment": 2}, r"attainment must be in \(0, 1\]"),
+    ({"max_gpu": 4}, "did you mean 'max_gpus'"),
 )
-def test_constraints_that_make_no_sense(constraints, problem):
-    with pytest.raises(ScenarioError, match=problem):
-        constraints_of(constraints)
 
 
 def test_nothing_that_is_feasible_says_which_constraint_excludes_most():
@@ -311,19 +302,13 @@ def test_ranges_without_an_end(text):
         values_of("vary x", text)
 
 
-def test_options_that_make_no_search():
-    for options, problem in (
-        ({"method": "tpee"}, "did you mean 'tpe'"),
-        ({"trials": 5}, "trials has no effect with method exhaustive"),
-        ({"side_by_side": 0}, "side_by_side must be in"),
-        ({"tolerance": 0.0}, "tolerance must be in"),
-    ):
-        with pytest.raises(ScenarioError, match=problem):
-            SearchOptions(**options)
-
-
-def test_the_requests_of_a_run_as_it_stands_are_counted():
-    assert [row["num_requests"] for row in found(space("p99_ttft")).rows] == [60] * 4
+test_options_that_make_no_search = refused(
+    lambda options: SearchOptions(**options),
+    ({"method": "tpee"}, "did you mean 'tpe'"),
+    ({"trials": 5}, "trials has no effect with method exhaustive"),
+    ({"side_by_side": 0}, "side_by_side must be in"),
+    ({"tolerance": 0.0}, "tolerance must be in"),
+)
 
 
 # ---------------------------------------------------------------------- journals, the command
@@ -394,16 +379,6 @@ def test_a_search_in_vain_writes_what_was_tried(folder):
     assert mist("report", "r", "--out", "r.html")[0] == 0
     code, out, _ = mist("search", "r", "--explain", "1")
     assert (code, "2 GPUs, more than 1" in out) == (0, True)
-
-
-def test_a_search_in_vain_replaces_no_results(folder):
-    assert mist("search", "space.yaml", "--as-is", "--jobs", "1", "--out", "r")[0] == 0
-    before = (folder / "r" / "search.json").read_bytes()
-    (folder / "space.yaml").write_text(INFEASIBLE)
-    code, _, err = mist("search", "space.yaml", "--jobs", "1", "--out", "r", "--force")
-    assert code == 2
-    assert "All that was tried" not in err
-    assert (folder / "r" / "search.json").read_bytes() == before
 
 
 def test_a_search_in_vain_without_a_run_leaves_the_next_one_alone(folder):
@@ -518,26 +493,23 @@ def test_an_attainment_that_a_sweep_does_not_show_is_refused(folder):
     assert "--attainment has no effect with --metric p99_ttft_ms" in err
 
 
-def test_a_journal_of_other_files_is_that_of_another_search(folder):
-    file = folder / "my.toml"
-    file.write_text('based_on = "h100-sxm"\n')
-    asked, options = space("p99_ttft", vary={"clients.0.gpu": ["my.toml", "l40s"]}), SearchOptions()
-    search_space(asked, options, jobs=1, journal="j.jsonl")
-    file.write_text('based_on = "h200"\n')
-    with pytest.raises(ScenarioError, match="is that of another study"):
-        search_space(asked, options, jobs=1, journal="j.jsonl", resume=True)
-
-
-def test_a_journal_of_a_sweep_knows_the_files_that_vary(folder):
+@pytest.mark.parametrize("method", ["search", "sweep"])
+def test_a_journal_knows_the_files_that_vary(folder, method):
     from mist_sim.search.sweeps import sweep
 
-    file = folder / "my.toml"
+    file, vary = folder / "my.toml", {"clients.0.gpu": ["my.toml", "l40s"]}
+
+    def run(**more):
+        if method == "sweep":
+            return sweep(Scenario.from_dict(ASKED), vary, jobs=1, journal="j.jsonl", **more)
+        asked = space("p99_ttft", vary=vary)
+        return search_space(asked, SearchOptions(), jobs=1, journal="j.jsonl", **more)
+
     file.write_text('based_on = "h100-sxm"\n')
-    scenario, vary = Scenario.from_dict(ASKED), {"clients.0.gpu": ["my.toml", "l40s"]}
-    sweep(scenario, vary, jobs=1, journal="j.jsonl")
+    run()
     file.write_text('based_on = "h200"\n')
     with pytest.raises(ScenarioError, match="is that of another study"):
-        sweep(scenario, vary, jobs=1, journal="j.jsonl", resume=True)
+        run(resume=True)
 
 
 @needs_optuna

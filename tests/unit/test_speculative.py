@@ -13,7 +13,6 @@ from mist_sim import (
     KvCacheConfig,
     Result,
     RooflinePredictor,
-    ScenarioError,
     Simulation,
     SpeculativeConfig,
     StepBatch,
@@ -33,6 +32,7 @@ from mist_sim.rng import Streams
 from mist_sim.testing import check_predictor
 from tests.reference.comparison import pipeline_of
 from tests.reference.predictors import ConstantPredictor
+from tests.refusals import refused
 from tests.warned import texts
 
 CLUSTER = Cluster(load_gpu("h100-sxm"))
@@ -49,23 +49,19 @@ DRAFTED = speculative(method="draft_model", model="llama-3.2-1b")
 # --- options ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"method": "medusa"}, "method has no 'medusa'"),
-        ({"num_speculative_tokens": 0}, r"num_speculative_tokens must be in \[1, 1024\], got 0"),
-        ({"acceptance_rate": 1.1}, r"acceptance_rate must be in \[0, 1\], got 1.1"),
-        ({"acceptance_rate": [0.9, 0.8]}, "one number for each of the 3 speculative tokens"),
-        ({"acceptance_rate": [0.9, 0.8, -0.1]}, r"acceptance_rate must be in \[0, 1\]"),
-        ({"method": "draft_model"}, "model must be given with method draft_model"),
-        ({"model": "llama-3.2-1b"}, "model must be given with method draft_model and no other"),
-        ({"draft_tensor_parallel_size": 1}, "draft_tensor_parallel_size must be given with"),
-        ({"drafting_time": -1.0}, "drafting_time must be finite and >= 0 s"),
-    ],
+test_nonsense_is_refused = refused(
+    lambda changes: speculative(**changes),
+    ({"method": "medusa"}, "method has no 'medusa'"),
+    ({"num_speculative_tokens": 0}, r"num_speculative_tokens must be in \[1, 1024\], got 0"),
+    ({"acceptance_rate": 1.1}, r"acceptance_rate must be in \[0, 1\], got 1.1"),
+    ({"acceptance_rate": [0.9, 0.8]}, "one number for each of the 3 speculative tokens"),
+    ({"acceptance_rate": [0.9, 0.8, -0.1]}, r"acceptance_rate must be in \[0, 1\]"),
+    ({"method": "draft_model"}, "model must be given with method draft_model"),
+    ({"model": "llama-3.2-1b"}, "model must be given with method draft_model and no other"),
+    ({"draft_tensor_parallel_size": 1}, "draft_tensor_parallel_size must be given with"),
+    ({"drafting_time": -1.0}, "drafting_time must be finite and >= 0 s"),
+    error=ValueError,
 )
-def test_nonsense_is_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        speculative(**changes)
 
 
 def test_a_list_of_rates_and_one_number_mean_the_same():
@@ -132,62 +128,44 @@ def test_an_assumed_rate_is_that_rate_and_is_named():
     assert any(told.partition(": ")[2] in text for text in warnings)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"text": "code"}, "text must be one of chat, rewrite with method ngram"),
-        (
-            {"text": "rewrite", "acceptance_rate": 0.5},
-            "text must be left out where acceptance_rate",
-        ),
-    ],
+test_kinds_of_text_without_a_rate_are_refused = refused(
+    lambda changes: SpeculativeConfig(method="ngram", num_speculative_tokens=3, **changes),
+    ({"text": "code"}, "text must be one of chat, rewrite with method ngram"),
+    ({"text": "rewrite", "acceptance_rate": 0.5}, "text must be left out where acceptance_rate"),
+    error=ValueError,
 )
-def test_kinds_of_text_without_a_rate_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        SpeculativeConfig(method="ngram", num_speculative_tokens=3, **changes)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"model": "gpt-oss-120b", "speculative_config": DRAFTED},
-            "another method than draft_model for gpt-oss-120b, whose layers share pages",
-        ),
-        (
-            {"speculative_config": speculative(method="draft_model", model="qwen3-0.6b")},
-            r"vocabulary of llama-3.1-8b \(128,256 tokens\), got qwen3-0.6b \(151,936\)",
-        ),
-        (
-            {"model": "mixtral-8x7b", "speculative_config": speculative(method="eagle")},
-            "another method than eagle for mixtral-8x7b",
-        ),
-        (
-            {
-                "tensor_parallel_size": 4,
-                "speculative_config": speculative(
-                    method="draft_model", model="llama-3.2-1b", draft_tensor_parallel_size=2
-                ),
-            },
-            r"draft_tensor_parallel_size 1 or tensor_parallel_size \(4\), got 2",
-        ),
-        (
-            {"scheduler": ChunkedScheduler(max_num_seqs=256, max_num_batched_tokens=1000)},
-            r"max_num_seqs x \(1 \+ num_speculative_tokens\) = 1024, got 1000",
-        ),
-        (
-            {"predictor": ConstantPredictor(0.01)},
-            "such as roofline, got ConstantPredictor",
-        ),
-        (
-            {"predictor": pipeline_of(ConstantPredictor(0.01), 2), "pipeline_parallel_size": 2},
-            "such as roofline, got ConstantPredictor",
-        ),
-    ],
+test_what_does_not_go_together_is_refused = refused(
+    lambda arguments: llm_client("a", **{"speculative_config": speculative(), **arguments}),
+    ({"model": "gpt-oss-120b", "speculative_config": DRAFTED}, "another method than draft_model"),
+    (
+        {"speculative_config": speculative(method="draft_model", model="qwen3-0.6b")},
+        r"vocabulary of llama-3.1-8b \(128,256 tokens\), got qwen3-0.6b \(151,936\)",
+    ),
+    (
+        {"model": "mixtral-8x7b", "speculative_config": speculative(method="eagle")},
+        "another method than eagle for mixtral-8x7b",
+    ),
+    (
+        {
+            "tensor_parallel_size": 4,
+            "speculative_config": speculative(
+                method="draft_model", model="llama-3.2-1b", draft_tensor_parallel_size=2
+            ),
+        },
+        r"draft_tensor_parallel_size 1 or tensor_parallel_size \(4\), got 2",
+    ),
+    (
+        {"scheduler": ChunkedScheduler(max_num_seqs=256, max_num_batched_tokens=1000)},
+        r"max_num_seqs x \(1 \+ num_speculative_tokens\) = 1024, got 1000",
+    ),
+    ({"predictor": ConstantPredictor(0.01)}, "such as roofline, got ConstantPredictor"),
+    (
+        {"predictor": pipeline_of(ConstantPredictor(0.01), 2), "pipeline_parallel_size": 2},
+        "such as roofline, got ConstantPredictor",
+    ),
 )
-def test_what_does_not_go_together_is_refused(arguments, message):
-    with pytest.raises(ScenarioError, match=message):
-        llm_client("a", **{"speculative_config": speculative(), **arguments})
 
 
 # --- paths ------------------------------------------------------------------------------------

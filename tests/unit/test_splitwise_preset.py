@@ -41,12 +41,7 @@ def test_step_times_may_be_those_of_splitwise_sim(model, is_real, request, tmp_p
         rows = splitwise_rows("h100-80gb", lambda *_: 50.0, lambda *_: 20.0)
         path = str(write_rows(tmp_path / "perf.csv", rows))
     name = {"llama-2-70b": "llama2-70b"}.get(model, model)
-    table = {
-        "type": "table",
-        "format": "splitwise",
-        "path": path,
-        "subset": f"{name}/h100-80gb",
-    }
+    table = {"type": "table", "format": "splitwise", "path": path, "subset": f"{name}/h100-80gb"}
     changes = {"clients.0.predictor": table, "clients.1.predictor": table}
     result = simulate(scenario(model=model, **changes))
     assert result.summary["completed"] == 200

@@ -195,10 +195,7 @@ def test_a_queue_that_chance_seldom_leaves_is_no_service_that_keeps_up():
     """0.42 sqrt(V n) of 4,000 arrivals, V = 1: 27 that wait."""
     assert verdict(run(0.3, queued=np.full(NUM, 10.0))) == (True, "")
     attained, reason = verdict(run(0.3, queued=np.full(NUM, 100.0)))
-    assert (attained, reason) == (
-        None,
-        "so many wait at times that the clients may not keep up",
-    )
+    assert (attained, reason) == (None, "so many wait at times that the clients may not keep up")
 
 
 def test_near_the_limit_the_number_in_the_system_must_have_changed_often():

@@ -50,6 +50,7 @@ from mist_sim.studies.task import InTurn, Task
 from mist_sim.traces import Rows, TraceRow, template
 from tests.conftest import ROOT
 from tests.reference.scenarios import of_profile
+from tests.refusals import refused
 from tests.warned import about
 
 SMALL = {
@@ -195,20 +196,14 @@ def test_headlines_leave_out_what_varies(varied, headline):
     assert scenario.headline_without([varied, "engine"]).splitlines() == [headline]
 
 
-@pytest.mark.parametrize(
-    ("vary", "words"),
-    [
-        ({"seed": []}, "vary seed: must be a list of values, got []"),
-        ({"seed": "12"}, "vary seed: must be a list of values, got '12'"),
-        ({"seed": [1, 2, 1]}, "vary seed: values must differ, got '1' twice"),
-        ({"a": [{"b": 1, "c": [2]}, {"c": [2], "b": 1}]}, "got '{b: 1, c: [2]}' twice"),
-        ({"a": [*range(101)], "b": [*range(100)]}, "must give <= 10000 points, got 10100"),
-    ],
+test_what_gives_no_points_is_refused = refused(
+    points_of,
+    ({"seed": []}, "vary seed: must be a list of values, got []"),
+    ({"seed": "12"}, "vary seed: must be a list of values, got '12'"),
+    ({"seed": [1, 2, 1]}, "vary seed: values must differ, got '1' twice"),
+    ({"a": [{"b": 1, "c": [2]}, {"c": [2], "b": 1}]}, "got '{b: 1, c: [2]}' twice"),
+    ({"a": [*range(101)], "b": [*range(100)]}, "must give <= 10000 points, got 10100"),
 )
-def test_what_gives_no_points_is_refused(vary, words):
-    with pytest.raises(ScenarioError) as told:
-        points_of(vary)
-    assert words in str(told.value)
 
 
 class ReachedError(Exception):
@@ -235,15 +230,7 @@ SEATS = {"clients.0.scheduler.max_num_seqs": [8, 16]}
         lambda how: goodput_sweep(LIMITED, SEATS, SearchOptions(), **how),
         lambda how: plan(LIMITED, PlanOptions(gpus=("h100-sxm",), max_gpus=2), **how),
     ],
-    ids=[
-        "study",
-        "replicate",
-        "compare",
-        "find_goodput",
-        "sweep",
-        "goodput_sweep",
-        "plan",
-    ],
+    ids=["study", "replicate", "compare", "find_goodput", "sweep", "goodput_sweep", "plan"],
 )
 def test_every_function_of_many_runs_asks_its_executor(function):
     with pytest.raises(ReachedError):
@@ -317,21 +304,15 @@ def test_a_function_that_cannot_be_sent_runs_here_with_a_note():
     assert "cannot be sent to other processes" in found.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("subject", "options", "words"),
-    [
-        (own_stages(), {}, "subject must be a Scenario, or a function that returns a new Sim"),
-        (own_stages, {"vary": {"sped": [1]}}, "vary sped: must be an argument of own_stages"),
-        (lambda: 5, {}, "must return a Simulation, got 5"),
-        (SCENARIO, {"seeds": 0}, "seeds must be >= 1"),
-        (SCENARIO, {"seeds": [1, 1]}, "seeds must be one or more that differ"),
-        (SCENARIO, {"jobs": 0}, "jobs must be >= 1, got 0"),
-    ],
+test_what_cannot_be_studied_is_told = refused(
+    lambda subject, options: study(subject, **({"jobs": 1} | options)),
+    (own_stages(), {}, "subject must be a Scenario, or a function that returns a new Sim"),
+    (own_stages, {"vary": {"sped": [1]}}, "vary sped: must be an argument of own_stages"),
+    (lambda: 5, {}, "must return a Simulation, got 5"),
+    (SCENARIO, {"seeds": 0}, "seeds must be >= 1"),
+    (SCENARIO, {"seeds": [1, 1]}, "seeds must be one or more that differ"),
+    (SCENARIO, {"jobs": 0}, "jobs must be >= 1, got 0"),
 )
-def test_what_cannot_be_studied_is_told(subject, options, words):
-    with pytest.raises(ScenarioError) as told:
-        study(subject, **({"jobs": 1} | options))
-    assert words in str(told.value)
 
 
 def test_rates_of_a_function_are_refused_before_any_point():
@@ -497,17 +478,11 @@ def test_a_failing_point_is_said_and_strict_tells_a_script(mist):
         (["run", "a.yaml", "--vary=seed=1", "--vary=seed=2"], "--vary seed: must be given once"),
         (["run", "a.yaml", "--vary=seed=1,1"], "vary seed: values must differ, got '1' twice"),
         (["run", "a.yaml", "--vary=seed=1,2", "--set=seed=3"], "--set seed has no effect"),
-        (
-            ["run", "a.yaml", "--vary=sed=1,2"],
-            "all 2 points failed; sed=1: override sed: unknown",
-        ),
+        (["run", "a.yaml", "--vary=sed=1,2"], "all 2 points failed; sed=1: override sed: unknown"),
         (["run", "a.yaml", "--resume"], "--resume has no effect without --out"),
         (["run", "a.yaml", "--resume", "--out=o"], "--resume has no effect on one run"),
         (["run", "a.yaml", "--vary=seed=1,2", "--tables=none", "--out=o"], "--tables has no eff"),
-        (
-            ["compare", "a.yaml", "a.yaml"],
-            "SCENARIO must be given once each, got a.yaml 2 times; --set holds for all, so give ",
-        ),
+        (["compare", "a.yaml", "a.yaml"], "SCENARIO must be given once each, got a.yaml 2 times"),
         (["compare", "a.yaml", "--case=b"], "--case b: must be NAME:KEY=VALUE,..."),
         (["compare", "a.yaml", "--case=b:", "--case=b:"], "--case b: must be given once"),
         (["compare", "a.yaml", "--case=b:seed"], "--case b seed: must be KEY=VALUE"),

@@ -30,6 +30,7 @@ from tests.reference.engines import assert_all_is_free, llm_engine
 from tests.reference.predictors import ConstantPredictor
 from tests.reference.scenarios import changed, synthetic
 from tests.reference.stepwise import Job
+from tests.refusals import refused
 
 DRAFTS = SpeculativeConfig(method="ngram", num_speculative_tokens=2, acceptance_rate=0.5)
 WINDOWS = KvGroups(layers_per_group=1, num_full_groups=1, num_window_groups=1, sliding_window=8)
@@ -166,25 +167,17 @@ def test_both_options_change_a_result(change, tmp_path):
     assert (plain.save(tmp_path / "out") / "transfers.parquet").exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({PREEMPTION: "swop"}, "preemption"),
-        ({SWAP_SPACE: "0 GiB"}, "swap_space: must be > 0 B"),
-        ({SWAP_SPACE: "1 MiB"}, "swap_space has 1,048,576 bytes on 1 GPUs, less than a block"),
-        (
-            {PREEMPTION: "recompute", SWAP_SPACE: "1 GiB"},
-            "kv_cache: must have no swap_space, since nothing is swapped",
-        ),
-        (
-            {"clients__0__kv_cache__tiers": [{"name": "cpu", "capacity": "1 GiB"}]},
-            "scheduler: must have preemption: recompute with tiers",
-        ),
-    ],
+test_refusals = refused(
+    lambda changes: simulate(scenario(**changes)),
+    ({PREEMPTION: "swop"}, "preemption"),
+    ({SWAP_SPACE: "0 GiB"}, "swap_space: must be > 0 B"),
+    ({SWAP_SPACE: "1 MiB"}, "swap_space has 1,048,576 bytes on 1 GPUs, less than a block"),
+    ({PREEMPTION: "recompute", SWAP_SPACE: "1 GiB"}, "kv_cache: must have no swap_space, since"),
+    (
+        {"clients__0__kv_cache__tiers": [{"name": "cpu", "capacity": "1 GiB"}]},
+        "scheduler: must have preemption: recompute with tiers",
+    ),
 )
-def test_refusals(changes, message):
-    with pytest.raises(ScenarioError, match=message):
-        simulate(scenario(**changes))
 
 
 def test_refusals_in_python():
@@ -293,13 +286,8 @@ def test_over_a_topology_copies_take_its_links():
     assert result.transfers["num_bytes"].tolist() == [24e9, 24e9]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"speculative_config": DRAFTS}, "not have preemption: async_swap with speculative_config"),
-        ({"kv_groups": WINDOWS}, "not have preemption: async_swap with a model with sliding"),
-    ],
+test_what_does_not_go_with_overlap = refused(
+    lambda options: overlapping(**options),
+    ({"speculative_config": DRAFTS}, "not have preemption: async_swap with speculative_config"),
+    ({"kv_groups": WINDOWS}, "not have preemption: async_swap with a model with sliding"),
 )
-def test_what_does_not_go_with_overlap(options, words):
-    with pytest.raises(ScenarioError, match=words):
-        overlapping(**options)

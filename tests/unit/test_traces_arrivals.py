@@ -148,10 +148,7 @@ def test_bursty_arrivals_have_their_mean_rate_from_the_start():
             ScheduledArrivals(at=(0, 10, 30), rates=(2, 0, 5), period=40),
             lambda t: np.select([t % 40 < 10, t % 40 < 30], [2, 0], 5),
         ),
-        (
-            ScheduledArrivals(at=(0, 100), rates=(0.5, 4)),
-            lambda t: np.where(t < 100, 0.5, 4),
-        ),
+        (ScheduledArrivals(at=(0, 100), rates=(0.5, 4)), lambda t: np.where(t < 100, 0.5, 4)),
         (
             DailyArrivals(peak=6, low=1, peak_at=20, starts_at=5, period=50),
             lambda t: 3.5 + 2.5 * np.cos(2 * np.pi * (t + 5 - 20) / 50),
@@ -239,19 +236,13 @@ def test_impossible_closed_loops_are_refused():
 
 @pytest.mark.parametrize(
     "process",
-    [
-        {"type": "poisson", "rate": "4 /s"},
-        {"type": "gamma", "rate": "4 /s", "burstiness": 0.3},
-    ],
+    [{"type": "poisson", "rate": "4 /s"}, {"type": "gamma", "rate": "4 /s", "burstiness": 0.3}],
 )
 def test_a_stretched_schedule_is_the_same_one_and_ends_at_n_over_the_rate(process):
     """As `vllm bench serve` sends requests: the rate of a run is the one asked for."""
 
     def times(**more):
-        workload = {
-            "lengths": {"type": "profile", "num_requests": 50},
-            "arrivals": process | more,
-        }
+        workload = {"lengths": {"type": "profile", "num_requests": 50}, "arrivals": process | more}
         scenario = Scenario.from_dict(
             {"model": "llama-3.1-8b", "clients": [{"name": "a", "gpu": "h100-sxm"}]}
             | {"workload": workload}

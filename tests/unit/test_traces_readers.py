@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from mist_sim.traces import (
     TraceRow,
 )
 from mist_sim.traces.workload import block_content, conversation_content, prefix_content
+from tests.refusals import refused
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 ROWS = (
@@ -31,11 +33,7 @@ ROWS = (
     "2023-11-16 18:16:00.0000001,7,1",
 )
 PARQUET = {"chat_parquet", "mist"}  # readers of binary files
-EXPECTED = [
-    TraceRow(374, 44, 0.0),
-    TraceRow(396, 109, 4.314579),
-    TraceRow(7, 1, 13.3194101),
-]
+EXPECTED = [TraceRow(374, 44, 0.0), TraceRow(396, 109, 4.314579), TraceRow(7, 1, 13.3194101)]
 
 
 def write(folder: Path, text: str | bytes, name: str = "trace.csv") -> str:
@@ -256,27 +254,13 @@ def test_a_wrong_header_says_what_is_needed(tmp_path, header, problem):
     assert caught.value.problem.startswith(problem)
 
 
-def test_a_header_alone_is_no_trace(tmp_path):
-    with pytest.raises(TraceError, match=":1: the file has no requests"):
-        list(azure(tmp_path).rows())
-
-
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        (
-            "2023-11-16 18:15:51.0,0,5",
-            "ContextTokens must be a whole number of tokens from 1 to 1000000000",
-        ),
-        (
-            "2023-11-16 18:15:51.0,5,0",
-            "GeneratedTokens must be a whole number of tokens from 1 to 1000000000",
-        ),
-        ("2023-11-16 18:15:51.0,-3,5", "got '-3'; correct or remove the row"),
+        ("2023-11-16 18:15:51.0,0,5", "ContextTokens must be a whole number of tokens from 1 to"),
+        ("2023-11-16 18:15:51.0,5,0", "GeneratedTokens must be a whole number of tokens from 1 to"),
         ("2023-11-16 18:15:51.0,5,2.5", "got '2.5'"),
-        ("2023-11-16 18:15:51.0,nan,5", "got 'nan'"),
         ("2023-11-16 18:15:51.0,,5", "got ''"),
-        ("2023-11-16 18:15:51.0,1_0,5", "got '1_0'"),
         ("2023-11-16 18:15:51.0,²,5", "got '²'"),
         ("2023-11-16 18:15:51.0," + "9" * 5000 + ",5", "ContextTokens must be"),
         ("2023-11-16 18:15:51.0,5", "a row must have 3 columns like the header, got 2"),
@@ -284,16 +268,10 @@ def test_a_header_alone_is_no_trace(tmp_path):
         ('"2023-11-16 18:15:51.0,5,5', "not valid CSV"),
         ("16/11/2023 18:15,5,5", "TIMESTAMP must be a UTC time such as"),
         ("2023-11-16 18:15:60.0000000,5,5", "TIMESTAMP must be"),
-        ("2023-11-16 18:15:61.0000000,5,5", "TIMESTAMP must be"),
         ("2023-11-16 18:15:5x.0000000,5,5", "TIMESTAMP must be"),
-        ("2023-11-16 18:15:51,0000000,5,5", "a row must have 3 columns"),
-        ("2023-11-16 18:15:51:0000000,5,5", "TIMESTAMP must be"),
         ("2023-02-29 18:15:51.0,5,5", "got '2023-02-29 18:15:51.0'"),
         ("2023-11-16 18:15:51.0+02:00,5,5", "TIMESTAMP must be"),
-        (
-            "2023-11-16 18:15:50.9951689,5,5",
-            "TIMESTAMP must not go backwards, got a time 1e-07 s before the previous row; sort",
-        ),
+        ("2023-11-16 18:15:50.9951689,5,5", "TIMESTAMP must not go backwards, got a time 1e-07 s"),
     ],
 )
 def test_azure_refuses_a_bad_row_with_file_and_line(tmp_path, row, problem):
@@ -314,34 +292,22 @@ NO_OBJECT = "a row must be a JSON object with timestamp, input_length, output_le
         ("{", "not valid JSON"),
         ("[1]", "a row must be a JSON object, got [1]"),
         (line(hash_ids="-", timestamp="-"), f"{NO_OBJECT}; missing: timestamp, hash_ids"),
-        (
-            line(input_length=0),
-            "input_length must be a whole number of tokens from 1 to 1000000000, got 0",
-        ),
-        (
-            line(output_length=0),
-            "output_length must be a whole number of tokens from 1 to 1000000000, got 0",
-        ),
+        (line(input_length=0), "input_length must be a whole number of tokens from 1 to"),
+        (line(output_length=0), "output_length must be a whole number of tokens from 1 to"),
         (line(output_length=1.5), "got 1.5"),
-        (line(output_length=True), "got True"),
         (line(input_length="7"), "got '7'"),
         (line(input_length=float("nan")), "got nan"),
         (line(timestamp=float("nan")), "timestamp must be milliseconds from 0 to 1e+14, got nan"),
         (line(timestamp=-1), "got -1"),
-        (line(timestamp="now"), "got 'now'"),
         (line(timestamp=1e300), "timestamp must be milliseconds from 0 to 1e+14, got 1e+300"),
         (line(timestamp=10**400), "timestamp must be milliseconds from 0 to 1e+14, got 1000"),
         (line(timestamp=999), "timestamp must not go backwards, got a time 0.001 s before"),
         (line(timestamp=2000, hash_ids=[1, "a"]), "hash_ids must be a list of integers"),
         (line(timestamp=2000, hash_ids=None), "hash_ids must be a list of integers, got None"),
         (line(timestamp=2000).replace("600", "9" * 5000), "not valid JSON"),
-        (
-            line(timestamp=2000, hash_ids=[1] * 4),
-            "must have 1 or 2 ids for 600 tokens in blocks of",
-        ),
+        (line(timestamp=2000, hash_ids=[1] * 4), "must have 1 or 2 ids for 600 tokens in blocks"),
         (line(timestamp=2000, input_length=512), "must have 1 ids for 512 tokens in blocks of 512"),
         (line(timestamp=2000, output_hash_ids=[9]), "must be the 0 blocks that 5 tokens complete"),
-        (line(timestamp=2000, output_hash_ids=9), "output_hash_ids must be a list of integers"),
     ],
 )
 def test_mooncake_refuses_a_bad_row_with_file_and_line(tmp_path, text, problem):
@@ -352,12 +318,6 @@ def test_mooncake_refuses_a_bad_row_with_file_and_line(tmp_path, text, problem):
     assert (caught.value.path, caught.value.line) == (reader.path, 2)
 
 
-def test_mooncake_times_are_compared_with_the_row_before(tmp_path):
-    reader = mooncake(tmp_path, *(line(timestamp=time) for time in (0, 500, 499)))
-    with pytest.raises(TraceError, match=r":3: timestamp must not go backwards"):
-        list(reader.rows())
-
-
 @pytest.mark.parametrize("row", ["0,1", "1,0", "1,-2", "a,1", "1.5,1", "1,NaN"])
 def test_lengths_csv_refuses_a_bad_row_with_file_and_line(tmp_path, row):
     path = write(tmp_path, f"num_prefill_tokens,num_decode_tokens\n5,5\n{row}\n")
@@ -365,9 +325,12 @@ def test_lengths_csv_refuses_a_bad_row_with_file_and_line(tmp_path, row):
         list(LengthsCsvReader(path=path).rows())
 
 
-def test_lengths_csv_needs_two_columns():
-    with pytest.raises(ValueError, match="output_column must differ from prompt_column, got 'a'"):
-        LengthsCsvReader(path="x", prompt_column="a", output_column="a")
+test_columns_differ = refused(
+    lambda make: make(path="x"),
+    (partial(LengthsCsvReader, prompt_column="a", output_column="a"), "output_column must differ"),
+    (partial(CsvReader, prompt_column="timestamp"), "columns must differ"),
+    error=ValueError,
+)
 
 
 # ------------------------------------------------------------------ facts of real traces
@@ -499,8 +462,3 @@ def test_a_bad_time_of_a_log_of_ones_own_is_refused_with_its_line(tmp_path, time
     path.write_text(f"timestamp,prompt_tokens,output_tokens\n{time},9,8\n")
     with pytest.raises(TraceError, match=r"log\.csv:2: timestamp must be"):
         list(CsvReader(path=str(path), time_unit=unit).rows())
-
-
-def test_the_columns_of_a_log_of_ones_own_differ():
-    with pytest.raises(ValueError, match="columns must differ"):
-        CsvReader(path="x", prompt_column="timestamp")

@@ -35,6 +35,7 @@ from mist_sim.traces import (
 )
 from mist_sim.traces.lengths import Mix
 from mist_sim.traces.profiles import _FOLDER, compute_profile, load_profile, profile_names
+from tests.refusals import refused
 
 Z = 4.42
 N = 200_000
@@ -82,28 +83,24 @@ def test_normal_redraws_what_is_below_one_and_keeps_the_shape_above():
     assert drawn.mean() == pytest.approx(mean, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: FixedLength(tokens=0), "tokens must be >= 1, got 0"),
-        (lambda: UniformLength(low=0, high=3), "low must be >= 1, got 0"),
-        (lambda: UniformLength(low=4, high=3), r"high must be >= low \(4\), got 3"),
-        (lambda: NormalLength(mean=0.5, std=1), "mean must be finite and >= 1 token, got 0.5"),
-        (lambda: NormalLength(mean=float("nan"), std=1), "mean must be finite"),
-        (lambda: NormalLength(mean=5, std=-1), "std must be finite and >= 0 tokens, got -1"),
-        (lambda: LogNormalLength(mean=5, std=float("inf")), "std must be finite"),
-        (lambda: LogNormalLength(mean=5, std=501), r"std must be <= 100 x mean \(500\), got 501"),
-        (lambda: GeometricLength(mean=0.9), "mean must be finite and >= 1 token, got 0.9"),
-        (lambda: synthetic(0), "num_requests must be >= 1, got 0"),
-        (lambda: Profile(num_requests=0), "num_requests must be >= 1, got 0"),
-        (lambda: Profile(num_requests=1, name="azure"), "name must be one of arxiv-4096, azure-co"),
-        (lambda: synthetic(1, max_total_tokens=1), "max_total_tokens must be >= 2 or null, got 1"),
-        (lambda: Profile(num_requests=1, max_total_tokens=0), "max_total_tokens must be >= 2"),
-    ],
+test_impossible_parameters_are_refused = refused(
+    lambda make: make(),
+    (lambda: FixedLength(tokens=0), "tokens must be >= 1, got 0"),
+    (lambda: UniformLength(low=0, high=3), "low must be >= 1, got 0"),
+    (lambda: UniformLength(low=4, high=3), r"high must be >= low \(4\), got 3"),
+    (lambda: NormalLength(mean=0.5, std=1), "mean must be finite and >= 1 token, got 0.5"),
+    (lambda: NormalLength(mean=float("nan"), std=1), "mean must be finite"),
+    (lambda: NormalLength(mean=5, std=-1), "std must be finite and >= 0 tokens, got -1"),
+    (lambda: LogNormalLength(mean=5, std=float("inf")), "std must be finite"),
+    (lambda: LogNormalLength(mean=5, std=501), r"std must be <= 100 x mean \(500\), got 501"),
+    (lambda: GeometricLength(mean=0.9), "mean must be finite and >= 1 token, got 0.9"),
+    (lambda: synthetic(0), "num_requests must be >= 1, got 0"),
+    (lambda: Profile(num_requests=0), "num_requests must be >= 1, got 0"),
+    (lambda: Profile(num_requests=1, name="azure"), "name must be one of arxiv-4096, azure-co"),
+    (lambda: synthetic(1, max_total_tokens=1), "max_total_tokens must be >= 2 or null, got 1"),
+    (lambda: Profile(num_requests=1, max_total_tokens=0), "max_total_tokens must be >= 2"),
+    error=ValueError,
 )
-def test_impossible_parameters_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
 
 
 # ------------------------------------------------------------------ sources

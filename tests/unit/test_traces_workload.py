@@ -29,6 +29,7 @@ from mist_sim.traces import (
     Workload,
     template,
 )
+from tests.refusals import refused
 
 STREAMS = Streams(7)
 ROWS = Rows([TraceRow(10, 3, 0.0, 4), TraceRow(20, 1, 1.5, None, ((8, 20),)), TraceRow(30, 2, 1.5)])
@@ -159,24 +160,14 @@ def test_a_template_of_prefill_and_decode_is_the_default():
         assert left.num_output_tokens == right.num_output_tokens
 
 
-@pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        ([], "a pipeline needs at least one stage"),
-        ([Decode, Prefill], r"stage 0 \(decode\) needs a prefill before it"),
-        (
-            [Prefill, "decode"],
-            "the class EncodeImages, KvRetrieval, Prefill or Decode, got 'decode'",
-        ),
-        (
-            [Prefill, Reasoning],
-            "the class EncodeImages, KvRetrieval, Prefill or Decode, got <class",
-        ),
-    ],
+test_impossible_templates_are_refused_when_made = refused(
+    template,
+    ([], "a pipeline needs at least one stage"),
+    ([Decode, Prefill], r"stage 0 \(decode\) needs a prefill before it"),
+    ([Prefill, "decode"], "the class EncodeImages, KvRetrieval, Prefill or Decode, got 'decode'"),
+    ([Prefill, Reasoning], "the class EncodeImages, KvRetrieval, Prefill or Decode, got <class"),
+    error=ValueError,
 )
-def test_impossible_templates_are_refused_when_made(parts, message):
-    with pytest.raises(ValueError, match=message):
-        template(parts)
 
 
 def test_a_function_can_be_a_pipeline_and_is_checked_once_a_shape(monkeypatch):

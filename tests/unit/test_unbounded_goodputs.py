@@ -62,7 +62,7 @@ def test_where_all_do_so_that_is_the_message():
 
 def test_its_page_says_that_it_is_not_drawn():
     pytest.importorskip("matplotlib")
-    from mist_sim.report.pages.search_page import search_page
+    from mist_sim.report.space import search_page
 
     page = search_page(found(["goodput", "num_gpus"]).summary, "space.yaml")
     titles = [panel.title for panel in page.figures[0].figure.panels]

@@ -13,6 +13,7 @@ from mist_sim.hardware import load_gpu
 from mist_sim.hardware.vector_search import coefficient_names, load_coefficients
 from mist_sim.hardware.vector_search.coefficients import Rates
 from tests.effort import examples
+from tests.refusals import refused
 
 FLAT = FlatIndex(num_vectors=1_000_000, dimensions=768)
 IVF = IvfPqIndex(num_vectors=1_000_000, dimensions=768, num_lists=1024, num_probes=16, pq_bytes=64)
@@ -88,22 +89,18 @@ def test_no_batch_is_faster_than_memory():
     assert narrow.seconds(FLAT, 100, 10) == pytest.approx(FLAT.num_bytes / 1e9, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("index", "changes", "rule"),
-    [
-        (FLAT, {"num_vectors": 0}, "num_vectors must be >= 1, got 0"),
-        (IVF, {"num_probes": 2000}, "num_probes must be <= 1024, the lists, got 2000"),
-        (IVF, {"num_lists": 2_000_000}, "num_lists must be <= 1000000, the vectors"),
-        (IVF, {"pq_bytes": 100}, "pq_bytes must divide the 768 dimensions, got 100"),
-        (HNSW, {"num_links": 1}, "num_links must be >= 2, got 1"),
-        (HNSW, {"ef_search": 0}, "ef_search must be >= 1, got 0"),
-        (CORES, {"cores": 0}, "cores must be >= 1, got 0"),
-        (CORES, {"memory_bandwidth": 0.0}, "memory_bandwidth must be finite and > 0"),
-    ],
+test_impossible_sizes_are_refused = refused(
+    lambda index, changes: replace(index, **changes),
+    (FLAT, {"num_vectors": 0}, "num_vectors must be >= 1, got 0"),
+    (IVF, {"num_probes": 2000}, "num_probes must be <= 1024, the lists, got 2000"),
+    (IVF, {"num_lists": 2_000_000}, "num_lists must be <= 1000000, the vectors"),
+    (IVF, {"pq_bytes": 100}, "pq_bytes must divide the 768 dimensions, got 100"),
+    (HNSW, {"num_links": 1}, "num_links must be >= 2, got 1"),
+    (HNSW, {"ef_search": 0}, "ef_search must be >= 1, got 0"),
+    (CORES, {"cores": 0}, "cores must be >= 1, got 0"),
+    (CORES, {"memory_bandwidth": 0.0}, "memory_bandwidth must be finite and > 0"),
+    error=ValueError,
 )
-def test_impossible_sizes_are_refused(index, changes, rule):
-    with pytest.raises(ValueError, match=rule):
-        replace(index, **changes)
 
 
 def test_unknown_coefficients_and_gpus_are_named():

@@ -16,10 +16,7 @@ def chunks(case):
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
-@pytest.mark.parametrize(
-    ("spares", "expected"),
-    [(False, [[20]] * 5), (True, [[64], [36]])],
-)
+@pytest.mark.parametrize(("spares", "expected"), [(False, [[20]] * 5), (True, [[64], [36]])])
 def test_a_threshold_is_not_for_who_is_alone_where_the_version_says_so(
     spares, expected, async_scheduling
 ):

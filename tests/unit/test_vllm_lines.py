@@ -22,11 +22,11 @@ from mist_sim.scenario.format import yaml_text
 from mist_sim.scenario.from_vllm.account import faults_of
 from mist_sim.scenario.from_vllm.commands import from_vllm, read_commands
 from mist_sim.scenario.from_vllm.flags import flags_of
-from mist_sim.scenario.from_vllm.generators.vllm_bench import SERVE as BENCH_ROWS
-from mist_sim.scenario.from_vllm.serve import ARITIES, SHORT
-from mist_sim.scenario.from_vllm.tables import RENAMED
+from mist_sim.scenario.from_vllm.generators import GENERATORS
+from mist_sim.scenario.from_vllm.tables import ARITIES, RENAMED, SHORT
 from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
 from tests.effort import examples
+from tests.refusals import refused
 from tests.warned import texts
 
 DATA = Path(__file__).parent / "data" / "vllm_lines.yaml"
@@ -94,7 +94,7 @@ def own_name(flag):
     """Return the name by which the account has a flag."""
     head = flag.split(".")[0]
     name = SHORT.get(head, head.replace("_", "-"))
-    known = [*ARITIES, *(row.flag for row in BENCH_ROWS)]
+    known = [*ARITIES, *(row.flag for row in GENERATORS["vllm bench serve"].rows)]
     begun = sorted({each for each in known if each.startswith(name)})
     if name in known or len(begun) != 1:
         return f"--{name[5:]}" if name.startswith("--no-") and f"--{name[5:]}" in known else name
@@ -825,39 +825,33 @@ def test_a_cap_of_a_request_is_a_whole_number():
         from_vllm(["""vllm bench serve --extra-body '{"max_tokens": "many"}'"""])
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            "docker run --gpus 1 vllm/vllm-openai --model qwen3-4b -tp 2",
-            "may use 1 GPUs, and asks for 2",
-        ),
-        ("docker run vllm/vllm-openai:v0.6.1 --model qwen3-4b", "versions before 0.8"),
-        (
-            "vllm serve qwen3-4b --headless --data-parallel-start-rank 4",
-            "give that of the first node",
-        ),
-        ("vllm serve qwen3-4b --all2all-backend nixl_ep", "say --max-num-batched-tokens beside it"),
-        ("VLLM_SOMETHING_NEW=1 vllm serve qwen3-4b", "not a variable that is known here"),
-        ("vllm serve qwen3-4b --hf-overrides.num_hidden_layers 3", "a model is a config.json"),
-        ("vllm serve qwen3-4b extra", "is no flag"),
-        (
-            """vllm serve qwen3-4b -cc '{"cudagraph_mode": "NONE"}'""",
-            "without graphs are not timed",
-        ),
-        (
-            "vllm serve qwen3-4b --hf-overrides.rope_scaling.factor 4",
-            "say how long: --max-model-len",
-        ),
-        ("vllm bench throughput --model qwen3-4b", "--input-len and --output-len are required"),
-        ("a: &a\n  b: [*a]\n", "lists and mappings in YAML"),
-        ("kind: Deployment\nspec: {}\n", "must be a command line of vllm serve"),
-    ],
+test_what_is_not_simulated_is_refused = refused(
+    lambda text: from_vllm([text]),
+    (
+        "docker run --gpus 1 vllm/vllm-openai --model qwen3-4b -tp 2",
+        "may use 1 GPUs, and asks for 2",
+    ),
+    ("docker run vllm/vllm-openai:v0.6.1 --model qwen3-4b", "versions before 0.8"),
+    (
+        "vllm serve qwen3-4b --headless --data-parallel-start-rank 4",
+        "give that of the first node",
+    ),
+    ("vllm serve qwen3-4b --all2all-backend nixl_ep", "say --max-num-batched-tokens beside it"),
+    ("VLLM_SOMETHING_NEW=1 vllm serve qwen3-4b", "not a variable that is known here"),
+    ("vllm serve qwen3-4b --hf-overrides.num_hidden_layers 3", "a model is a config.json"),
+    ("vllm serve qwen3-4b extra", "is no flag"),
+    (
+        """vllm serve qwen3-4b -cc '{"cudagraph_mode": "NONE"}'""",
+        "without graphs are not timed",
+    ),
+    (
+        "vllm serve qwen3-4b --hf-overrides.rope_scaling.factor 4",
+        "say how long: --max-model-len",
+    ),
+    ("vllm bench throughput --model qwen3-4b", "--input-len and --output-len are required"),
+    ("a: &a\n  b: [*a]\n", "lists and mappings in YAML"),
+    ("kind: Deployment\nspec: {}\n", "must be a command line of vllm serve"),
 )
-def test_what_is_not_simulated_is_refused(text, said):
-    with pytest.raises(ScenarioError) as caught:
-        from_vllm([text])
-    assert said in str(caught.value)
 
 
 def test_images_of_other_versions_take_the_nearest(capsys):

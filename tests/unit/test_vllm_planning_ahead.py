@@ -82,8 +82,7 @@ def test_kernels_may_be_named_in_a_config(arguments, found):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [(_NGRAM, "drafts"), ("--kv-offloading-size 20", "a tier"), ("", None)],
+    ("arguments", "said"), [(_NGRAM, "drafts"), ("--kv-offloading-size 20", "a tier"), ("", None)]
 )
 def test_a_pipeline_with_a_scheduler_for_each_batch_says_so(arguments, said):
     found = from_vllm([f"{_MODEL} -pp 2 {arguments}"])

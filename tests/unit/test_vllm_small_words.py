@@ -4,6 +4,7 @@ import pytest
 
 from mist_sim.errors import ScenarioError
 from mist_sim.scenario.from_vllm.commands import from_vllm, read_commands
+from tests.refusals import refused
 
 SERVE = "vllm serve llama-3.1-8b"
 DRAFTS = {"method": "ngram", "num_speculative_tokens": 3}
@@ -38,25 +39,19 @@ def test_a_draft_is_said_once():
         from_vllm([text])
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (f"{SERVE} --spec-method ngram --spec-tokens 3 --spec-tokens 4", "given again behind it"),
-        (f"{SERVE} -tp2", "-tp2: not known; write -tp 2"),
-        (f"""{SERVE} --quantization-config '{{"moe": {{}}}}'""", "layer by layer"),
-        ("vllm serve 'llama-3.1-8b -tp 2", "write ' where that ends which begins here: 'llama"),
-        ("/nope.yaml", "there is no file '/nope.yaml'"),
-        ("nope.sh", "there is no file 'nope.sh'"),
-        (
-            f"""{SERVE} --rope-scaling '{{"rope_type":"yarn","factor":4.0}}'""",
-            "'factor': 4.0}} makes the context longer than the model's own; say how long",
-        ),
-    ],
+test_faults_say_what_to_write = refused(
+    lambda text: from_vllm([text]),
+    (f"{SERVE} --spec-method ngram --spec-tokens 3 --spec-tokens 4", "given again behind it"),
+    (f"{SERVE} -tp2", "-tp2: not known; write -tp 2"),
+    (f"""{SERVE} --quantization-config '{{"moe": {{}}}}'""", "layer by layer"),
+    ("vllm serve 'llama-3.1-8b -tp 2", "write ' where that ends which begins here: 'llama"),
+    ("/nope.yaml", "there is no file '/nope.yaml'"),
+    ("nope.sh", "there is no file 'nope.sh'"),
+    (
+        f"""{SERVE} --rope-scaling '{{"rope_type":"yarn","factor":4.0}}'""",
+        "'factor': 4.0}} makes the context longer than the model's own; say how long",
+    ),
 )
-def test_faults_say_what_to_write(text, said):
-    with pytest.raises(ScenarioError) as caught:
-        from_vllm([text])
-    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "--model=llama-3.1-8b", "--model llama-3.1-8b"])

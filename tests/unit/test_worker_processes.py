@@ -18,11 +18,7 @@ from typing import Any
 import pytest
 
 from mist_sim.cli import main
-from mist_sim.studies.workers import (
-    set_variables,
-    variables_for_workers,
-    while_processes_start,
-)
+from mist_sim.studies.workers import set_variables, variables_for_workers, while_processes_start
 from tests.conftest import ROOT
 from tests.processes import SEES_PROCESSES, in_session, wait_until_gone
 from tests.reference.scenarios import of_profile

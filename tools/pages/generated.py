@@ -15,9 +15,8 @@ import typer
 from mist_sim.cli.app import app
 from mist_sim.cli.listings import releases, scenario_keys
 from mist_sim.clients.refused_options import REFUSALS, Rule
-from mist_sim.scenario.engines.engine_version import LATEST, OLDEST
 from mist_sim.scenario.engines.server_start import RULES
-from mist_sim.scenario.engines.versions import TABLE
+from mist_sim.scenario.engines.versions import LATEST, OLDEST, TABLE
 
 MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 

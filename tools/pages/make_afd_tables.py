@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim import Scenario, simulate
-from mist_sim.cli.bundles.input import slot_lengths
+from mist_sim.cli.verbs.afd import slot_lengths
 from mist_sim.clients.afd import BundleConfig
 from mist_sim.hardware.afd import PRESETS
 from mist_sim.rng import Streams

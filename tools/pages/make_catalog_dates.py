@@ -24,13 +24,7 @@ CATALOGS = {
     "models": ("models/catalog", "models/generation_configs.csv"),
     "gpus": ("hardware/catalog", "hardware/architectures"),
     "prices": ("hardware/prices.csv",),
-    "engines": (
-        "scenario/engines/engine_version.py",
-        "scenario/engines/versions.py",
-        "scenario/engines/versions.toml",
-        "scenario/engines/version_defaults.py",
-        "clients/engine_rules.py",
-    ),
+    "engines": ("scenario/engines/versions.toml", "clients/engine_rules.py"),
 }
 """The files and folders of each catalog, inside the package."""
 

@@ -9,7 +9,7 @@ from typing import get_args
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.cli.listings.look import captioned
+from mist_sim.cli.listings.families import captioned
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware import gpu_names, host_names, load_gpu, load_host
 from mist_sim.hardware.devices import bus_rate

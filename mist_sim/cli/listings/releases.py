@@ -10,10 +10,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from mist_sim.cli.listings.look import captioned
-from mist_sim.scenario.engines.engine_version import Default
-from mist_sim.scenario.engines.version_names import version_of
-from mist_sim.scenario.engines.versions import NEWEST, TABLE, VERSIONS
+from mist_sim.cli.listings.families import captioned
+from mist_sim.scenario.engines.versions import NEWEST, TABLE, VERSIONS, Default, version_of
 
 
 class Rule(NamedTuple):

@@ -26,12 +26,12 @@ from mist_sim.models import SpeculativeConfig
 from mist_sim.network import Fabric, Link
 from mist_sim.reconfiguration import Reconfigure
 from mist_sim.registry import comes_with_package
-from mist_sim.scenario import schema as reconfigurations
 from mist_sim.scenario.format.docstrings import documented_with_bases
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.json_schema import json_schema
 from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.scenario.sections import lifecycles
+from mist_sim.scenario.sections import whole as reconfigurations
 from mist_sim.traces import Retries
 
 KINDS = (  # what keys of this version hold

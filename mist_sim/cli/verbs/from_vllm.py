@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mist_sim.cli.scenario_input import Approximate, tell, with_nearest
+from mist_sim.cli.scenario_input import tell, with_nearest
 from mist_sim.cli.session import note
-from mist_sim.cli.settings import overrides_of
+from mist_sim.cli.values import overrides_of
+from mist_sim.errors import ScenarioError
 
 if TYPE_CHECKING:
     from mist_sim.scenario.from_vllm.account import Statement
@@ -30,35 +32,25 @@ _STAND_INS: dict[str, Any] = {
 
 
 def from_vllm(
-    commands: list[str] = typer.Argument(
-        metavar="COMMAND...",
-        help='"vllm serve ..." and, for the workload, "vllm bench serve ...", each in quotes or '
-        "in a file: as a shell, docker or podman starts them, a Kubernetes manifest, a compose "
-        "file, values of a chart; - for standard input.",
-        show_default=False,
-    ),
-    gpu: str | None = typer.Option(
-        None, help="The server's GPU (mist list gpus).", show_default=False
-    ),
-    engine: str | None = typer.Option(
-        None, help="The server's version, such as vllm-0.19.", show_default=False
-    ),
-    settings: list[str] = typer.Option(
-        [],
-        "--set",
-        metavar="KEY=VALUE",
-        help="Set options missing from the command line, such as clients.0.count=8; repeatable.",
-        show_default=False,
-    ),
-    approximate: Approximate = False,
-    explain: bool = typer.Option(
-        False,
-        "--explain",
-        help="Show on stderr how each argument is translated or why it is refused.",
-    ),
+    commands: Sequence[str],
+    *,
+    gpu: str | None = None,
+    engine: str | None = None,
+    settings: Sequence[str] = (),
+    approximate: bool = False,
+    explain: bool = False,
 ) -> None:
-    """Print the scenario of vLLM's command lines; refuse what cannot be simulated."""
-    from mist_sim.errors import ScenarioError
+    """Print the scenario of vLLM's command lines; refuse what cannot be simulated.
+
+    commands COMMAND...: "vllm serve ..." and, for the workload, "vllm bench serve ...", each in
+        quotes or in a file: as a shell, docker or podman starts them, a Kubernetes manifest, a
+        compose file, values of a chart; - for standard input.
+    gpu: The server's GPU (mist list gpus).
+    engine: The server's version, such as vllm-0.19.
+    settings --set KEY=VALUE: Set options missing from the command line, such as clients.0.count=8;
+        repeatable.
+    explain: Show on stderr how each argument is translated or why it is refused.
+    """
     from mist_sim.scenario.format import yaml_text
     from mist_sim.scenario.format.overrides import apply
     from mist_sim.scenario.from_vllm.account import faults_of

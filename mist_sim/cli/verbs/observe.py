@@ -6,52 +6,41 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from mist_sim.cli.options import Force, Quiet
-from mist_sim.cli.scenario_input import AllowPrograms, Settings, load
-from mist_sim.cli.settings import overrides_of
+from mist_sim.cli.scenario_input import Settings, load
+from mist_sim.cli.session import note
+from mist_sim.cli.signals import Saved
+from mist_sim.cli.values import overrides_of
+from mist_sim.errors import ScenarioError
 
 if TYPE_CHECKING:
     from mist_sim.traces import Workload
 
 
 def observe(
-    url: str = typer.Argument(
-        ..., metavar="URL", help="Of a server with OpenAI's API, such as http://localhost:8000."
-    ),
-    scenario: str = typer.Argument(
-        ...,
-        metavar="SCENARIO",
-        help="The scenario whose workload is sent, and which is to be validated.",
-    ),
-    out: Path = typer.Option(
-        ..., metavar="DIR", help="Write the run into this folder.", show_default=False
-    ),
-    model: str = typer.Option(
-        ..., metavar="NAME", help="The model's name at the server.", show_default=False
-    ),
-    engine: str = typer.Option(
-        "not said", metavar="TEXT", help="The engine and its version, for the record."
-    ),
-    settings: Settings = [],  # noqa: B006 - typer makes a new list
-    vocabulary: int = typer.Option(
-        30_000, metavar="N", help="Prompts are random ids of tokens from 100 to N."
-    ),
-    timeout: float = typer.Option(
-        600.0,
-        metavar="SECONDS",
-        help="Give up a request whose answer is not whole after so many seconds.",
-    ),
-    allow_programs: AllowPrograms = False,
-    force: Force = False,
-    quiet: Quiet = False,
+    url: str,
+    scenario: str,
+    *,
+    out: Path,
+    model: str,
+    engine: str = "not said",
+    settings: Settings = (),
+    vocabulary: int = 30_000,
+    timeout: float = 600.0,
+    allow_programs: bool = False,
+    force: bool = False,
+    quiet: bool = False,
 ) -> None:
-    """Send a scenario's requests to a live server and time its answers, for mist validate."""
+    """Send a scenario's requests to a live server and time its answers, for mist validate.
+
+    url URL: Of a server with OpenAI's API, such as http://localhost:8000.
+    scenario SCENARIO: The scenario whose workload is sent, and which is to be validated.
+    out DIR: Write the run into this folder.
+    model NAME: The model's name at the server.
+    engine TEXT: The engine and its version, for the record.
+    vocabulary N: Prompts are random ids of tokens from 100 to N.
+    timeout SECONDS: Give up a request whose answer is not whole after so many seconds.
+    """
     from mist_sim.cli.progress import Progress
-    from mist_sim.cli.session import note
-    from mist_sim.cli.signals import Saved
-    from mist_sim.errors import ScenarioError
     from mist_sim.observation import Observation, Prompts, Server, write_run
     from mist_sim.output import output_folder
     from mist_sim.report.elements import show
@@ -95,8 +84,6 @@ def observe(
 
 def _require_completions(stages: list[str]) -> None:
     """Raise ScenarioError for requests that are more than a prompt and its answer."""
-    from mist_sim.errors import ScenarioError
-
     if stages != ["prefill", "decode"]:
         raise ScenarioError(
             f"observe sends prompts and times their answers, got a pipeline of "
@@ -106,8 +93,6 @@ def _require_completions(stages: list[str]) -> None:
 
 def _users(workload: Workload) -> dict[str, Any]:
     """Return the users of a closed loop; empty for an open one."""
-    from mist_sim.errors import ScenarioError
-
     loop = workload.closed_loop
     if workload.time_limits or workload.retries or workload.max_concurrency:
         raise ScenarioError(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from mist_sim.cli.options import ReplaceFile
-from mist_sim.cli.session import note
+from mist_sim.cli.session import note, saving
+from mist_sim.errors import ScenarioError
 
 if TYPE_CHECKING:
     from mist_sim.core.batch import StepBatch
@@ -17,51 +17,49 @@ if TYPE_CHECKING:
 
 
 def profile(
-    model: str = typer.Option(..., help="A catalog name, or the path of a config.json."),
-    out: Path = typer.Option(
-        ..., metavar="FILE", help="Write the table (.csv), or with --dispatch the GPU spec (.toml)."
-    ),
-    gpu: str = typer.Option("h100-sxm", help="The catalog's name of the GPU that is measured."),
-    device: str = typer.Option(
-        "auto", help="cpu, cuda, cuda:1, ...; auto takes CUDA if it is available."
-    ),
-    tensor_parallel_size: int = typer.Option(
-        1, help="Run one of N ranks; the time of the collectives is computed."
-    ),
-    max_num_batched_tokens: int = typer.Option(
-        2048, help="Largest number of new tokens of a prompt."
-    ),
-    max_num_seqs: int = typer.Option(64, help="Largest number of decodes in a step."),
-    max_context: int = typer.Option(4096, help="Largest number of cached tokens of a request."),
-    num_timed_layers: int = typer.Option(
-        2, help="Layers that run; the time is scaled up to all layers."
-    ),
-    repeats: int = typer.Option(5, help="Number of runs; their median counts."),
-    seed: int = typer.Option(0, help="Seed of the random weights."),
-    dispatch: bool = typer.Option(
-        False, "--dispatch", help="Measure the host's time to launch each module instead."
-    ),
-    force: ReplaceFile = False,
+    *,
+    model: str,
+    out: Path,
+    gpu: str = "h100-sxm",
+    device: str = "auto",
+    tensor_parallel_size: int = 1,
+    max_num_batched_tokens: int = 2048,
+    max_num_seqs: int = 64,
+    max_context: int = 4096,
+    num_timed_layers: int = 2,
+    repeats: int = 5,
+    seed: int = 0,
+    dispatch: bool = False,
+    replace: bool = False,
 ) -> None:
     """Measure steps of a model's layers on this machine.
 
     The layers run with random weights. Steps that were measured before on this device are not
     measured again.
+
+    model: A catalog name, or the path of a config.json.
+    out FILE: Write the table (.csv), or with --dispatch the GPU spec (.toml).
+    gpu: The catalog's name of the GPU that is measured.
+    device: cpu, cuda, cuda:1, ...; auto takes CUDA if it is available.
+    tensor_parallel_size: Run one of N ranks; the time of the collectives is computed.
+    max_num_batched_tokens: Largest number of new tokens of a prompt.
+    max_num_seqs: Largest number of decodes in a step.
+    max_context: Largest number of cached tokens of a request.
+    num_timed_layers: Layers that run; the time is scaled up to all layers.
+    repeats: Number of runs; their median counts.
+    seed: Seed of the random weights.
+    dispatch: Measure the host's time to launch each module instead.
     """
-    from mist_sim.cli.signals import Saved
-    from mist_sim.errors import ScenarioError
     from mist_sim.hardware import Cluster, load_gpu
     from mist_sim.hardware.predictors.measured.profiling import ProfileRange
     from mist_sim.hardware.predictors.measured.timing import Timing
     from mist_sim.models import load_generating
-    from mist_sim.output import output_file
     from mist_sim.registry import installing, offered
 
     points = list(offered("mist_sim.profilers"))
     if not points:
         raise ScenarioError(f"mist profile needs a plugin: {installing('torch')}")
-    with Saved() as saved, output_file(out, replace=force) as file:
-        saved.output = file
+    with saving(out, replace=replace) as file:
         try:
             limits = ProfileRange(
                 max_num_batched_tokens=max_num_batched_tokens,

@@ -1,87 +1,60 @@
-"""`mist run`: simulate a scenario, print its results, and write them into a folder."""
+"""`mist run` and `mist demo`: simulate a scenario, print its results, and write them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mist_sim.cli.options import Force, Out, Quiet, Resume, Seed, require_out
-from mist_sim.cli.scenario_input import (
-    AllowPrograms,
-    Approximate,
-    FromVllm,
-    ScenarioName,
-    Settings,
-    keys_of,
-    load,
-    require_scenario,
-)
-from mist_sim.cli.session import note
-from mist_sim.cli.vary_input import Vary, vary_of
+from mist_sim.cli.scenario_input import ScenarioName, Settings, keys_of, load, require_scenario
+from mist_sim.cli.session import REPORT, Session, note
+from mist_sim.cli.values import vary_of
+from mist_sim.errors import ScenarioError, brief, did_you_mean
 
 if TYPE_CHECKING:
-    from mist_sim.cli.session import Session
     from mist_sim.scenario import Scenario
 
 MISSED = 3
+_FOLDER = "mist-demo"
 
 
 def run(
     scenario: ScenarioName = None,
-    settings: Settings = [],  # noqa: B006 - typer makes a new list
-    commands: FromVllm = [],  # noqa: B006
-    vary: Vary = [],  # noqa: B006
-    seed: Seed = None,
-    metric: str = typer.Option(
-        "",
-        metavar="NAME,...",
-        help="With --vary, show these numbers of the summaries, such as p99_itl_ms,p99_ttft_ms.",
-    ),
-    replications: int | None = typer.Option(
-        None,
-        metavar="N",
-        help="Run N times, each with its own seed; gives means and confidence intervals.",
-    ),
-    jobs: int | None = typer.Option(
-        None,
-        metavar="N",
-        help="Parallel runs, of replications and --vary; by default one per core.",
-    ),
-    approximate: Approximate = False,
-    allow_programs: AllowPrograms = False,
-    out: Out = None,
-    force: Force = False,
-    resume: Resume = False,
-    as_json: bool = typer.Option(
-        False, "--json", help="Print the summary as JSON in place of the tables."
-    ),
-    names: str = typer.Option(
-        "",
-        metavar="TOOL",
-        help="With --json, print the figures as aiperf or sglang name them, in place of vLLM's.",
-    ),
-    tables: str | None = typer.Option(
-        None,
-        metavar="NAMES",
-        help="Write these tables into DIR in place of the usual ones, such as requests,over_time; "
-        "or none.",
-        show_default=False,
-    ),
-    report: bool = typer.Option(
-        False, "--report", help="Write report.html into DIR, too: pictures, tables, the scenario."
-    ),
-    strict: bool = typer.Option(
-        False,
-        "--strict",
-        help="End with 3 when no request finishes, the run is unstable, or a limit is missed.",
-    ),
-    quiet: Quiet = False,
+    *,
+    settings: Settings = (),
+    commands: Sequence[str] = (),
+    vary: Sequence[str] = (),
+    seed: int | None = None,
+    metric: str = "",
+    replications: int | None = None,
+    jobs: int | None = None,
+    approximate: bool = False,
+    allow_programs: bool = False,
+    out: Path | None = None,
+    force: bool = False,
+    resume: bool = False,
+    as_json: bool = False,
+    names: str = "",
+    tables: str | None = None,
+    report: bool = False,
+    strict: bool = False,
+    quiet: bool = False,
 ) -> None:
-    """Simulate a scenario and print its results, or those of each point of --vary in one table."""
-    from mist_sim.cli.session import Session
-    from mist_sim.errors import ScenarioError
+    """Simulate a scenario and print its results, or those of each point of --vary in one table.
+
+    metric NAME,...: With --vary, show these numbers of the summaries, such as
+        p99_itl_ms,p99_ttft_ms.
+    replications N: Run N times, each with its own seed; gives means and confidence intervals.
+    jobs N: Parallel runs, of replications and --vary; by default one per core.
+    as_json --json: Print the summary as JSON in place of the tables.
+    names TOOL: With --json, print the figures as aiperf or sglang name them, in place of vLLM's.
+    tables NAMES: Write these tables into DIR in place of the usual ones, such as
+        requests,over_time; or none.
+    report: Write report.html into DIR, too: pictures, tables, the scenario.
+    strict: End with 3 when no request finishes, the run is unstable, or a limit is missed.
+    """
     from mist_sim.report.run import shortcomings
 
     require_scenario(scenario, commands)
@@ -90,27 +63,25 @@ def run(
         commands, settings, approximate=approximate, seed=seed, replications=replications
     )
     loaded = load(scenario, overrides, allow_programs=allow_programs)
-    require_out(force, out, resume)
     axes = vary_of(vary, overrides)
     is_study = bool(axes) or loaded.replications > 1
-    for name, is_given in (("--jobs", jobs is not None), ("--resume", resume)):
-        if is_given and not is_study:
-            raise ScenarioError(f"{name} has no effect on one run; give --replications or --vary")
     if report:
         _require_report(out, is_study=is_study)
     if names:
         _require_names(names, as_json=as_json, is_study=is_study)
-    wanted = None if tables is None else _tables(tables, out, is_study=is_study)
     session = Session(
         out=out,
         force=force,
         as_json=as_json,
         names=names,
         quiet=quiet,
-        tables=wanted,
+        tables=None if tables is None else _tables(tables, out, is_study=is_study),
         resume=resume,
         report=report,
     )
+    for name, is_given in (("--jobs", jobs is not None), ("--resume", resume)):
+        if is_given and not is_study:
+            raise ScenarioError(f"{name} has no effect on one run; give --replications or --vary")
     if axes:
         missed = _study(session, loaded, axes, jobs, shown)
     elif loaded.replications > 1:
@@ -155,7 +126,6 @@ def _study(
 
 def _metrics(names: str, *, is_study: bool) -> tuple[str, ...]:
     """Return the numbers of the summaries that the table of a study shows."""
-    from mist_sim.errors import ScenarioError
     from mist_sim.metrics.summary_types import check_number
 
     if not is_study:
@@ -168,7 +138,6 @@ def _metrics(names: str, *, is_study: bool) -> tuple[str, ...]:
 
 def _require_report(out: Path | None, *, is_study: bool) -> None:
     """Raise ScenarioError where no report can be written."""
-    from mist_sim.errors import ScenarioError
     from mist_sim.report.pages.page import require_report
 
     if out is None:
@@ -180,7 +149,6 @@ def _require_report(out: Path | None, *, is_study: bool) -> None:
 
 def _require_names(names: str, *, as_json: bool, is_study: bool) -> None:
     """Raise ScenarioError unless a run is printed under these names."""
-    from mist_sim.errors import ScenarioError, brief, did_you_mean
     from mist_sim.metrics.other_names import NAMES
 
     if names not in NAMES:
@@ -194,7 +162,6 @@ def _require_names(names: str, *, as_json: bool, is_study: bool) -> None:
 
 def _tables(names: str, out: Path | None, *, is_study: bool) -> list[str]:
     """Return the tables that are to be written."""
-    from mist_sim.errors import ScenarioError
     from mist_sim.metrics.result import check_tables
 
     if out is None:
@@ -211,3 +178,35 @@ def _tables(names: str, out: Path | None, *, is_study: bool) -> list[str]:
     except ScenarioError as error:
         raise ScenarioError(f"--{error}") from None
     return list(dict.fromkeys(found))
+
+
+def demo(*, out: Path | None = None, force: bool = False, quiet: bool = False) -> None:
+    """Simulate a bundled workload on two GPUs: a first look.
+
+    out DIR: Write the results into this new or empty folder; by default mist-demo.
+    force: Replace earlier results in the folder; other files stay.
+    """
+    from mist_sim.report.pages.page import MISSING, can_report
+    from mist_sim.scenario import Scenario
+
+    folder = out or (Path(_FOLDER) if force else _free_folder())
+    if out is None and folder.name != _FOLDER and not quiet:
+        note(f"{_FOLDER} is taken; the results go to {folder}")
+    # the working directory may have a file of that name, whose programs must not run
+    scenario = Scenario.load("demo", allow_programs=False)
+    has_report = can_report()
+    Session(out=folder, force=force, quiet=quiet, report=has_report).run(scenario)
+    if not quiet:
+        note(f"Open {folder / REPORT} in a browser" if has_report else MISSING)
+        note("Next, more load: mist run demo --set workload.arrivals.rate='40 /s'")
+
+
+def _free_folder() -> Path:
+    """Return the first of mist-demo, mist-demo-2, ... that is new or empty, and not in use."""
+    from mist_sim.output import is_free
+
+    folder, number = Path(_FOLDER), 1
+    while not is_free(folder):
+        number += 1
+        folder = Path(f"{_FOLDER}-{number}")
+    return folder

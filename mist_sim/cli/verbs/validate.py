@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from mist_sim.cli.scenario_input import AllowPrograms, Settings
+from mist_sim.cli.scenario_input import Settings
+from mist_sim.cli.values import overrides_of
+from mist_sim.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from mist_sim.validation import MeasuredRun
     from mist_sim.validation.benchmarks import Benchmark
@@ -19,34 +20,28 @@ if TYPE_CHECKING:
 
 
 def validate(
-    paths: list[Path] = typer.Argument(
-        None,
-        metavar="RUN",
-        help="Folders with a run.yaml, as mist observe writes it; or files of benchmarks: a table "
-        "(CSV) with a vllm serve line a row, what vllm bench serve --save-result wrote, or a "
-        "report of GuideLLM (JSON).",
-    ),
-    margin: float | None = typer.Option(
-        None,
-        metavar="PERCENT",
-        help="Compare single requests: how far the distributions are apart, and whether the "
-        "typical ratio (geometric mean), the mean and the p99 are within this margin.",
-        show_default=False,
-    ),
-    serve: str = typer.Option(
-        "",
-        metavar="LINE",
-        help="Files: the vllm serve line of the server, where they do not say.",
-        show_default=False,
-    ),
-    gpu: str = typer.Option("", help="Files: the server's GPU (mist list gpus)."),
-    engine: str = typer.Option("", help="Files: the server's version, such as vllm-0.19."),
-    settings: Settings = [],  # noqa: B006
-    as_json: bool = typer.Option(False, "--json", help="Files: JSON in place of the tables."),
-    allow_programs: AllowPrograms = False,
+    paths: Sequence[Path] = (),
+    *,
+    margin: float | None = None,
+    serve: str = "",
+    gpu: str = "",
+    engine: str = "",
+    settings: Settings = (),
+    as_json: bool = False,
+    allow_programs: bool = False,
 ) -> None:
-    """Simulate measured runs, and print both with the errors."""
-    from mist_sim.errors import ScenarioError
+    """Simulate measured runs, and print both with the errors.
+
+    paths RUN: Folders with a run.yaml, as mist observe writes it; or files of benchmarks: a table
+        (CSV) with a vllm serve line a row, what vllm bench serve --save-result wrote, or a report
+        of GuideLLM (JSON).
+    margin PERCENT: Compare single requests: how far the distributions are apart, and whether the
+        typical ratio (geometric mean), the mean and the p99 are within this margin.
+    serve LINE: Files: the vllm serve line of the server, where they do not say.
+    gpu: Files: the server's GPU (mist list gpus).
+    engine: Files: the server's version, such as vllm-0.19.
+    as_json --json: Files: JSON in place of the tables.
+    """
     from mist_sim.validation import read_run
 
     if margin is not None and not 0 < margin < 100:
@@ -62,7 +57,6 @@ def validate(
     if settings and not files:
         raise ScenarioError("--set goes with files; a run.yaml has its own scenario, to be edited")
     if files:
-        from mist_sim.cli.settings import overrides_of
         from mist_sim.validation.benchmarks import read_benchmarks
 
         runs = [run for path in files for run in read_benchmarks(path, serve, gpu, engine)]

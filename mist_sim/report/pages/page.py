@@ -8,11 +8,11 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.core.result_warnings import ResultWarning, of_data
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief
 
 if TYPE_CHECKING:
-    from jinja2 import Template
     from markupsafe import Markup
+    from rich.console import RenderableType
 
     from mist_sim.report.pictures.picture import Picture
 
@@ -63,14 +63,6 @@ class PageTable:
 
 
 @dataclass(frozen=True)
-class Printed:
-    """The command's printed output as HTML. place: `wide` or `narrow`, by screen width."""
-
-    html: Markup
-    place: str
-
-
-@dataclass(frozen=True)
 class Drawing:
     """A picture of the page. name: its place; title: heads it."""
 
@@ -92,14 +84,6 @@ class Drawing:
         from markupsafe import Markup
 
         return Markup(self.figure.svg(self.name))  # noqa: S704 - Matplotlib escapes all texts
-
-
-@dataclass(frozen=True)
-class Detail:
-    """Text that opens when a reader asks for it."""
-
-    title: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -130,7 +114,9 @@ class Brief:
 class Page:
     """A report: the verdict first, then figures, pictures, and where all of it comes from.
 
-    tables, tables_below: above the pictures, and below them. warnings: set by `warned`, as told.
+    tables, tables_below: above the pictures, and below them. printed: tables as a command prints
+    them, HTML by `wide` and `narrow` screens. details: texts by title that open when a reader asks
+    for them. warnings: set by `warned`, as told.
     """
 
     title: str
@@ -141,9 +127,9 @@ class Page:
     told: Sequence[ResultWarning] = ()
     tables: Sequence[PageTable] = ()
     tables_below: Sequence[PageTable] = ()
-    printed: Sequence[Printed] = ()
+    printed: Mapping[str, Markup] = field(default_factory=dict)
     figures: Sequence[Drawing] = ()
-    details: Sequence[Detail] = field(default_factory=tuple)
+    details: Mapping[str, str] = field(default_factory=dict)
     brief: Brief | None = None
 
     def warned(self, summary: Mapping[str, Any]) -> Self:
@@ -151,6 +137,21 @@ class Page:
         from mist_sim.report.elements import warning_lines
 
         return replace(self, warnings=warning_lines(summary), told=of_data(summary))
+
+    def only(self, names: Sequence[str]) -> Self:
+        """Return it with its pictures alone, all of them or those that are named.
+
+        Raises ScenarioError for a name that none has, and where there is no picture.
+        """
+        drawings = {each.name: each for each in self.figures}
+        for name in names:
+            if name not in drawings:
+                known = ", ".join(drawings) or "none"
+                raise ScenarioError(f"there is no picture {brief(name)} of this. Known: {known}")
+        if not drawings:
+            raise ScenarioError("there is no picture of this; mist report writes its tables")
+        chosen = [drawings[name] for name in dict.fromkeys(names or drawings)]
+        return replace(self, figures=chosen, printed={}, details={})
 
     def sheet(self) -> str:
         """Return one sheet of A4: the answer alone, as one file.
@@ -203,12 +204,33 @@ def can_report() -> bool:
     return all(find_spec(name) is not None for name in ("jinja2", "matplotlib"))
 
 
-def _rendered(page: Page, template: str) -> str:
+_WIDTHS = {"wide": 110, "narrow": 46}
+"""Columns of the tables on a screen and on a phone; they lay themselves out for each."""
+
+
+def printed(body: RenderableType) -> dict[str, Markup]:
+    """Return tables as a command prints them. Raises ScenarioError without Jinja2."""
     require_report()
     from markupsafe import Markup
 
+    from mist_sim.report.elements import as_html
+
+    return {
+        place: Markup(as_html("", body, width=width))  # noqa: S704 - Rich escapes
+        for place, width in _WIDTHS.items()
+    }
+
+
+def _rendered(page: Page, template: str) -> str:
+    require_report()
+    from importlib.metadata import version
+
+    from jinja2 import Environment
+    from markupsafe import Markup
+
     style, script = (Markup(_text(name)) for name in ("page.css", "page.js"))  # noqa: S704 - ours
-    return _template(template).render(page=page, style=style, script=script, version=_version())
+    form = Environment(autoescape=True, trim_blocks=True).from_string(_text(template))
+    return form.render(page=page, style=style, script=script, version=version("mist-sim"))
 
 
 def _that_fit(texts: Sequence[str], letters: int) -> tuple[list[str], int]:
@@ -226,17 +248,5 @@ def _more(number: int) -> list[str]:
     return [f"... and {number} more: see the long report"] if number else []
 
 
-def _template(name: str) -> Template:
-    from jinja2 import Environment
-
-    return Environment(autoescape=True, trim_blocks=True).from_string(_text(name))
-
-
 def _text(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("mist-sim")

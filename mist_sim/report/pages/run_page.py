@@ -1,4 +1,4 @@
-"""The report of one run."""
+"""The report of one run, and pages of pictures of one run or of several."""
 
 from __future__ import annotations
 
@@ -7,14 +7,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mist_sim.errors import ScenarioError
 from mist_sim.metrics.latency import ALL, NAMES
 from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT, nothing_finished
 from mist_sim.metrics.stability import AT_END, grows
 from mist_sim.report.elements import count, in_ms, latency, number, percent
-from mist_sim.report.pages.page import Brief, Card, Cell, Detail, Drawing, Page, PageTable, Verdict
+from mist_sim.report.pages.page import Brief, Card, Cell, Drawing, Page, PageTable, Verdict
 from mist_sim.report.pages.sheets import billed, how_sure, limits_kept
-from mist_sim.report.pictures.catalog import PICTURES, drawn
+from mist_sim.report.pictures.catalog import (
+    MOST_BESIDE,
+    PICTURES,
+    draw,
+    drawn,
+    overlaid,
+    side_by_side,
+    title_of_picture,
+    warnings_of,
+)
 from mist_sim.report.pictures.run_data import OfResult
+from mist_sim.report.pictures.style import COLOURS
 from mist_sim.report.run import (
     FIGURES,
     LATENCIES,
@@ -187,7 +198,7 @@ def run_page(run: RunData, title: str, subtitle: Sequence[str] = ()) -> Page:
         tables=[_latencies(summary), *_failures(summary)],
         tables_below=[_workload(summary), *_clients(run), *_expected(summary)],
         figures=[Drawing(name, PICTURES[name].title, found) for name, found in drawn(run)],
-        details=list(_details(run)),
+        details=_details(run),
         brief=_brief(run, title),
     )
 
@@ -196,6 +207,44 @@ def page_of_result(found: Result, title: str) -> Page:
     """Return the report of a run in memory."""
     lines = found.title.splitlines()[1:]
     return run_page(OfResult(found), title, [line for line in lines if line != title])
+
+
+def plots_page(run: RunData, title: str, names: Sequence[str]) -> Page:
+    """Return a page of some pictures, or of all pictures that the run has data for.
+
+    Raises ScenarioError for unknown names, and for data that were not recorded.
+    """
+    asked = list(dict.fromkeys(names))
+    found = [(name, draw(run, name)) for name in asked] if asked else list(drawn(run))
+    if not found:
+        raise ScenarioError("the run has no data to draw: no request arrived")
+    drawings = [Drawing(name, title_of_picture(name), figure) for name, figure in found]
+    page = Page(title=title, verdict=run_verdict(run.summary), figures=drawings)
+    return page.warned(run.summary)
+
+
+def several_page(
+    runs: Mapping[str, RunData], names: Sequence[str], *, in_one: bool = False
+) -> Page:
+    """Return a page of pictures of several runs, side by side or in the same axes (`in_one`).
+
+    runs: by their titles. Raises ScenarioError as `side_by_side` and `overlaid` do; without names,
+    what cannot be drawn of them is left out.
+    """
+    together, most = (overlaid, len(COLOURS)) if in_one else (side_by_side, MOST_BESIDE)
+    drawings = []
+    for name in dict.fromkeys(names) or PICTURES:
+        try:
+            figure = together(runs, name)
+        except ScenarioError:
+            if names or not 2 <= len(runs) <= most:
+                raise
+            continue
+        drawings.append(Drawing(name, title_of_picture(name), figure))
+    how = "in the same axes" if in_one else "side by side"
+    verdict = Verdict("plain", f"{len(runs)} runs {how}.", "")
+    page = Page(title=" and ".join(runs), verdict=verdict, figures=drawings)
+    return page.warned({"warnings": [each.data for each in warnings_of(runs)]})
 
 
 def _brief(run: RunData, title: str) -> Brief:
@@ -208,8 +257,8 @@ def _brief(run: RunData, title: str) -> Brief:
         if slo
         else f"What can {what} serve?"
     )
-    return Brief(question, _sure(summary), [_kept(summary), billed(summary), _room(run)],
-                 list(_assumed(summary)))  # fmt: skip
+    tiles = [_kept(summary), billed(summary), _room(run)]
+    return Brief(question, _sure(summary), tiles, list(_assumed(summary)))
 
 
 def _asked(summary: Mapping[str, Any]) -> str:
@@ -328,11 +377,10 @@ def _expected(summary: Mapping[str, Any]) -> Iterator[PageTable]:
 
 
 def _workload(summary: Mapping[str, Any]) -> PageTable:
-    counts = [[Cell(name), Cell(_shown(summary.get(key), _whole), key)] for name, key in _COUNTS]
-    counts.append(
-        [Cell("simulated time, s"), Cell(_shown(summary["duration"], number), "duration")]
-    )
-    return PageTable("Workload", ["", ""], counts)
+    shown = [(name, key, lambda value: count(int(value))) for name, key in _COUNTS]
+    shown.append(("simulated time, s", "duration", number))
+    rows = [[Cell(name), Cell(_shown(summary.get(key), show), key)] for name, key, show in shown]
+    return PageTable("Workload", ["", ""], rows)
 
 
 def _clients(run: RunData) -> Iterator[PageTable]:
@@ -357,22 +405,19 @@ def _of_client(name: str, value: Any) -> str:
     return count(int(value)) if name.startswith(("num_", "peak_")) else number(value)
 
 
-def _details(run: RunData) -> Iterator[Detail]:
+def _details(run: RunData) -> dict[str, str]:
+    times, engines, assumed = (
+        run.summary.get(key, {}) for key in ("estimates", "engines", "assumed")
+    )
     lines = [
-        f"{client}: step times {origin}" for client, origin in run.summary["estimates"].items()
+        *(f"{client}: step times {origin}" for client, origin in times.items()),
+        *(f"{client}: defaults of {name}" for client, name in engines.items()),
+        *(f"{each}: assumed, since not given: {', '.join(of)}" for each, of in assumed.items()),
     ]
-    lines += [
-        f"{client}: defaults of {name}" for client, name in run.summary.get("engines", {}).items()
-    ]
-    for client, names in run.summary.get("assumed", {}).items():
-        lines.append(f"{client}: assumed, since not given: {', '.join(names)}")
-    yield Detail("Where the step times come from", "\n".join(lines) or "no client times steps")
+    found = {"Where the step times come from": "\n".join(lines) or "no client times steps"}
     if run.scenario is not None:
-        yield Detail("The scenario, with every default", run.scenario)
-
-
-def _whole(value: float) -> str:
-    return count(int(value))
+        found["The scenario, with every default"] = run.scenario
+    return found
 
 
 def _shown(value: Any, show: Callable[[Any], str]) -> str:

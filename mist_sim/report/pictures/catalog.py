@@ -10,23 +10,97 @@ import numpy as np
 from mist_sim.core.result_warnings import ResultWarning, of_data, of_points
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics import Result
+from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import SHORT_NAMES
-from mist_sim.report.pictures.breakdown import breakdown
+from mist_sim.report.elements import latency as shown_latency
+from mist_sim.report.elements import percent
 from mist_sim.report.pictures.intervals import (
     Array,
     edges,
+    edges_for,
     means,
     middles,
     number_inside,
     percentiles,
     rates,
+    shares,
 )
-from mist_sim.report.pictures.latency import attainment, latency
-from mist_sim.report.pictures.marks import Band, Limit, Line, Mark
+from mist_sim.report.pictures.marks import Band, Bars, Limit, Line, Mark
 from mist_sim.report.pictures.picture import Panel, Picture, beside, hides, over
-from mist_sim.report.pictures.requests import requests
 from mist_sim.report.pictures.run_data import OfResult, RunData, limits_of, outages_of
-from mist_sim.report.pictures.style import COLOURS, LIMIT_COLOUR, require_matplotlib
+from mist_sim.report.pictures.style import COLOURS, LIMIT_COLOUR, WAIT_COLOUR, require_matplotlib
+
+_DRAWN = ((50.0, "p50"), (99.0, "p99"))
+
+
+def latency(run: RunData) -> Picture:
+    """Draw p50 and p99 of TTFT, TPOT and E2E by arrival, with the limits that there are."""
+    finished = _finished(run)
+    arrived = finished["arrival_time"].to_numpy(float)
+    ends, limits = edges_for(arrived), limits_of(run.summary)
+    panels = []
+    for metric, name in SHORT_NAMES.items():
+        values = 1e3 * finished[metric].to_numpy(float)
+        marks: list[Mark] = [
+            Line(middles(ends), percentiles(arrived, values, ends, asked), label, colour)
+            for (asked, label), colour in zip(_DRAWN, COLOURS, strict=False)
+        ]
+        if metric in limits:
+            limit = 1e3 * limits[metric]
+            marks.append(Limit(limit, f"limit {limit:g} ms"))
+        panels.append(Panel(f"{name}, ms, by arrival", marks))
+    return Picture(panels, is_over_time=True)
+
+
+def attainment(run: RunData) -> Picture:
+    """Draw the share of requests that keep all limits, by arrival.
+
+    Raises ScenarioError for a run without limits.
+    """
+    limits = limits_of(run.summary)
+    if not limits:
+        raise ScenarioError(
+            "attainment: the run has no limits to keep; say them, such as "
+            "slo: {ttft: 500 ms, tpot: 40 ms}, and run it again"
+        )
+    requests = run.table("requests")
+    arrived = requests["arrival_time"].to_numpy(float)
+    ends = edges_for(arrived)
+    asked = {"all limits": limits} | {
+        f"{SHORT_NAMES[metric]} <= {1e3 * limit:g} ms": {metric: limit}
+        for metric, limit in limits.items()
+    }
+    lines = []
+    for (name, some), colour in zip(asked.items(), COLOURS, strict=False):
+        kept = 100 * shares(arrived, are_good(requests, some), ends)
+        lines.append(Line(middles(ends), kept, name, colour, "-" if some is limits else ":"))
+    title = "requests that keep their limits, %, by arrival"
+    return Picture([Panel(title, lines, range=(_lowest(lines), 101.0))], is_over_time=True)
+
+
+def _lowest(lines: list[Line]) -> float:
+    """Return where the axis of shares begins: at a multiple of ten below all lines."""
+    lowest = float(np.nanmin(np.concatenate([each.y for each in lines]), initial=100.0))
+    return max(10.0 * (lowest // 10) - 2, -2.0)
+
+
+def are_good(requests: Any, limits: dict[str, float]) -> Any:
+    """Return which requests finished and keep the limits, seconds by metric."""
+    ttft, tpot, e2el = (requests[name].to_numpy(float) for name in SHORT_NAMES)
+    slo = Slo(ttft=limits.get("ttft"), tpot=limits.get("tpot"), e2el=limits.get("e2el"))
+    gaps = np.maximum(requests["num_output_tokens"].to_numpy(np.int64) - 1, 0)
+    finished = (requests["status"] == "finished").to_numpy(bool)
+    return finished & slo.kept(ttft, tpot, e2el, gaps)
+
+
+def _finished(run: RunData) -> Any:
+    """Return the finished requests. Raises ScenarioError if none finished."""
+    requests = run.table("requests")
+    finished = requests[requests["status"] == "finished"]
+    if finished.empty:
+        raise ScenarioError("no request finished, so there are no latencies to draw")
+    return finished
+
 
 _SHARES = np.unique(np.concatenate([np.linspace(0, 1, 201), 1 - np.geomspace(1e-4, 0.05, 60)]))
 
@@ -36,11 +110,7 @@ def distributions(run: RunData) -> Picture:
 
     Raises ScenarioError where no request finished.
     """
-    requests = run.table("requests")
-    finished = requests[requests["status"] == "finished"]
-    if finished.empty:
-        raise ScenarioError("no request finished, so there are no latencies to draw")
-    limits = limits_of(run.summary)
+    finished, limits = _finished(run), limits_of(run.summary)
     panels = []
     for (metric, name), colour in zip(SHORT_NAMES.items(), COLOURS, strict=False):
         marks: list[Mark] = []
@@ -196,6 +266,74 @@ def power(run: RunData) -> Picture:
         of_all = watts.sum(axis=1).to_numpy()
         lines.append(Line(at, of_all, "all", "#555555", ":", is_stepped=True))
     return Picture([Panel("power, W", lines)], is_over_time=True)
+
+
+_PARTS = ("mean", "p50", "p90", "p99")
+_BAR = 0.19  # inches
+
+
+def breakdown(run: RunData) -> Picture:
+    """Draw the mean and percentiles of each part of the latency, ms.
+
+    Each part has an axis of its own: waits of milliseconds are seen beside answers of seconds.
+    Raises ScenarioError where no request finished.
+    """
+    parts = run.summary.get("latency_breakdown_ms", {})
+    panels = []
+    for (name, figures), colour in zip(parts.items(), [*COLOURS, *COLOURS], strict=False):
+        values = [figures[shown] for shown in _PARTS]
+        if any(values):
+            texts = [" ".join(shown_latency(value)) for value in values]
+            texts[0] += f" ({percent(figures['share'], digits=1)} of all)"
+            bars = Bars(range(len(values)), values, colour=colour, texts=texts)
+            height = _BAR * len(_PARTS)
+            panels.append(Panel(f"{name}, ms", [bars], height=height, rows=_PARTS))
+    if not panels:
+        raise ScenarioError("no request finished, so there is no latency to divide")
+    return Picture(panels)
+
+
+NUM_SHOWN = 60
+_ROW = 0.1  # inches
+_ORDER = (COLOURS[5], COLOURS[0], *COLOURS[1:5], *COLOURS[6:])
+"""Of stages: prompts as in other pictures, then all others."""
+
+
+def requests(run: RunData, start: float = 0.0, number: int = NUM_SHOWN) -> Picture:
+    """Draw the first requests that arrive after a start time.
+
+    start: seconds of the run. number: of requests.
+    Raises ScenarioError if none arrives.
+    """
+    table = run.table("requests")
+    shown = table[table["arrival_time"] >= start].nsmallest(number, "arrival_time")
+    if shown.empty:
+        raise ScenarioError(f"no request arrives after {start:g} s, so there is none to draw")
+    rows = {request: row for row, request in enumerate(shown["request_id"].tolist())}
+    stages = run.table("stages")
+    stages = stages[stages["request_id"].isin(list(rows))]
+    waits = stages[stages["started_at"] > stages["queued_at"]]
+    marks = [*_bars(waits, rows, "queued_at", "started_at", "waits", WAIT_COLOUR)]
+    for kind, colour in zip(dict.fromkeys(stages["stage"]), _ORDER, strict=False):
+        mine = stages[stages["stage"] == kind]
+        marks += _bars(mine, rows, "started_at", "finished_at", kind, colour)
+    height = 0.6 + _ROW * len(rows)
+    title = "requests in order of arrival"
+    panel = Panel(
+        title, marks, up="request", height=height, range=(-1, len(rows)), is_reversed=True
+    )
+    return Picture([panel], is_over_time=True)
+
+
+def _bars(
+    spans: Any, rows: dict[int, int], start: str, end: str, name: str, colour: str
+) -> Iterator[Bars]:
+    """Yield spans of time, each in the row of its request."""
+    spans = spans[spans[end] > spans[start]]
+    if not spans.empty:
+        begin = spans[start].to_numpy(float)
+        width = spans[end].to_numpy(float) - begin
+        yield Bars([rows[each] for each in spans["request_id"]], width, name, colour, begin)
 
 
 MOST_BESIDE = 4  # columns that can be read

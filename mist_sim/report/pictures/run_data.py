@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from mist_sim.metrics.tables import RunFolder, frame_of, num_rows
 from mist_sim.report.pictures.marks import Span
 
 if TYPE_CHECKING:
@@ -14,24 +15,6 @@ if TYPE_CHECKING:
     from mist_sim.metrics import Result
 
 _MS = 1e3
-
-
-class RunData(Protocol):
-    """A run's summary, its tables by name, and its scenario. `metrics.RunFolder` is one, too."""
-
-    @property
-    def summary(self) -> Mapping[str, Any]:
-        """The metrics of the whole run."""
-
-    @property
-    def scenario(self) -> str | None:
-        """The resolved scenario as YAML text; None without any."""
-
-    def table(self, name: str) -> pd.DataFrame:
-        """Return a table. Raises ScenarioError if it was not recorded."""
-
-    def has(self, name: str) -> bool:
-        """Tell whether there is a table, and whether it has rows or may have."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +35,15 @@ class OfResult:
 
     def table(self, name: str) -> pd.DataFrame:
         """Return one of `metrics.result.TABLES`."""
-        from mist_sim.metrics.tables import frame_of
-
         return frame_of(self.result.columns(name))
 
     def has(self, name: str) -> bool:
         """Tell whether a table has rows."""
-        from mist_sim.metrics.tables import num_rows
-
         return num_rows(self.result.columns(name)) > 0
+
+
+RunData = RunFolder | OfResult
+"""A run's summary, its tables by name, and its scenario."""
 
 
 def limits_of(summary: Mapping[str, Any]) -> dict[str, float]:

@@ -30,6 +30,7 @@ from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
 from mist_sim.clients.traits import ROLES, TimesOrigin
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, GpuSpec, load_gpu
+from mist_sim.hardware.cluster import PARALLEL_SIZES
 from mist_sim.hardware.collectives import ONE_NODE, Spans
 from mist_sim.hardware.devices import MemoryTier, fitted_gpus
 from mist_sim.hardware.drafter import Drafter, shared_groups
@@ -52,15 +53,18 @@ from mist_sim.hardware.setting import (
 )
 from mist_sim.metrics.assumptions import HOST_COPIES
 from mist_sim.models import ModelSpec, check_generates, load_model
-from mist_sim.models.adapters import AT_ONCE, AdapterMoves, adapter_moves
+from mist_sim.models.adapters import AT_ONCE, adapter_moves
 from mist_sim.models.expert_padding import is_padded
 from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.moe_backends import MoeBackend, expert_format, rows_computed
 from mist_sim.models.spec import rank_part
-from mist_sim.scenario.engines.all_reduce import with_all_reduce
-from mist_sim.scenario.engines.engine_hosts import with_host
-from mist_sim.scenario.engines.engine_version import EXPERTS, SAMPLER
-from mist_sim.scenario.engines.server_defaults import server_limits
+from mist_sim.scenario.engines.defaults import (
+    largest_graph,
+    scheduler_options,
+    server_limits,
+    with_version_defaults,
+)
+from mist_sim.scenario.engines.links import with_all_reduce, with_host
 from mist_sim.scenario.engines.server_start import (
     LENGTH,
     SEQUENCES,
@@ -81,13 +85,8 @@ from mist_sim.scenario.engines.step_times import (
     step_times,
     unlike_timed,
 )
-from mist_sim.scenario.engines.version_defaults import (
-    largest_graph,
-    scheduler_options,
-    with_version_defaults,
-)
-from mist_sim.scenario.engines.version_names import version_of
 from mist_sim.scenario.engines.version_origins import imitated
+from mist_sim.scenario.engines.versions import EXPERTS, SAMPLER, version_of
 from mist_sim.stages import Decode, Prefill
 
 
@@ -120,6 +119,7 @@ def engine_memory(
         language_model_only=config.language_model_only,
     )
     blocks = num_gpu_blocks(kv_cache, model, cluster, **sizes, drafter=draft, needs=needs)
+    ranks, lora = cluster.tensor_parallel_size, config.lora
     return EngineMemory(
         num_gpu_blocks=blocks,
         kv_groups=_groups(config, model, cluster, draft),
@@ -127,7 +127,9 @@ def engine_memory(
         swap_space=_swap_space(scheduler, kv_cache, model, cluster),
         kv_block_bytes=kv_block_bytes(kv_cache, model, cluster),
         num_layers=model.num_layers,
-        adapter_moves=_adapter_moves(config, model, cluster),
+        adapter_moves=AT_ONCE
+        if lora is None
+        else adapter_moves(model, lora, ranks, cluster.gpu.from_host),
         kv_entries=model.kv_entries,
     )
 
@@ -171,13 +173,6 @@ def host_copies(tiers: Sequence[MemoryTier], gpu: GpuSpec) -> Iterator[str]:
     for tier in tiers:
         if tier.read_bandwidth is None and tier.at in (None, "host"):
             yield f"{HOST_COPIES}{tier.name} at {gpu.from_host / 1e9:g} GB/s a GPU"
-
-
-def _adapter_moves(config: EngineConfig, model: ModelSpec, cluster: Cluster) -> AdapterMoves:
-    if config.lora is None:
-        return AT_ONCE
-    bandwidth = cluster.gpu.from_host
-    return adapter_moves(model, config.lora, cluster.tensor_parallel_size, bandwidth)
 
 
 def _groups(
@@ -538,7 +533,8 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     own_len = model.max_position_embeddings
     longest = own_len if config.max_model_len in (None, AUTO_LENGTH) else config.max_model_len
     scheduler = config.scheduler or _default_scheduler(config, cluster.gpu)
-    scheduler = _with_token_budget(scheduler, longest)
+    if _has_budget_of_context(scheduler):
+        scheduler = replace(scheduler, max_num_batched_tokens=longest)
     timed = kernels.timed(model, cluster)
     times = step_times(config, model, timed, scheduler, longest)
     config = replace(config, scheduler=scheduler, overhead=times.overhead)
@@ -583,7 +579,15 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
         "predictor": predictor,
         "memory": memory,
         "rules": rules,
-        "machine": _machine(config, model, cluster, times.drafter, kernels),
+        "machine": Machine(
+            model=model,
+            cluster=cluster,
+            num_drafts=config.num_drafts,
+            drafter=times.drafter,
+            expert_rows=rows_computed(kernels.experts),
+            power_limit=config.power_limit,
+            price=config.gpu_price,
+        ),
         "origin": origin,
         "tower": tower,
     }
@@ -603,28 +607,19 @@ def _gpu(config: EngineConfig) -> GpuSpec:
 
 
 def _default_scheduler(config: EngineConfig, gpu: GpuSpec) -> Scheduler:
-    return _of_the_server(config, gpu) if config.resharding is None else ContinuousScheduler()
-
-
-def _of_the_server(config: EngineConfig, gpu: GpuSpec) -> Scheduler:
     """Return the scheduler of vLLM's server on a GPU, in the named version."""
+    if config.resharding is not None:
+        return ContinuousScheduler()
     version = version_of(config.engine)
-    options = scheduler_options(ChunkedScheduler, version)
-    return ChunkedScheduler(**server_limits(gpu, config.num_drafts, version)._asdict(), **options)
-
-
-def _with_token_budget(scheduler: Scheduler, max_model_len: int) -> Scheduler:
-    """Return the scheduler with vLLM v0's budget if it takes whole prompts and has none.
-
-    A step takes as many prompt tokens as the longest prompt may have.
-    """
-    if _has_budget_of_context(scheduler):
-        return replace(scheduler, max_num_batched_tokens=max_model_len)
-    return scheduler
+    limits = server_limits(gpu, config.num_drafts, version)._asdict()
+    return ChunkedScheduler(**limits, **scheduler_options(ChunkedScheduler, version))
 
 
 def _has_budget_of_context(scheduler: Scheduler | None) -> TypeGuard[WholePromptScheduler]:
-    """Tell whether a step takes as many prompt tokens as the longest prompt may have."""
+    """Tell whether a step takes as many prompt tokens as the longest prompt may have.
+
+    That is vLLM v0's budget of a scheduler that takes whole prompts and says none.
+    """
     return isinstance(scheduler, WholePromptScheduler) and scheduler.max_num_batched_tokens is None
 
 
@@ -643,17 +638,16 @@ def _settings(
     release = version_of(config.engine).name.removeprefix("vllm-")
     setting = comparable(source, model, cluster, release) if source else None
     limit = config.power_limit
-    if setting is not None and limit is not None and limit < cluster.gpu.watts:
-        setting = CAPPED
-    if setting is not None and config.lora is not None:
-        setting = ADAPTED
-    if setting is not None and config.images is not None:
-        setting = WITH_IMAGES
     parts = config.decode_context_parallel_size * config.prefill_context_parallel_size
-    if setting is not None and parts > 1:
-        setting = IN_PARTS
-    if setting is not None and StepTimeScale.of(config.step_time_scale) != StepTimeScale():
-        setting = SCALED
+    unlike = {
+        SCALED: StepTimeScale.of(config.step_time_scale) != StepTimeScale(),
+        IN_PARTS: parts > 1,
+        WITH_IMAGES: config.images is not None,
+        ADAPTED: config.lora is not None,
+        CAPPED: limit is not None and limit < cluster.gpu.watts,
+    }
+    if setting is not None:
+        setting = next((why for why, is_so in unlike.items() if is_so), setting)
     setting = unlike_timed(config, kernels, setting, model, cluster)
     of_stage = {Prefill.kind: "ttft", Decode.kind: "tpot"}
     serves = ROLES[config.role]
@@ -701,39 +695,11 @@ def _tower(
     )
 
 
-def _machine(
-    config: EngineConfig,
-    model: ModelSpec,
-    cluster: Cluster,
-    drafter: Drafter | None,
-    kernels: KernelChoice,
-) -> Machine:
-    """Return the GPUs of a client."""
-    return Machine(
-        model=model,
-        cluster=cluster,
-        num_drafts=config.num_drafts,
-        drafter=drafter,
-        expert_rows=rows_computed(kernels.experts),
-        power_limit=config.power_limit,
-        price=config.gpu_price,
-    )
-
-
 def _cluster(gpu: GpuSpec, config: EngineConfig) -> Cluster:
     """Return the GPUs of an engine. Raises ScenarioError for sizes that none has."""
+    others = ("enable_expert_parallel", "expert_load_imbalance", "all2all_backend")
     try:
-        return Cluster(
-            gpu,
-            tensor_parallel_size=config.tensor_parallel_size,
-            pipeline_parallel_size=config.pipeline_parallel_size,
-            decode_context_parallel_size=config.decode_context_parallel_size,
-            prefill_context_parallel_size=config.prefill_context_parallel_size,
-            data_parallel_size=config.data_parallel_size,
-            enable_expert_parallel=config.enable_expert_parallel,
-            expert_load_imbalance=config.expert_load_imbalance,
-            all2all_backend=config.all2all_backend,
-        )
+        return Cluster(gpu, **{name: getattr(config, name) for name in (*PARALLEL_SIZES, *others)})
     except ValueError as error:
         raise ScenarioError(str(error)) from None
 

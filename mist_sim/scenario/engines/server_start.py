@@ -1,4 +1,4 @@
-"""What keeps vLLM's server from starting: the one list of it, with a source for each rule.
+"""What keeps vLLM's server from starting: the one list of it (`server_start.toml`), with sources.
 
 Every client of type llm asks it as it is made, so that all verbs do, and `mist from-vllm`. What
 cannot be is a ScenarioError; searches leave such a design out with that reason. Two rules only
@@ -12,12 +12,14 @@ change came. Options that a version does not have are in `versions.py` (`Lack`).
 
 from __future__ import annotations
 
+import tomllib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import gcd, inf
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from mist_sim.clients import EngineConfig
 from mist_sim.clients.engine_checks import AUTO_LENGTH
@@ -41,15 +43,12 @@ from mist_sim.models.block_slices import (
     output_slices,
 )
 from mist_sim.models.mixers import CompressedMixer, LatentMixer
-from mist_sim.scenario.engines.engine_version import LATEST, OLDEST, EngineVersion
-from mist_sim.scenario.engines.version_names import version_of
+from mist_sim.scenario.engines.versions import LATEST, OLDEST, EngineVersion, version_of
 
-_LAYERS = "vllm/model_executor/layers"
-_FP8_SHAPE = f"validate_fp8_block_shape in {_LAYERS}/quantization/utils/fp8_utils.py"
-_DRAFTS = "SpeculativeConfig.__post_init__ in vllm/config/speculative.py"
 LENGTH, SEQUENCES = "max_model_len", "scheduler.max_num_seqs"
 """Options that a client assumes (`TimesOrigin.assumed`) where vLLM needs them to start."""
 
+_DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 _REFINE = 32  # values of a block that Triton's kernels take at least
 
 
@@ -142,26 +141,8 @@ def _split(server: Server) -> Iterator[str]:
         yield str(error)
 
 
-_CAME_IN: Mapping[str, int] = {
-    "mimo_v2_flash": 14,
-    "gemma4_text": 19,
-    "glm4_moe_lite": 16,
-    "glm_moe_dsa": 16,
-    "qwen3_5_text": 17,
-    "qwen3_5_moe_text": 17,
-    "step3p5": 16,
-    "deepseek_v4": 20,
-    "minimax_m3": 24,
-    "step3p7": 23,
-    "glm5_next_text": 33,
-    "muse_glimmer_text": 33,
-    "laguna": 21,
-}
-"""Minor number of the first release that serves an architecture, of those that not all serve."""
-
-
 def _too_new(server: Server) -> Iterator[str]:
-    first = _CAME_IN.get(server.model.architecture, OLDEST)
+    first = _DATA["came_in"].get(server.model.architecture, OLDEST)
     if server.version.minor < first:
         yield (
             f"engine must be vllm-0.{first} or newer for {server.model.name}, got "
@@ -216,16 +197,17 @@ def _unrefined(server: Server) -> Iterator[BlockSlice]:
             yield each
 
 
-def _cut(slices: Callable[[Server], Iterator[BlockSlice]], server: Server) -> Iterator[str]:
+def _cut(server: Server, slices: str) -> Iterator[str]:
     """Yield which slices end inside a block, and the sizes with which none does."""
-    found = next((each for each in slices(server) if not each.is_whole), None)
+    cut = _SLICES[slices]
+    found = next((each for each in cut(server) if not each.is_whole), None)
     if found is None:
         return
     good = [
         str(ranks)
         for ranks in range(1, server.ranks + 1)
         if not any(_split(other := server.split(ranks)))
-        and all(each.is_whole for each in slices(other))
+        and all(each.is_whole for each in cut(other))
     ]
     works = f"; these work: {', '.join(good)}" if good else ""
     if found.what == "experts" and not server.cluster.enable_expert_parallel:
@@ -239,11 +221,10 @@ def _cut(slices: Callable[[Server], Iterator[BlockSlice]], server: Server) -> It
 
 # --- kernels ------------------------------------------------------------------------------------
 
-_SPARSE_ON = ("hopper", "blackwell", "blackwell-ultra")
-_KNOWN = {"ampere", "ada", *_SPARSE_ON, "blackwell-rtx"}
+_KNOWN = {"ampere", "ada", "hopper", "blackwell", "blackwell-ultra", "blackwell-rtx"}
 
 
-def _sparse(has_kernels: tuple[str, ...], server: Server) -> Iterator[str]:
+def _sparse(server: Server, has_kernels: Sequence[str]) -> Iterator[str]:
     mixers = {layer.mixer for layer in server.model.layers}
     is_sparse = any(isinstance(each, LatentMixer) and each.topk for each in mixers)
     gpu = server.cluster.gpu
@@ -254,14 +235,10 @@ def _sparse(has_kernels: tuple[str, ...], server: Server) -> Iterator[str]:
         )
 
 
-_TURING, _AMPERE, _ADA = 7.5, 8.0, 8.9  # NVIDIA's compute capabilities
-_CUDA_13 = "this version's CUDA 13 leaves it out; engine: vllm-0.19 or older has kernels for it"
 _MODELOPT_FP8 = "fp8 of Model Optimizer"
-_OTHER_FP8 = "take a checkpoint in FP8 of another writer, such as llm-compressor"
-_WIDENS = "no kernel widens them there; take a checkpoint in 16 bits or of GPTQ"
 
 
-def _too_old(least: float, formats: tuple[str, ...], why: str, server: Server) -> Iterator[str]:
+def _too_old(server: Server, least: float, formats: Sequence[str], why: str) -> Iterator[str]:
     """Yield why a GPU is too old for weights in some formats; none named: for all weights.
 
     least: the compute capability that vLLM asks for. GPUs whose entry has none are newer.
@@ -327,124 +304,30 @@ def _all_memory(server: Server) -> Iterator[str]:
         )
 
 
-RULES: tuple[StartRule, ...] = (
-    StartRule(
-        "the version knows the architecture of the model",
-        _too_new,
-        "the architectures of vllm/model_executor/models/registry.py",
-    ),
-    StartRule(
-        "attention heads, KV heads, the MLP, experts and layers can be split over the ranks",
-        _split,
-        "verify_with_parallel_config in vllm/config/model.py; QKVParallelLinear, RowParallelLinear "
-        f"and MergedColumnParallelLinear in {_LAYERS}/linear.py; FusedMoE in {_LAYERS}/fused_moe/"
-        "layer.py",
-    ),
-    StartRule(
-        "no more ranks share a layer than there are experts",
-        _few_experts,
-        "the constructors of blocks of experts in vllm/model_executor/models, such as "
-        "Qwen3MoeSparseMoeBlock in qwen3_moe.py",
-    ),
-    StartRule(
-        "slices of attention's output, MLP and shared experts end where blocks (or groups) of "
-        "quantized weights do",
-        partial(_cut, _rows),
-        f"{_FP8_SHAPE}; of groups of integers awq.py (0.33: auto_awq.py) and can_implement in "
-        "mixed_precision/marlin.py",
-    ),
-    StartRule(
-        "so do slices of Q, K, V, gate and up",
-        partial(_cut, lambda server: merged_slices(server.model, server.ranks)),
-        f"{_FP8_SHAPE}; since 0.14 _maybe_allow_fp8_block_shape_mismatch in {_LAYERS}/linear.py "
-        "allows it",
-        until=13,
-    ),
-    StartRule(
-        "so do slices of FP8 experts, which `enable_expert_parallel` leaves whole",
-        partial(_cut, _experts),
-        f"Fp8MoEMethod.create_weights in {_LAYERS}/quantization/fp8.py",
-        until=28,
-        is_told=True,
-    ),
-    StartRule(
-        "slices of FP8 experts are made of blocks of 32 or more, not on Ampere; or a named back "
-        "end pads them",
-        partial(_cut, _unrefined),
-        f"resolve_fp8_moe_weight_block_shape in {_LAYERS}/fused_moe/oracle/fp8.py: scales of "
-        "smaller blocks, which Triton alone takes, or padding for a named back end",
-        since=29,
-    ),
-    StartRule(
-        "sparse latent attention is on Hopper, B200 or B300",
-        partial(_sparse, _SPARSE_ON),
-        "supports_compute_capability in vllm/v1/attention/backends/mla/flashmla_sparse.py and "
-        "flashinfer_mla_sparse.py",
-        until=23,
-    ),
-    StartRule(
-        "the same, or on Blackwell RTX",
-        partial(_sparse, (*_SPARSE_ON, "blackwell-rtx")),
-        "supports_compute_capability in vllm/v1/attention/backends/mla/*_sparse*.py, of which "
-        "flashinfer_mla_sparse.py has one for compute capability 12",
-        since=24,
-    ),
-    StartRule(
-        "kernels are built for the GPU: Turing or newer",
-        partial(_too_old, _TURING, (), _CUDA_13),
-        "CUDA_SUPPORTED_ARCHS for CUDA 13 in CMakeLists.txt (of setup.py), the default since "
-        "vllm-project/vllm#39878 (0.20); PyTorch 2.11 has no Volta, too (pytorch/pytorch#172352)",
-        since=20,
-    ),
-    StartRule(
-        "weights in FP8 and NVFP4 are on Ampere or newer",
-        partial(_too_old, _AMPERE, ("fp8", "nvfp4"), _WIDENS),
-        f"get_min_capability, 80 in fp8.py and for NVFP4 in modelopt.py of {_LAYERS}/quantization",
-        until=13,
-    ),
-    StartRule(
-        "the same, or on Turing",
-        partial(_too_old, _TURING, ("fp8", "nvfp4"), _WIDENS),
-        f"get_min_capability, 75 in fp8.py and for NVFP4 in modelopt.py of {_LAYERS}/quantization",
-        since=14,
-    ),
-    StartRule(
-        "weights in FP8 of NVIDIA's Model Optimizer are on Ada, Hopper or newer",
-        partial(_too_old, _ADA, (_MODELOPT_FP8,), _OTHER_FP8),
-        f"ModelOptFp8Config.get_min_capability, 89 in {_LAYERS}/quantization/modelopt.py",
-        until=26,
-        is_told=True,
-    ),
-    StartRule(
-        "the same, or on Ampere",
-        partial(_too_old, _AMPERE, (_MODELOPT_FP8,), _OTHER_FP8),
-        f"ModelOptFp8Config.get_min_capability, 80 in {_LAYERS}/quantization/modelopt.py since "
-        "vllm-project/vllm#50019",
-        since=27,
-    ),
-    StartRule(
-        "weights in MXFP4 are on Ampere or newer",
-        partial(_too_old, _AMPERE, ("mxfp4",), _WIDENS),
-        f"get_min_capability, 80 in {_LAYERS}/quantization/mxfp4.py",
-    ),
-    StartRule(
-        "no draft model",
-        _draft_model,
-        f"{_DRAFTS}: NotImplementedError",
-        until=14,
-    ),
-    StartRule("drafts are a multiple of the layers that draft (MTP)", _uneven_drafts, _DRAFTS),
-    StartRule(
-        "drafts and pipelines that are planned ahead are those that the version plans ahead",
-        _ahead,
-        "VllmConfig.__post_init__ in vllm/config/vllm.py",
-    ),
-    StartRule(
-        "`gpu_memory_utilization` is below 1",
-        _all_memory,
-        "request_memory in vllm/v1/worker/utils.py (0.12: Worker.init_device in gpu_worker.py)",
-    ),
-)
+_SLICES: Mapping[str, Callable[[Server], Iterable[BlockSlice]]] = {
+    "rows": _rows,
+    "merged": lambda server: merged_slices(server.model, server.ranks),
+    "experts": _experts,
+    "unrefined": _unrefined,
+}
+_PROBLEMS: Mapping[str, Callable[..., Iterator[str]]] = {
+    each.__name__.removeprefix("_"): each
+    for each in (
+        *(_too_new, _split, _few_experts, _cut, _sparse, _too_old),
+        *(_draft_model, _uneven_drafts, _ahead, _all_memory),
+    )
+}
+
+
+def _rule(row: Mapping[str, Any]) -> StartRule:
+    problems = partial(_PROBLEMS[row["problems"]], **row.get("with", {}))
+    source = row["source"].format(**_DATA["places"])
+    said = {key: value for key, value in row.items() if key != "with"}
+    return StartRule(**{**said, "problems": problems, "source": source})
+
+
+RULES = tuple(map(_rule, _DATA["rules"]))
+"""In the order in which they are checked."""
 
 
 # --- command lines ------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from mist_sim.models.cache_layout import CacheLayout
 from mist_sim.models.kv_groups import StateCache
 from mist_sim.models.layers import mixers_of
 from mist_sim.models.mixers import LinearMixer
-from mist_sim.scenario.engines.version_names import version_of
+from mist_sim.scenario.engines.versions import version_of
 
 MODE = "kv_cache.mamba_cache_mode"
 

@@ -52,9 +52,9 @@ from mist_sim.models.attention_backends import check_attention_backend
 from mist_sim.models.expert_padding import is_padded
 from mist_sim.models.generation import asked_by_model
 from mist_sim.models.moe_backends import check_moe_backend, expert_format
-from mist_sim.scenario.engines.all_reduce import check_sums_over_links
-from mist_sim.scenario.engines.engine_hosts import assumed_host, check_times_links
-from mist_sim.scenario.engines.engine_version import (
+from mist_sim.scenario.engines.defaults import largest_graph
+from mist_sim.scenario.engines.links import assumed_host, check_links
+from mist_sim.scenario.engines.versions import (
     ATTENTION,
     EXPERTS,
     FIRST_PATCH,
@@ -63,9 +63,8 @@ from mist_sim.scenario.engines.engine_version import (
     SAMPLER,
     TEMPLATES,
     Hidden,
+    version_of,
 )
-from mist_sim.scenario.engines.version_defaults import largest_graph
-from mist_sim.scenario.engines.version_names import version_of
 
 _DECODES = (1, 64)  # a step whose kernels start longer than they run, and a filled one
 _CONTEXT = 1024  # tokens
@@ -395,9 +394,7 @@ def _check_known(config: EngineConfig, predictor: PipelinePredictor) -> None:
         if not is_made_here(config):
             raise ScenarioError("power_limit must be null with a predictor that is given whole")
         check_follows_clock(predictor)
-    if config.all_reduce is not None:
-        check_sums_over_links(predictor)
-    check_times_links(predictor, config)
+    check_links(predictor, config)
     needs = predictor.traits.needs_scale
     if needs and config.step_time_scale is None:
         raise ScenarioError(needs)

@@ -12,20 +12,19 @@ from typing import Any, NamedTuple
 from mist_sim.clients import EngineConfig
 from mist_sim.hardware import load_gpu
 from mist_sim.hardware.devices import default_host
-from mist_sim.scenario.engines.engine_hosts import goes_by_host, in_contact
-from mist_sim.scenario.engines.engine_version import (
+from mist_sim.scenario.engines.defaults import largest_graph, server_limits
+from mist_sim.scenario.engines.links import goes_by_host, in_contact
+from mist_sim.scenario.engines.versions import (
     KERNELS,
     LARGEST_GRAPH,
     LIMITS,
     MEMORY,
     RULES,
     SERVER,
+    VERSIONS,
     EngineVersion,
+    version_of,
 )
-from mist_sim.scenario.engines.server_defaults import server_limits
-from mist_sim.scenario.engines.version_defaults import largest_graph
-from mist_sim.scenario.engines.version_names import version_of
-from mist_sim.scenario.engines.versions import VERSIONS
 from mist_sim.scenario.format.problems import Problem, shown
 
 

@@ -6,34 +6,31 @@ registered.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
-    GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     ValidationInfo,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, core_schema
 
 from mist_sim.admission import ADMISSIONS
 from mist_sim.clients.scheduling import SCHEDULERS
+from mist_sim.core.hand_over import HandOverPolicy
 from mist_sim.durations import DURATIONS, SecondsOrLaw
 from mist_sim.errors import ScenarioError
-from mist_sim.eviction import EVICTIONS
+from mist_sim.eviction import EVICTIONS, Eviction
 from mist_sim.hardware.predictors import PREDICTORS
-from mist_sim.lifecycle import AUTOSCALERS
-from mist_sim.network import CONNECTORS
+from mist_sim.lifecycle import AUTOSCALERS, Autoscaler
+from mist_sim.network import CONNECTORS, Connector
 from mist_sim.registry import Registry
 from mist_sim.routers import HAND_OVER_POLICIES, ROUTERS
-from mist_sim.scenario.format.fields import Duration, Quantity, as_tuple
+from mist_sim.scenario.format.fields import SECONDS, Duration, Marker
 from mist_sim.scenario.format.other_words import instead
-from mist_sim.scenario.format.parts import Part, has_defaults, part_type, written
+from mist_sim.scenario.format.parts import FORMS, Part, has_defaults, part_type, written
 from mist_sim.scenario.format.paths import named_file
 from mist_sim.scenario.format.problems import Problem, failure, shown
 from mist_sim.stages import STAGES
@@ -43,28 +40,7 @@ from mist_sim.traces import (
     SAMPLERS,
     TRACE_READERS,
     LengthDistribution,
-    RequestClass,
 )
-from mist_sim.units import DURATION
-
-
-class Marker(ABC):
-    """Marks a value in a file that has its own way of being read and written."""
-
-    @abstractmethod
-    def read(self, value: object, info: ValidationInfo) -> object:
-        """Return what a value in a file describes."""
-
-    def write(self, value: Any) -> object:
-        """Return its value as a file writes it."""
-        return written(value)
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return core_schema.with_info_plain_validator_function(
-            self.read, serialization=core_schema.plain_serializer_function_ser_schema(self.write)
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,9 +109,12 @@ class Family(Marker):
         known = ", ".join(self._names())
         return f"no {self.registry.member} named {shown(name)}{hint} Known: {known}"
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
+    def write(self, value: Any) -> object:
+        """Return it with every default; a bare name unchanged."""
+        return written(value)
+
+    def schema(self, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the choice of all that are registered."""
         models = {name: self.part_type(name) for name in self.registry.usable()}
         bare = {name for name, model in models.items() if has_defaults(model, name)}
         choices = [handler(model.__pydantic_core_schema__) for model in models.values()]
@@ -144,71 +123,58 @@ class Family(Marker):
 
 
 @dataclass(frozen=True, eq=False)
-class Settings(Marker):
-    """Marks a `Part` that is always of the same class, so that it has no `type`."""
-
-    model: type[Part]
-
-    def read(self, value: object, info: ValidationInfo) -> Part:
-        """Return the part that a value in a file describes."""
-        return self.model.model_validate(value, context=info.context)
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        return handler(self.model.__pydantic_core_schema__)
-
-
-@dataclass(frozen=True, eq=False)
 class OrLaw(Marker):
-    """Marks a time that is constant ("20 ms") or drawn from a law ({type: gamma, ...}).
+    """Marks a value that is constant ("20 ms") or drawn from a law ({type: gamma, ...}).
 
-    laws: the family that the law is one of.
+    plain: how a constant is said. laws: the family that the law is one of.
     """
 
+    plain: Marker
     laws: Family
 
-    def read(self, value: object, info: ValidationInfo) -> float | Part | str:
-        """Return the seconds or the law that a value in a file describes."""
+    def read(self, value: object, info: ValidationInfo) -> object:
+        """Return the constant or the law that a value in a file describes."""
         is_name = isinstance(value, str) and value in self.laws.registry
         if is_name or isinstance(value, dict | Part):
             return self.laws.read(value, info)
-        return DURATION.parse(value)
+        return self.plain.read(value, info)
 
     def write(self, value: Any) -> object:
-        """Return the seconds, or the law, as a file writes them."""
-        return written(value) if isinstance(value, Part) else DURATION.format(value)
+        """Return the constant, or the law, as a file writes them."""
+        return written(value) if isinstance(value, Part) else self.plain.write(value)
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        time = Quantity(DURATION).__get_pydantic_json_schema__(schema, handler)
-        laws = self.laws.__get_pydantic_json_schema__(schema, handler)
-        return {"anyOf": [time, *laws["anyOf"]]}
+    def schema(self, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the choice of both."""
+        return {"anyOf": [self.plain.schema(handler), *self.laws.schema(handler)["anyOf"]]}
 
 
+_FILE = Annotated[str, AfterValidator(named_file)]
 ROUTER = Family(ROUTERS, default="round_robin")
 SCHEDULER = Family(SCHEDULERS, default="chunked")
-_FILE = {"path": Annotated[str, AfterValidator(named_file)]}
-PREDICTOR = Family(PREDICTORS, needs=("model", "cluster"), meanings=_FILE, default="roofline")
+PREDICTOR = Family(
+    PREDICTORS, needs=("model", "cluster"), meanings={"path": _FILE}, default="roofline"
+)
 LENGTH = Family(LENGTHS)
-DURATION_LAW = Family(
-    DURATIONS, meanings={"path": Annotated[str, AfterValidator(named_file)] | None}
-)
-_TIME = Annotated[float | Part, OrLaw(DURATION_LAW)]
-TIMES: Mapping[Any, Any] = {SecondsOrLaw: _TIME, SecondsOrLaw | None: _TIME | None}
-"""Forms in a file of parameters that are a time or a law of times."""
-ARRIVAL = Family(ARRIVALS, meanings=TIMES)
-AUTOSCALER = Family(
-    AUTOSCALERS,
-    meanings={"at": Annotated[tuple[Duration, ...], BeforeValidator(as_tuple)]},
-)
-_LENGTHS: Mapping[Any, Any] = {LengthDistribution: Annotated[Part, LENGTH]}
-_CLASS = Annotated[Part, Settings(part_type(RequestClass, meanings=_LENGTHS))]
-SAMPLER = Family(SAMPLERS, meanings={**_LENGTHS, Mapping[str, RequestClass]: dict[str, _CLASS]})
-TRACE_READER = Family(TRACE_READERS, meanings=_FILE)
+DURATION_LAW = Family(DURATIONS, meanings={"path": _FILE | None})
+ARRIVAL = Family(ARRIVALS)
+AUTOSCALER = Family(AUTOSCALERS)
+SAMPLER = Family(SAMPLERS)
+TRACE_READER = Family(TRACE_READERS, meanings={"path": _FILE})
 HAND_OVER_POLICY = Family(HAND_OVER_POLICIES)
 CONNECTOR = Family(CONNECTORS, default="plain")
 EVICTION = Family(EVICTIONS, default="lru")
 ADMISSION = Family(ADMISSIONS, meanings={"interval": Duration, "shares": dict[str, float]})
 STAGE = Family(STAGES, words=("encode_images", "kv_retrieval", "prefill", "decode"))
+
+_TIME = Annotated[float | Part, OrLaw(SECONDS, DURATION_LAW)]
+FORMS.update(
+    {
+        SecondsOrLaw: _TIME,
+        SecondsOrLaw | None: _TIME | None,
+        Autoscaler: Annotated[Part, AUTOSCALER],
+        Connector: Annotated[Part, CONNECTOR],
+        Eviction: Annotated[Part, EVICTION],
+        HandOverPolicy: Annotated[Part, HAND_OVER_POLICY],
+        LengthDistribution: Annotated[Part, LENGTH],
+    }
+)

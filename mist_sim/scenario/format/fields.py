@@ -1,31 +1,28 @@
-"""Translates a dataclass field's annotation into the values that a scenario file may have."""
+"""Values of scenario files that are no mappings: bounded, with units, in several forms."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from mist_sim.bounds import COUNT, NUMBER, TEXT_LENGTH
 from mist_sim.errors import ScenarioError, brief
-from mist_sim.scenario.format.choices import Choice
+from mist_sim.scenario.format.problems import Problem, failure, rule_of, shown, text_of
 from mist_sim.units import DURATION, Kind
-
-_PLAIN = (bool, NoneType)
 
 
 def _in_bounds(value: float) -> float:
@@ -38,26 +35,52 @@ def _in_bounds(value: float) -> float:
 Whole = Annotated[int, Field(ge=-COUNT, le=COUNT)]
 Number = Annotated[float, AfterValidator(_in_bounds)]
 Text = Annotated[str, Field(max_length=TEXT_LENGTH)]
-_BOUNDED = {int: Whole, float: Number, str: Text}
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
-    """Marks a float that a file writes with a unit ("2 s"); bare numbers are refused."""
+class Marker(ABC):
+    """Marks a value in a file that has its own way of being read and written."""
 
-    kind: Kind
+    @abstractmethod
+    def read(self, value: Any, info: ValidationInfo) -> object:
+        """Return what a value in a file describes."""
+
+    @abstractmethod
+    def write(self, value: Any) -> object:
+        """Return its value as a file writes it."""
+
+    @abstractmethod
+    def schema(self, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return its JSON Schema."""
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            self.kind.parse,
-            serialization=core_schema.plain_serializer_function_ser_schema(self.kind.format),
+        return core_schema.with_info_plain_validator_function(
+            self.read, serialization=core_schema.plain_serializer_function_ser_schema(self.write)
         )
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
+        return self.schema(handler)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity(Marker):
+    """Marks a float that a file writes with a unit ("2 s"); bare numbers are refused."""
+
+    kind: Kind
+
+    def read(self, value: object, info: ValidationInfo) -> float:
+        """Return the value in the base unit."""
+        return self.kind.parse(value)
+
+    def write(self, value: float) -> str:
+        """Return it with the base unit."""
+        return self.kind.format(value)
+
+    def schema(self, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the pattern of a number with one of the units."""
         units = "|".join(re.escape(unit) for unit, _ in self.kind.factors)
         number = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
         return {
@@ -68,44 +91,37 @@ class Quantity:
         }
 
 
-Duration = Annotated[float, Quantity(DURATION)]
+SECONDS = Quantity(DURATION)
+Duration = Annotated[float, SECONDS]
 
 
 @dataclass(frozen=True, slots=True)
-class ByPriority:
+class ByPriority(Marker):
     """Marks a duration ("2 s") that may be given for each priority ({0: 1 s, 10: 5 s})."""
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(
-            _durations, serialization=core_schema.plain_serializer_function_ser_schema(_written)
-        )
+    def read(self, value: object, info: ValidationInfo) -> float | dict[int, float]:
+        """Return the seconds, or those of each priority."""
+        if not isinstance(value, dict):
+            return DURATION.parse(value)
+        found = {}
+        for key, text in value.items():
+            if not str(key).lstrip("-").isdecimal():
+                raise ScenarioError(f"a priority must be a whole number, got {brief(key)}")
+            if len(str(key)) > len(str(COUNT)):
+                raise ScenarioError(f"a priority must be <= {COUNT}, got {brief(key)}")
+            found[int(key)] = DURATION.parse(text)
+        return found
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        duration = Quantity(DURATION).__get_pydantic_json_schema__(schema, handler)
-        return {"anyOf": [duration, {"type": "object", "additionalProperties": duration}]}
+    def write(self, value: float | dict[int, float]) -> str | dict[str, str]:
+        """Return the time, or the times by priority."""
+        if not isinstance(value, dict):
+            return DURATION.format(value)
+        return {str(priority): DURATION.format(seconds) for priority, seconds in value.items()}
 
-
-def _durations(value: object) -> float | dict[int, float]:
-    if not isinstance(value, dict):
-        return DURATION.parse(value)
-    found = {}
-    for key, text in value.items():
-        if not str(key).lstrip("-").isdecimal():
-            raise ScenarioError(f"a priority must be a whole number, got {brief(key)}")
-        if len(str(key)) > len(str(COUNT)):
-            raise ScenarioError(f"a priority must be <= {COUNT}, got {brief(key)}")
-        found[int(key)] = DURATION.parse(text)
-    return found
-
-
-def _written(value: float | dict[int, float]) -> str | dict[str, str]:
-    if not isinstance(value, dict):
-        return DURATION.format(value)
-    return {str(priority): DURATION.format(seconds) for priority, seconds in value.items()}
+    def schema(self, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the choice of both forms."""
+        time = SECONDS.schema(handler)
+        return {"anyOf": [time, {"type": "object", "additionalProperties": time}]}
 
 
 def as_tuple(value: object) -> object:
@@ -113,24 +129,35 @@ def as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def file_type(hint: Any) -> Any:
-    """Return the type with which pydantic reads a field of this annotation from a file.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Marks a union: if no form fits, the message is about the value and not about each form.
 
-    Raises TypeError for an annotation that cannot be written in a file.
+    Pydantic would name the forms in the path, as types of Python.
     """
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        kinds = [mark for mark in args[1:] if isinstance(mark, Kind)]
-        return Annotated[float, Quantity(kinds[0])] if kinds else file_type(args[0])
-    if hint in _BOUNDED:
-        return _BOUNDED[hint]
-    if hint in _PLAIN or origin is Literal:
-        return hint
-    if origin in (Union, UnionType):
-        choice = reduce(or_, (file_type(arg) for arg in args))
-        return Annotated[choice, Choice()] if len(args) > 1 + (NoneType in args) else choice
-    if origin in (tuple, list, Sequence):
-        items = [arg if arg is Ellipsis else file_type(arg) for arg in args]
-        whole = items if origin is tuple else [*items, Ellipsis]
-        return Annotated[tuple[tuple(whole)], BeforeValidator(as_tuple)]  # type: ignore[misc]
-    raise TypeError(f"a scenario file has no form for {brief(hint)}")
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_wrap_validator_function(_read, handler(source))
+
+
+def _read(value: object, handler: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return handler(value)
+    except ValidationError as error:
+        raise failure(_problems(value, error.errors())) from None
+
+
+def _problems(value: object, found: list[ErrorDetails]) -> list[Problem]:
+    """Return the problems of the form that the value has; a location begins with its form."""
+    inside = [details for details in found if len(details["loc"]) > 1]
+    if inside:
+        form = inside[0]["loc"][0]
+        mine = [details for details in inside if details["loc"][0] == form]
+        return [Problem(details["loc"][1:], text_of(details)) for details in mine]
+    of_form = [details for details in found if not details["type"].endswith("_type")]
+    if of_form:
+        return [Problem((), text_of(of_form[0]))]
+    rules = dict.fromkeys(rule_of(details).removeprefix("must be ") for details in found)
+    return [Problem((), f"must be {' or '.join(rules)}, got {shown(value)}")]

@@ -1,4 +1,4 @@
-"""The parameters of one object, as a file gives them: schemas made from dataclasses.
+"""The mappings of a file, and the parameters of one object: schemas made from dataclasses.
 
 Plugins stay free of pydantic: a dataclass's init fields are its parameters, its annotations say
 what a file may write, and its own checks run as soon as the file is read.
@@ -7,17 +7,79 @@ what a file may write, and its own checks run as soon as the file is read.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass
+from functools import cache, reduce
+from operator import or_
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from pydantic import Field, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
 
 from mist_sim.errors import ScenarioError, brief
+from mist_sim.registry import comes_with_package
 from mist_sim.scenario.format.docstrings import documented_with_bases
-from mist_sim.scenario.format.fields import file_type
-from mist_sim.scenario.format.problems import Problem, said_by
-from mist_sim.scenario.format.strict import Strict
+from mist_sim.scenario.format.fields import (
+    Choice,
+    Marker,
+    Number,
+    Quantity,
+    Text,
+    Whole,
+    as_tuple,
+)
+from mist_sim.scenario.format.problems import Problem, explained, failure, said_by
+from mist_sim.units import Kind
+
+
+class Strict(BaseModel):
+    """A frozen mapping: unknown keys and values of another type are refused, in plain words."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        defer_build=True,  # most runs use few of the many mappings that a file may have
+    )
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            value = handler(data)
+        except ValidationError as error:
+            raise explained(error, cls) from None
+        if problems := list(value.problems()):
+            raise failure(problems)
+        return value
+
+    def problems(self) -> Iterable[Problem]:
+        """Return problems of values that are valid one by one; locations are relative."""
+        return ()
 
 
 class Part(Strict):
@@ -41,7 +103,7 @@ class Part(Strict):
     def parameters(self) -> dict[str, Any]:
         """Return the parameters by name; a part inside that needs context becomes its `make`."""
         return {
-            info.alias: _made(getattr(self, name))
+            info.alias: built(getattr(self, name))
             for name, info in type(self).model_fields.items()
             if info.alias and info.alias != "type"
         }
@@ -56,17 +118,81 @@ class Part(Strict):
         return ()
 
 
-def _made(value: object) -> object:
+def built(value: object) -> object:
+    """Return what a value of a schema stands for; a part that needs context becomes its `make`."""
     if isinstance(value, Part):
         return value.make if value.needs else value.make()
     if isinstance(value, dict):
-        return {key: _made(each) for key, each in value.items()}
-    return tuple(map(_made, value)) if isinstance(value, tuple) else value
+        return {key: built(each) for key, each in value.items()}
+    return tuple(map(built, value)) if isinstance(value, tuple) else value
 
 
 def written(part: Part | object) -> object:
     """Return a part as written in a file, with every default; a bare name unchanged."""
     return part.model_dump(mode="json", by_alias=True) if isinstance(part, Part) else part
+
+
+@dataclass(frozen=True, eq=False)
+class Settings(Marker):
+    """Marks a `Part` that is always of the same class, so that it has no `type`."""
+
+    model: type[Part]
+
+    def read(self, value: object, info: ValidationInfo) -> Part:
+        """Return the part that a value in a file describes."""
+        return self.model.model_validate(value, context=info.context)
+
+    def write(self, value: Any) -> object:
+        """Return it with every default."""
+        return written(value)
+
+    def schema(self, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema of its keys."""
+        return handler(self.model.__pydantic_core_schema__)
+
+
+@cache
+def settings(cls: type[Any]) -> Settings:
+    """Return what marks the options of a dataclass."""
+    return Settings(part_type(cls))
+
+
+FORMS: dict[Any, Any] = {
+    int: Whole,
+    float: Number,
+    str: Text,
+    bool: bool,
+    NoneType: NoneType,
+}
+"""How a file says values, by their annotation in dataclasses; others are worked out."""
+
+
+def file_type(hint: Any) -> Any:
+    """Return the type with which pydantic reads a field of this annotation from a file.
+
+    A dataclass of this package is a mapping of its fields.
+    Raises TypeError for an annotation that cannot be written in a file.
+    """
+    origin, args = get_origin(hint), get_args(hint)
+    if hint in FORMS:
+        return FORMS[hint]
+    if origin is Annotated:
+        kinds = [mark for mark in args[1:] if isinstance(mark, Kind)]
+        return Annotated[float, Quantity(kinds[0])] if kinds else file_type(args[0])
+    if origin is Literal:
+        return hint
+    if origin in (Union, UnionType):
+        choice = reduce(or_, (file_type(arg) for arg in args))
+        return Annotated[choice, Choice()] if len(args) > 1 + (NoneType in args) else choice
+    if origin in (tuple, list, Sequence):
+        items = [arg if arg is Ellipsis else file_type(arg) for arg in args]
+        whole = items if origin is tuple else [*items, Ellipsis]
+        return Annotated[tuple[tuple(whole)], BeforeValidator(as_tuple)]  # type: ignore[misc]
+    if origin is Mapping and args[0] is str:
+        return dict[str, file_type(args[1])]  # type: ignore[misc]
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint) and comes_with_package(hint):
+        return Annotated[Part, settings(hint)]
+    raise TypeError(f"a scenario file has no form for {brief(hint)}")
 
 
 def has_defaults(model: type[Part], name: str) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mist_sim.errors import ScenarioError
+from mist_sim.scenario.from_vllm.flags import Entry, Flag
 
 Verdict = Literal["applied", "no effect", "refused"]
 
@@ -34,26 +35,33 @@ class Item:
 
 
 class Account:
-    """Collects items; a command line with faults is read to its end."""
+    """Collects items; a command line with faults is read to its end.
+
+    A flag is given as such, or as it is to be written there.
+    """
 
     def __init__(self) -> None:
         self.items: list[Item] = []
 
-    def applied(self, flag: str, key: str) -> None:
+    def applied(self, flag: Flag | Entry | str, key: str) -> None:
         """Note a flag that the scenario applies. key: its key there."""
-        self.items.append(Item(flag, "applied", key))
+        self._note(flag, "applied", key)
 
-    def taken(self, flag: str, key: str) -> None:
+    def taken(self, flag: Flag | Entry | str, key: str) -> None:
         """Note a flag that is applied with its most probable meaning."""
-        self.items.append(Item(flag, "applied", key, is_assumed=True))
+        self._note(flag, "applied", key, is_assumed=True)
 
-    def no_effect(self, flag: str, why: str) -> None:
+    def no_effect(self, flag: Flag | Entry | str, why: str) -> None:
         """Note a flag that changes no simulated time."""
-        self.items.append(Item(flag, "no effect", why))
+        self._note(flag, "no effect", why)
 
-    def assumed(self, flag: str, why: str) -> None:
+    def assumed(self, flag: Flag | Entry | str, why: str) -> None:
         """Note a flag whose effect on times is not simulated. why: the assumption instead."""
-        self.items.append(Item(flag, "no effect", why, is_assumed=True))
+        self._note(flag, "no effect", why, is_assumed=True)
+
+    def refused(self, flag: Flag | Entry | str, why: str) -> None:
+        """Note a flag that cannot be honoured. why: and what to write instead."""
+        self._note(flag, "refused", without_value(_written(flag)) or why)
 
     def overrule(self, names: Collection[str], why: str, verdict: Verdict = "no effect") -> None:
         """Note that another flag overrides flags that were read before, or contradicts them."""
@@ -62,9 +70,14 @@ class Account:
             for item in self.items
         ]
 
-    def refused(self, flag: str, why: str) -> None:
-        """Note a flag that cannot be honoured. why: and what to write instead."""
-        self.items.append(Item(flag, "refused", without_value(flag) or why))
+    def _note(
+        self, flag: Flag | Entry | str, verdict: Verdict, why: str, *, is_assumed: bool = False
+    ) -> None:
+        self.items.append(Item(_written(flag), verdict, why, is_assumed))
+
+
+def _written(flag: Flag | Entry | str) -> str:
+    return flag if isinstance(flag, str) else flag.written
 
 
 def without_value(text: str) -> str:

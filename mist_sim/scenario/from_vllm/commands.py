@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,14 @@ from typing import Any
 from mist_sim.bounds import SCENARIO_BYTES
 from mist_sim.errors import ScenarioError, brief, listed
 from mist_sim.inputs import text_of
-from mist_sim.scenario.engines.version_names import spelt
-from mist_sim.scenario.engines.versions import VERSIONS
+from mist_sim.scenario.engines.versions import VERSIONS, spelt
 from mist_sim.scenario.format import yaml_text
-from mist_sim.scenario.from_vllm.account import Account, Item, Statement, check
-from mist_sim.scenario.from_vllm.flags import Arity
-from mist_sim.scenario.from_vllm.generators import aiperf, guidellm, sglang_bench, vllm_bench
-from mist_sim.scenario.from_vllm.generators.table import Load, read_load
-from mist_sim.scenario.from_vllm.generators.workloads import SAMPLING
-from mist_sim.scenario.from_vllm.handlers.state_flags import with_state_cache
-from mist_sim.scenario.from_vllm.serve import ARITIES, SHORT, read_server
+from mist_sim.scenario.from_vllm.account import Item, Statement, check
+from mist_sim.scenario.from_vllm.generators import workload_of
+from mist_sim.scenario.from_vllm.handlers.caches import with_state_cache
+from mist_sim.scenario.from_vllm.loads import SAMPLING
+from mist_sim.scenario.from_vllm.serve import read_server
 from mist_sim.scenario.from_vllm.server import ELSEWHERE, Server, devices_item
-from mist_sim.scenario.from_vllm.tables import Row
 from mist_sim.scenario.from_vllm.wrappers.command import (
     BENCH,
     COMMANDS,
@@ -33,10 +29,8 @@ from mist_sim.scenario.from_vllm.wrappers.command import (
     Devices,
     Surroundings,
 )
-from mist_sim.scenario.from_vllm.wrappers.containers import engine_of
-from mist_sim.scenario.from_vllm.wrappers.launchers import commands_in
-from mist_sim.scenario.from_vllm.wrappers.manifests import commands_of
-from mist_sim.scenario.from_vllm.wrappers.node_labels import overrule_gpu
+from mist_sim.scenario.from_vllm.wrappers.launchers import commands_in, engine_of
+from mist_sim.scenario.from_vllm.wrappers.manifests import commands_of, overrule_gpu
 from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
 from mist_sim.user_paths import user_path
 
@@ -49,6 +43,7 @@ _BLOCK = re.compile(  # of Markdown, as deep in a list as it may be
     r"^(?P<deep>[ \t>]*)(?P<fence>```+|~~~+)[^\n`]*\n(?P<code>.*?)^(?P=deep)(?P=fence)",
     re.MULTILINE | re.DOTALL,
 )
+_DOCUMENT = re.compile(r"^---[ \t\r\f\v]*(?:\n|\Z)", re.MULTILINE)  # the line between two
 _ROOT_PROMPT = re.compile(r"^[ \t]*#[ \t]*(?=vllm )", re.MULTILINE)
 
 
@@ -132,81 +127,12 @@ def _documents(text: str, path: Path | None) -> list[Any]:
         return []
     source = str(path) if path else "--from-vllm"
     try:
-        found = [yaml_text.parse(part, source) for part in _parts(text)]
+        found = [yaml_text.parse(part, source) for part in _DOCUMENT.split(text) if part.strip()]
     except ScenarioError:
         if is_yaml:
             raise
         return []
     return [document for document in found if isinstance(document, dict | list)]
-
-
-def _parts(text: str) -> list[str]:
-    """Return the documents of a YAML stream."""
-    parts = [""]
-    for line in text.splitlines(keepends=True):
-        if line.rstrip() == "---":
-            parts.append("")
-        else:
-            parts[-1] += line
-    return [part for part in parts if part.strip()]
-
-
-@dataclass(frozen=True)
-class Generator:
-    """A load generator. rows: its flags. keys: from what they say to the keys of a scenario.
-
-    has_engine: whether its line says the engine, too, with the flags of `vllm serve`. added: such
-    flags that it sets by itself.
-    """
-
-    rows: tuple[Row, ...]
-    keys: Callable[[Load], dict[str, Any]]
-    has_engine: bool = False
-    added: tuple[str, ...] = ()
-
-
-GENERATORS: Mapping[str, Generator] = {
-    "vllm bench serve": Generator(vllm_bench.SERVE, vllm_bench.serve),
-    "vllm bench throughput": Generator(vllm_bench.THROUGHPUT, vllm_bench.throughput, True),
-    "vllm bench latency": Generator(
-        vllm_bench.LATENCY, vllm_bench.latency, True, ("--no-enable-prefix-caching",)
-    ),
-    "sglang.bench_serving": Generator(sglang_bench.ROWS, sglang_bench.keys),
-    "guidellm benchmark": Generator(guidellm.ROWS, guidellm.keys),
-    "aiperf profile": Generator(aiperf.ROWS, aiperf.keys),
-    "genai-perf profile": Generator(aiperf.ROWS, aiperf.keys),
-}
-
-
-def workload_of(
-    name: str, words: Sequence[str], server: Mapping[str, Arity], short: Mapping[str, str]
-) -> tuple[dict[str, Any], Account, list[str]]:
-    """Return the keys of a load generator's arguments, an account of them, and its engine's words.
-
-    server, short: the flags of `vllm serve`, and their other spellings. The words are those of its
-    engine; none where it is not told.
-    """
-    generator, end = GENERATORS[name], len(words)
-    if "--" in words:
-        end = list(words).index("--")
-    more = (server, short) if generator.has_engine else ({}, {})
-    load, rest = read_load(words[:end], generator.rows, *more)
-    if words[end + 1 :]:
-        load.account.no_effect(" ".join(words[end : end + 2]), "it is of perf_analyzer, behind --")
-    keys = generator.keys(load)
-    told = {item.flag.partition(" ")[0] for item in load.account.items}
-    for written in load.written.values():
-        if (flag := written.partition(" ")[0]) not in told:
-            load.account.no_effect(flag, "nothing else in the line uses it")
-    if not generator.has_engine:
-        return keys, load.account, []
-    own = [
-        word
-        for flag in rest
-        for word in (flag.name if flag.is_on else f"--no-{flag.name[2:]}", *flag.values)
-    ]
-    names = {flag.name for flag in rest}
-    return keys, load.account, own + [f for f in generator.added if f"--{f[5:]}" not in names]
 
 
 @dataclass(frozen=True)
@@ -229,13 +155,13 @@ class FromVllm:
     @property
     def left_out(self) -> tuple[str, ...]:
         """Flags that change no time."""
-        return self._names(is_assumed=False)
+        told = (it.flag for it in self._items if it.verdict == "no effect" and not it.is_assumed)
+        return tuple(dict.fromkeys(told))
 
     @property
     def assumed(self) -> tuple[Item, ...]:
         """Flags with an assumption, and the assumption."""
-        found = {item: None for each in self.account for item in each.items if item.is_assumed}
-        return tuple(found)
+        return tuple(dict.fromkeys(item for item in self._items if item.is_assumed))
 
     @property
     def assumptions(self) -> list[str]:
@@ -253,14 +179,9 @@ class FromVllm:
             keys |= {f"workload.{key}": value for key, value in workload.items()}
         return keys
 
-    def _names(self, *, is_assumed: bool) -> tuple[str, ...]:
-        names = [
-            item.flag
-            for each in self.account
-            for item in each.items
-            if item.verdict == "no effect" and item.is_assumed is is_assumed
-        ]
-        return tuple(dict.fromkeys(names))
+    @property
+    def _items(self) -> list[Item]:
+        return [item for each in self.account for item in each.items]
 
 
 def from_vllm(
@@ -322,8 +243,7 @@ class _Reader:
         self._places: dict[Devices, int] = {}  # of a statement that says what becomes of them
         self._workload: dict[str, Any] = {}
         self._load = ""
-        self._first: dict[str, Any] = {}
-        self._others: list[dict[str, Any]] = []  # of further lines of the same generator
+        self._loads: list[dict[str, Any]] = []  # of all lines of the generator
         self._sampling: dict[str, Any] = {}
         self._limits: dict[str, Any] = {}
         self._front_end: dict[str, Any] = {}
@@ -340,57 +260,57 @@ class _Reader:
             raise ScenarioError(
                 f"--from-vllm: {self._load} and {command.name} are given; remove one"
             )
+        keys, load, engine = workload_of(command.name, command.words)
+        self._loads.append(keys)
         if self._load:
-            self._others.append(workload_of(command.name, command.words, ARITIES, SHORT)[0])
             return
         self._load = command.name
-        self._workload, account, engine = workload_of(command.name, command.words, ARITIES, SHORT)
-        self._first = dict(self._workload)
+        self._workload = dict(keys)
         self._sampling = self._workload.pop(SAMPLING, {})
         if engine:
             self._front_end |= self._workload.pop("front_end")
             self._take_server(replace(command, words=tuple(engine)))
-            self._note(command, account.items, around=False)
+            self._note(command, load.items)
             return
-        for name in command.variables:
-            account.no_effect(name, "it is the benchmark's, not the server's")
-        self._note(command, account.items)
+        for name in command.around.variables:
+            load.no_effect(name, "it is the benchmark's, not the server's")
+        self._note(command, [*command.around.items, *load.items])
 
     def _take_server(self, command: Command) -> None:
-        engine = None
-        if command.image and self._engine is None:
-            engine = engine_of(command.image, command.around)
-        elif command.image:
-            command.around.no_effect(f"image {_tag(command.image)}", "--engine says the version")
+        around, engine = command.around, None
+        if around.image and self._engine is None:
+            engine = engine_of(around)
+        elif around.image:
+            tag = around.image.rpartition("/")[2]
+            around.no_effect(f"image {tag}", "--engine says the version")
         if self._gpu:
-            overrule_gpu(command, self._gpu)
-        version = self._engine or engine
+            overrule_gpu(around, self._gpu)
+        devices = None if around.in_group else around.devices
         server = read_server(
             command.words,
-            command.variables,
-            num_gpus=command.num_gpus,
+            around.variables,
+            num_gpus=None if devices is None else devices.number,
             overrides=self._overrides,
-            gpu=self._gpu or command.gpu,
-            engine=version,
+            gpu=self._gpu or around.gpu,
+            engine=self._engine or engine,
         )
-        if command.devices is not None and not command.in_group:
-            self._devices.setdefault(command.devices, []).append(server)
-        self._note(command, server.account.items)
+        if devices is not None:
+            self._devices.setdefault(devices, []).append(server)
+        self._note(command, [*around.items, *server.items])
         self._limits |= server.workload
         self._front_end |= server.front_end
         if server.part:
             self._parts.append(server.part)
             return
-        gpu = {"gpu": command.gpu} if command.gpu and not self._gpu else {}
+        gpu = {"gpu": around.gpu} if around.gpu and not self._gpu else {}
         client = {**gpu, **server.client, **({"engine": engine} if engine else {})}
-        if command.count:
-            self._servers.append((client, command.count))
+        if around.count:
+            self._servers.append((client, around.count))
 
-    def _note(self, command: Command, items: Sequence[Item], *, around: bool = True) -> None:
-        before = command.around.items if around else []
-        if command.devices is not None:
-            self._places.setdefault(command.devices, len(self.account))
-        self.account.append(Statement(command.name, (*before, *items)))
+    def _note(self, command: Command, items: Sequence[Item]) -> None:
+        if command.around.devices is not None:
+            self._places.setdefault(command.around.devices, len(self.account))
+        self.account.append(Statement(command.name, tuple(items)))
 
     def note_devices(self) -> None:
         """Note what becomes of the GPUs of each container, of which its servers use some."""
@@ -401,8 +321,8 @@ class _Reader:
 
     def keys(self, gpu: str | None) -> dict[str, Any]:
         """Return the combined scenario keys of all commands."""
-        if self._others:
-            raise ScenarioError(_several(self._load, [self._first, *self._others]))
+        if len(self._loads) > 1:
+            raise ScenarioError(_several(self._load, self._loads))
         if not self._servers and self._parts:
             raise ScenarioError(
                 f"--from-vllm: {listed(dict.fromkeys(self._parts))} starts a further node of a "
@@ -483,10 +403,6 @@ def _sampled(client: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, A
     if sampling.get("temperature") == 0:
         sampling = {key: value for key, value in sampling.items() if key not in ("top_p", "top_k")}
     return {**client, SAMPLING: sampling} if sampling else dict(client)
-
-
-def _tag(image: str) -> str:
-    return image.rpartition("/")[2]
 
 
 def _clients(servers: Sequence[tuple[Mapping[str, Any], int]], gpu: str | None) -> dict[str, Any]:

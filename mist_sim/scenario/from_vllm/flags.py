@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mist_sim.errors import cut, did_you_mean
@@ -47,6 +47,15 @@ class Flag:
         """The flag with its value, as written on a command line."""
         name = self.name if self.is_on else f"--no-{self.name[2:]}"
         return cut(" ".join([name, *self.values]).strip())
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A key of a flag's JSON, or a setting. written: as in the command. of: the whole object."""
+
+    written: str
+    value: Any
+    of: Mapping[str, Any] = field(default_factory=dict)
 
 
 def flags_of(

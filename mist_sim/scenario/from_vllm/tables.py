@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from mist_sim.errors import brief, cut
 from mist_sim.scenario.engines.versions import VERSIONS
-from mist_sim.scenario.from_vllm.flags import Arity, Flag
+from mist_sim.scenario.from_vllm.flags import Arity, Entry, Flag
 
 Fate = Literal["set", "no effect", "assumed", "refused", "handled"]
 
@@ -91,7 +91,9 @@ class Row:
     key: that it sets, with what `reads` its text; of a refused one, a key that `--set` may say
     instead. aliases: other names. fate: of a flag that sets no key, with `why`. neutral: values of
     a refused one that ask for nothing. takes: how many values. adds: whether values add up where
-    the flag is given again. choices: all that the program takes; empty: any.
+    the flag is given again. choices: all that the program takes; empty: any. by: the function that
+    handles it. cases: values that are answered otherwise, as (values, fate, reason) or (values,
+    "set", key, value); without values all others. since: the first minor version that has it.
     """
 
     flag: str
@@ -104,12 +106,25 @@ class Row:
     takes: Arity = "one"
     adds: bool = False
     choices: tuple[str, ...] = ()
+    by: str = ""
+    cases: Sequence[Sequence[Any]] = ()
+    since: int = 0
 
-    def asks_for_nothing(self, flag: Flag) -> bool:
+    def asks(self, said: Flag | Entry) -> str:
+        """Return the value that a flag or an entry asks for, as text."""
+        if isinstance(said, Entry):
+            return said.value if isinstance(said.value, str) else json.dumps(said.value)
+        return str(said.is_on) if self.takes == "switch" else said.value
+
+    def asks_for_nothing(self, said: Flag | Entry) -> bool:
         """Whether a flag that is refused has a value that asks for what is simulated."""
-        if self.takes == "switch":
-            return str(flag.is_on) in (self.neutral or ("False",))
-        return flag.value in self.neutral
+        neutral = self.neutral or (("False",) if self.takes == "switch" else ())
+        return self.asks(said) in neutral
+
+    def case(self, said: Flag | Entry) -> Sequence[Any] | None:
+        """Return the case of a value; None where the row itself has the answer."""
+        value = self.asks(said)
+        return next((it for it in self.cases if not it[0] or value in it[0].split()), None)
 
 
 @cache
@@ -117,9 +132,15 @@ def _data() -> Mapping[str, Any]:
     return tomllib.loads(Path(__file__).with_name("flags.toml").read_text("utf-8"))
 
 
+def table_of(program: str) -> Mapping[str, Any]:
+    """Return the whole table of a program: its flags, data sets and defaults."""
+    found: Mapping[str, Any] = _data()[program]
+    return found
+
+
 def rows_of(program: str, *readers: Callable[[str], Any]) -> tuple[Row, ...]:
     """Return the flags of a program. readers: that it has beside the usual ones."""
-    return tuple(_rows(_data()[program], {each.__name__: each for each in (*_READERS, *readers)}))
+    return tuple(_rows(table_of(program), {each.__name__: each for each in (*_READERS, *readers)}))
 
 
 def _rows(table: Mapping[str, Any], readers: Mapping[str, Callable[[str], Any]]) -> Iterator[Row]:
@@ -131,8 +152,9 @@ def _rows(table: Mapping[str, Any], readers: Mapping[str, Callable[[str], Any]])
         names, instead = more.pop("flags"), more.pop("instead", "")
         more["why"] += f"; instead: {instead}" if instead else ""
         yield from (_row(each, **more) for each in names.split())
-    for takes, names in table.get("handled", {}).items():
-        yield from (_row(each, fate="handled", takes=takes) for each in names.split())
+    for names, said in table.get("handled", {}).items():
+        row = _row(names, **{"fate": "handled", **said})
+        yield row if "by" in said else replace(row, by=row.flag[2:].replace("-", "_"))
 
 
 def _row(names: str, **more: Any) -> Row:
@@ -140,8 +162,18 @@ def _row(names: str, **more: Any) -> Row:
     return Row(flag=flag, aliases=tuple(aliases), **more)
 
 
+@cache
+def row_of_entry(flag: str, key: str) -> Row:
+    """Return what becomes of a key of a flag's JSON."""
+    rows = {row.flag: row for row in rows_of(flag)}
+    return rows.get(f"--{key}") or Row(flag=key, **_data()[flag]["rest"])
+
+
 SERVE: Mapping[str, Row] = {row.flag: row for row in rows_of("serve")}
 """Flags of `vllm serve`."""
+
+SHORT: Mapping[str, str] = {alias: row.flag for row in SERVE.values() for alias in row.aliases}
+"""Other spellings of its flags."""
 
 HONOURED: Mapping[str, Row] = {flag: row for flag, row in SERVE.items() if row.fate == "set"}
 """Those that a key of a client stands for."""
@@ -152,24 +184,20 @@ OPTIONS: Mapping[str, str] = {
 }
 """The flag of each option of an engine, or that it has none; a test holds it complete."""
 
-_SINCE: Mapping[str, int] = {
-    f"--{name}": minor for name, minor in _data()["serve"]["since"].items()
-}
-
 
 def marked(flags: Sequence[Flag], engine: str | None) -> list[Flag]:
     """Return flags, with a fault where the version lacks them. engine: known, or anything else."""
     return [
         replace(flag, fault=f"{engine} does not have it; leave it out, or name a newer --engine")
-        if not flag.fault and _lacks(engine, flag.name)
+        if not flag.fault and flag.name in SERVE and _is_before(engine, SERVE[flag.name].since)
         else flag
         for flag in flags
     ]
 
 
-def _lacks(engine: str | None, flag: str) -> bool:
+def _is_before(engine: str | None, minor: int) -> bool:
     version = VERSIONS.get(engine or "")
-    return version is not None and version.minor < _SINCE.get(flag, 0)
+    return version is not None and version.minor < minor
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +224,13 @@ class Renamed:
 RENAMED: Mapping[str, Renamed] = {
     f"--{name}": Renamed(**said) for name, said in _data()["serve"]["renamed"].items()
 }
+
+
+ARITIES: Mapping[str, Arity] = {
+    **{flag: row.takes for flag, row in SERVE.items()},
+    **{flag: renamed.takes for flag, renamed in RENAMED.items()},
+}
+"""How many values each flag of `vllm serve` takes."""
 
 
 def _variables(fate: Fate) -> tuple[tuple[re.Pattern[str], str], ...]:

@@ -17,12 +17,10 @@ from mist_sim.scenario.format.families import (
     SAMPLER,
     STAGE,
     TRACE_READER,
-    Settings,
 )
 from mist_sim.scenario.format.fields import ByPriority, Duration, Number, Whole, as_tuple
-from mist_sim.scenario.format.parts import Part, part_type
+from mist_sim.scenario.format.parts import Part, Settings, Strict, part_type, settings
 from mist_sim.scenario.format.problems import Problem, said_by
-from mist_sim.scenario.format.strict import Strict
 from mist_sim.scenario.sections.clients.keys import AtLeastOne
 from mist_sim.stages import Decode, EncodeImages, Growing, KvRetrieval, Prefill
 from mist_sim.traces import (
@@ -84,7 +82,6 @@ def _with_known_names(value: Any, info: ValidationInfo) -> Any:
 _IMAGES = part_type(
     PromptImages,
     meanings={
-        "sizes": dict[str, Number],
         "numbers": Annotated[dict[Whole, Number], BeforeValidator(_whole_keys)] | None,
         "model": Annotated[str | None, BeforeValidator(_known_name)],
     },
@@ -150,7 +147,7 @@ class WorkloadSpec(Strict):
         description="most tokens of an answer; longer ones end there (OpenAI's name; vLLM's "
         "servers cap them with --override-generation-config, max_new_tokens)",
     )
-    predictions: Annotated[Part, Settings(part_type(Predictions))] | None = Field(
+    predictions: Annotated[Part, settings(Predictions)] | None = Field(
         None,
         description="lengths of answers are predicted, with errors; for scheduler.order: "
         "shortest_predicted_first, and for routers and schedulers of your own",
@@ -169,7 +166,7 @@ class WorkloadSpec(Strict):
         description="time from sending in which the first token is due, for all or by priority, "
         "such as {0: 1 s, 10: 5 s}; for engines that look at it",
     )
-    retries: Annotated[Part, Settings(part_type(Retries))] | None = Field(
+    retries: Annotated[Part, settings(Retries)] | None = Field(
         None, description="which failures are sent again, and when; without it, none"
     )
 

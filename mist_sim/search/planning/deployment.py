@@ -19,7 +19,7 @@ from mist_sim.errors import printable
 from mist_sim.models.model_loading import repository_of
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.engines.server_start import room_of_a_node
-from mist_sim.scenario.from_vllm.handlers.transfer_flags import KV_ROLES
+from mist_sim.scenario.from_vllm.handlers.caches import KV_ROLES
 from mist_sim.scenario.from_vllm.tables import HONOURED
 from mist_sim.scenario.loading import as_data
 

@@ -18,8 +18,8 @@ from mist_sim.metrics.clients import gap_percentile
 from mist_sim.metrics.goodput import ClassLimits, Limits
 from mist_sim.metrics.keeping import LimitOnShare, good_share, limits_on_percentiles, over
 from mist_sim.metrics.latency import NAMES, percentile_of
-from mist_sim.metrics.pooled import pooled_warnings
 from mist_sim.metrics.requests import OTHERS, request_columns
+from mist_sim.metrics.run_warnings import pooled_warnings
 from mist_sim.search.verdicts.steady_state import least_requests, quantile
 from mist_sim.units import DURATION
 

@@ -1,4 +1,4 @@
-"""Flags of servers on several nodes, and of how their ranks exchange data."""
+"""Flags of servers on several nodes, of their processes, and of how ranks exchange data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mist_sim.errors import MistError
 from mist_sim.hardware.cluster import All2AllBackend
 from mist_sim.scenario.engines.server_start import nodes_problem, room_of_a_node
 from mist_sim.scenario.from_vllm.flags import Flag
-from mist_sim.scenario.from_vllm.server import Server
+from mist_sim.scenario.from_vllm.server import Server, handler
 
 _PART = (
     "this command starts another node of a server; the first node's command describes the server"
@@ -28,51 +28,48 @@ _WITHOUT_PPLX = 17  # vLLM takes its default there (pull request 33724)
 _GATHERED = "experts are exchanged as by vLLM's default, allgather_reducescatter"
 
 
+@handler
 def nnodes(flag: Flag, server: Server) -> None:
     """Note that a server spans nodes."""
-    if flag.value == "1":
-        server.account.no_effect(flag.written, "one node is the default")
+    server.assumed(flag, _ONE_NODE)
+
+
+@handler
+def another_node(flag: Flag, server: Server) -> None:
+    """Note a command that starts a node behind the first of a server, or ranks alone."""
+    if "$" in flag.value or "`" in flag.value:
+        server.assumed(flag, _EVERY_NODE)
     else:
-        server.account.assumed(flag.written, _ONE_NODE)
+        server.part = flag.written
+        server.no_effect(flag, _PART)
 
 
-def rank(flag: Flag, server: Server) -> None:
-    """Note which node of a server a command starts."""
-    if flag.value == "0":
-        server.account.no_effect(flag.written, "the first node's command is the server's")
-    elif "$" in flag.value or "`" in flag.value:
-        server.account.assumed(flag.written, _EVERY_NODE)
-    else:
-        _of_another(flag, server)
-
-
-def headless(flag: Flag, server: Server) -> None:
-    """Note a command that starts ranks alone."""
-    if flag.is_on:
-        _of_another(flag, server)
-    else:
-        server.account.no_effect(flag.written, "that is so by default")
-
-
-def _of_another(flag: Flag, server: Server) -> None:
-    server.part = flag.written
-    server.account.no_effect(flag.written, _PART)
-
-
-def local(flag: Flag, server: Server) -> None:
+@handler
+def data_parallel_size_local(flag: Flag, server: Server) -> None:
     """Note how many engines a node has."""
     engines = server.said.get("--data-parallel-size")
     if engines is not None and engines.value == flag.value:
-        server.account.no_effect(flag.written, "all engines are on one node")
+        server.no_effect(flag, "all engines are on one node")
     else:
-        server.account.assumed(flag.written, _ONE_NODE)
+        server.assumed(flag, _ONE_NODE)
 
 
-def all_to_all(flag: Flag, server: Server) -> None:
+@handler
+def api_server_count(flag: Flag, server: Server) -> None:
+    """Set how many HTTP server processes share the requests."""
+    if not flag.value.isdecimal() or int(flag.value[:9]) < 1:
+        server.refused(flag, "must be a whole number > 0")
+        return
+    server.front_end["api_server_count"] = int(flag.value[:9])
+    server.applied(flag, f"front_end.api_server_count: {flag.value[:9]}")
+
+
+@handler
+def all2all_backend(flag: Flag, server: Server) -> None:
     """Refuse where the choice changes the limit of tokens; others wait for `exchanges`."""
     if _takes_few(flag, server):
-        server.account.refused(
-            flag.written,
+        server.refused(
+            flag,
             "with it vLLM takes 256 tokens a step from 0.20 on; instead: say "
             "--max-num-batched-tokens beside it",
         )
@@ -86,11 +83,12 @@ def exchanges(server: Server) -> None:
     flag, name = server.said.get(_FLAG), server.variables.get(_VARIABLE)
     if flag is not None and not _takes_few(flag, server):
         _exchange(flag.value, flag.written, server)
-    if name is not None:
-        server.handled.add(_VARIABLE)
-    if name is not None and flag is not None:
-        server.account.no_effect(_VARIABLE, f"{_FLAG} takes precedence")
-    elif name is not None:
+    if name is None:
+        return
+    server.handled.add(_VARIABLE)
+    if flag is not None:
+        server.no_effect(_VARIABLE, f"{_FLAG} takes precedence")
+    else:
         _exchange(name, _VARIABLE, server)
 
 
@@ -105,22 +103,14 @@ def _exchange(name: str, written: str, server: Server) -> None:
     is_spread = client.get(spreads) or server.is_set_elsewhere(spreads)
     is_alone = max(client.get(key, 1) for key in _ENGINES) == 1
     if not is_spread or (is_alone and not any(map(server.is_set_elsewhere, _ENGINES))):
-        server.account.no_effect(written, "no engines share experts, so they exchange nothing")
+        server.no_effect(written, "no engines share experts, so they exchange nothing")
         return
     is_gone = name == "pplx" and not 0 < server.minor < _WITHOUT_PPLX
     backend = _RENAMED.get(name, name)
     if is_gone or backend not in get_args(All2AllBackend):
-        server.account.assumed(written, _GATHERED)
+        server.assumed(written, _GATHERED)
     else:
         server.set("all2all_backend", backend, written)
-
-
-def no_custom_all_reduce(flag: Flag, server: Server) -> None:
-    """Let sums go over NCCL's ring."""
-    if flag.is_on:
-        server.set("all_reduce", "ring", flag)
-    else:
-        server.account.no_effect(flag.written, "that is so by default")
 
 
 def check_nodes(server: Server) -> None:
@@ -133,40 +123,35 @@ def check_nodes(server: Server) -> None:
     is_elsewhere = server.part or any(name in server.said for name in _ELSEWHERE)
     if is_elsewhere or (backend is not None and backend.value != "mp"):
         return
-    number = server.number("--nnodes") if nodes else 1
+    try:
+        room = room_of_a_node(server.gpu) if server.gpu else None
+    except MistError:
+        room = None
+    number = server.number("--nnodes")
     problem = nodes_problem(
         server.num_ranks,
         server.number("--data-parallel-size"),
         nodes=number if number > 1 else None,
-        room=_room(server.gpu),
+        room=room,
     )
     if problem and nodes and number > 1:
-        server.account.refused(nodes.written, problem)
+        server.refused(nodes, problem)
     elif problem:
-        ranks = server.said.get(_RANKS) or server.said[_TENSOR]
-        server.account.assumed(ranks.written, problem)
-
-
-def _room(gpu: str) -> int | None:
-    try:
-        return room_of_a_node(gpu) if gpu else None
-    except MistError:
-        return None
+        server.assumed(server.said.get(_RANKS) or server.said[_TENSOR], problem)
 
 
 def note_lanes(server: Server) -> None:
     """Note options with which a pipeline has a scheduler for each batch here, and one in vLLM."""
     client = server.client
-    tiers = client.get("kv_cache", {}).get("tiers")
     options = {
         "drafts": client.get("speculative_config"),
-        "a tier": tiers,
+        "a tier": client.get("kv_cache", {}).get("tiers"),
         "a role": client.get("role"),
     }
     found = [name for name, is_set in options.items() if is_set]
     if server.number(_RANKS) > 1 and found:
-        server.account.assumed(
-            server.said[_RANKS].written,
+        server.assumed(
+            server.said[_RANKS],
             f"with {' and '.join(found)} each batch in flight has a scheduler and a part of the "
             "memory here, as in vLLM's v0; vLLM's v1 has one for all",
         )

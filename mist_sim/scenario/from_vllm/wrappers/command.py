@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from mist_sim.scenario.from_vllm.account import Account
+from mist_sim.scenario.from_vllm.account import Account, Item
 
 SERVE, BENCH = "vllm serve", "vllm bench serve"
 COMMANDS = (SERVE, BENCH)
@@ -36,58 +36,37 @@ class Devices:
     number: int | None
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command.
+@dataclass
+class Surroundings(Account):
+    """What the wrappers around a command give it, and the account of them.
 
-    name: `SERVE`, or of `LOADS`. words: its arguments. variables: of its environment, by name.
-    around: the account of its wrappers. image: of its container, with its tag. devices: the GPUs of
-    its container; None if it says none. count: how many run. gpu: which they are, of the catalog;
-    empty if unknown. in_group: whether further containers have further GPUs for it.
+    variables: of its environment, by name. image: of its container, with
+    its tag. devices: the GPUs of its container; None if it says none. count: how many run. gpu:
+    which they are, of the catalog; empty if unknown. in_group: whether further containers have
+    further GPUs for it.
     """
 
-    name: str
-    words: tuple[str, ...]
-    variables: Mapping[str, str]
-    around: Account
+    variables: dict[str, str] = field(default_factory=dict)
+    items: list[Item] = field(default_factory=list)
     image: str = ""
     devices: Devices | None = None
     count: int = 1
     gpu: str = ""
     in_group: bool = False
 
-    @property
-    def num_gpus(self) -> int | None:
-        """GPUs that it may use; None if unknown."""
-        return None if self.in_group or self.devices is None else self.devices.number
-
-
-@dataclass
-class Surroundings:
-    """Settings that the wrappers around a command give it before it is read; see `Command`."""
-
-    variables: dict[str, str] = field(default_factory=dict)
-    account: Account = field(default_factory=Account)
-    image: str = ""
-    devices: Devices | None = None
-    count: int = 1
-    gpu: str = ""
-
-    def command(self, name: str, words: list[str]) -> Command:
-        """Return a command with these settings."""
-        return Command(
-            name,
-            tuple(words),
-            dict(self.variables),
-            self.account,
-            self.image,
-            self.devices,
-            self.count,
-            self.gpu,
-        )
+    def command(self, name: str, words: Iterable[str]) -> Command:
+        """Return a command that has these; later changes of variables are not its own."""
+        return Command(name, tuple(words), replace(self, variables=dict(self.variables)))
 
     def copy(self) -> Surroundings:
         """Return the same, to be added to."""
-        account = Account()
-        account.items = list(self.account.items)
-        return replace(self, variables=dict(self.variables), account=account)
+        return replace(self, variables=dict(self.variables), items=list(self.items))
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command. name: `SERVE`, or of `LOADS`. words: its arguments."""
+
+    name: str
+    words: tuple[str, ...]
+    around: Surroundings

@@ -1,4 +1,10 @@
-"""Programs that start vLLM: shells, environments, process managers; and vLLM's own names."""
+"""Programs that start vLLM: shells, environments, process managers, containers; its own names.
+
+Sources: the options of `docker run` (docs.docker.com) and `podman run` (docs.podman.io); the entry
+points of vllm/vllm-openai: `vllm serve`, and up to 0.11 `python3 -m
+vllm.entrypoints.openai.api_server`, which take the same arguments; its tags on Docker Hub, which
+are vLLM's versions, v0.19.0.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +15,14 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from mist_sim.errors import cut
-from mist_sim.scenario.from_vllm.wrappers.command import LOADS, SERVE, Command, Surroundings
-from mist_sim.scenario.from_vllm.wrappers.containers import CONTAINERS, contained, pod
+from mist_sim.scenario.engines.versions import LATEST, OLDEST, spelt
+from mist_sim.scenario.from_vllm.wrappers.command import (
+    LOADS,
+    SERVE,
+    Command,
+    Devices,
+    Surroundings,
+)
 from mist_sim.scenario.from_vllm.wrappers.shells import ASSIGNMENT, Variables, simple_commands
 
 _BENCHES = ("serve", "throughput", "latency")
@@ -46,7 +58,7 @@ _DEPTH = 8
 
 @dataclass
 class _Branches:
-    """An `if` or `case` that is being read.
+    """An `if` or `case` that is being read, or a loop over the script's own arguments.
 
     first, before: the values at the beginning of the first branch, and of this one. holds: whether
     it is taken; None if the text does not say. is_if: no `case`. is_read: the words after its test
@@ -81,6 +93,90 @@ class _Branches:
             variables.go_back(self.before)
 
 
+class _Script:
+    """Which commands of a script run, and how often: its branches and loops as they are read.
+
+    set_there: names of variables that branches set of which it is not known whether they are taken.
+    loops: those that are open, as written, and how often each runs; None if the text does not say.
+    """
+
+    def __init__(self, variables: Variables) -> None:
+        self.variables = variables
+        self.branches: list[_Branches] = []
+        self.loops: list[tuple[str, int | None]] = []
+        self.set_there: dict[str, None] = {}
+
+    def runs(self, words: Sequence[str]) -> bool:
+        """Enter, change or leave a branch; return whether the words are in one that is taken."""
+        self._branch(words)
+        if all(each.holds is not False for each in self.branches):
+            return True
+        over = next((each for each in reversed(self.branches) if each.loops is not None), None)
+        if over is None or over.loops is None:
+            return False
+        if words[0] in ("for", "while", "until"):  # also the loop itself, which begins at -1
+            over.loops += 1
+        elif words[0] == "done" and over.loops:
+            over.loops -= 1
+        elif words[0] == "done":
+            over.leave(self.variables)
+            self.branches.remove(over)
+        return False
+
+    def _branch(self, words: Sequence[str]) -> None:
+        inner, variables = self.branches[-1] if self.branches else None, self.variables
+        if words[0] == "while" and ("$#" in words or words[1:2] == ["getopts"]):
+            before = variables.kept()
+            self.branches.append(_Branches(before, before, False, True, is_read=True, loops=-1))
+        elif words[0] in ("if", "case"):
+            is_if = words[0] == "if"
+            test = _holds(words[1:]) if is_if else None
+            self.branches.append(_Branches(variables.kept(), variables.kept(), test, is_if))
+        elif inner is None:
+            return
+        elif words[0] in ("elif", "else"):
+            inner.next(words, variables)
+        elif words[0] in ("fi", "esac"):
+            is_read = all(each.holds is not False for each in self.branches[:-1])
+            if is_read and (inner.holds is None or inner.was_taken is None):
+                old, new = inner.first.values, variables.values.items()
+                self.set_there |= dict.fromkeys(k for k, value in new if old.get(k) != value)
+            inner.leave(variables)
+            self.branches.pop()
+        elif not inner.is_read:
+            if words[0] != "then":  # the test has a second part
+                inner.holds = None
+            inner.is_read = True
+
+    def is_loop(self, words: Sequence[str]) -> bool:
+        """Enter or leave a loop; return whether that is all that the words do."""
+        if words[0] == "done":
+            del self.loops[-1:]
+        elif words[0] == "for":
+            self.loops.append((cut(" ".join(words)), _times(words[3:])))
+        elif words[0] in _LOOPS:
+            self.loops.append((words[0], 1))
+        return words[0] in ("done", "for")
+
+    def note(self, command: Command) -> None:
+        """Note in a command's account what the loops and branches around it do to it."""
+        around = command.around
+        for written, number in self.loops:
+            if written in _LOOPS:
+                around.no_effect(written, "a server is started again when it ends, not here")
+            elif command.name != SERVE:
+                around.assumed(written, "the benchmark runs once; mist run --replications N")
+            elif number is None:
+                around.assumed(written, "one server is started; --set clients.0.count=N")
+            else:
+                around.applied(written, f"count: {number}")
+        if self.set_there:
+            names = ", ".join(self.set_there)
+            around.assumed("if", f"{names} as read in its branches; set them in front")
+        if any(each.holds is None and not each.is_first for each in self.branches):
+            around.assumed("else", "all branches are read; leave out those not taken")
+
+
 def commands_in(
     text: str, around: Surroundings | None = None, depth: int = 0
 ) -> tuple[list[Command], list[str]]:
@@ -88,98 +184,30 @@ def commands_in(
 
     Of an `if` whose test compares values that the text says, the branch that is taken is read.
     """
-    variables = Variables()
     around = around or Surroundings()
-    variables.values.update(around.variables)
-    variables.exported |= set(around.variables)
+    variables = Variables(dict(around.variables), exported=set(around.variables))
+    script = _Script(variables)
     found: list[Command] = []
     others: list[str] = []
-    loops: list[tuple[str, int | None]] = []
-    branches: list[_Branches] = []
-    set_there: dict[str, None] = {}
     for words in simple_commands(text, variables):
-        _branch(words, branches, variables, set_there)
-        if any(each.holds is False for each in branches):
-            if words[0] != "done" or not _ends(branches, variables):
-                _count_loops(words, branches)
+        if not script.runs(words):
             continue
-        in_case = bool(branches) and not branches[-1].is_if
+        in_case = bool(script.branches) and not script.branches[-1].is_if
         if found and words[0].startswith("--") and not in_case:  # the backslash before it got lost
             found[-1] = replace(found[-1], words=(*found[-1].words, *words))
             continue
-        if words[0] in _LOOPS and _loop(words, loops):
+        if script.is_loop(words):
             continue
         here = around.copy()
         here.variables |= variables.environment
-        here.count *= prod(number or 1 for _, number in loops)
+        here.count *= prod(number or 1 for _, number in script.loops)
         mine = list(unwrapped(words, here, depth))
         for command in mine:
-            _note_loops(command, loops)
-            if set_there:
-                names = ", ".join(set_there)
-                command.around.assumed("if", f"{names} as read in its branches; set them in front")
-            if any(each.holds is None and not each.is_first for each in branches):
-                command.around.assumed("else", "all branches are read; leave out those not taken")
+            script.note(command)
         found += mine
         if not mine:
             others += _programs(words)
     return found, others
-
-
-def _branch(
-    words: Sequence[str],
-    branches: list[_Branches],
-    variables: Variables,
-    set_there: dict[str, None],
-) -> None:
-    """Enter, change or leave a branch of a script.
-
-    set_there: takes the names of variables that branches set of which it is not known whether they
-    are taken.
-    """
-    inner = branches[-1] if branches else None
-    if words[0] == "while" and ("$#" in words or words[1:2] == ["getopts"]):
-        before = variables.kept()
-        branches.append(_Branches(before, before, False, True, is_read=True, loops=-1))
-    elif words[0] in ("if", "case"):
-        is_if = words[0] == "if"
-        test = _holds(words[1:]) if is_if else None
-        branches.append(_Branches(variables.kept(), variables.kept(), test, is_if))
-    elif inner is not None and words[0] in ("elif", "else"):
-        inner.next(words, variables)
-    elif inner is not None and words[0] in ("fi", "esac"):
-        is_read = all(each.holds is not False for each in branches[:-1])
-        if is_read and (inner.holds is None or inner.was_taken is None):
-            old = inner.first.values
-            set_there |= dict.fromkeys(
-                name for name, value in variables.values.items() if old.get(name) != value
-            )
-        inner.leave(variables)
-        branches.pop()
-    elif inner is not None and not inner.is_read:
-        if words[0] != "then":  # the test has a second part
-            inner.holds = None
-        inner.is_read = True
-
-
-def _count_loops(words: Sequence[str], branches: Sequence[_Branches]) -> None:
-    """Note that a loop begins in one over the script's arguments, or that such a one begins."""
-    over = next((each for each in reversed(branches) if each.loops is not None), None)
-    if over is not None and over.loops is not None and words[0] in ("for", "while", "until"):
-        over.loops += 1
-
-
-def _ends(branches: list[_Branches], variables: Variables) -> bool:
-    """Leave a loop; return whether it is one over the script's arguments."""
-    over = next((each for each in reversed(branches) if each.loops is not None), None)
-    if over is None or over.loops is None:
-        return False
-    if over.loops:
-        over.loops -= 1
-        return False
-    over.leave(variables)
-    branches.remove(over)
-    return True
 
 
 _TESTS = {"[[": "]]", "[": "]"}
@@ -229,19 +257,6 @@ def _programs(words: Sequence[str]) -> list[str]:
     return [] if is_own or not _NAME.fullmatch(name) else [name]
 
 
-def _loop(words: Sequence[str], loops: list[tuple[str, int | None]]) -> bool:
-    """Enter or leave a loop of a script; return whether that is all that the words do."""
-    if words[0] == "done":
-        if loops:
-            loops.pop()
-        return True
-    if words[0] != "for":
-        loops.append((words[0], 1))
-        return False
-    loops.append((cut(" ".join(words)), _times(words[3:])))
-    return True
-
-
 def _times(items: Sequence[str]) -> int | None:
     """Return how often a loop over these words runs; None if the text does not say."""
     total = 0
@@ -257,19 +272,6 @@ def _times(items: Sequence[str]) -> int | None:
     return total or None
 
 
-def _note_loops(command: Command, loops: Sequence[tuple[str, int | None]]) -> None:
-    """Note in a command's account what the loops around it do to it."""
-    for written, number in loops:
-        if written in _LOOPS:
-            command.around.no_effect(written, "a server is started again when it ends, not here")
-        elif command.name != SERVE:
-            command.around.assumed(written, "the benchmark runs once; mist run --replications N")
-        elif number is None:
-            command.around.assumed(written, "one server is started; --set clients.0.count=N")
-        else:
-            command.around.applied(written, f"count: {number}")
-
-
 def unwrapped(words: list[str], around: Surroundings, depth: int = 0) -> Iterator[Command]:
     """Yield the commands of vLLM that the words of one command start; none for another program."""
     while words:
@@ -279,7 +281,7 @@ def unwrapped(words: list[str], around: Surroundings, depth: int = 0) -> Iterato
         if start is not None:
             before = words[: len(words) - len(start[1])]
             if name not in _PROGRAMS:
-                around.account.no_effect(cut(" ".join(before)), _HOST)
+                around.no_effect(cut(" ".join(before)), _HOST)
             yield around.command(*start)
             return
         if assigned is not None:
@@ -293,11 +295,11 @@ def unwrapped(words: list[str], around: Surroundings, depth: int = 0) -> Iterato
         elif name in _SHELLS and depth < _DEPTH:
             yield from _of_a_shell(words, around, depth)
             return
-        elif name in CONTAINERS and depth < _DEPTH:
-            yield from contained(words, around, lambda w, a: unwrapped(w, a, depth + 1))
+        elif name in _CONTAINERS and depth < _DEPTH:
+            yield from _contained(words, around, depth + 1)
             return
         elif name in ("kubectl", "oc") and words[1:2] == ["run"] and depth < _DEPTH:
-            yield from pod(words, around, lambda w, a: unwrapped(w, a, depth + 1))
+            yield from _pod(words, around, depth + 1)
             return
         elif name in _STARTERS or name.startswith("python"):
             words = _behind(words, name, around)
@@ -357,7 +359,7 @@ def _behind(words: list[str], name: str, around: Surroundings) -> list[str]:
         rest = words[position:]
         head = rest[0].rpartition("/")[2]
         shell = head in _SHELLS and any(word.startswith("-") and "c" in word for word in rest[1:3])
-        container = head in CONTAINERS and rest[1:2] == ["run"]
+        container = head in _CONTAINERS and rest[1:2] == ["run"]
         if (
             start_of(rest)
             or shell
@@ -365,6 +367,181 @@ def _behind(words: list[str], name: str, around: Surroundings) -> list[str]:
             or (ASSIGNMENT.fullmatch(rest[0]) and "==" not in rest[0])
             or head in _STARTERS
         ):
-            around.account.no_effect(cut(" ".join(words[:position])), _HOST)
+            around.no_effect(cut(" ".join(words[:position])), _HOST)
             return rest
     return []
+
+
+# --- containers ---------------------------------------------------------------------------------
+
+_TAG = re.compile(r"v?(\d+)\.(\d+)(?:\.\w+)*(?:[-_].*)?")
+_OFFICIAL = ("vllm/vllm-openai", "vllm/vllm-openai-rocm")
+_OLDEST = (0, 8)  # the first version in which v1 is the default
+
+
+def engine_of(around: Surroundings) -> str | None:
+    """Return the engine version that the tag of a container's image names, noting assumptions.
+
+    None if the tag names no version, or an unknown one.
+    """
+    image = around.image
+    name, _, tag = image.rpartition("/")[2].partition(":")
+    place = image.partition("@")[0].removesuffix(f":{tag}" if tag else "")
+    found = _TAG.fullmatch(tag)
+    if not place.endswith(_OFFICIAL) or found is None:
+        around.no_effect(f"image {name}:{tag}" if tag else f"image {name}", _no_version(tag))
+        return None
+    asked = (int(found[1]), int(found[2]))
+    if asked < _OLDEST:
+        around.refused(
+            f"image {name}:{tag}",
+            "versions before 0.8 have another engine, v0; instead: --engine vllm-0.10, whose "
+            "scheduler is v1's",
+        )
+        return None
+    nearest = min(max(asked, (0, OLDEST)), (0, LATEST))
+    engine = spelt(re.split("[-_]", tag)[0] if nearest == asked else f"vllm-0.{nearest[1]}")
+    if nearest == asked:
+        around.applied(f"image {name}:{tag}", f"engine: {engine}")
+    else:
+        around.taken(
+            f"image {name}:{tag}",
+            f"engine: {engine}, of the known ones the nearest; --engine says another",
+        )
+    return engine
+
+
+def _no_version(tag: str) -> str:
+    what = f"the tag {tag} names" if tag else "without a tag it names"
+    return f"{what} no version of vLLM; --engine says it"
+
+
+_CONTAINERS = ("docker", "podman", "nerdctl")
+_RUN = ("run", "create", "exec")
+_SWITCHES = (
+    *("--detach", "--interactive", "--tty", "--rm", "--privileged", "--init", "--read-only"),
+    *("--no-healthcheck", "--publish-all", "--oom-kill-disable", "--quiet", "--replace"),
+    *("--sig-proxy", "--no-hosts", "--tls-verify"),
+)
+_LETTERS = re.compile(r"-[ditPq]+")
+_LIMITS = ("--cpus", "--cpu-shares", "--cpuset-cpus", "--cpuset-mems", "--memory", "-m")
+_PLAIN = "it is the container's, and changes no step"
+
+NOT_READ = "variables that are elsewhere are not read; give those of vLLM in the text"
+
+
+def _contained(words: list[str], around: Surroundings, depth: int) -> Iterator[Command]:
+    """Yield the commands that a container runs."""
+    if "run" not in words[1:3] and not set(words[1:3]) & set(_RUN):
+        return
+    rest = words[next(i for i, word in enumerate(words) if word in _RUN) + 1 :]
+    entrypoint, rest = _options(rest, around)
+    if not rest:
+        return
+    image, arguments = rest[0], rest[1:]
+    if words[1] != "exec":
+        around.image = image
+    yield from inside(image, entrypoint, arguments, around, depth)
+
+
+def inside(
+    image: str,
+    entrypoint: list[str],
+    arguments: list[str],
+    around: Surroundings,
+    depth: int = 0,
+) -> Iterator[Command]:
+    """Yield the commands of a container, given its image and its own command, if any.
+
+    entrypoint: empty for the image's own, which is vLLM's server in images named after it.
+    """
+    if entrypoint:
+        yield from unwrapped([*entrypoint, *arguments], around, depth)
+        return
+    found = list(unwrapped(list(arguments), around.copy(), depth)) if arguments else []
+    if found:
+        yield from found
+    elif _is_vllm(image) or _are_the_servers(arguments):
+        if not _is_vllm(image):
+            around.assumed(f"image {cut(image)}", "its entry point is vLLM's server")
+        own = arguments[1:] if arguments[:1] == ["serve"] else arguments
+        yield around.command(SERVE, own)
+
+
+def _are_the_servers(arguments: list[str]) -> bool:
+    """Whether arguments alone are those of vLLM's server."""
+    names = [word.partition("=")[0] for word in arguments]
+    return "--model" in names and names[0].startswith("--")
+
+
+def _pod(words: list[str], around: Surroundings, depth: int) -> Iterator[Command]:
+    """Yield the commands of `kubectl run NAME --image=IMAGE ... -- ARGUMENTS`."""
+    end = words.index("--") if "--" in words else len(words)
+    options, arguments = words[2:end], words[end + 1 :]
+    image, is_own = "", False
+    for position, word in enumerate(options):
+        name, equals, value = word.partition("=")
+        value = value if equals else "".join(options[position + 1 : position + 2])
+        if name == "--image":
+            image = around.image = value
+        elif name == "--env":
+            around.variables[value.partition("=")[0]] = value.partition("=")[2]
+        elif name == "--command":
+            is_own = value.lower() != "false" if equals else True
+        elif name.startswith("-"):
+            around.no_effect(name, _PLAIN)
+    yield from inside(
+        image, arguments if is_own else [], [] if is_own else arguments, around, depth
+    )
+
+
+def _is_vllm(image: str) -> bool:
+    """Whether an image is named after vLLM, so that its entry point is the server."""
+    return "vllm" in image.rpartition("/")[2].partition(":")[0].lower() or "vllm-openai" in image
+
+
+def _options(words: list[str], around: Surroundings) -> tuple[list[str], list[str]]:
+    """Read the options of a container, and return its entry point and what follows them."""
+    entrypoint: list[str] = []
+    position = 0
+    while position < len(words) and words[position].startswith("-"):
+        name, equals, value = words[position].partition("=")
+        position += 1
+        if name in _SWITCHES or _LETTERS.fullmatch(name):
+            around.no_effect(name, _PLAIN)
+            continue
+        if not equals and re.fullmatch(r"-[evp]\S+", name):
+            name, value = name[:2], name[2:]
+        elif not equals:
+            value = words[position] if position < len(words) else ""
+            position += 1
+        if name == "--entrypoint":
+            entrypoint = value.split()
+        _option(name, value, around)
+    return entrypoint, words[position:]
+
+
+def _option(name: str, value: str, around: Surroundings) -> None:
+    if name in ("-e", "--env"):
+        variable, _, content = value.partition("=")
+        around.variables[variable] = content  # accounted for as a variable
+    elif name == "--gpus":
+        around.devices = Devices(f"{name} {value}", _num_gpus(value))
+    elif name in _LIMITS:
+        around.assumed(name, "host times are those of overhead")
+    elif name == "--env-file":
+        around.assumed(name, NOT_READ)
+    elif name == "--entrypoint":
+        around.no_effect(f"{name} {value}", "it is the command that is read")
+    else:
+        around.no_effect(name, _PLAIN)
+
+
+def _num_gpus(value: str) -> int | None:
+    """Return how many GPUs `--gpus` gives: 2, or "device=0,1"; None for all."""
+    text = value.strip("\"'")
+    if text.isdecimal():
+        return int(text)
+    if text.startswith("device="):
+        return len(text.removeprefix("device=").strip("\"'").split(","))
+    return None

@@ -1,24 +1,34 @@
 """YAML that starts servers: Kubernetes manifests, compose files, values of charts.
 
-Sources: `Container` of the Kubernetes API (command, args, env, resources), with LeaderWorkerSet and
-KServe, which embed it; the Compose specification (image, command, entrypoint, environment, deploy).
+Sources: `Container` of the Kubernetes API (command, args, env, resources), with LeaderWorkerSet
+and KServe, which embed it; `PodSpec.nodeSelector` and `NodeSelectorTerm`; NVIDIA's GPU feature
+discovery for the label of the product; the Compose specification (image, command, entrypoint,
+environment, deploy). Charts: vLLM's production stack (`servingEngineSpec.modelSpec` in
+helm/values.yaml and helm/templates/deployment-vllm-multi.yaml): `vllmConfig`, `lmcacheConfig`,
+`nodeSelectorTerms`; vLLM's `--config`, a YAML file of long flags (`load_config_file` in
+vllm/utils/argparse_utils.py).
+
 A container is read at any depth; the nearest enclosing `replicas` gives the count.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from mist_sim.bounds import SCENARIO_BYTES
 from mist_sim.errors import ScenarioError
+from mist_sim.hardware import load_gpu
+from mist_sim.inputs import text_of
+from mist_sim.scenario.format import yaml_text
+from mist_sim.scenario.from_vllm.handlers.caches import NO_DISK
 from mist_sim.scenario.from_vllm.server import is_known
-from mist_sim.scenario.from_vllm.wrappers import charts
 from mist_sim.scenario.from_vllm.wrappers.command import SERVE, Command, Devices, Surroundings
-from mist_sim.scenario.from_vllm.wrappers.containers import NOT_READ, inside
-from mist_sim.scenario.from_vllm.wrappers.launchers import unwrapped
-from mist_sim.scenario.from_vllm.wrappers.node_labels import labels_of, note_labels
+from mist_sim.scenario.from_vllm.wrappers.launchers import NOT_READ, inside
 from mist_sim.scenario.from_vllm.wrappers.shells import Variables, simple_commands
 
 _REFERENCE = re.compile(r"\$\((\w+)\)")
@@ -69,7 +79,7 @@ def _variables_among(documents: Sequence[Any]) -> dict[str, str]:
 
 
 def _commands(documents: Sequence[Any]) -> Iterator[Command]:
-    rest = [_Place(charts.spread(document), 1, {}) for document in reversed(documents)]
+    rest = [_Place(_spread(document), 1, {}) for document in reversed(documents)]
     for _ in range(_MOST_PLACES):
         if not rest:
             return
@@ -77,9 +87,11 @@ def _commands(documents: Sequence[Any]) -> Iterator[Command]:
         inner = place.inner()
         if isinstance(place.part, dict):
             count = _count(place.part, place.count)
-            labels = {**place.labels, **labels_of(place.part)}
+            labels = {**place.labels, **_labels_of(place.part)}
             found = list(_own(place.part, count, labels))
-            yield from _of_several_nodes(found) if place.in_group else found
+            for command in found:
+                command.around.in_group = place.in_group
+            yield from found
             if _says_all(place.part):
                 continue
             inner = [replace(each, count=count, labels=labels) for each in inner]
@@ -112,24 +124,19 @@ class _Place:
 
 
 def _says_all(part: Mapping[str, Any]) -> bool:
-    return charts.is_model_spec(part) or charts.is_config(part)
+    return _is_model_spec(part) or _is_config(part)
 
 
 def _own(part: Mapping[str, Any], count: int, labels: Mapping[str, str]) -> Iterator[Command]:
     """Yield the commands of a mapping itself, not of those nested in it."""
-    if charts.is_model_spec(part):
+    if _is_model_spec(part):
         around = _around(part, count, labels)
-        words = charts.words_of(part, around)
+        words = _words_of(part, around)
         yield around.command(SERVE, words)
-    elif charts.is_config(part):
-        yield Surroundings(count=count).command(SERVE, charts.flags_from(part))
+    elif _is_config(part):
+        yield Surroundings(count=count).command(SERVE, _flags_from(part))
     elif _is_container(part):
         yield from _of_container(part, _around(part, count, labels))
-
-
-def _of_several_nodes(commands: Sequence[Command]) -> list[Command]:
-    """Return commands that span the GPUs of several containers."""
-    return [replace(command, in_group=True) for command in commands]
 
 
 def _count(part: Mapping[str, Any], count: int) -> int:
@@ -167,8 +174,8 @@ def _of_container(part: Mapping[str, Any], around: Surroundings) -> Iterator[Com
         image = image or "vllm"
         arguments = _of_a_store(str(part.get("storageUri", "")), arguments)
     around.image = Variables(dict(around.variables)).expanded(str(image or ""))
-    starts = list(inside(around.image, [], arguments, around, unwrapped)) if not entrypoint else []
-    yield from starts or inside(around.image, entrypoint, arguments, around, unwrapped)
+    starts = list(inside(around.image, [], arguments, around)) if not entrypoint else []
+    yield from starts or inside(around.image, entrypoint, arguments, around)
 
 
 def _of_a_store(uri: str, arguments: list[str]) -> list[str]:
@@ -184,12 +191,12 @@ def _of_a_store(uri: str, arguments: list[str]) -> list[str]:
 def _around(part: Mapping[str, Any], count: int, labels: Mapping[str, str]) -> Surroundings:
     """Return the variables, GPUs and copies of a container. labels: of its nodes."""
     around = Surroundings(count=count)
-    note_labels(labels, around)
+    _note_labels(labels, around)
     for key in ("env", "environment", "envVars"):
         around.variables.update(_variables(part.get(key)))
     for key in ("env_file", "envFrom"):
         if part.get(key):
-            around.account.assumed(key, NOT_READ)
+            around.assumed(key, NOT_READ)
     around.devices = _devices(part)
     return around
 
@@ -219,7 +226,7 @@ def _words(part: Any, around: Surroundings) -> list[str]:
     known = dict(around.variables)
     for name in {name for word in words for name in _REFERENCE.findall(word)} & known.keys():
         if not is_known(name):
-            around.account.no_effect(name, "the arguments have its value")
+            around.no_effect(name, "the arguments have its value")
             around.variables.pop(name, None)
     expand = Variables(known)
     return [
@@ -264,3 +271,236 @@ def _listed_devices(said: Any, flag: str) -> Devices | None:
         if number == "all":
             return Devices(f"{flag} count all", None)
     return None
+
+
+# --- labels of nodes ----------------------------------------------------------------------------
+
+_PRODUCT = "nvidia.com/gpu.product"
+_SELECTOR = f"nodeSelector.{_PRODUCT}"
+_BRAND = re.compile("^(NVIDIA-)?(GeForce-)?", re.IGNORECASE)
+_TERMS = "nodeSelectorTerms"
+_REQUIRED = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", _TERMS)
+
+
+def _labels_of(part: Mapping[str, Any]) -> dict[str, str]:
+    """Return the labels that the nodes of a pod must have; several values of one with commas."""
+    selector = part.get("nodeSelector")
+    found = dict(selector) if isinstance(selector, dict) else {}
+    return {str(key): str(value) for key, value in {**found, **dict(_affinity(part))}.items()}
+
+
+def _affinity(part: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the labels that a part's one term asks for."""
+    terms: Any = part
+    for key in _REQUIRED:
+        terms = terms.get(key) if isinstance(terms, dict) else None
+    terms = terms or part.get(_TERMS)
+    term = terms[0] if isinstance(terms, list) and len(terms) == 1 else None
+    asked = term.get("matchExpressions") if isinstance(term, dict) else None
+    for each in asked if isinstance(asked, list) else ():
+        values = each.get("values") if isinstance(each, dict) else None
+        if isinstance(values, list) and each.get("operator") == "In":
+            yield str(each.get("key")), ",".join(map(str, values))
+
+
+def _note_labels(labels: Mapping[str, str], around: Surroundings) -> None:
+    """Note the labels of a pod's nodes, and the GPU that one of them names."""
+    for key, value in labels.items():
+        if key == _PRODUCT:
+            _note_product(_SELECTOR, value, around)
+        else:
+            why = "which nodes they are changes no time; --gpu says which GPUs they have"
+            around.no_effect(f"nodeSelector.{key}", why)
+
+
+def _note_product(flag: str, product: str, around: Surroundings) -> None:
+    """Note the GPU of a node's label `nvidia.com/gpu.product`, such as NVIDIA-A100-SXM4-80GB.
+
+    flag: the key that says it.
+    """
+    if not product:
+        return
+    try:
+        around.gpu = load_gpu(_BRAND.sub("", product)).name
+    except ScenarioError:
+        around.assumed(f"{flag} {product}", "no such GPU is known; --gpu says which")
+    else:
+        around.applied(f"{flag} {product}", "clients.gpu")
+
+
+def overrule_gpu(around: Surroundings, gpu: str) -> None:
+    """Note that --gpu says the GPU; refused where the labels of the nodes say another."""
+    around.overrule(("requestGPUType",), "--gpu says which")
+    is_read = any(
+        item.flag.startswith(f"{_SELECTOR} ") and item.verdict == "applied" for item in around.items
+    )
+    if is_read and not _is_of(gpu, around.gpu):
+        why = f"that is {around.gpu}, and --gpu says {gpu}; leave one of them out"
+        around.overrule((_SELECTOR,), why, verdict="refused")
+    else:
+        around.overrule((_SELECTOR,), "--gpu says which")
+
+
+def _is_of(gpu: str, name: str) -> bool:
+    """Whether a GPU is that of a name, or made from it; an unknown one is told of elsewhere."""
+    try:
+        return load_gpu(gpu).based_on == name
+    except ScenarioError:
+        return True
+
+
+# --- charts, and files of arguments -------------------------------------------------------------
+
+_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_ROLES = {"producer": "kv_producer", "consumer": "kv_consumer"}
+_LMCACHE = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
+_SAID = ("enabled", "kvRole", "cpuOffloadingBufferSize", "maxLocalCpuSize", "logLevel", "remoteUrl")
+_DISKS = ("diskOffloadingBufferSize", "maxLocalDiskSize")
+_NO_DISK = f"{NO_DISK}, without the key"
+_ROUTERS = {
+    "roundrobin": "round_robin",
+    "session": "session_affinity",
+    "prefixaware": "prefix_affinity",
+}
+_NOT_FLAGS = ("extraArgs", "v1", "v0", "enable")
+_SPELT = {"--enable-lo-ra": "--enable-lora"}
+
+
+def _is_model_spec(part: Mapping[str, Any]) -> bool:
+    """Whether a mapping is one model of the production stack's values."""
+    return "modelURL" in part
+
+
+def _words_of(part: Mapping[str, Any], around: Surroundings) -> list[str]:
+    """Return vLLM's arguments for a model's values, and note its image and variables."""
+    repository, tag = part.get("repository", "vllm/vllm-openai"), part.get("tag", "latest")
+    around.image = f"{repository}:{tag}"
+    _note_product("requestGPUType", str(part.get("requestGPUType") or ""), around)
+    words = [str(part["modelURL"])]
+    config = part.get("vllmConfig")
+    if isinstance(config, dict):
+        for key, value in config.items():
+            if key not in _NOT_FLAGS:
+                words += _flag(f"--{_CAPITAL.sub('-', str(key)).lower()}", value)
+        if "enablePrefixCaching" not in config:
+            words += ["--no-enable-prefix-caching"]
+        for key, engine in (("v1", "1"), ("v0", "0")):
+            if str(config.get(key)) == "1":
+                around.variables["VLLM_USE_V1"] = engine
+        extra = config.get("extraArgs")
+        words += [str(word) for word in extra] if isinstance(extra, list) else []
+    if part.get("enableLoRA"):
+        words += ["--enable-lora"]
+    if part.get("enableTool"):
+        words += ["--enable-auto-tool-choice"]
+    if "routingLogic" in part:
+        _note_router(str(part["routingLogic"]), around)
+    cache = part.get("lmcacheConfig")
+    if isinstance(cache, dict) and cache.get("enabled"):
+        words += _cache(cache, around)
+    return words
+
+
+def _spread(document: Any) -> Any:
+    """Return values of the production stack with what all models share written into each.
+
+    `routerSpec.routingLogic` and, as `lmcacheConfig.remoteUrl`, the store of `cacheserverSpec`.
+    Other documents are returned unchanged.
+    """
+    engines = document.get("servingEngineSpec") if isinstance(document, dict) else None
+    if not isinstance(engines, dict) or not isinstance(engines.get("modelSpec"), list):
+        return document
+    router, store = document.get("routerSpec"), document.get("cacheserverSpec")
+    shared = {}
+    if isinstance(router, dict) and "routingLogic" in router:
+        shared["routingLogic"] = router["routingLogic"]
+    found = []
+    for model in engines["modelSpec"]:
+        own = {**model, **shared} if isinstance(model, dict) else model
+        cache = own.get("lmcacheConfig") if isinstance(own, dict) else None
+        if isinstance(cache, dict) and isinstance(store, dict) and store.get("enabled", store):
+            own["lmcacheConfig"] = {"remoteUrl": "cacheserverSpec", **cache}
+        found.append(own)
+    return {**document, "servingEngineSpec": {**engines, "modelSpec": found}}
+
+
+def _note_router(logic: str, around: Surroundings) -> None:
+    flag = f"routingLogic {logic}"
+    if logic in _ROUTERS:
+        around.assumed(
+            flag, f"requests are spread by the scenario's router; --set router={_ROUTERS[logic]}"
+        )
+    elif logic == "disaggregated_prefill":
+        around.no_effect(flag, "the roles of the servers say who computes prompts")
+    else:
+        around.assumed(flag, "requests are spread by the scenario's router")
+
+
+def _cache(cache: Mapping[str, Any], around: Surroundings) -> Iterator[str]:
+    """Yield the connector for LMCache's values, and note its variables."""
+    role = _ROLES.get(str(cache.get("kvRole", "")).removeprefix("kv_"), _LMCACHE["kv_role"])
+    size = cache.get("cpuOffloadingBufferSize", cache.get("maxLocalCpuSize"))
+    if size is not None:
+        around.variables |= {"LMCACHE_LOCAL_CPU": "True", "LMCACHE_MAX_LOCAL_CPU_SIZE": str(size)}
+    for key, name in (("logLevel", "LMCACHE_LOG_LEVEL"), ("remoteUrl", "LMCACHE_REMOTE_URL")):
+        if key in cache:
+            around.variables[name] = str(cache[key])
+    for key, value in cache.items():
+        if key in _DISKS and value:
+            around.refused(f"lmcacheConfig.{key}", _NO_DISK)
+        elif key not in _SAID:
+            around.assumed(f"lmcacheConfig.{key}", "LMCache keeps blocks as a tier does")
+    yield "--kv-transfer-config"
+    yield json.dumps({**_LMCACHE, "kv_role": role})
+
+
+def _is_config(part: Mapping[str, Any]) -> bool:
+    """Whether a mapping is a file of vLLM's `--config`: long flags without their dashes."""
+    return (
+        "model" in part
+        and all(isinstance(key, str) for key in part)
+        and any(str(key).replace("_", "-") in _TELLING for key in part)
+    )
+
+
+_TELLING = (
+    *("tensor-parallel-size", "max-model-len", "gpu-memory-utilization", "max-num-seqs"),
+    *("max-num-batched-tokens", "kv-cache-dtype", "served-model-name", "enable-prefix-caching"),
+)
+
+
+def with_config(words: Sequence[str]) -> tuple[list[str], str]:
+    """Return arguments with those of the file of `--config` before them, and what is wrong with it.
+
+    The words of `--config` stay; a fault is empty where there is none.
+    """
+    position = next((i for i, word in enumerate(words) if word.startswith("--config")), None)
+    if position is None or words[position].partition("=")[0] != "--config":
+        return list(words), ""
+    name = words[position].partition("=")[2] or "".join(words[position + 1 : position + 2])
+    path = Path(name)
+    if not path.is_file():
+        return list(words), "there is no such file here; instead: its keys as arguments"
+    part = yaml_text.parse(text_of(path, SCENARIO_BYTES), name)
+    if not isinstance(part, dict):
+        return list(words), "the file must have keys and values"
+    return [*_flags_from(part), *words], ""
+
+
+def _flags_from(part: Mapping[str, Any]) -> list[str]:
+    """Return the words of a file of long flags."""
+    return [word for key, value in part.items() for word in _flag(f"--{key}", value)]
+
+
+def _flag(flag: str, value: Any) -> list[str]:
+    """Return the words of a key and its value."""
+    flag = _SPELT.get(flag, flag).replace("_", "-")
+    if value is True:
+        return [flag]
+    if value is False:
+        return [f"--no-{flag[2:]}"] if not flag.startswith("--no-") else []
+    if value is None:
+        return []
+    if isinstance(value, list):
+        return [flag, *map(str, value)]
+    return [flag, json.dumps(value) if isinstance(value, dict) else str(value)]

@@ -1,7 +1,6 @@
 """The clients of a scenario file: engines of a language model, workers, and plugins of others."""
 
-from mist_sim.scenario.sections.clients.base import ClientPart, NamedTraits
-from mist_sim.scenario.sections.clients.client_rules import client_problems
+from mist_sim.scenario.sections.clients.base import ClientPart
 from mist_sim.scenario.sections.clients.family import CLIENT, AnyClient, with_engine
 from mist_sim.scenario.sections.clients.keys import EngineName, ModelName
 
@@ -11,7 +10,5 @@ __all__ = [
     "ClientPart",
     "EngineName",
     "ModelName",
-    "NamedTraits",
-    "client_problems",
     "with_engine",
 ]

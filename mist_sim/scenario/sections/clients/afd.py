@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mist_sim.clients import AfdClient, Client
-from mist_sim.clients.traits import ClientTraits
+from mist_sim.clients import AfdClient
 from mist_sim.scenario.format.parts import Part, part_type
-from mist_sim.scenario.format.problems import Problem, said_by
+from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.sections.clients.base import ClientPart
 from mist_sim.scenario.sections.clients.keys import GpuName, ModelName
 from mist_sim.stages import Decode
@@ -36,10 +35,10 @@ class AfdPart(ClientPart):
         """Decode alone."""
         return [Decode.kind]
 
-    def describe(self, model: str | None) -> ClientTraits:
-        """Return what the bundle is. model: the scenario's."""
-        bundle: Client = self.plugin(name=self.name, **self._said(model or _ANY_MODEL))
-        return bundle.traits
+    def said(self, model: str | None, *, guesses: bool = False) -> dict[str, Any]:
+        """Return what a copy is made of, but its name. model: the scenario's."""
+        known = model or (_ANY_MODEL if guesses else None)
+        return {**self.parameters(), "model": self.model or known}
 
     def needing_topology(self) -> Iterable[Problem]:
         """Yield places, GPUs that take them, and communication over links."""
@@ -55,22 +54,6 @@ class AfdPart(ClientPart):
     def prices(self) -> Mapping[str, float | None]:
         """Dollars an hour of its GPUs, by key; None where the file does not say."""
         return {"gpu_price": self.gpu_price, "ffn_gpu_price": self.ffn_gpu_price}
-
-    def _said(self, model: str | None) -> dict[str, Any]:
-        """Return the parameters. model: the default for a file that names none here."""
-        return {**self.parameters(), "model": self.model or model}
-
-    def clients(self, model: str | None) -> Iterable[Client]:
-        """Return the client and its copies. model: the scenario's."""
-        return [self.plugin(name=name, **self._said(model)) for name in self.names]
-
-    def problems(self) -> Iterable[Problem]:
-        """Return what the class refuses."""
-        try:
-            self.describe(None)
-        except ValueError as error:
-            return [said_by(error, type(self))]
-        return ()
 
 
 def afd_part(name: str) -> type[Part]:

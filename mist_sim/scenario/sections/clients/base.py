@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -14,13 +14,6 @@ from mist_sim.registry import comes_with_package
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.format.problems import Problem, said_by
 from mist_sim.scenario.sections.clients.keys import Name
-
-
-class NamedTraits(NamedTuple):
-    """The copies of a client, and its name in the file, for messages."""
-
-    name: str
-    traits: ClientTraits
 
 
 class ClientPart(Part):
@@ -47,6 +40,14 @@ class ClientPart(Part):
 
     needs_model: ClassVar[bool] = False  # so that it serves the scenario's where it names none
     names_engine: ClassVar[bool] = False  # whether the scenario's `engine` holds for it, too
+    shares_parts: ClassVar[bool] = False  # whether copies share what parameters are made into
+
+    def said(self, model: str | None, *, guesses: bool = False) -> dict[str, Any]:
+        """Return what a copy is made of, but its name. model: the scenario's.
+
+        guesses: whether a value stands for one that only the scenario says, and does not say yet.
+        """
+        return self.parameters()
 
     @property
     def stages(self) -> Sequence[str]:
@@ -65,8 +66,11 @@ class ClientPart(Part):
 
         model: the scenario's.
         """
-        client: Client = self.make(name=self.name)
-        return client.traits
+        return self._first(model).traits
+
+    def _first(self, model: str | None) -> Client:
+        client: Client = self.plugin(name=self.name, **self.said(model, guesses=True))
+        return client
 
     def title(self, model: str | None, varied: Collection[str] = ()) -> str:
         """Return its part of a headline.
@@ -107,12 +111,15 @@ class ClientPart(Part):
 
     def clients(self, model: str | None) -> Iterable[Client]:
         """Return the client and its copies. model: the scenario's."""
-        return [self.make(name=name) for name in self.names]
+        names = self.names
+        said = [self.said(model)]
+        said += [said[0] if self.shares_parts else self.said(model) for _ in names[1:]]
+        return [self.plugin(name=name, **each) for name, each in zip(names, said, strict=True)]
 
     def problems(self) -> Iterable[Problem]:
-        """Return the problems that the class finds."""
+        """Return what the class refuses."""
         try:
-            self.make(name=self.name)
+            self._first(None)
         except ValueError as error:
             return [said_by(error, type(self))]
         return ()

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, ValidationInfo
 
-from mist_sim.clients import CLIENTS, Client, SequentialClient
+from mist_sim.clients import CLIENTS, SequentialClient
 from mist_sim.clients.traits import ClientTraits
-from mist_sim.clients.workers.fetching import Fetch
 from mist_sim.clients.workers.processing import worker_traits
 from mist_sim.errors import ScenarioError, did_you_mean
-from mist_sim.scenario.format.families import STAGE, TIMES, Family, Settings
+from mist_sim.scenario.format.families import STAGE, Family
 from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.paths import named_file
 from mist_sim.scenario.format.problems import Problem, failure, shown
 from mist_sim.scenario.sections.clients.base import ClientPart
-from mist_sim.scenario.sections.clients.keys import DEVICE, AtLeastOne, Names
+from mist_sim.scenario.sections.clients.keys import AtLeastOne, Names
 from mist_sim.scenario.sections.clients.llm import LLM_STAGES, llm_part
 
 
 class SequentialPart(ClientPart):
-    """A client of type sequential."""
+    """A client of type sequential; its copies share their laws."""
+
+    shares_parts: ClassVar[bool] = True
 
     if TYPE_CHECKING:
         serves: tuple[str, ...]
@@ -47,11 +49,6 @@ class SequentialPart(ClientPart):
         if self.fetch is not None:
             text = "must be left out, since the network has no topology"
             yield Problem(("fetch",), text)
-
-    def clients(self, model: str | None) -> Iterable[Client]:
-        """Return the client and its copies, which share their laws. model: the scenario's."""
-        said = self.parameters()
-        return [self.plugin(name=name, **said) for name in self.names]
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters, with the stages as clients call them."""
@@ -109,47 +106,34 @@ def _not_served(stage: str) -> str:
 
 def sequential_part(name: str) -> type[Part]:
     """Return the schema of a worker."""
-    meanings = {
-        "serves": Names,
-        int: AtLeastOne,
-        Fetch | None: Annotated[Part, Settings(part_type(Fetch))] | None,
-        **DEVICE,
-        **TIMES,
-    }
+    meanings = {"serves": Names, int: AtLeastOne}
     needs = ("name", "service_time")
     return part_type(SequentialClient, name, needs=needs, meanings=meanings, base=SequentialPart)
 
 
-def _afd_part(name: str) -> type[Part]:
-    from mist_sim.scenario.sections.clients.afd import afd_part  # with all that bundles are made of
-
-    return afd_part(name)
-
-
 def _text_part(name: str) -> type[Part]:
-    meanings = {str | None: Annotated[str, AfterValidator(named_file)] | None, **DEVICE}
+    meanings = {str | None: Annotated[str, AfterValidator(named_file)] | None}
     return part_type(CLIENTS[name], name, needs=("name",), meanings=meanings, base=ClientPart)
 
 
-def _retrieval_part(name: str) -> type[Part]:
-    from mist_sim.scenario.sections.clients.retrieval import retrieval_part
+def _later(module: str) -> Callable[[str], type[Part]]:
+    """Return what makes a schema that is imported, with all that such clients are, when needed."""
 
-    return retrieval_part(name)
+    def part(name: str) -> type[Part]:
+        found = import_module(f"mist_sim.scenario.sections.clients.{module}")
+        made: type[Part] = getattr(found, f"{module}_part")(name)
+        return made
 
-
-def _rag_part(name: str) -> type[Part]:
-    from mist_sim.scenario.sections.clients.rag import rag_part  # with all that indexes are
-
-    return rag_part(name)
+    return part
 
 
 _OURS: Mapping[str, Callable[[str], type[Part]]] = {
     "llm": llm_part,
     "sequential": sequential_part,
-    "afd": _afd_part,
+    "afd": _later("afd"),
     "text": _text_part,
-    "kv_retrieval": _retrieval_part,
-    "rag": _rag_part,
+    "kv_retrieval": _later("retrieval"),
+    "rag": _later("rag"),
 }
 
 
@@ -160,7 +144,7 @@ class ClientFamily(Family):
     def _schema(self, name: str, plugin: type[Any]) -> type[Part]:
         if name in _OURS:
             return _OURS[name](name)
-        schema = part_type(plugin, name, needs=("name",), meanings=TIMES, base=ClientPart)
+        schema = part_type(plugin, name, needs=("name",), base=ClientPart)
         if "name" not in schema.needs:
             raise ScenarioError(f"{name}: a client type is a dataclass with a field `name`")
         return schema

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
 from mist_sim.bounds import COUNT, NAME_LENGTH, TEXT_LENGTH
 from mist_sim.clients.engine_checks import AUTO_LENGTH
-from mist_sim.clients.workers.base import Device
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import host_from_table, load_gpu, load_host
 from mist_sim.models import load_generating, load_model
 from mist_sim.models.model_loading import APPROXIMATE
-from mist_sim.scenario.engines.version_names import NAMES, known_name
+from mist_sim.scenario.engines.versions import NAMES, known_name
 from mist_sim.scenario.format import paths
-from mist_sim.scenario.format.families import Settings
 from mist_sim.scenario.format.fields import as_tuple
-from mist_sim.scenario.format.parts import Part, part_type
 from mist_sim.scenario.format.problems import shown
 
 
@@ -107,8 +103,4 @@ ContextTokens = Annotated[
     BeforeValidator(lambda said: AUTO_LENGTH if said == "auto" else said),
     WithJsonSchema({"anyOf": [{"maximum": COUNT, "type": "integer"}, {"const": "auto"}]}),
 ]
-DEVICE: Mapping[Any, Any] = {
-    Device | None: Annotated[Part, Settings(part_type(Device))] | None,
-}
-"""How a file says the device of a client."""
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]

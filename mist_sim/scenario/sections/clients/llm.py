@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -15,43 +15,29 @@ from pydantic import (
     field_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
 from mist_sim.clients import Client, EngineConfig
-from mist_sim.clients.engine_options import Count, TokenLimit
-from mist_sim.clients.kv_cache import KvCacheConfig
+from mist_sim.clients.engine_options import Count
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
-from mist_sim.clients.overload import AdmissionControl
-from mist_sim.clients.resharding_options import Resharding
-from mist_sim.clients.scheduling import Scheduler
 from mist_sim.clients.traits import ROLES, ClientTraits, Role
 from mist_sim.errors import ScenarioError
-from mist_sim.eviction import Eviction
 from mist_sim.hardware import load_gpu
-from mist_sim.hardware.devices import MemoryTier
-from mist_sim.hardware.predictors import EngineOverhead
 from mist_sim.hardware.predictors.scaled import StepTimeScale
-from mist_sim.hardware.sampling import Sampling
-from mist_sim.models.adapters import LoraConfig
 from mist_sim.models.speculative import SpeculativeConfig
-from mist_sim.models.vision import ImagesConfig
 from mist_sim.registry import comes_with_package
-from mist_sim.scenario.engines.engine_version import EngineVersion
-from mist_sim.scenario.engines.llm_client import llm_clients
-from mist_sim.scenario.engines.server_defaults import with_server_limits
-from mist_sim.scenario.engines.server_start import LENGTH, SEQUENCES, longest_that_fits
-from mist_sim.scenario.engines.version_defaults import (
-    async_by_version,
+from mist_sim.scenario.engines.defaults import (
     kv_cache_by_version,
     predictor_by_version,
     scheduler_by_version,
+    with_version_defaults,
 )
-from mist_sim.scenario.engines.version_names import version_of
+from mist_sim.scenario.engines.llm_client import llm_clients
+from mist_sim.scenario.engines.server_start import LENGTH, SEQUENCES, longest_that_fits
 from mist_sim.scenario.engines.version_origins import lacking
-from mist_sim.scenario.format.choices import Choice
-from mist_sim.scenario.format.families import EVICTION, PREDICTOR, SCHEDULER, Settings
-from mist_sim.scenario.format.fields import as_tuple
-from mist_sim.scenario.format.parts import Part, part_type
+from mist_sim.scenario.engines.versions import EngineVersion, version_of
+from mist_sim.scenario.format.families import PREDICTOR, SCHEDULER
+from mist_sim.scenario.format.fields import Choice, as_tuple
+from mist_sim.scenario.format.parts import Part, Settings, built, part_type
 from mist_sim.scenario.format.problems import Problem, said_by, shown
 from mist_sim.scenario.sections.clients.base import ClientPart
 from mist_sim.scenario.sections.clients.keys import (
@@ -109,8 +95,7 @@ class LlmPart(ClientPart):
             return scheduler
         version = version_of(info.data[_ENGINE_KEY])
         num_drafts = getattr(drafts, "num_speculative_tokens", 0)
-        said = with_server_limits(scheduler, load_gpu(gpu), num_drafts, version)
-        return scheduler_by_version(said, version)
+        return scheduler_by_version(scheduler, load_gpu(gpu), num_drafts, version)
 
     @field_validator("kv_cache", mode="before", check_fields=False)
     @classmethod
@@ -250,14 +235,6 @@ def _check_chunk(scheduler: object) -> None:
         )
 
 
-_EVICTION = {Eviction: Annotated[Part, EVICTION]}
-_TIER = Annotated[Part, Settings(part_type(MemoryTier, meanings=_EVICTION))]
-_TIERS: Mapping[Any, Any] = {
-    tuple[MemoryTier, ...]: Annotated[tuple[_TIER, ...], BeforeValidator(as_tuple)],
-    **_EVICTION,
-}
-
-
 @dataclass(frozen=True, eq=False)
 class _Factors(Settings):
     """Marks factors of which one number may say both."""
@@ -269,38 +246,43 @@ class _Factors(Settings):
             raise ScenarioError(f"must be a number, or prompts and decodes, got {shown(value)}")
         return super().read({"prompts": value, "decodes": value} if is_number else value, info)
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        both = super().__get_pydantic_json_schema__(schema, handler)
-        return {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, both]}
+    def schema(self, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the choice of both."""
+        number = {"type": "number", "exclusiveMinimum": 0}
+        return {"anyOf": [number, super().schema(handler)]}
 
 
-_DRAFTING = part_type(SpeculativeConfig, meanings={"model": ModelName | None})
+_DRAFTING = Settings(part_type(SpeculativeConfig, meanings={"model": ModelName | None}))
 _ENGINE = {
     "model": ModelName | None,
     "engine": EngineName | None,
     "async_scheduling": bool,
     "gpu": GpuName,
     "host": HostName,
+    "scheduler": Annotated[Part, SCHEDULER],
     "predictor": Annotated[Part, PREDICTOR],
+    "speculative_config": Annotated[Part, _DRAFTING] | None,
+    "step_time_scale": Annotated[Part, _Factors(part_type(StepTimeScale))] | None,
+    "max_model_len": ContextTokens | None,
     Count: AtLeastOne,
-    TokenLimit | None: ContextTokens | None,
-    SpeculativeConfig | None: Annotated[Part, Settings(_DRAFTING)] | None,
-    LoraConfig | None: Annotated[Part, Settings(part_type(LoraConfig))] | None,
-    ImagesConfig | None: Annotated[Part, Settings(part_type(ImagesConfig))] | None,
-    Resharding | None: Annotated[Part, Settings(part_type(Resharding))] | None,
-    Scheduler | None: Annotated[Part, SCHEDULER],
-    KvCacheConfig: Annotated[Part, Settings(part_type(KvCacheConfig, meanings=_TIERS))],
-    EngineOverhead: Annotated[Part, Settings(part_type(EngineOverhead))],
-    float | StepTimeScale | None: Annotated[Part, _Factors(part_type(StepTimeScale))] | None,
-    Sampling | None: Annotated[Part, Settings(part_type(Sampling))] | None,
-    AdmissionControl: Annotated[Part, Settings(part_type(AdmissionControl))],
 }
+
+
+def _plans_ahead(data: Mapping[str, Any]) -> bool:
+    """Return whether an engine plans ahead, of whose file the options before this were read."""
+    said = {field.name: data.get(field.name, data.get(f"{field.name}_")) for field in _FIELDS}
+    said = {name: built(value) for name, value in said.items() if value is not None}
+    try:
+        return bool(with_version_defaults(EngineConfig(**said)).async_scheduling)
+    except ValueError:  # which the checks of the whole say
+        return False
+
+
+_FIELDS = fields(EngineConfig)
 _IN_A_FILE = {
     "model": None,
     "gpu": ...,
-    "async_scheduling": async_by_version,
+    "async_scheduling": _plans_ahead,
     "scheduler": SCHEDULER.default,
     "predictor": PREDICTOR.default,
 }

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, GetJsonSchemaHandler, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
-from mist_sim.clients import Client, RagClient
+from mist_sim.clients import RagClient
 from mist_sim.clients.rag import (
     EncoderPass,
     LatencyTable,
-    PassageStore,
     TextPass,
     TokenLaw,
     rag_traits,
@@ -22,42 +20,43 @@ from mist_sim.clients.rag import (
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.vector_search import INDEXES, SEARCHERS, Searcher, VectorIndex
-from mist_sim.scenario.format.families import LENGTH, Family, Marker, Settings
-from mist_sim.scenario.format.parts import Part, part_type, written
+from mist_sim.scenario.format.families import LENGTH, Family, OrLaw
+from mist_sim.scenario.format.fields import Marker
+from mist_sim.scenario.format.parts import Part, Settings, part_type
 from mist_sim.scenario.format.paths import named_file
 from mist_sim.scenario.format.problems import shown
 from mist_sim.scenario.sections.clients.base import ClientPart
-from mist_sim.scenario.sections.clients.keys import DEVICE, GpuName, PassModelName
+from mist_sim.scenario.sections.clients.keys import GpuName, PassModelName
 from mist_sim.stages import Rag
 
 
 @dataclass(frozen=True, eq=False)
-class _TokensOrLaw(Marker):
-    """Marks a number of tokens that is constant (100) or drawn ({type: normal, ...})."""
+class _Tokens(Marker):
+    """Marks a number of tokens, which may be drawn; `laws` says what a text means."""
 
     laws: Family
 
-    def read(self, value: object, info: ValidationInfo) -> int | Part | str:
-        """Return the number or the law that a value in a file describes."""
-        if isinstance(value, str | dict | Part):
+    def read(self, value: object, info: ValidationInfo) -> object:
+        """Return the number."""
+        if isinstance(value, str):
             return self.laws.read(value, info)
         if isinstance(value, bool) or not isinstance(value, int):
             raise ScenarioError(f"must be a whole number or a law of lengths, got {shown(value)}")
         return value
 
     def write(self, value: Any) -> object:
-        """Return the number, or the law, as a file writes it."""
-        return written(value)
+        """Return the number."""
+        return value
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        laws = self.laws.__get_pydantic_json_schema__(schema, handler)
-        return {"anyOf": [{"type": "integer", "minimum": 0}, *laws["anyOf"]]}
+    def schema(self, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema of a number."""
+        return {"type": "integer", "minimum": 0}
 
 
 class RagPart(ClientPart):
-    """A client of type rag."""
+    """A client of type rag; its copies share their hardware's figures."""
+
+    shares_parts: ClassVar[bool] = True
 
     if TYPE_CHECKING:
         passage_tokens: int | Part
@@ -93,26 +92,18 @@ class RagPart(ClientPart):
             if part is not None
         }
 
-    def clients(self, model: str | None) -> Iterable[Client]:
-        """Return the client and its copies, which share their hardware's figures."""
-        said = self.parameters()
-        return [self.plugin(name=name, **said) for name in self.names]
-
 
 def rag_part(name: str) -> type[Part]:
     """Return the schema of a client that finds passages."""
-    reads = {"model": PassModelName, "gpu": GpuName}
-    reading = Annotated[Part, Settings(part_type(EncoderPass, meanings=reads))] | None
-    table = {"path": Annotated[str, AfterValidator(named_file)]}
+    file = Annotated[str, AfterValidator(named_file)]
     searcher = Family(SEARCHERS, meanings={"gpu": GpuName}, default="cores")
+    reading = Settings(part_type(EncoderPass, meanings={"model": PassModelName, "gpu": GpuName}))
+    table = Settings(part_type(LatencyTable, meanings={"path": file}))
     meanings = {
-        int | TokenLaw: Annotated[int | Part, _TokensOrLaw(LENGTH)],
-        TextPass | None: reading,
+        int | TokenLaw: Annotated[int | Part, OrLaw(_Tokens(LENGTH), LENGTH)],
+        TextPass | None: Annotated[Part, reading] | None,
         VectorIndex | None: Annotated[Part, Family(INDEXES)] | None,
         Searcher | None: Annotated[Part, searcher] | None,
-        **DEVICE,
-        PassageStore | None: Annotated[Part, Settings(part_type(PassageStore))] | None,
-        LatencyTable | None: Annotated[Part, Settings(part_type(LatencyTable, meanings=table))]
-        | None,
+        LatencyTable | None: Annotated[Part, table] | None,
     }
     return part_type(RagClient, name, needs=("name",), meanings=meanings, base=RagPart)

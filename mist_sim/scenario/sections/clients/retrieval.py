@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
-from mist_sim.clients import Client
 from mist_sim.clients.retrieval.client import KvRetrievalClient
 from mist_sim.clients.retrieval.levels import StorageLevel
-from mist_sim.clients.traits import ClientTraits
 from mist_sim.errors import ScenarioError
 from mist_sim.models import load_model
-from mist_sim.scenario.format.families import EVICTION, Settings
-from mist_sim.scenario.format.fields import as_tuple, file_type
-from mist_sim.scenario.format.parts import Part, part_type
+from mist_sim.scenario.format.parts import FORMS, Part, Settings, file_type, part_type
 from mist_sim.scenario.format.paths import named_file
-from mist_sim.scenario.format.problems import Problem, said_by
+from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.sections.clients.base import ClientPart
-from mist_sim.scenario.sections.clients.keys import DEVICE, ModelName
+from mist_sim.scenario.sections.clients.keys import ModelName
 from mist_sim.stages import KvRetrieval
 from mist_sim.units import Bytes
 
@@ -45,66 +41,49 @@ class RetrievalPart(ClientPart):
         """Retrieval alone."""
         return [KvRetrieval.kind]
 
-    def describe(self, model: str | None) -> ClientTraits:
-        """Return what the client is. model: the scenario's."""
-        return self._made(self.name, self._size(model) or _ANY_SIZE).traits
+    def said(self, model: str | None, *, guesses: bool = False) -> dict[str, Any]:
+        """Return what a copy is made of, but its name. model: the scenario's."""
+        size, known = self.bytes_per_token, self.model or model
+        if size is None and known is not None:
+            size = float(load_model(known).kv_bytes_per_token)
+        if size is None and not guesses:
+            raise ScenarioError(
+                "bytes_per_token is required, since neither the client nor the scenario names a "
+                "model"
+            )
+        return {**self.parameters(), "bytes_per_token": (size or _ANY_SIZE) if guesses else size}
 
     def needing_topology(self) -> Iterable[Problem]:
         """Yield its place."""
         if self.to is not None:
             yield Problem(("to",), "must be left out, since the network has no topology")
 
-    def clients(self, model: str | None) -> Iterable[Client]:
-        """Return the client and its copies. model: the scenario's."""
-        size = self._size(model)
-        if size is None:
-            raise ScenarioError(
-                "bytes_per_token is required, since neither the client nor the scenario names a "
-                "model"
-            )
-        return [self._made(name, size) for name in self.names]
-
     def problems(self) -> Iterable[Problem]:
         """Return what the class refuses."""
         if self.model is not None and self.bytes_per_token is not None:
             text = "must be left out with bytes_per_token, which replaces it"
             return [Problem(("model",), text)]
-        try:
-            self.describe(None)
-        except ValueError as error:
-            return [said_by(error, type(self))]
-        return ()
-
-    def _size(self, model: str | None) -> float | None:
-        """Return the bytes of a token's entries. model: the scenario's."""
-        if self.bytes_per_token is not None:
-            return self.bytes_per_token
-        known = self.model or model
-        return None if known is None else float(load_model(known).kv_bytes_per_token)
-
-    def _made(self, name: str, size: float) -> Client:
-        said: dict[str, Any] = {**self.parameters(), "bytes_per_token": size}
-        client: Client = self.plugin(name=name, **said)
-        return client
+        return super().problems()
 
 
-_FILE = {"measured": Annotated[str, AfterValidator(named_file)] | None}
-_LEVEL = Annotated[Part, Settings(part_type(StorageLevel, meanings=_FILE))]
+FORMS[StorageLevel] = Annotated[
+    Part,
+    Settings(
+        part_type(
+            StorageLevel,
+            meanings={"measured": Annotated[str, AfterValidator(named_file)] | None},
+        )
+    ),
+]
 
 
 def retrieval_part(name: str) -> type[Part]:
     """Return the schema of a retrieval client."""
-    meanings = {
-        "levels": Annotated[tuple[_LEVEL, ...], BeforeValidator(as_tuple)],
-        "bytes_per_token": file_type(Bytes) | None,
-        "eviction": Annotated[Part, EVICTION] | None,
-        **DEVICE,
-    }
     return part_type(
         KvRetrievalClient,
         name,
         needs=("name",),
-        meanings=meanings,
+        meanings={"bytes_per_token": file_type(Bytes) | None},
         defaults={"bytes_per_token": None},
         base=RetrievalPart,
     )
