@@ -12,7 +12,7 @@ from mist_sim.clients.kv_cache.prefix_history import ContentHistory
 from mist_sim.clients.shared_parts import SharedParts
 from mist_sim.clients.stay import Stay
 from mist_sim.clients.step_track import StepTrack, TokenCount
-from mist_sim.clients.stores import EntryForm, Inbox, StoredKv
+from mist_sim.clients.stores import Inbox, StoredKv
 from mist_sim.clients.traits import ClientTraits, EngineGroup, KvForm, Role
 from mist_sim.core.flowing import FlowRule
 from mist_sim.core.recorder import Recorder
@@ -321,10 +321,8 @@ class Client(ABC):
         visit without entries, and if their size or route is unknown.
         """
         if engine not in self._inboxes:
-            entries = EntryForm.of(self.traits.entries or KvForm())
-            seat = Seat(self.name, engine)
-            move = self.track.move
-            self._inboxes[engine] = Inbox(self.env, self.network, seat, entries, move)
+            seat, form = Seat(self.name, engine), self.traits.entries or KvForm()
+            self._inboxes[engine] = Inbox(self.env, self.network, seat, form, self.track.move)
         return self._inboxes[engine].fetch(visit)
 
     @property

@@ -24,8 +24,7 @@ from mist_sim.clients.engine.stepped import (
     SteppedView,
     Stepper,
 )
-from mist_sim.clients.engine_checks import check_speculation
-from mist_sim.clients.engine_config import EngineConfig
+from mist_sim.clients.engine_config import EngineConfig, check_speculation
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.engine_traits import engine_traits
 from mist_sim.clients.kv_cache import EngineMemory
@@ -45,7 +44,7 @@ from mist_sim.clients.scheduling import ChunkedScheduler, WholePromptScheduler
 from mist_sim.clients.scheduling.cadence import interval_of
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.step_track import TokenCount
-from mist_sim.clients.stores import EngineStores, EntryForm, Stores
+from mist_sim.clients.stores import EngineStores, Stores
 from mist_sim.clients.traits import KvForm, Role, TimesOrigin
 from mist_sim.core.flowing import FlowRule
 from mist_sim.core.recorder import Recorder
@@ -177,9 +176,9 @@ class LlmClient(Client):
         """Return new, empty engines of the present layout."""
         if (before := getattr(self, "_engines", None)) is not None:
             self.streamed.number += before.num_unwritten()
-        form = EntryForm(
-            block_bytes=self.kv_block_bytes,
+        form = KvForm(
             block_size=self.memory.block_size,
+            block_bytes=self.kv_block_bytes,
             num_layers=self._num_layers,
         )
         self._kv_stores = EngineStores(

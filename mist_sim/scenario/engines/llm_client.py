@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Protocol, TypeGuard, cast, overload
 
 from mist_sim.clients import EngineConfig, LlmClient
 from mist_sim.clients.engine.lanes import lane_memory, queue_form
-from mist_sim.clients.engine_checks import AUTO_LENGTH, against_loads
+from mist_sim.clients.engine_config import AUTO_LENGTH, against_loads
 from mist_sim.clients.kv_cache import (
     EngineMemory,
     KvCacheConfig,
