@@ -43,7 +43,6 @@ from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.scheduling import ChunkedScheduler, WholePromptScheduler
 from mist_sim.clients.scheduling.cadence import interval_of
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.clients.step_track import TokenCount
 from mist_sim.clients.stores import EngineStores, Stores
 from mist_sim.clients.traits import KvForm, Role, TimesOrigin
 from mist_sim.core.flowing import FlowRule
@@ -175,7 +174,7 @@ class LlmClient(Client):
     def _make_engines(self) -> SteppedEngines:
         """Return new, empty engines of the present layout."""
         if (before := getattr(self, "_engines", None)) is not None:
-            self.streamed.number += before.num_unwritten()
+            self.streamed += before.num_unwritten()
         form = KvForm(
             block_size=self.memory.block_size,
             block_bytes=self.kv_block_bytes,
@@ -332,7 +331,7 @@ class LlmClient(Client):
 
     def num_streamed(self) -> int:
         """Return the output tokens of all steps that have ended by now, in all runs."""
-        return self.streamed.number + self._engines.num_unwritten()
+        return self.streamed + self._engines.num_unwritten()
 
     def _meet(self, sequence: SequenceState) -> None:
         """Note what a visit computes, and what of its prompt was known before."""
@@ -433,7 +432,7 @@ class LlmClient(Client):
         """Return a client like this one, which has joined no run, with another name."""
         other = copy(self)
         other.name = name
-        other.streamed = TokenCount()
+        other.streamed = 0
         return other
 
     def fail(self, reason: str) -> None:

@@ -112,15 +112,10 @@ class Policy:
     ) -> None:
         self._env = env
         self._recorder = recorder
-        self._gateway = gateway
         self._on_failure = on_failure
         self._numbers = numbers
-
-    def wait(
-        self, request: Request, kind: str, near: frozenset[str] | None = None
-    ) -> Generator[Event, Any, Failure | None]:
-        """Wait at the gateway until a client is up; return a Failure if none will be."""
-        return self._gateway.wait(request, kind, near)
+        self.wait = gateway.wait
+        """Waits at the gateway until a client is up; returns a Failure if none will be."""
 
     def after_visit(self, visit: Visit, client: Client) -> tuple[Stage, ...] | Failure:
         """Return stages for another client after a lost visit, or the request's failure."""
