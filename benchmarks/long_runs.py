@@ -14,7 +14,7 @@ from mist_sim.scenario.loading import as_data
 from mist_sim.search.binding import relaxed
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.verdicts.trials import Trial, run_workload
-from mist_sim.studies.rates import Rates
+from mist_sim.studies.built import Rates
 
 LONG, LONGER = 30_000, 120_000  # requests
 SEED = 20_000  # another one than that of any search

@@ -19,10 +19,9 @@ from typing import Any
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.planning import PlanOptions, plan
+from mist_sim.search.planning.candidates import Candidate, candidates, engines_of, scenario_of
 from mist_sim.search.planning.deployment import deployment_of
-from mist_sim.search.planning.engines import engines_of
 from mist_sim.search.planning.question import Question
-from mist_sim.search.planning.space import Candidate, candidates, scenario_of
 from mist_sim.search.verdicts.trials import Trial, try_rate
 from tests.reference.deployed import read_back
 

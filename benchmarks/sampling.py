@@ -20,10 +20,9 @@ import numpy as np
 from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario
 from mist_sim.search.spaces import SearchOptions, Space, search_space
-from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.evaluation import Evaluation
 from mist_sim.search.spaces.learning import sample
-from mist_sim.search.spaces.objectives import objectives_of
+from mist_sim.search.spaces.objectives import constraints_of, objectives_of
 
 OBJECTIVES = (
     "p99_ttft",

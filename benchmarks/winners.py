@@ -25,8 +25,8 @@ from typing import Any
 from benchmarks.long_runs import LONGER, OPTIONS, TOLERANCE, LongRuns
 from mist_sim.errors import ScenarioError
 from mist_sim.search.spaces import SearchOptions, Space, SpaceSearch, search_space
-from mist_sim.search.spaces.configuration import Configuration
-from mist_sim.search.spaces.prepared import Preparation
+from mist_sim.search.spaces.evaluation import prepare
+from mist_sim.search.spaces.space import Configuration
 from tests.reference.random_spaces import random_space
 
 NUM_SPACES = 50
@@ -72,8 +72,9 @@ def judged(space: Space, found: SpaceSearch) -> dict[str, Any]:
     """Return what long runs say of the winner of a search."""
     begin = process_time()
     winner, (objective,) = found.front[0], space.objectives
-    judge = Preparation(space.objectives, space.constraints, OPTIONS, judged=True)
-    several = {each.name: each for each in judge.all(space.configurations())}
+    configurations = space.configurations()
+    prepare(configurations, space.objectives, space.constraints, OPTIONS, judged=True)
+    several = {each.name: each for each in configurations}
     best = several.pop(winner["name"])
     others = {name: each for name, each in several.items() if each.failure is None}
     value = winner["figures"][objective.name]

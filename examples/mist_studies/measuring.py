@@ -20,9 +20,8 @@ from mist_sim.rng import Streams
 from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
 from mist_sim.search import SearchOptions, Space
-from mist_sim.search.spaces.constraints import constraints_of
-from mist_sim.search.spaces.objectives import objectives_of
-from mist_sim.search.spaces.prepared import Preparation
+from mist_sim.search.spaces.evaluation import prepare
+from mist_sim.search.spaces.objectives import constraints_of, objectives_of
 from mist_sim.units import DURATION
 
 START = 300.0  # seconds until a server answers: weights, compilation, CUDA graphs
@@ -132,8 +131,8 @@ class Question:
         """
         space = self.space(designs)
         goodput = SearchOptions().goodput(_ATTAINED, space.constraints.at_goodput)
-        known = Preparation(space.objectives, space.constraints, goodput, judged=True)
-        prepared = known.all(space.configurations())
+        prepared = space.configurations()
+        prepare(prepared, space.objectives, space.constraints, goodput, judged=True)
         reasons = Counter(_reason(str(each.failure)) for each in prepared if each.failure)
         pairs = zip(designs, prepared, strict=True)
         return {design: each.bound for design, each in pairs if not each.failure}, reasons

@@ -5,13 +5,11 @@ Architectures" (2025): `docs/background/bestserve.md`.
 """
 
 from mist_sim.bestserve.drawn_requests import Requests, requests_of
-from mist_sim.bestserve.largest_rate import search_rate
-from mist_sim.bestserve.optimizer import FEASIBLE, rank_strategies
+from mist_sim.bestserve.optimizer import FEASIBLE, rank_strategies, search_rate
 from mist_sim.bestserve.oracle import Batch, Oracle, Times
 from mist_sim.bestserve.ranking import Entry, Ranking
-from mist_sim.bestserve.simulation import Method, Served, simulate_strategy
-from mist_sim.bestserve.space import Space
-from mist_sim.bestserve.strategy import Strategy
+from mist_sim.bestserve.simulators import Method, Served, simulate_strategy
+from mist_sim.bestserve.strategy import Space, Strategy
 
 __all__ = [
     "FEASIBLE",

@@ -14,7 +14,6 @@ from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario, build_workload
 from mist_sim.stages import Decode, Prefill
 from mist_sim.studies.built import Built
-from mist_sim.studies.rates import Rates
 from mist_sim.traces import Workload
 
 Floats = NDArray[np.float64]
@@ -98,7 +97,7 @@ def requests_of(scenario: Scenario, seed: int) -> Requests:
     and decode, and where none has tokens to decode.
     """
     built = _Offered(scenario)
-    own = Rates(scenario, built).own
+    own = built.rates.own
     found = list(built.workload.requests(Streams(seed)))
     others = {
         kind

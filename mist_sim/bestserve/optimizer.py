@@ -1,26 +1,31 @@
 """BestServe's Optimizer: the goodput of every strategy, and the best one per GPU.
 
-A strategy and a seed are a task of a study, which is searched in BestServe's simulators. The paper
-does not ask whether a strategy fits in memory; here one that does not is left out, with the reason.
-The best few can be searched in the full simulation as well.
+A strategy and a seed are a task of a study, which is searched in BestServe's simulators by
+Algorithm 8. Feasible (Algorithm 9) is what `Target` calls attained with `each=True` and
+`relaxation=0.1`: nine of ten requests keep the limit of TTFT, and nine of ten that of TPOT, each
+times 1.1. The bisection is `search.bracketing`'s, which says how the printed one is corrected.
+
+The paper does not ask whether a strategy fits in memory; here one that does not is left out, with
+the reason. The best few can be searched in the full simulation as well.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import nan
 from typing import Any, Unpack, get_args
 
+import numpy as np
+
 from mist_sim.bestserve.drawn_requests import Requests, requests_of
 from mist_sim.bestserve.engines import Engines, Template
-from mist_sim.bestserve.largest_rate import at_rate, most_a_second, search_rate, served_alone
+from mist_sim.bestserve.oracle import Times
 from mist_sim.bestserve.ranking import Entry, Per, Ranking
-from mist_sim.bestserve.simulation import Method
-from mist_sim.bestserve.space import Space
-from mist_sim.bestserve.strategy import Strategy
+from mist_sim.bestserve.simulators import Method, contexts, pseudo_batches, simulate_strategy
+from mist_sim.bestserve.strategy import Space, Strategy
 from mist_sim.core.result_warnings import of_data
 from mist_sim.errors import ScenarioError, brief, first_problem
 from mist_sim.hardware import load_gpu
@@ -31,70 +36,100 @@ from mist_sim.report.elements import duration
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
-from mist_sim.search.bracketing import Bracket, settable
+from mist_sim.search.bracketing import Bracket, Search, settable
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
+from mist_sim.search.verdicts.request_times import RequestTimes, Target, none_counts
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, How, studying
-from mist_sim.studies.rates import Rates
-from mist_sim.studies.seeds import seeds_from
-from mist_sim.studies.task import Failure, Key, Row, Task
-
-
-def priced(
-    entries: Iterable[Entry], template: Template, longest: int, *, is_needed: bool
-) -> Iterator[Entry]:
-    """Yield entries with the dollars of their GPUs an hour.
-
-    longest: tokens of the longest prompt. is_needed: raise ScenarioError for a GPU without a price.
-    """
-    cost = template.scenario.cost
-    options = cost.make() if cost else CostOptions()
-    known: dict[Strategy, float] = {}
-    for entry in entries:
-        if entry.left_out:
-            yield entry
-            continue
-        one = replace(entry.strategy.one_of_each, together=1, prefill=0, decode=0)
-        if one not in known:
-            clients = Built(template.full(one, longest)).simulation.clients
-            try:
-                known[one] = dollars_an_hour([clients[0].traits.machine], options)
-            except ScenarioError:
-                if is_needed:
-                    raise
-                known[one] = nan
-        yield replace(entry, usd_per_hour=known[one] * entry.strategy.num_instances)
-
-
-def powered(
-    entries: Sequence[Entry], template: Template, longest: int, driver: Driver
-) -> list[Entry]:
-    """Return entries with the joules of a request, of a full run at each one's goodput.
-
-    longest: tokens of the longest prompt. An entry without goodput has none, nor one whose run
-        failed. Raises what a run raises if all of them fail.
-    """
-    tasks = [
-        at_goodput((k, "at goodput"), Built(template.full(entry.strategy, longest)), entry.goodput)
-        for k, entry in enumerate(entries)
-        if entry.goodput is not None and entry.rate > 0
-    ]
-    rows = driver.run(tasks, keep_errors=True)
-    found = {row.key[0]: row.result for row in rows if row.failure is None}
-    if rows and not found and (failure := rows[0].failure):
-        raise failure.exception
-    return [
-        replace(entry, joules=1 / found[k]["requests_per_joule"])
-        if found.get(k, {}).get("requests_per_joule")
-        else entry
-        for k, entry in enumerate(entries)
-    ]
-
+from mist_sim.studies.subjects import seeds_from
+from mist_sim.studies.task import Key, Row, Task
 
 FEASIBLE = GoodputOptions(attainment=0.9, relaxation=0.1, each=True)
 """Algorithm 9: nine of ten keep each limit, which times may exceed by a tenth."""
+
+Simulate = Callable[[float], RequestTimes]
+"""Serves requests at a rate, requests per second; returns their latencies."""
+
+
+def search_rate(simulate: Simulate, target: Target, search: Search, *, seed: int) -> SeedGoodput:
+    """Return the largest rate that attains a target, within the search's tolerance.
+
+    simulate: any simulator: BestServe's, the full one, or your own. search: the rates to try, from
+        `bracketing.around` or `bracketing.between`. seed: of the simulation, for the result.
+    """
+
+    def tried(rate: float) -> Trial:
+        times = simulate(rate)
+        num, missed = len(times), target.num_missed(times)
+        return Trial(
+            rate,
+            seed,
+            missed <= target.most_missed(num),
+            (num - missed) / num,
+            is_whole=True,
+            num_requests=num,
+            worst_limit=target.worst_limit(times),
+        )
+
+    trials: list[Trial] = []
+    asked = next(search)
+    while True:
+        found = [tried(rate) for rate in asked]
+        trials += found
+        try:
+            asked = search.send({trial.rate: trial.seems_attained for trial in found})
+        except StopIteration as end:
+            return SeedGoodput.of(seed, end.value, trials)
+
+
+def at_rate(
+    strategy: Strategy,
+    requests: Requests,
+    times: tuple[Times, Times],
+    *,
+    seed: int,
+    method: Method,
+    warmup: float = 0.0,
+) -> Simulate:
+    """Return a function that serves requests at a rate. requests: as at one request a second."""
+
+    def simulate(rate: float) -> RequestTimes:
+        scaled = requests.scaled(rate)
+        served = simulate_strategy(strategy, scaled, times, seed=seed, method=method)
+        found = served.times(warmup)
+        if not len(found):
+            raise none_counts(warmup, rate)
+        return found
+
+    return simulate
+
+
+def served_alone(requests: Requests, times: tuple[Times, Times]) -> RequestTimes:
+    """Return the latencies of requests that are alone, each on an instance: no rate has others."""
+    pairs = list(zip(requests.prompt.tolist(), requests.output.tolist(), strict=True))
+    context = contexts(requests.prompt.tolist(), requests.output.tolist())
+    ttft = np.array([times[0].prefill((prompt,)).latency for prompt, _ in pairs])
+    steps = [times[1].decode(1, each) for each in context]
+    tpot = np.where(requests.output > 1, steps, 0.0)
+    return RequestTimes(ttft, tpot, ttft + tpot * requests.output)
+
+
+def most_a_second(strategy: Strategy, requests: Requests, times: tuple[Times, Times]) -> float:
+    """Return an estimate of a strategy's requests per second, where the search begins.
+
+    It assumes full batches of mean lengths. The paper's upper end, 1.2 over the time
+    of one request, is for one instance without batches.
+    """
+    prompt, output = int(requests.prompt.mean()), int(requests.output.mean())
+    batch, boxes = strategy.prefill_batch, strategy.decode_batch
+    prefill = times[0].prefill((prompt,) * batch).busy / batch
+    pseudo = pseudo_batches(boxes, Method().tau)[-1]
+    decode = output * times[1].decode(pseudo, contexts([prompt], [output])[0]) / boxes
+    if strategy.is_apart:
+        return min(strategy.prefill / prefill, strategy.decode / decode)
+    return strategy.together / (prefill + decode)
 
 
 def rank_strategies(
@@ -130,11 +165,11 @@ def rank_strategies(
     strategies = space.strategies(template.layout)
     target = options.target(scenario)
     requests = requests_of(scenario, scenario.seed)
+    longest = int(requests.prompt.max())
     data, seeds = as_data(scenario), seeds_from(scenario.seed, scenario.replications)
-    how_searched = options, method
     tasks = [
-        Task((number, strategy.label, seed), search_strategy, (data, strategy, seed, *how_searched))
-        for number, strategy in enumerate(strategies)
+        Task((k, strategy.label, seed), search_strategy, (data, strategy, seed, options, method))
+        for k, strategy in enumerate(strategies)
         for seed in seeds
     ]
     with studying(
@@ -153,12 +188,11 @@ def rank_strategies(
             for k, strategy in enumerate(strategies)
         ]
         _raise_if_none(entries, rows)
-        longest = int(requests.prompt.max())
-        entries = list(priced(entries, template, longest, is_needed=by == "usd"))
+        entries = _priced(entries, template, longest, is_needed=by == "usd")
         if by == "joule":
-            entries = powered(entries, template, longest, driver)
-        ranking = Ranking.of(entries, requests, target, scenario.headline, seeds, by)
-        return _checked(ranking, template, options, check, driver) if check else ranking
+            entries = _powered(entries, template, longest, driver)
+        found = Ranking.of(entries, requests, target, scenario.headline, seeds, by)
+        return _checked(found, template, options, check, driver) if check else found
 
 
 def _so_far(done: Mapping[Key, Row], strategies: Sequence[Strategy], number: int) -> str:
@@ -168,8 +202,7 @@ def _so_far(done: Mapping[Key, Row], strategies: Sequence[Strategy], number: int
     rates = []
     for row in done.values():
         strategy, result = strategies[int(row.key[0])], row.result if row.failure is None else {}
-        trials = [Trial.of(trial) for trial in result.get("trials", ())]
-        low = Bracket.of({trial.rate: trial.seems_attained for trial in trials}).low
+        low = _bracket(list(map(Trial.of, result.get("trials", ())))).low
         rates.append(((low or 0.0) / strategy.num_gpus, strategy.label))
     best, label = max(rates)
     told = f"{len(done)} of {number} searches of strategies done; "
@@ -235,39 +268,86 @@ def _entry(
 ) -> Entry:
     """Return the entry of a strategy, from a row per seed."""
     for row in rows:
-        if row.failure:
-            return Entry(strategy, left_out=str(row.failure))
-        if reason := row.result.get("left_out"):
-            return Entry(strategy, left_out=reason)
+        if reason := row.failure or row.result.get("left_out"):
+            return Entry(strategy, left_out=str(reason))
     known = of_data(rows[0].result)
-    slow = [row.result for row in rows if "too_slow" in row.result]
-    if slow:
-        name, seconds = slow[0]["too_slow"], duration(float(f"{slow[0]['seconds']:.3g}"))
-        return Entry(
-            strategy,
-            too_slow=f"a request that is alone has a mean {name.upper()} of {seconds}",
-            known_warnings=known,
-        )
+    for row in rows:
+        if name := row.result.get("too_slow"):
+            seconds = duration(float(f"{row.result['seconds']:.3g}"))
+            why = f"a request that is alone has a mean {name.upper()} of {seconds}"
+            return Entry(strategy, too_slow=why, known_warnings=known)
     searches = []
     for row in rows:
-        trials = [Trial.of(trial) for trial in row.result["trials"]]
-        bracket = Bracket.of({trial.rate: trial.seems_attained for trial in trials})
-        searches.append(SeedGoodput.of(int(row.key[-1]), bracket, trials))
+        trials = list(map(Trial.of, row.result["trials"]))
+        searches.append(SeedGoodput.of(int(row.key[-1]), _bracket(trials), trials))
     full = template.full(strategy, int(requests.prompt.max()))
     low = searches[0].bracket.low
-    settings = Rates(full, Built(full)).at(low) if low is not None else {}
-    at_that_rate = Scenario.from_dict(as_data(full), settings)
+    settings = Built(full).rates.at(low) if low is not None else {}
     goodput = Goodput(
         searches=tuple(searches),
         target=options.target(template.scenario),
         tolerance=options.tolerance,
         num_requests=len(requests),
         num_gpus=strategy.num_gpus,
-        scenario=at_that_rate.resolved(),
+        scenario=Scenario.from_dict(as_data(full), settings).resolved(),
         title=full.headline,
         settings=settings,
     )
     return Entry(strategy, goodput=goodput, known_warnings=known)
+
+
+def _bracket(trials: Sequence[Trial]) -> Bracket:
+    return Bracket.of({trial.rate: trial.seems_attained for trial in trials})
+
+
+def _priced(
+    entries: Sequence[Entry], template: Template, longest: int, *, is_needed: bool
+) -> list[Entry]:
+    """Return entries with the dollars of their GPUs an hour.
+
+    is_needed: raise ScenarioError for a GPU without a price.
+    """
+    cost = template.scenario.cost
+    options = cost.make() if cost else CostOptions()
+    known: dict[Strategy, float] = {}
+    found = []
+    for entry in entries:
+        one = replace(entry.strategy.one_of_each, together=1, prefill=0, decode=0)
+        if not entry.left_out and one not in known:
+            client = Built(template.full(one, longest)).simulation.clients[0]
+            try:
+                known[one] = dollars_an_hour([client.traits.machine], options)
+            except ScenarioError:
+                if is_needed:
+                    raise
+                known[one] = nan
+        dollars = nan if entry.left_out else known[one] * entry.strategy.num_instances
+        found.append(replace(entry, usd_per_hour=dollars))
+    return found
+
+
+def _powered(
+    entries: Sequence[Entry], template: Template, longest: int, driver: Driver
+) -> list[Entry]:
+    """Return entries with the joules of a request, of a full run at each one's goodput.
+
+    An entry without goodput has none, nor one whose run failed. Raises what a run raises if all of
+    them fail.
+    """
+    tasks = [
+        at_goodput((k, "at goodput"), Built(template.full(entry.strategy, longest)), entry.goodput)
+        for k, entry in enumerate(entries)
+        if entry.goodput is not None and entry.rate > 0
+    ]
+    rows = driver.run(tasks, keep_errors=True)
+    found = {row.key[0]: row.result for row in rows if row.failure is None}
+    if rows and not found:
+        rows[0].value  # noqa: B018 - raises its error
+    most = [found.get(k, {}).get("requests_per_joule") for k in range(len(entries))]
+    return [
+        replace(entry, joules=1 / each) if each else entry
+        for entry, each in zip(entries, most, strict=True)
+    ]
 
 
 def _raise_if_none(entries: Sequence[Entry], rows: Sequence[Row]) -> None:
@@ -286,21 +366,19 @@ def _checked(
     ranking: Ranking, template: Template, options: GoodputOptions, check: int, driver: Driver
 ) -> Ranking:
     """Search the best in the full simulation too, from the rates that BestServe's have."""
-    best = [entry for entry in ranking.entries if entry.rate > 0]
-    best = best[:check]
+    best = [entry for entry in ranking.entries if entry.rate > 0][:check]
     builts = []
     for entry in best:
-        full = template.full(entry.strategy, ranking.longest_prompt)
-        changes = Rates(full, Built(full)).at(settable(entry.rate))
-        builts.append(Built(Scenario.from_dict(as_data(full), changes)))
-    whole = replace(options, as_is=True, rates=None)
-    found = search_goodputs(builts, whole, driver, keep_errors=True)
+        full = Built(template.full(entry.strategy, ranking.longest_prompt))
+        builts.append(Built(full.at(settable(entry.rate))))
+    found = search_goodputs(
+        builts, replace(options, as_is=True, rates=None), driver, keep_errors=True
+    )
     checked = {
-        entry.strategy: replace(
-            entry,
-            full=each if isinstance(each, Goodput) else None,
-            full_failure=str(each) if isinstance(each, Failure) else None,
-        )
+        entry.strategy: replace(entry, full=each)
+        if isinstance(each, Goodput)
+        else replace(entry, full_failure=str(each))
         for entry, each in zip(best, found, strict=True)
     }
-    return ranking.with_entries([checked.get(e.strategy, e) for e in ranking.entries])
+    entries = tuple(checked.get(each.strategy, each) for each in ranking.entries)
+    return replace(ranking, entries=entries)

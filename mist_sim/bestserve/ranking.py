@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from math import isnan, nan
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from mist_sim.bestserve.drawn_requests import Requests
 from mist_sim.bestserve.strategy import Strategy
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_points
-from mist_sim.metrics.tables import Findings
-from mist_sim.output import json_text, write_text
+from mist_sim.output import write_text
 from mist_sim.report.presenters import BESTSERVE
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.verdicts.request_times import Target
-
-if TYPE_CHECKING:
-    import pandas as pd
-
+from mist_sim.studies.tabled import Tabled, write_csv
 
 Per = Literal["gpu", "usd", "joule"]
 """A goodput a GPU, for a dollar, or for a joule."""
@@ -97,7 +93,7 @@ _CAUTION = (
 
 
 @dataclass(frozen=True, repr=False)
-class Ranking(Findings):
+class Ranking(Tabled):
     """Strategies by goodput per GPU, dollar or joule, the best first; those left out are last.
 
     target: the condition of attainment. num_requests: per run. mean_prompt, mean_output,
@@ -106,6 +102,7 @@ class Ranking(Findings):
     """
 
     presenter = BESTSERVE
+    stem = "bestserve"
 
     entries: tuple[Entry, ...]
     target: Target
@@ -146,10 +143,6 @@ class Ranking(Findings):
             by,
         )
 
-    def with_entries(self, entries: Sequence[Entry]) -> Self:
-        """Return the ranking with other entries in the same order."""
-        return replace(self, entries=tuple(entries))
-
     @property
     def best(self) -> Entry | None:
         """The strategy with the largest goodput per GPU, dollar or joule; None if none has any."""
@@ -174,15 +167,13 @@ class Ranking(Findings):
         return sum(found.num_runs for found in both)
 
     @property
-    def table(self) -> pd.DataFrame:
+    def cells(self) -> Iterator[dict[str, Any]]:
         """A row a strategy, the best first; rates in requests per second, tokens per second.
 
         full_goodput, full_error: where the full simulation was asked: its goodput, and the share by
         which BestServe's is above it.
         """
-        import pandas as pd
-
-        return pd.DataFrame([self._row(entry) for entry in self.entries])
+        return map(self._row, self.entries)
 
     def _row(self, entry: Entry) -> dict[str, Any]:
         strategy, found = entry.strategy, entry.goodput
@@ -262,25 +253,17 @@ class Ranking(Findings):
         """Write bestserve.json, bestserve.csv, trials.csv, and the best one's scenario."""
         import pandas as pd
 
-        write_text(folder / "bestserve.json", json_text(self.summary))
-        write_text(folder / "bestserve.csv", _csv(self.table))
+        super().write_files(folder)
         tried = [
             entry.goodput.trials.assign(strategy=entry.label)
             for entry in self.entries
             if entry.goodput is not None
         ]
         if tried:
-            write_text(folder / "trials.csv", _csv(pd.concat(tried)))
+            write_csv(folder / "trials.csv", pd.concat(tried))
         if (best := self.best) is not None and best.goodput is not None:
-            write_text(folder / "best.yaml", _commented(_CAUTION) + best.goodput.scenario)
+            caution = "".join(f"# {line}\n" for line in wrap(_CAUTION, 98))
+            write_text(folder / "best.yaml", caution + best.goodput.scenario)
 
 
 _OF_MISSED = (kinds.ALL_MISSED, kinds.LONE_REQUESTS)
-
-
-def _commented(text: str) -> str:
-    return "".join(f"# {line}\n" for line in wrap(text, 98))
-
-
-def _csv(frame: pd.DataFrame) -> str:
-    return frame.to_csv(index=False, lineterminator="\n")

@@ -40,7 +40,7 @@ class Forewarning:
 
 def overload(scenario: Scenario) -> str:
     """Return a warning if a scenario is provably overloaded; else ""."""
-    from mist_sim.search.planning.hunt import proved_load
+    from mist_sim.search.planning.bounds import proved_load
 
     load = proved_load(scenario)
     if load is None or load.arriving <= load.most:

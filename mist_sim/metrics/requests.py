@@ -164,9 +164,12 @@ def varying_arrivals(run: Counted) -> dict[str, Any]:
     and in a closed loop.
     """
     part, arrival = run.part, run.c["arrival_time"][run.of_users]
-    counts, edges = np.histogram(arrival, _PIECES, (part.begin, max(part.end, part.begin)))
+    edges = stats.intervals(part.begin, part.end, _PIECES)
+    if not run.open_loop or part.is_whole or edges is None:
+        return {}
+    counts = np.histogram(arrival, edges)[0]
     low, mean, high = int(counts.min()), float(counts.mean()), int(counts.max())
-    if not run.open_loop or part.is_whole or not mean or high <= _VARIES * low:
+    if not mean or high <= _VARIES * low:
         return {}
     if float(((counts - mean) ** 2).sum()) / mean <= _BY_CHANCE:
         return {}

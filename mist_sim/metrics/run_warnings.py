@@ -217,9 +217,10 @@ def overload_line(summary: Mapping[str, Any]) -> str:
     if len(periods) > 1:
         when = f"{len(periods)} times, the first {when}"
     most = max(period["most_waiting"] for period in periods)
+    waited = f"{longest:,.0f}" if longest >= 100 else f"{longest:.3g}"
     return (
         f"Overloaded for {share} ({when}){_end_of(periods[-1], summary)}: up to {most:,} requests "
-        f"waited, for up to {longest:.3g} s. Percentiles of the whole run mix these times with the "
+        f"waited, for up to {waited} s. Percentiles of the whole run mix these times with the "
         "others."
     )
 

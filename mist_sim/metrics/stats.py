@@ -185,6 +185,12 @@ def max_inside(entered: Array, left: Array) -> int:
     return int(count_over_time(np.sort(entered), entered, left).max())
 
 
+def intervals(begin: float, end: float, number: int) -> Array | None:
+    """Return the edges of so many equal intervals; None where floats lie too far apart for them."""
+    edges = np.linspace(begin, end, number + 1)
+    return edges if (np.diff(edges) > 0).all() else None
+
+
 def share(part: float, whole: float) -> float:
     """Return part / whole, NaN if the whole is 0."""
     return float(part / whole) if whole else float("nan")

@@ -131,9 +131,10 @@ def _walk(arrival: Array, start: float, stop: float, spread: float) -> float:
     Infinite of arrivals that are too few to tell.
     """
     inside = arrival[(arrival >= start) & (arrival <= stop)]
-    if len(inside) < _FEWEST or start >= stop:
+    edges = stats.intervals(start, stop, _WINDOWS)
+    if len(inside) < _FEWEST or edges is None:
         return inf
-    counts, _ = np.histogram(inside, _WINDOWS, (start, stop))
+    counts = np.histogram(inside, edges)[0]
     variance = float(np.mean(np.diff(counts) ** 2)) / 2  # a rate that changes is no noise
     return sqrt((variance / float(counts.mean()) + spread) * len(inside))
 

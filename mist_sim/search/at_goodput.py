@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import isnan, nan
 from typing import Any
 
@@ -12,7 +12,6 @@ from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.studies.built import Built
-from mist_sim.studies.rates import Rates
 from mist_sim.studies.subjects import one_run
 from mist_sim.studies.task import Key, Task
 
@@ -23,12 +22,11 @@ _A_TOKEN = ("energy_per_output_token_j", "cost_per_million_output_tokens_usd")
 
 def at_goodput(key: Key, built: Built, goodput: Goodput) -> Task:
     """Return the task of a run at a goodput that was found; its result: `spending_at`."""
-    scenario = built.scenario
-    changes = Rates(scenario, built).at(goodput.rate)
+    changes = built.rates.at(goodput.rate)
     if goodput.is_steady:
         changes["workload.lengths.num_requests"] = max(goodput.num_requests, _LONG_RUN)
-    data = as_data(Scenario.from_dict(as_data(scenario), changes))
-    return Task(key, spending_at, (data, scenario.seed, goodput.rate))
+    data = as_data(Scenario.from_dict(built.data, changes))
+    return Task(key, spending_at, (data, built.scenario.seed, goodput.rate))
 
 
 def spending_at(data: dict[str, Any], seed: int, rate: float) -> dict[str, float]:
@@ -37,7 +35,7 @@ def spending_at(data: dict[str, Any], seed: int, rate: float) -> dict[str, float
     data: the scenario, at that rate (requests per second). Dollars and joules are those of the
     steady part (`steady_part`), so that they are of the rate, however short the run is.
     """
-    return _spending(_run(data, seed), rate)
+    return _spending(build(one_run(data, seed)).run(), rate)
 
 
 def summary_at(data: dict[str, Any], seed: int, rate: float) -> dict[str, Any]:
@@ -45,13 +43,9 @@ def summary_at(data: dict[str, Any], seed: int, rate: float) -> dict[str, Any]:
 
     They are those of `spending_at`; parameters as there.
     """
-    result = _run(data, seed)
+    result = build(one_run(data, seed)).run()
     spending = _spending(result, rate)
     return {**result.summary, **{name: spending[name] for name in _A_TOKEN if name in spending}}
-
-
-def _run(data: dict[str, Any], seed: int) -> Result:
-    return build(one_run(data, seed)).run()
 
 
 def _spending(result: Result, rate: float) -> dict[str, float]:
@@ -59,7 +53,9 @@ def _spending(result: Result, rate: float) -> dict[str, float]:
     summary = result.summary
     tokens = share(summary["output_throughput"] * summary["duration"], summary["completed"])
     found = {"output_tokens_per_s": rate * tokens}
-    good = rate * tokens * _good_share(summary)
+    # the share of output tokens that good requests got; NaN without limits or GPUs
+    good = summary.get("good_tokens_per_j", nan) * summary.get("energy_per_output_token_j", nan)
+    good = float(rate * tokens * good)
     if not isnan(good):
         found["good_tokens_per_s"] = good
     if "energy_j" in summary:
@@ -77,13 +73,6 @@ def _spending(result: Result, rate: float) -> dict[str, float]:
         if not isnan(good):
             found["good_tokens_per_usd"] = share(good, dollars)
     return found
-
-
-def _good_share(summary: Mapping[str, Any]) -> float:
-    """Return the share of output tokens that good requests got; NaN without limits or GPUs."""
-    return float(
-        summary.get("good_tokens_per_j", nan) * summary.get("energy_per_output_token_j", nan)
-    )
 
 
 def _per_second(result: Result, total_after: Callable[[float], float]) -> float:

@@ -43,11 +43,10 @@ from mist_sim.scenario.sections.clients import ClientPart
 from mist_sim.search.binding_result import MOST_TOLD, Binding
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.verdicts.request_times import Array, RequestTimes, Target, none_counts
-from mist_sim.search.verdicts.steady_runs import lengthened
 from mist_sim.search.verdicts.steady_state import inflation, log_ratios, quantile
+from mist_sim.search.verdicts.trials import lengthened
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, How, studying
-from mist_sim.studies.rates import Rates
 from mist_sim.studies.subjects import one_run
 from mist_sim.studies.task import Key, Task
 
@@ -96,14 +95,9 @@ def _gpu_of(part: Any) -> GpuSpec | None:
     return load_gpu(part.gpu)
 
 
-def _compute(part: Any, _: Scenario, factor: float) -> _Update:
+def _of_gpu(part: Any, change: Callable[[GpuSpec], dict[str, Any]]) -> _Update:
     gpu = _gpu_of(part)
-    return {"gpu": replace(gpu, flops=_times(gpu.flops, factor))} if gpu else {}
-
-
-def _memory_bandwidth(part: Any, _: Scenario, factor: float) -> _Update:
-    gpu = _gpu_of(part)
-    return {"gpu": replace(gpu, memory_bandwidth=gpu.memory_bandwidth * factor)} if gpu else {}
+    return {"gpu": replace(gpu, **change(gpu))} if gpu else {}
 
 
 def _links(part: Any, _: Scenario, factor: float) -> _Update:
@@ -169,14 +163,6 @@ def _host(part: Any, scenario: Scenario, factor: float) -> _Update:
     return {}
 
 
-def _seats(part: Any, _: Scenario, factor: float) -> _Update:
-    return _of_scheduler(part, "max_num_seqs", lambda seats: _more(seats, factor))
-
-
-def _token_budget(part: Any, _: Scenario, factor: float) -> _Update:
-    return _of_scheduler(part, "max_num_batched_tokens", lambda tokens: _more(tokens, factor))
-
-
 def _adapters(part: Any, _: Scenario, factor: float) -> _Update:
     lora = getattr(part, "lora", None)
     if lora is None:
@@ -209,13 +195,17 @@ def _more(number: int, factor: float) -> int:
 
 
 _OF_CLIENTS: Mapping[str, Callable[[Any, Scenario, float], _Update]] = {
-    "compute": _compute,
-    "memory_bandwidth": _memory_bandwidth,
+    "compute": lambda part, _, by: _of_gpu(part, lambda gpu: {"flops": _times(gpu.flops, by)}),
+    "memory_bandwidth": lambda part, _, by: _of_gpu(
+        part, lambda gpu: {"memory_bandwidth": gpu.memory_bandwidth * by}
+    ),
     "kv_memory": _kv_memory,
     "links": _links,
     "host": _host,
-    "seats": _seats,
-    "token_budget": _token_budget,
+    "seats": lambda part, _, by: _of_scheduler(part, "max_num_seqs", lambda n: _more(n, by)),
+    "token_budget": lambda part, _, by: _of_scheduler(
+        part, "max_num_batched_tokens", lambda n: _more(n, by)
+    ),
     "chunks": _chunks,
     "adapters": _adapters,
 }
@@ -299,9 +289,8 @@ _NUMBER = 200  # requests, where the workload may have any number
 
 def lone_run(key: Key, built: Built, target: Target, *, as_is: bool) -> Task:
     """Return the run that tells, as a task of a study. as_is: with all requests of the workload."""
-    rates = Rates(built.scenario, built)
-    rate = rates.own * _ALONE
-    arguments = as_data(built.scenario), rates.at(rate), built.scenario.seed, rate, target
+    rate = built.rates.own * _ALONE
+    arguments = built.data, built.rates.at(rate), built.scenario.seed, rate, target
     return Task(key, relaxed_run, (*arguments, None, 0.0, None if as_is else _NUMBER))
 
 
@@ -350,24 +339,21 @@ def search_binding(
         first = next(iter(slo.figures))
     if is_of_gaps(first):  # no resource's run is compared by them
         return Binding(goodput.rate * _ABOVE, first, None, gains={}, by=by)
-    scenario, rates = built.scenario, Rates(built.scenario, built)
-    data, seed = as_data(scenario), goodput.searches[0].seed
+    seed = goodput.searches[0].seed
     rate = goodput.rate * _ABOVE
     is_steady = any(trial.is_steady for search in goodput.searches for trial in search.trials)
     most = num_requests if is_steady else None
 
     def task(at: float, resource: str | None) -> Task:
-        arguments = data, rates.at(at), seed, at, goodput.target, resource, by, most
+        arguments = built.data, built.rates.at(at), seed, at, goodput.target, resource, by, most
         return Task(("binding", resource or "", at), relaxed_run, arguments)
 
-    names = [name for name in RESOURCES if relaxed(scenario, name, by) is not None]
+    names = [name for name in RESOURCES if relaxed(built.scenario, name, by) is not None]
     plain = [task(rate, None), *(task(rate / lower, None) for lower in _LOWER)]
     base, *slower = driver.results(plain)
-    rows = dict(
-        zip(names, driver.run([task(rate, name) for name in names], keep_errors=True), strict=True)
-    )
-    failed = {name: str(row.failure) for name, row in rows.items() if row.failure}
-    runs = {name: row.result for name, row in rows.items() if not row.failure}
+    rows = driver.run([task(rate, name) for name in names], keep_errors=True)
+    failed = {n: str(row.failure) for n, row in zip(names, rows, strict=True) if row.failure}
+    runs = {n: row.result for n, row in zip(names, rows, strict=True) if not row.failure}
     found = _ranked(base, slower, runs, rate)
     return replace(found, failed=failed, by=by, num_requests=most or goodput.num_requests)
 

@@ -1,11 +1,14 @@
-"""A scenario of a comparison: its figures, whether it keeps its limits, and how sure that is."""
+"""A scenario of a comparison: its figures, whether it keeps its limits, and how sure that is.
+
+And the price of a GPU at which two of them cost the same a token.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from mist_sim.clients.kv_cache.capacity import NO_ROOM
 from mist_sim.clients.traits import FLOWING_ROLES
@@ -13,22 +16,13 @@ from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_data, over_runs
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
-from mist_sim.metrics.expected_errors import Range, biases_of, expected_ranges
-from mist_sim.metrics.keeping import (
-    GOOD,
-    Doubts,
-    Kept,
-    doubts_of,
-    has_no_rate,
-    judge,
-    judged,
-)
+from mist_sim.metrics.expected_errors import biases_of, expected_ranges
+from mist_sim.metrics.keeping import GOOD, Doubts, Kept, doubts_of, has_no_rate, judge, judged
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.run_warnings import room_line
 from mist_sim.scenario import Scenario
 from mist_sim.search.binding_result import Binding
-from mist_sim.search.break_even import Priced
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Beside, Better, Ranked
 from mist_sim.search.verdicts.request_times import Target, asked_share
@@ -118,7 +112,7 @@ class Case:
     form: Form = "together"
 
     @classmethod
-    def without_scenario(cls, name: str, error: ScenarioError) -> Self:
+    def failed(cls, name: str, error: ScenarioError) -> Self:
         """Return a case without figures, since its settings make no scenario."""
         return cls(name, "", None, (), None, Failure.of(error).plain)
 
@@ -150,19 +144,9 @@ class Case:
         found = judged(self.kept, self.summaries)
         return found | {"num_gpus": self.num_gpus} if found else {}
 
-    @property
-    def expected_errors(self) -> Mapping[str, Any]:
-        """Expected errors of its TTFT and TPOT, as in a run's summary."""
-        first = self.summaries[0] if self.summaries else {}
-        found: Mapping[str, Any] = first.get("expected_errors", {})
-        return found
-
-    @property
-    def assumed_host(self) -> Mapping[str, Any]:
-        """Effect of the assumed host on its clients, as in a run's summary; empty without one."""
-        first = self.summaries[0] if self.summaries else {}
-        found: Mapping[str, Any] = first.get("assumed_host", {})
-        return found
+    def of_first(self, name: str) -> dict[str, Any]:
+        """Return a mapping of its first run's summary, such as expected_errors; empty without."""
+        return dict(self.summaries[0].get(name, {})) if self.summaries else {}
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:
@@ -186,44 +170,41 @@ class Case:
     @property
     def ranked(self) -> Ranked:
         """The figures it is ranked by."""
-        goodput = self.goodput
-        interval = goodput.bounds if goodput is not None else None
-        first = goodput.first_limit if goodput is not None else None
-        if self.binding is not None:
-            first = None  # the binding resource is named in that sentence
-        limit = limit_title(first) if first else None
-        is_steady = goodput is not None and goodput.is_steady
-        kept = self.kept
-        return Ranked(
+        kept, has_rate = self.kept, not has_no_rate(self.summaries)
+        names, gpus = (*FIGURES, *self.limits), float(self.num_gpus or nan)
+        by_seed = [{name: _value(run, name) for name in names} for run in self.summaries]
+        for run in by_seed:
+            run |= {f"{rate}_per_gpu": run[rate] / gpus for rate in _RATES}
+        is_steady = any(each.get("has_steady_part") for each in self.summaries)
+        found = Ranked(
             self.name,
             self.figures,
-            interval,
+            None,
             kept,
-            limit,
-            is_steady,
+            is_steady=False,
             doubts=kept.doubts if kept else self._doubts,
-            by_seed=[self._of_seed(summary) for summary in self.summaries],
-            is_coarse=self.goodput is not None and self.goodput.is_coarse,
+            by_seed=by_seed,
             beside=self.beside,
-            is_undecided=goodput is not None and goodput.status == "undecided",
-            biases=biases_of(self.summaries[0]) if self.summaries else {},
-            throughput_error=self._throughput_error,
-            has_rate=not has_no_rate(self.summaries),
-            window=self._window,
+            has_rate=has_rate,
+            window=("sent" if has_rate else "steady") if is_steady else "whole",
             has_cap=any(each.kind is kinds.POWER_CAP for each in self.warnings),
-            error_interval=goodput.error_interval if goodput is not None else None,
-            has_step_ends=goodput is not None and goodput.step_ends is not None,
         )
-
-    @property
-    def _throughput_error(self) -> Range | None:
-        return expected_ranges(self.summaries[0])["throughput"] if self.summaries else None
-
-    @property
-    def _window(self) -> Literal["whole", "steady", "sent"]:
-        if not any(each.get("has_steady_part") for each in self.summaries):
-            return "whole"
-        return "steady" if has_no_rate(self.summaries) else "sent"
+        if self.summaries:
+            error = expected_ranges(self.summaries[0])["throughput"]
+            found = found._replace(biases=biases_of(self.summaries[0]), throughput_error=error)
+        if (goodput := self.goodput) is None:
+            return found
+        # the binding resource is named in the sentence of the first limit
+        first = goodput.first_limit if self.binding is None else None
+        return found._replace(
+            interval=goodput.bounds,
+            first_limit=limit_title(first) if first else None,
+            is_steady=goodput.is_steady,
+            is_coarse=goodput.is_coarse,
+            is_undecided=goodput.status == "undecided",
+            error_interval=goodput.error_interval,
+            has_step_ends=goodput.step_ends is not None,
+        )
 
     @property
     def kept(self) -> Kept | None:
@@ -249,12 +230,6 @@ class Case:
         """Those of runs that no limit judges."""
         return doubts_of((), self.summaries) if self.summaries else Doubts()
 
-    def _of_seed(self, summary: Mapping[str, Any]) -> dict[str, float]:
-        """Return the figures of a run at the scenario's own rate; NaN for those it has not."""
-        found = {name: _value(summary, name) for name in (*FIGURES, *self.limits)}
-        gpus = float(self.num_gpus) if self.num_gpus else nan
-        return found | {f"{rate}_per_gpu": found[rate] / gpus for rate in _RATES}
-
     def _mean(self, name: str) -> float:
         return estimate([_value(summary, name) for summary in self.summaries]).mean
 
@@ -263,3 +238,66 @@ def _value(summary: Mapping[str, Any], name: str) -> float:
     """Return a figure of a run, or one with a limit, which counts failed requests; or NaN."""
     beside: Mapping[str, Any] = summary.get("slo", {}).get(name, {})
     return float(summary[name] if name in summary else beside.get("value", nan))
+
+
+COST_AT_GOODPUT = "cost_per_million_output_tokens_at_goodput_usd"
+COST = "cost_per_million_output_tokens_usd"
+
+
+class Priced(NamedTuple):
+    """A scenario with its prices.
+
+    cost: dollars of a million output tokens. electricity: the share of them that is electricity.
+    gpus: the kinds of its GPUs. gpu_price: dollars of one an hour, on average.
+    """
+
+    name: str
+    cost: float
+    electricity: float
+    gpus: frozenset[str]
+    gpu_price: float
+
+
+def break_even(cases: Sequence[Priced], where: str) -> list[str]:
+    """Return the prices at which GPUs of several kinds cost as much a token.
+
+    First up to which price those of the cheapest case stay so, then from which on others would be.
+
+    where: at which rate they were run, for the reader. Empty where fewer than two have prices.
+    """
+    known = [case for case in cases if not (isnan(case.cost) or isnan(case.gpu_price))]
+    if len(known) < 2:
+        return []
+    cheapest = min(known, key=lambda case: case.cost)
+    others = [case for case in known if case.gpus != cheapest.gpus]
+    lines = [*_lines(others, cheapest)]
+    dearer = [case for case in others if case.cost > cheapest.cost]
+    if dearer:
+        lines.insert(0, _most(cheapest, min(dearer, key=lambda case: case.cost)))
+    return [f"{line}, {where}" for line in lines]
+
+
+def _most(cheapest: Priced, second: Priced) -> str:
+    """Return up to which price the cheapest stays so."""
+    rent = cheapest.cost * (1 - cheapest.electricity)
+    price = cheapest.gpu_price * (second.cost - cheapest.cost * cheapest.electricity) / rent
+    return (
+        f"{cheapest.name} stays cheaper a token than {second.name} up to {price:.3g} $ a "
+        f"GPU-hour (now {cheapest.gpu_price:.3g})"
+    )
+
+
+def _lines(others: Sequence[Priced], cheapest: Priced) -> Iterator[str]:
+    for case in others:
+        if case.cost == cheapest.cost:
+            continue
+        rent = case.cost * (1 - case.electricity)
+        least = cheapest.cost - case.cost * case.electricity
+        if least <= 0:
+            yield f"{case.name} costs more than {cheapest.name} even at no rent, by its electricity"
+            continue
+        price = case.gpu_price * least / rent
+        yield (
+            f"{case.name} costs as much a token as {cheapest.name} at {price:.3g} $ a GPU-hour "
+            f"(now {case.gpu_price:.3g})"
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan, nan
 from pathlib import Path
@@ -17,10 +17,16 @@ from mist_sim.output import json_text, write_text
 from mist_sim.report.elements import headline_line
 from mist_sim.report.presenters import COMPARISON
 from mist_sim.scenario import Scenario
-from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
-from mist_sim.search.break_even import COST, COST_AT_GOODPUT, break_even
-from mist_sim.search.compared_case import AT_GOODPUT, FIGURES, Case, form_of
+from mist_sim.search.compared_case import (
+    AT_GOODPUT,
+    COST,
+    COST_AT_GOODPUT,
+    FIGURES,
+    Case,
+    break_even,
+    form_of,
+)
 from mist_sim.search.goodput import (
     GoodputOptions,
     goodputs_so_far,
@@ -30,7 +36,7 @@ from mist_sim.search.goodput import (
     with_step_ends,
 )
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.ranking import Beside, Better, Ranked, rivals, sentence, starred
+from mist_sim.search.ranking import Better, Ranked, rivals, sentence, starred
 from mist_sim.search.same_workload import workloads_differ
 from mist_sim.search.side_by_side import run_side_by_side
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane, run_plane
@@ -39,9 +45,9 @@ from mist_sim.search.verdicts.request_times import NO_LIMIT, target_of
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, How, studying
-from mist_sim.studies.rates import Rates
 from mist_sim.studies.subjects import check_scenarios, tasks_of
-from mist_sim.studies.task import Failure, Key, Row, Task
+from mist_sim.studies.tabled import write_csv
+from mist_sim.studies.task import Failure, Key, Row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -193,7 +199,7 @@ class Comparison(Findings):
         """Everything but the warnings as plain data."""
         cases = self.cases
         judged = {} if self.differ else {case.name: it for case in cases if (it := case.judged)}
-        hosts = {case.name: dict(case.assumed_host) for case in cases if case.assumed_host}
+        hosts = {case.name: it for case in cases if (it := case.of_first("assumed_host"))}
         beside = {case.name: case.beside._asdict() for case in cases if case.beside}
         return {
             "title": self._title,
@@ -204,7 +210,7 @@ class Comparison(Findings):
             **({"is_stopped": True} if self.is_stopped else {}),
             "verdict": self.verdict,
             "goodput": {case.name: case.goodput.summary for case in self.cases if case.goodput},
-            "expected_errors": {case.name: dict(case.expected_errors) for case in self.cases},
+            "expected_errors": {case.name: case.of_first("expected_errors") for case in cases},
             "failed": [case.name for case in self.cases if case.failure],
             **({"assumed_host": hosts} if hosts else {}),
             **({"beside": beside} if beside else {}),
@@ -230,16 +236,14 @@ class Comparison(Findings):
     def write_files(self, folder: Path) -> None:
         """Write comparison.json and comparison.csv, and the files of the plane."""
         write_text(folder / "comparison.json", json_text(self.summary))
-        write_text(folder / "comparison.csv", self.table.to_csv(lineterminator="\n"))
+        write_csv(folder / "comparison.csv", self.table, index=True)
         if self.plane is not None:
             self.plane.write_files(folder, self.warnings, self._title)
 
 
-def _check_limits(
-    scenarios: Iterable[Scenario | ScenarioError], *, searches: bool, why: bool
-) -> None:
+def _check_limits(builts: Iterable[Built], *, searches: bool, why: bool) -> None:
     """Raise ScenarioError where nothing says which requests are good, before anything runs."""
-    asks = [it.slo.make().is_set for it in scenarios if isinstance(it, Scenario)]
+    asks = [built.scenario.slo.make().is_set for built in builts]
     if searches and asks and not any(asks):
         raise ScenarioError(NO_LIMIT)
     if why and not searches and not any(asks):
@@ -247,13 +251,6 @@ def _check_limits(
             "why must be False without limits and without a search for the goodput; set slo, or "
             "give goodput"
         )
-
-
-def _check_targets(builts: Iterable[Built], goodput: GoodputOptions | None) -> None:
-    """Raise ScenarioError where runs are too short to tell of a target, before anything runs."""
-    if goodput is not None:
-        for built in builts:
-            goodput.target(built.scenario)
 
 
 def compare(
@@ -285,247 +282,232 @@ def compare(
     """
     if len(scenarios) < 2:
         raise ScenarioError(f"scenarios must be two or more to compare, got {len(scenarios)}")
-    check_scenarios(it for it in scenarios.values() if not isinstance(it, ScenarioError))
-    _check_limits(scenarios.values(), searches=goodput is not None, why=why)
     errors = {name: it for name, it in scenarios.items() if isinstance(it, ScenarioError)}
-    given = {name: it for name, it in scenarios.items() if isinstance(it, Scenario)}
-    cases = {name: _Case(Built(scenario)) for name, scenario in given.items()}
-    for case in cases.values():
-        case.attempt(lambda built: built.simulation)
-    working = {name: case.built for name, case in cases.items() if case.works}
+    given = {name: it for name, it in scenarios.items() if name not in errors}
+    check_scenarios(given.values())
+    builts = {name: Built(it) for name, it in given.items() if isinstance(it, Scenario)}
+    _check_limits(builts.values(), searches=goodput is not None, why=why)
+    going = _Going(builts, next((o.attainment for o in (goodput, plane) if o), None))
+    working = going.working
     differ = workloads_differ(working) if working else ""
     if same_workload and differ:
         raise ScenarioError(
             f"scenarios must have the same workload, slo and warmup; {differ}. Give all the same "
             "workload and seed; --any-workload compares them as they are"
         )
-    _check_targets(working.values(), goodput)
-    subjects: dict[str, Any] = {name: as_data(scenario) for name, scenario in given.items()}
+    if goodput is not None:
+        for built in working.values():
+            goodput.target(built.scenario)  # where runs are too short, nothing runs
+    subjects: dict[str, Any] = {name: built.data for name, built in builts.items()}
     subjects |= {name: str(error) for name, error in errors.items()}
     options: dict[str, Any] = {"goodput": goodput, "plane": plane}
     options |= {"race": True} if race else {}  # why only adds runs
+
+    def known(found: SloPlane | None = None, *, is_stopped: bool = False) -> Comparison:
+        shown = going.shown | {name: Case.failed(name, errors[name]) for name in errors}
+        ordered = tuple(shown[name] for name in scenarios if name in shown)
+        told = left_out or {}, assumed or {}, tuple(uneven), differ
+        return Comparison(ordered, found, *told, explains=why, is_stopped=is_stopped)
+
     with studying("compare", subjects, options, **how) as driver:
-
-        def known(found: SloPlane | None = None) -> Comparison:
-            named = {name: each for name, each in cases.items() if each.has_run}
-            asked = next((o.attainment for o in (goodput, plane) if o is not None), None)
-            limits = [
-                name
-                for case in named.values()
-                for each in case.summaries
-                for name in each.get("slo", ())
-            ]
-            each_limit = tuple(dict.fromkeys(limits))
-            shown = {name: case.case(name, asked, each_limit) for name, case in named.items()}
-            shown |= {name: Case.without_scenario(name, error) for name, error in errors.items()}
-            ordered = tuple(shown[name] for name in scenarios if name in shown)
-            told = left_out or {}, assumed or {}, tuple(uneven), differ
-            return Comparison(ordered, found, *told, explains=why)
-
-        def partial() -> Comparison | None:
-            has_run = any(each.has_run for each in cases.values())
-            return replace(known(), is_stopped=True) if has_run else None
-
-        driver.partial = partial
-        _run_once(cases, driver)
+        driver.partial = lambda: known(is_stopped=True) if going.shown else None
+        going.run_once(driver)
         if goodput is not None:
-            _search(cases, goodput, driver, race=race)
+            going.search(goodput, driver, race=race)
             if same_workload:
-                _run_beside_the_best(cases, goodput, driver)
-            _search_step_ends(cases, goodput, driver)
+                going.run_beside_the_best(goodput, driver)
+            going.search_step_ends(goodput, driver)
             if why:
-                _find_what_binds(cases, driver)
-            _run_at_goodput(cases, driver)
-        _raise_if_all_failed(scenarios, cases)
-        found = None
-        if plane is not None:
-            builts = {name: case.built for name, case in cases.items() if case.works}
-            found, failed = run_plane(builts, plane, driver)
-            for name, failure in failed.items():
-                cases[name].failure = failure
-            _raise_if_all_failed(scenarios, cases)
-    return known(found)
+                going.find_what_binds(driver)
+            going.run_at_goodput(driver)
+        _raise_if_all_failed(scenarios, going)
+        if plane is None:
+            return known()
+        found, failed = run_plane(going.working, plane, driver)
+        for name, failure in failed.items():
+            going.fail(name, failure)
+        _raise_if_all_failed(scenarios, going)
+        return known(found)
 
 
-@dataclass
-class _Case:
-    """A scenario during the comparison. failure: after which it runs no more."""
-
-    built: Built
-    summaries: tuple[Mapping[str, Any], ...] = ()
-    goodput: Goodput | None = None
-    failure: Failure | None = None
-    at_goodput: Mapping[str, Any] | None = None
-    beside: Beside | None = None
-
-    @property
-    def works(self) -> bool:
-        """Whether none of its runs failed."""
-        return self.failure is None
-
-    @property
-    def has_run(self) -> bool:
-        """Whether there is something to show of it."""
-        return bool(self.summaries) or not self.works
-
-    def enter(self, rows: Sequence[Row]) -> None:
-        """Take the rows of the runs that finished, in the order of their seeds."""
-        self.failure = next((row.failure for row in rows if row.failure), None)
-        self.summaries = () if self.failure else tuple(row.result for row in rows)
-
-    def attempt(self, ask: Callable[[Built], object]) -> None:
-        """Ask the built scenario for something; note where that is bad input."""
-        try:
-            ask(self.built)
-        except ScenarioError as error:
-            self.failure = Failure.of(error)
-
-    def case(self, name: str, attainment: float | None, limits: Sequence[str]) -> Case:
-        """Return the case as shown.
-
-        attainment: share of good requests; None: as its slo says. limits: as in `Case`.
-        """
-        gpus = self.built.num_gpus if self.summaries else None
-        title = self.built.scenario.headline
-        rate = nan if self.goodput is None else Rates(self.built.scenario, self.built).own
-        slo = self.built.scenario.slo.make()
-        target = target_of(slo, attainment) if slo.is_set else None
-        names = self.built.gpu_names if self.summaries else frozenset[str]()
-        price = self.built.gpu_price if self.summaries else nan
-        failure = self.failure and self.failure.plain
-        told = failure, self.at_goodput, rate, target, limits, names, price, self.beside
-        form = form_of(self.built.scenario)
-        return Case(name, title, gpus, self.summaries, self.goodput, *told, form=form)
-
-
-def _run_once(cases: Mapping[str, _Case], driver: Driver) -> None:
-    """Run each scenario as it stands, once a seed."""
-    tasks: dict[str, list[Task]] = {}
-    for name, case in cases.items():
-        if case.works:
-            each = tasks_of(case.built.scenario)
-            tasks[name] = [replace(task, key=(name, *task.key)) for task in each]
-    every = [task for mine in tasks.values() for task in mine]
-    rows: dict[Key, Row] = {}
-    driver.so_far = lambda: in_words(len(every) - len(rows), "run") + " missing"
-    for row in driver.stream(every, keep_errors=True):
-        rows[row.key] = row
-        name = str(row.key[0])
-        cases[name].enter([rows[task.key] for task in tasks[name] if task.key in rows])
-    driver.so_far = str
-
-
-def _search(
-    cases: Mapping[str, _Case], options: GoodputOptions, driver: Driver, *, race: bool
-) -> None:
-    """Search the goodput of each scenario."""
-    named = {name: case for name, case in cases.items() if case.works}
-    working, tried = [*named.values()], dict[tuple[int, int], list[Trial]]()
-    driver.so_far = lambda: so_far(tried, [*named])
-    builts = [case.built for case in working]
-    without = driver.partial
-
-    def partial() -> Findings | None:
-        for case, each in zip(working, goodputs_so_far(builts, options, tried), strict=True):
-            case.goodput = each
-        return without()
-
-    driver.partial = partial
-    found = search_goodputs(builts, options, driver, keep_errors=True, race=race, tried=tried)
-    driver.partial = without
-    for case, each in zip(working, found, strict=True):
-        if isinstance(each, Failure):
-            case.failure = each
-        else:
-            case.goodput = each
-
-
-def _run_beside_the_best(
-    cases: Mapping[str, _Case], options: GoodputOptions, driver: Driver
-) -> None:
-    """Run the undecided designs and the best one on the same requests."""
-    found = [
-        Ranked(name, {"goodput": each.rate}, each.interval, None)
-        for name, case in cases.items()
-        if (each := case.goodput) is not None and each.status == "found" and each.is_steady
-    ]
-    if not found or any(case.goodput.is_open for case in cases.values() if case.goodput):
+def _raise_if_all_failed(scenarios: Mapping[str, Scenario | ScenarioError], going: _Going) -> None:
+    if going.working:
         return
-    best = max(found, key=lambda each: each.figures["goodput"])
-    several = [best, *rivals(best, "goodput", found)]
-    if len(several) == 1:
-        return
-    rates = {each.name: each.figures["goodput"] for each in several}
-    builts = {name: cases[name].built for name in rates}
-    for name, shown in run_side_by_side(best.name, rates, builts, options, driver).items():
-        cases[name].beside = shown
-
-
-def _search_step_ends(cases: Mapping[str, _Case], options: GoodputOptions, driver: Driver) -> None:
-    """Search with other step times for those whose lead is told: the best, the next, each form's.
-
-    Not where the lead is open, or nothing is sure in any case.
-    """
-    ranked = {name: case.case(name, None, ()).ranked for name, case in cases.items()}
-    judged = {name: each for name, each in ranked.items() if each.interval is not None}
-    known = [name for name, each in judged.items() if each.figures["goodput"] > 0]
-    known.sort(key=lambda name: -judged[name].figures["goodput"])
-    if not known or any(each.is_open or not each.doubts.has_error for each in judged.values()):
-        return
-    best = judged[known[0]]
-    if not best.is_steady or rivals(best, "goodput", [*judged.values()]):
-        return
-    others = [name for name in known[1:] if not ((b := cases[name].beside) and b.is_equal)]
-    of_forms = {form_of(cases[name].built.scenario): name for name in reversed(known)}
-    asked = [*dict.fromkeys((best.name, *others[:1], *of_forms.values()))]
-    found = [(cases[name].built, each) for name in asked if (each := cases[name].goodput)]
-    ended = with_step_ends([b for b, _ in found], [each for _, each in found], options, driver)
-    for name, goodput in zip(asked, ended, strict=True):
-        cases[name].goodput = goodput
-
-
-def _find_what_binds(cases: Mapping[str, _Case], driver: Driver) -> None:
-    """Find what binds the scenario with the largest goodput, if one is known to have it.
-
-    And of the best in the other form, so that the answer to whether to split says what turns it.
-    """
-    found = [(case, case.goodput) for case in cases.values() if case.goodput is not None]
-    known = [(goodput.rate, case, goodput) for case, goodput in found if not isnan(goodput.rate)]
-    if known and not any(goodput.is_open for _, goodput in found):
-        known.sort(key=lambda each: -each[0])
-        _, best, goodput = known[0]
-        best.goodput = with_binding(best.built, goodput, driver)
-        form = form_of(best.built.scenario)
-        others = {form, "between"}
-        for _, case, found_there in known[1:]:
-            if (mine := form_of(case.built.scenario)) not in others:
-                others.add(mine)
-                case.goodput = with_binding(case.built, found_there, driver)
-
-
-def _run_at_goodput(cases: Mapping[str, _Case], driver: Driver) -> None:
-    """Run each scenario at its goodput, where dollars or joules are known."""
-    tasks = []
-    for name, case in cases.items():
-        asked = any(key in summary for summary in case.summaries for key in AT_GOODPUT)
-        if case.goodput is None or isnan(case.goodput.rate) or not asked:
-            continue
-        tasks.append(at_goodput((name, "at goodput"), case.built, case.goodput))
-    for row in driver.run(tasks, keep_errors=True):
-        if row.failure is None:
-            cases[str(row.key[0])].at_goodput = row.result
-
-
-def _raise_if_all_failed(
-    scenarios: Mapping[str, Scenario | ScenarioError], cases: Mapping[str, _Case]
-) -> None:
-    if any(case.works for case in cases.values()):
-        return
-    name, scenario = next(iter(scenarios.items()))
-    failure = Failure.of(scenario) if isinstance(scenario, ScenarioError) else cases[name].failure
-    if failure is None:
-        return
-    error = failure.exception
+    name, first = next(iter(scenarios.items()))
+    error = first if isinstance(first, ScenarioError) else going.failures[name].exception
     if not isinstance(error, ScenarioError):
         raise error
     raise ScenarioError(f"all {len(scenarios)} scenarios failed; {name}: {error}") from error
+
+
+class _Going:
+    """A comparison that is going on.
+
+    cases: what is known of each scenario, by name; it grows. failures: after which a scenario runs
+    no more. attainment: the share of good requests that is asked for; None: as each slo says.
+    """
+
+    def __init__(self, builts: Mapping[str, Built], attainment: float | None) -> None:
+        self.builts = builts
+        self.cases: dict[str, Case] = {}
+        self.failures: dict[str, Failure] = {}
+        for name, built in builts.items():
+            scenario = built.scenario
+            slo = scenario.slo.make()
+            target = target_of(slo, attainment) if slo.is_set else None
+            self.cases[name] = Case(
+                name, scenario.headline, None, (), None, target=target, form=form_of(scenario)
+            )
+            try:
+                built.simulation  # noqa: B018 - builds it
+            except ScenarioError as error:
+                self.fail(name, Failure.of(error))
+
+    @property
+    def working(self) -> dict[str, Built]:
+        """The scenarios of which no run failed."""
+        return {name: each for name, each in self.builts.items() if name not in self.failures}
+
+    @property
+    def shown(self) -> dict[str, Case]:
+        """Those of which there is something to show, with the figures beside limits of any."""
+        has_run = {n: case for n, case in self.cases.items() if case.summaries or case.failure}
+        limits = [
+            figure
+            for case in has_run.values()
+            for summary in case.summaries
+            for figure in summary.get("slo", ())
+        ]
+        each = tuple(dict.fromkeys(limits))
+        return {name: replace(case, limits=each) for name, case in has_run.items()}
+
+    def note(self, name: str, **found: Any) -> None:
+        """Note what was found of a scenario."""
+        self.cases[name] = replace(self.cases[name], **found)
+
+    def fail(self, name: str, failure: Failure) -> None:
+        """Note that a scenario failed."""
+        self.failures[name] = failure
+        self.note(name, failure=failure.plain)
+
+    def run_once(self, driver: Driver) -> None:
+        """Run each scenario as it stands, once a seed."""
+        tasks = {
+            name: [replace(task, key=(name, *task.key)) for task in tasks_of(built.scenario)]
+            for name, built in self.working.items()
+        }
+        every = [task for mine in tasks.values() for task in mine]
+        rows: dict[Key, Row] = {}
+        driver.so_far = lambda: in_words(len(every) - len(rows), "run") + " missing"
+        for row in driver.stream(every, keep_errors=True):
+            rows[row.key] = row
+            name = str(row.key[0])
+            mine = [rows[task.key] for task in tasks[name] if task.key in rows]
+            if failure := next((each.failure for each in mine if each.failure), None):
+                self.fail(name, failure)
+                self.note(name, summaries=(), num_gpus=None, gpu_names=frozenset(), gpu_price=nan)
+                continue
+            built = self.builts[name]
+            self.note(
+                name,
+                summaries=tuple(each.result for each in mine),
+                num_gpus=built.num_gpus,
+                gpu_names=built.gpu_names,
+                gpu_price=built.gpu_price,
+            )
+        driver.so_far = str
+
+    def search(self, options: GoodputOptions, driver: Driver, *, race: bool) -> None:
+        """Search the goodput of each scenario."""
+        working, tried = self.working, dict[tuple[int, int], list[Trial]]()
+        names, builts = [*working], [*working.values()]
+        driver.so_far = lambda: so_far(tried, names)
+        without = driver.partial
+
+        def partial() -> Findings | None:
+            self._note_goodputs(names, goodputs_so_far(builts, options, tried))
+            return without()
+
+        driver.partial = partial
+        found = search_goodputs(builts, options, driver, keep_errors=True, race=race, tried=tried)
+        driver.partial = without
+        self._note_goodputs(names, found)
+
+    def _note_goodputs(
+        self, names: Iterable[str], goodputs: Iterable[Goodput | Failure | None]
+    ) -> None:
+        for name, found in zip(names, goodputs, strict=True):
+            if isinstance(found, Failure):
+                self.fail(name, found)
+            elif found is not None:
+                self.note(name, goodput=found, rate=self.builts[name].rates.own)
+
+    @property
+    def _goodputs(self) -> dict[str, Goodput]:
+        return {n: case.goodput for n, case in self.cases.items() if case.goodput is not None}
+
+    def run_beside_the_best(self, options: GoodputOptions, driver: Driver) -> None:
+        """Run the undecided designs and the best one on the same requests."""
+        found = [
+            Ranked(name, {"goodput": each.rate}, each.interval, None)
+            for name, each in self._goodputs.items()
+            if each.status == "found" and each.is_steady
+        ]
+        if not found or any(each.is_open for each in self._goodputs.values()):
+            return
+        best = max(found, key=lambda each: each.figures["goodput"])
+        several = [best, *rivals(best, "goodput", found)]
+        if len(several) == 1:
+            return
+        rates = {each.name: each.figures["goodput"] for each in several}
+        builts = {name: self.builts[name] for name in rates}
+        for name, beside in run_side_by_side(best.name, rates, builts, options, driver).items():
+            self.note(name, beside=beside)
+
+    def search_step_ends(self, options: GoodputOptions, driver: Driver) -> None:
+        """Search with other step times those whose lead is told: the best, the next, each form's.
+
+        Not where the lead is open, or nothing is sure in any case.
+        """
+        ranked = {name: case.ranked for name, case in self.cases.items()}
+        judged = {name: each for name, each in ranked.items() if each.interval is not None}
+        known = [name for name, each in judged.items() if each.figures["goodput"] > 0]
+        known.sort(key=lambda name: -judged[name].figures["goodput"])
+        if not known or any(each.is_open or not each.doubts.has_error for each in judged.values()):
+            return
+        best = judged[known[0]]
+        if not best.is_steady or rivals(best, "goodput", [*judged.values()]):
+            return
+        others = [n for n in known[1:] if not ((b := self.cases[n].beside) and b.is_equal)]
+        of_forms = {self.cases[name].form: name for name in reversed(known)}
+        asked = [*dict.fromkeys((best.name, *others[:1], *of_forms.values()))]
+        found = [self._goodputs[name] for name in asked]
+        builts = [self.builts[name] for name in asked]
+        self._note_goodputs(asked, with_step_ends(builts, found, options, driver))
+
+    def find_what_binds(self, driver: Driver) -> None:
+        """Find what binds the scenario with the largest goodput, if one is known to have it.
+
+        And the best in the other form, so that the answer to whether to split says what turns it.
+        """
+        known = {name: each for name, each in self._goodputs.items() if not isnan(each.rate)}
+        if any(each.is_open for each in self._goodputs.values()):
+            return
+        forms = set[str]()
+        for name, found in sorted(known.items(), key=lambda pair: -pair[1].rate):
+            form = self.cases[name].form
+            if form not in forms:
+                forms |= {form, "between"}
+                self.note(name, goodput=with_binding(self.builts[name], found, driver))
+
+    def run_at_goodput(self, driver: Driver) -> None:
+        """Run each scenario at its goodput, where dollars or joules are known."""
+        tasks = [
+            at_goodput((name, "at goodput"), self.builts[name], found)
+            for name, found in self._goodputs.items()
+            if not isnan(found.rate)
+            and any(key in summary for summary in self.cases[name].summaries for key in AT_GOODPUT)
+        ]
+        for row in driver.run(tasks, keep_errors=True):
+            if row.failure is None:
+                self.note(str(row.key[0]), at_goodput=row.result)

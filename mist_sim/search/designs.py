@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice, zip_longest
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from mist_sim.core.sliders import Sliders
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec, device_of, load_gpu
 from mist_sim.hardware.afd import AfdCoefficients, FfnCards, step_coefficients
-from mist_sim.hardware.resharding import Layout
 from mist_sim.hardware.resharding import device_of as resharding_device_of
 from mist_sim.models import ModelSpec, load_model
 from mist_sim.rng import Streams
@@ -155,6 +154,16 @@ class Group:
         return prod(self.said[size] for size in _SIZES)
 
     @property
+    def layout(self) -> tuple[int, int]:
+        """Its tensor and its pipeline parallel size."""
+        return self.said["tensor_parallel_size"], self.said["pipeline_parallel_size"]
+
+    @property
+    def gpus_of_a_replica(self) -> int:
+        """GPUs that share the model; two at least have several layouts."""
+        return self.num_gpus // int(self.said["data_parallel_size"])
+
+    @property
     def chunk(self) -> int | None:
         """Tokens of a step; None where prompts are not cut."""
         scheduler = self.said["scheduler"]
@@ -247,6 +256,11 @@ class Fleet:
         return any(each.said["role"] is not None for each in self.groups)
 
     @property
+    def can_re_shard(self) -> bool:
+        """Whether some engine has GPUs enough for two layouts."""
+        return any(group.gpus_of_a_replica > 1 for group in self.groups)
+
+    @property
     def has_network(self) -> bool:
         """Whether the scenario names a network."""
         return self._data["network"] is not None
@@ -254,9 +268,7 @@ class Fleet:
     @property
     def network(self) -> dict[str, Any]:
         """The network between sides: the scenario's, or the assumed one."""
-        if self.has_network:
-            return dict(self._data["network"])
-        return assumed_network(self._gpus)
+        return dict(self._data["network"] or assumed_network(self._gpus))
 
     @property
     def whose_nodes(self) -> str:
@@ -480,22 +492,16 @@ def around_hybrid(scenario: Scenario) -> dict[str, Scenario]:
     """
     slidable = Slidable(scenario)
     own, num_clients = slidable.sliders, slidable.num_clients
-    together = [_together(num_clients, chunk) for chunk in (own.s_p, own.s_d)]
+    together = [
+        Sliders(num_p=1, num_d=num_clients - 1, s_p=chunk, s_d=chunk)
+        for chunk in (own.s_p, own.s_d)
+    ]
     apart = [
         Sliders(num_p=num_p, num_d=num_clients - num_p, s_p=own.s_p, s_d=0)
         for num_p in range(1, num_clients)
     ]
-    pure = {_sliders_name(each): slidable.at(each) for each in (*together, *apart)}
-    return pure | {_sliders_name(own): scenario}
-
-
-def _sliders_name(sliders: Sliders) -> str:
-    """Return the name of a position for lists, where commas lie between names."""
-    return sliders.name.replace(", ", " + ")
-
-
-def _together(num_clients: int, chunk: int) -> Sliders:
-    return Sliders(num_p=1, num_d=num_clients - 1, s_p=chunk, s_d=chunk)
+    pure = {each.name: slidable.at(each) for each in (*together, *apart)} | {own.name: scenario}
+    return {name.replace(", ", " + "): each for name, each in pure.items()}  # names have no commas
 
 
 _ROWS = 10_000  # of a workload: the requests a worker of the AFD paper's runs
@@ -544,8 +550,7 @@ def without_sides(fleet: Fleet, chunk: int | None) -> Scenario:
     try:
         return fleet.having(clients, hand_over=_NOTHING_HANDED_OVER)
     except ScenarioError:  # the network is unused, and then no client has a place in it
-        unplaced = [_unplaced(client) for client in clients]
-        return fleet.having(unplaced, hand_over=_NOTHING_HANDED_OVER, network=None)
+        return fleet.having(_unplaced(clients), hand_over=_NOTHING_HANDED_OVER, network=None)
 
 
 def _without_idle_network(scenario: Scenario) -> Scenario:
@@ -556,12 +561,12 @@ def _without_idle_network(scenario: Scenario) -> Scenario:
     try:
         return Scenario.from_dict(data)
     except ScenarioError:
-        clients = [_unplaced(client) for client in data["clients"]]
-        return Scenario.from_dict(data | {"network": None, "clients": clients})
+        alone = {"network": None, "clients": _unplaced(data["clients"])}
+        return Scenario.from_dict(data | alone)
 
 
-def _unplaced(client: Client) -> Client:
-    return client | ({"place": None} if "place" in client else {})
+def _unplaced(clients: Iterable[Client]) -> list[Client]:
+    return [each | {"place": None} if "place" in each else each for each in clients]
 
 
 def apart(fleet: Fleet) -> Iterator[Proposal]:
@@ -616,7 +621,7 @@ def bundles(fleet: Fleet) -> Iterator[Proposal]:
     planner = _Planner(fleet)
     for num_p in ratios_to_try(fleet.num_clients):
         try:
-            gpus = _Gpus.of(fleet, num_p)
+            gpus = _left(fleet, num_p)
             bundle = planner.best(gpus, num_p)
         except ScenarioError as error:
             yield f"{num_p} prefill + a bundle", error
@@ -630,7 +635,7 @@ def with_best_bundle(fleet: Fleet, num_p: int) -> Scenario:
 
     Raises ScenarioError if no bundle is possible.
     """
-    gpus = _Gpus.of(fleet, num_p)
+    gpus = _left(fleet, num_p)
     return _with_bundle(fleet, num_p, gpus, _Planner(fleet).best(gpus, num_p))
 
 
@@ -656,7 +661,7 @@ def _client(fleet: Fleet, gpus: _Gpus, bundle: _Bundle) -> Client:
         "name": _BUNDLE,
         "type": "afd",
         "model": said["model"] or fleet.scenario.model,
-        "attention_workers": bundle.attention,
+        "attention_workers": bundle.found.attention_workers,
         "slots": bundle.found.slots,
         "batches": bundle.batches,
         **times,
@@ -670,38 +675,25 @@ def _client(fleet: Fleet, gpus: _Gpus, bundle: _Bundle) -> Client:
     }
 
 
-@dataclass(frozen=True)
-class _Gpus:
+class _Gpus(NamedTuple):
     """The GPUs that answers have. said: of an engine there. number: of all these engines."""
 
     said: Mapping[str, Any]
     number: int
+    gpu: GpuSpec
 
-    @classmethod
-    def of(cls, fleet: Fleet, num_p: int) -> _Gpus:
-        """Return the GPUs left for the bundle when `num_p` engines compute prompts.
 
-        Raises ScenarioError for GPUs of several kinds.
-        """
-        left = [
-            (group, group.count - number)
-            for group, number in fleet.taken(num_p).values()
-            if number < group.count
-        ]
-        kinds = sorted({load_gpu(group.said["gpu"]).name for group, _ in left})
-        if len(kinds) > 1:
-            raise ScenarioError(f"gpu must be the same for all answers, got {', '.join(kinds)}")
-        return cls(left[0][0].said, sum(number * group.num_gpus for group, number in left))
+def _left(fleet: Fleet, num_p: int) -> _Gpus:
+    """Return the GPUs left for the bundle when `num_p` engines compute prompts.
 
-    @property
-    def gpu(self) -> GpuSpec:
-        """The GPU that the bundle's workers are."""
-        return load_gpu(self.said["gpu"])
-
-    @property
-    def memory(self) -> float:
-        """Bytes of each GPU that may be used."""
-        return self.gpu.memory * float(self.said["kv_cache"]["gpu_memory_utilization"])
+    Raises ScenarioError for GPUs of several kinds.
+    """
+    left = [(each, each.count - n) for each, n in fleet.taken(num_p).values() if n < each.count]
+    gpus = {gpu.name: gpu for group, _ in left for gpu in [load_gpu(group.said["gpu"])]}
+    if len(gpus) > 1:
+        raise ScenarioError(f"gpu must be the same for all answers, got {', '.join(sorted(gpus))}")
+    number = sum(number * group.num_gpus for group, number in left)
+    return _Gpus(left[0][0].said, number, next(iter(gpus.values())))
 
 
 @dataclass(frozen=True)
@@ -718,14 +710,10 @@ class _Bundle:
     batches: int
 
     @property
-    def attention(self) -> int:
-        """Its attention workers, each one GPU."""
-        return self.found.attention_workers
-
-    @property
     def title(self) -> str:
         """The GPUs of both kinds of workers, and the batches and slots of attention workers."""
-        return f"{self.attention}A {self.ffn}F {self.batches} x {self.found.slots}"
+        found = self.found
+        return f"{found.attention_workers}A {self.ffn}F {self.batches} x {found.slots}"
 
     def worth(self, max_tpot: float | None) -> tuple[bool, float]:
         """Return the sort key of a choice: tokens per second within the limit, else TPOT."""
@@ -786,7 +774,8 @@ class _Planner:
     def _bundles(self, gpus: _Gpus, num_p: int, ffn: int) -> list[_Bundle]:
         """Return the bundles with that many GPUs for the FFN: all slots and batches that fit."""
         model = self._model
-        room = gpus.memory - model.attention_weight_bytes_per_rank(1)
+        memory = gpus.gpu.memory * float(gpus.said["kv_cache"]["gpu_memory_utilization"])
+        room = memory - model.attention_weight_bytes_per_rank(1)
         found: list[_Bundle] = []
         workers = gpus.number - ffn
         links = self._links(gpus, num_p, ffn)
@@ -851,11 +840,6 @@ NUM_PAIRS = 2
 the comparison with its figure 10."""
 
 
-def can_re_shard(fleet: Fleet) -> bool:
-    """Tell whether some engine has GPUs enough for two layouts."""
-    return any(_gpus_of_a_copy(group) > 1 for group in fleet.groups)
-
-
 def resharded(fleet: Fleet, num_pairs: int = NUM_PAIRS) -> Iterator[Proposal]:
     """Yield the engines without roles, each with the best pairs of layouts on its GPUs.
 
@@ -864,7 +848,7 @@ def resharded(fleet: Fleet, num_pairs: int = NUM_PAIRS) -> Iterator[Proposal]:
     what does not fit in memory is left out. Engines with one GPU stay unchanged. Raises
     ScenarioError if no engine has two layouts, and for models outside equation 1.
     """
-    if not can_re_shard(fleet):
+    if not fleet.can_re_shard:
         raise ScenarioError(
             "takes an engine of two GPUs at least, got 1; raise clients."
             f"{fleet.groups[0].position}.tensor_parallel_size"
@@ -874,7 +858,7 @@ def resharded(fleet: Fleet, num_pairs: int = NUM_PAIRS) -> Iterator[Proposal]:
     ranked = [_pairs(fleet, group, lengths) for group in fleet.groups]
     changing = [[pair for pair in pairs if not pair.is_static][:num_pairs] for pairs in ranked]
     fixed = [
-        [pair for pair in pairs if pair.is_static and not _has_layout(group, pair.decode_layout)]
+        [pair for pair in pairs if pair.is_static and pair.decode_layout[:2] != group.layout]
         for group, pairs in zip(fleet.groups, ranked, strict=True)
     ]
     for kind, of_groups in (("re-shard", changing), ("fixed", fixed)):
@@ -883,7 +867,8 @@ def resharded(fleet: Fleet, num_pairs: int = NUM_PAIRS) -> Iterator[Proposal]:
                 pair if pair is not None else pairs[-1] if pairs else None
                 for pair, pairs in zip(several, of_groups, strict=True)
             ]
-            names = dict.fromkeys(_pair_name(each) for each in chosen if each is not None)
+            labels = (each.label.replace("->", "to") for each in chosen if each is not None)
+            names = dict.fromkeys(labels)
             yield _tried(f"{kind} " + " + ".join(names), _with_pairs, fleet, chosen)
 
 
@@ -898,15 +883,9 @@ def with_best_pair(fleet: Fleet) -> Scenario:
     return found
 
 
-def _pair_name(pair: PairTimes) -> str:
-    if pair.is_static:
-        return pair.decode_layout.label
-    return f"{pair.prefill_layout.label} to {pair.decode_layout.label}"
-
-
 def _pairs(fleet: Fleet, group: Group, lengths: Lengths) -> Sequence[PairTimes]:
     """Return an engine's pairs of layouts, equal ones too, the best first; empty for one GPU."""
-    if _gpus_of_a_copy(group) == 1:
+    if group.gpus_of_a_replica == 1:
         return ()
     said = group.said
     if said["quantization"] is not None:
@@ -914,10 +893,13 @@ def _pairs(fleet: Fleet, group: Group, lengths: Lengths) -> Sequence[PairTimes]:
             f"clients.{group.position}.quantization must be left out, since equation 1 of Seesaw "
             f"is of weights in 16 bits, got {said['quantization']}"
         )
+    gpu = load_gpu(said["gpu"])
+    if said["all_reduce"] is not None:
+        gpu = replace(gpu, interconnect=replace(gpu.interconnect, all_reduce=said["all_reduce"]))
     choices = rank_pairs(
         load_model(str(said["model"] or fleet.scenario.model)),
         resharding_device_of(
-            _gpu(said),
+            gpu,
             gpu_memory_utilization=float(said["kv_cache"]["gpu_memory_utilization"]),
             host=host_of(said["host"]) if said["host"] is not None else None,
         ),
@@ -932,23 +914,6 @@ def _pairs(fleet: Fleet, group: Group, lengths: Lengths) -> Sequence[PairTimes]:
         stays = choices.best.label
         raise ScenarioError(f"takes two layouts that fit, but of {choices.title} only {stays} does")
     return choices.pairs
-
-
-def _has_layout(group: Group, layout: Layout) -> bool:
-    sizes = (layout.tensor, layout.pipeline)
-    return sizes == (group.said["tensor_parallel_size"], group.said["pipeline_parallel_size"])
-
-
-def _gpus_of_a_copy(group: Group) -> int:
-    return group.num_gpus // int(group.said["data_parallel_size"])
-
-
-def _gpu(said: Mapping[str, Any]) -> GpuSpec:
-    """Return the GPU of an engine, with the sums over links that its options say."""
-    gpu = load_gpu(said["gpu"])
-    if said["all_reduce"] is None:
-        return gpu
-    return replace(gpu, interconnect=replace(gpu.interconnect, all_reduce=said["all_reduce"]))
 
 
 def _with_pairs(fleet: Fleet, pairs: Sequence[PairTimes | None]) -> Scenario:
@@ -1025,6 +990,7 @@ _HYBRIDS, _BUNDLES = "hybrids", "bundles of attention and FFN workers"
 _RE_SHARDED = "re-sharding"
 _TITLES = {"hybrid": _HYBRIDS, "afd": _BUNDLES, "reshard": _RE_SHARDED}
 _ROUTER = "length_aware"  # of hybrids
+_RANKS = ("data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size")  # in that order
 
 
 @dataclass(frozen=True)
@@ -1080,54 +1046,46 @@ def _made(fleet: Fleet) -> tuple[dict[str, Scenario], dict[str, str]]:
     left_out: dict[str, str] = {}
     several = ("apart", "hybrid", "afd")
     if is_one := fleet.num_clients < 2:
+        group = fleet.groups[0]
+        client = f"clients.{group.position}"
+        even = [size for size in _RANKS if (group.said.get(size) or 1) % 2 == 0]
+        halved = f", or halve {client}.{even[0]} and double the count" if even else ""
         left_out["prompts and answers apart, hybrids, and bundles"] = (
-            f"take two clients at least, got 1; {_two_of_one(fleet.groups[0])}"
+            f"take two clients at least, got 1; raise {client}.count{halved}"
         )
     for kind in DESIGNS:
-        if (is_one and kind in several) or (kind == "reshard" and not can_re_shard(fleet)):
+        if (is_one and kind in several) or (kind == "reshard" and not fleet.can_re_shard):
             continue
         for name, design in proposed(kind, fleet):
             if isinstance(design, Scenario):
                 found[name] = design
             else:
-                left_out[_TITLES.get(kind, kind) if name == kind else name] = _reason(design)
+                title = _TITLES.get(kind, kind) if name == kind else name
+                left_out[title] = str(design).splitlines()[0]  # of many problems the first
     return found, left_out
-
-
-_RANKS = ("data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size")
-
-
-def _two_of_one(group: Group) -> str:
-    """Return how one client becomes two, on as many GPUs where its ranks can be halved."""
-    client = f"clients.{group.position}"
-    even = [name for name in _RANKS if (group.said.get(name) or 1) % 2 == 0]
-    halved = f", or halve {client}.{even[0]} and double the count" if even else ""
-    return f"raise {client}.count{halved}"
-
-
-def _reason(error: ScenarioError) -> str:
-    """Return the first of the problems, of which a design may have many."""
-    return str(error).splitlines()[0]
 
 
 def _assumed(fleet: Fleet, found: Mapping[str, Scenario]) -> dict[str, str]:
     """Return the assumptions of the designs beyond the scenario."""
     assumed: dict[str, str] = {}
     if not fleet.has_network and any(each.network for each in found.values()):
+        said = [
+            f"{key}: {str(value).lower() if isinstance(value, bool) else value}"
+            for key, value in fleet.network.items()
+        ]
         assumed["network"] = (
-            f"{_as_said(fleet.network)}, {fleet.whose_nodes}, for all designs that hand over; to "
+            f"{{{', '.join(said)}}}, {fleet.whose_nodes}, for all designs that hand over; to "
             "say another, give clients the roles prefill and decode, and a network"
         )
-    has_hybrids = any(_has(each, role="p_heavy") for each in found.values())
-    router = as_data(fleet.scenario)["router"]
-    if has_hybrids and router["type"] != _ROUTER:
+    own_router = as_data(fleet.scenario)["router"]["type"]
+    if own_router != _ROUTER and _some(found, "role", "p_heavy"):
         assumed[_HYBRIDS] = (
             f"router: {_ROUTER}, which knows the limits and the tokens of prompts; the others keep "
             "the scenario's, so that a hybrid may win by its router alone; to give it to all, "
             f"--set router='{{type: {_ROUTER}, ttft: {fleet.scenario.slo.make().ttft!r} s, "
             "if_none: soonest}'"
         )
-    if any(_has(each, type_="afd") for each in found.values()):
+    if _some(found, "type_", "afd"):
         assumed[_BUNDLES] = (
             "times follow from the figures of the GPUs and their kernels, and from the model's "
             "sizes, without an engine's own time a step; such bundles were never measured; "
@@ -1135,7 +1093,8 @@ def _assumed(fleet: Fleet, found: Mapping[str, Scenario]) -> dict[str, str]:
             "GPU; the most, by eights up to 256, with which full slots keep the limit on TPOT by "
             "theory, and 2 % to spare; --vary clients.N.slots has others"
         )
-    if any(map(_re_shards, (each for each in found.values() if each is not fleet.scenario))):
+    new = [part for each in found.values() if each is not fleet.scenario for part in each.clients]
+    if any(getattr(part, "resharding", None) is not None for part in new):
         assumed[_RE_SHARDED] = (
             "scheduler: continuous, with the engine's token budget, or the longest prompt if that "
             "is more; without prefix caches and async_scheduling, which are not simulated with it; "
@@ -1144,21 +1103,7 @@ def _assumed(fleet: Fleet, found: Mapping[str, Scenario]) -> dict[str, str]:
     return assumed
 
 
-def _re_shards(scenario: Scenario) -> bool:
-    return any(getattr(part, "resharding", None) is not None for part in scenario.clients)
-
-
-def _as_said(network: Mapping[str, Any]) -> str:
-    """Return a network as in a scenario file."""
-    words = {True: "true", False: "false"}
-    parts = [f"{k}: {words[v] if isinstance(v, bool) else v}" for k, v in network.items()]
-    return "{" + ", ".join(parts) + "}"
-
-
-def _has(scenario: Scenario, **said: str) -> bool:
-    """Tell whether one of the clients says that."""
-    return any(
-        getattr(part, key, None) == value
-        for part in scenario.clients
-        for key, value in said.items()
-    )
+def _some(found: Mapping[str, Scenario], key: str, value: str) -> bool:
+    """Tell whether a client of some design says that."""
+    parts = (part for each in found.values() for part in each.clients)
+    return any(getattr(part, key, None) == value for part in parts)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf
 from statistics import fmean
 from time import monotonic
@@ -24,19 +23,27 @@ from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.binding import lone_run, search_binding
+from mist_sim.search.binding_result import LoneRequests
 from mist_sim.search.bracketing import Bracket, Search, around, between, near
-from mist_sim.search.driving import SearchKey, drive, take
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
-from mist_sim.search.lone_requests import LoneRequests
-from mist_sim.search.race import COARSE, SHORT, Race, once_each
-from mist_sim.search.sure_search import Asked, SureSearch, seeming, until_sure
+from mist_sim.search.sure_search import (
+    COARSE,
+    SHORT,
+    Asked,
+    Race,
+    SearchKey,
+    SureSearch,
+    drive,
+    once_each,
+    seeming,
+    take,
+    until_sure,
+)
 from mist_sim.search.verdicts.request_times import Target, target_of
 from mist_sim.search.verdicts.trials import Trial, told, trial_data
-from mist_sim.studies.built import Built
+from mist_sim.studies.built import Built, check_rates
 from mist_sim.studies.driver import Driver, How, OutOfTimeError, studying
-from mist_sim.studies.rates import Rates, check_rates
-from mist_sim.studies.seeds import seeds_from
-from mist_sim.studies.subjects import check_scenarios
+from mist_sim.studies.subjects import check_scenarios, seeds_from
 from mist_sim.studies.task import Failure, Key, Row, Task
 
 _TOLD = 3  # scenarios that a stopped search names
@@ -123,7 +130,6 @@ class GoodputOptions:
         self,
         key: Key,
         built: Built,
-        rates: Rates,
         seed: int,
         rate: float,
         target: Target,
@@ -135,8 +141,8 @@ class GoodputOptions:
         times: so many times as many requests as others have at most. pause: as in `try_rate`.
         """
         most = None if self.as_is else self.longest(target) * (1 if self.most_requests else times)
-        data = as_data(built.scenario)
-        arguments = data, rates.at(rate), seed, rate, target, rates.num_requests, most
+        rates = built.rates
+        arguments = built.data, rates.at(rate), seed, rate, target, rates.num_requests, most
         if pause is not None:
             return Task((*key, "short"), trial_data, (*arguments, pause))
         return Task(key, trial_data, arguments)
@@ -196,14 +202,19 @@ def find_goodputs(
         except OutOfTimeError:
             return _out_of_time(builts, options, tried)
         found = [each for each in rows if isinstance(each, Goodput)]
-        more: dict[str, Callable[..., list[Goodput]]]
-        more = {"the goodput of slower and faster steps": partial(with_step_ends, options=options)}
-        more |= {"what binds": _with_bindings} if why else {}
-        more["dollars and joules there"] = _with_spending
+        steps: dict[str, Callable[[], list[Goodput]]] = {
+            "the goodput of slower and faster steps": lambda: with_step_ends(
+                builts, found, options, driver
+            ),
+            "what binds": lambda: [
+                with_binding(*each, driver) for each in zip(builts, found, strict=True)
+            ],
+            "dollars and joules there": lambda: _with_spending(builts, found, driver),
+        }
         left = []
-        for what, add in more.items():
+        for what, more in steps.items():
             try:
-                found = add(builts, found, driver=driver)
+                found = more() if why or what != "what binds" else found
             except OutOfTimeError:
                 left.append(what)
         told = f"{_TIME_UP}; not run: {listed(left)}." if left else ""
@@ -258,11 +269,9 @@ def with_step_ends(
     def run(asked: Sequence[tuple[SearchKey, Asked]]) -> list[Trial | None]:
         tasks = []
         for (end, seed), (rate, _) in asked:
-            built, target = scaled[end], found[end // 2].target
-            rates, key = Rates(built.scenario, built), (end // 2, ("slow", "fast")[end % 2], seed)
+            target, key = found[end // 2].target, (end // 2, ("slow", "fast")[end % 2], seed, rate)
             pause = options.pause([target])
-            task = options.trial((*key, rate), built, rates, seed, rate, target, pause=pause)
-            tasks.append(task)
+            tasks.append(options.trial(key, scaled[end], seed, rate, target, pause=pause))
         rows = driver.run(tasks, keep_errors=True)
         return [None if row.failure else Trial.of(row.result) for row in rows]
 
@@ -312,12 +321,6 @@ def _with_steps(scenario: Scenario, factor: float) -> Built:
     return Built(Scenario.from_dict(as_data(scenario), changes))
 
 
-def _with_bindings(
-    builts: Sequence[Built], found: Sequence[Goodput], driver: Driver
-) -> list[Goodput]:
-    return [with_binding(*pair, driver) for pair in zip(builts, found, strict=True)]
-
-
 def with_binding(built: Built, found: Goodput, driver: Driver) -> Goodput:
     """Return a goodput with what binds it, if there is a goodput."""
     if found.status != "found":
@@ -329,14 +332,13 @@ def _with_spending(
     builts: Sequence[Built], found: Sequence[Goodput], driver: Driver
 ) -> list[Goodput]:
     """Return goodputs with the spending of a run there, where their scenarios ask for it."""
-    asked = [
-        k
+    tasks = [
+        at_goodput((k, "at goodput"), built, each)
         for k, (built, each) in enumerate(zip(builts, found, strict=True))
         if built.asks_for_spending and each.status == "found"
     ]
-    tasks = [at_goodput((k, "at goodput"), builts[k], found[k]) for k in asked]
-    told = dict(zip(asked, driver.results(tasks), strict=True))
-    return [replace(each, spending=told[k]) if k in told else each for k, each in enumerate(found)]
+    told = {row.key[0]: row.value for row in driver.run(tasks)}
+    return [replace(each, spending=told.get(k, {})) for k, each in enumerate(found)]
 
 
 def search_goodputs(
@@ -357,7 +359,6 @@ def search_goodputs(
     """
     scenarios = [built.scenario for built in builts]
     targets = [options.target(scenario) for scenario in scenarios]
-    all_rates = [Rates(built.scenario, built) for built in builts]
     all_seeds = [seeds_from(scenario.seed, scenario.replications) for scenario in scenarios]
     failed: dict[int, Failure] = {}
 
@@ -366,9 +367,8 @@ def search_goodputs(
     ) -> list[Trial | None]:
         tasks = []
         for (k, seed), (rate, times) in asked:
-            rates = all_rates[k]
             key = (k, seed, rate) if times == 1 else (k, seed, rate, times)
-            tasks.append(options.trial(key, builts[k], rates, seed, rate, targets[k], times, pause))
+            tasks.append(options.trial(key, builts[k], seed, rate, targets[k], times, pause))
         done: dict[Key, Row] = {}
         try:
             rows = driver.run(tasks, keep_errors=keep_errors, rows=done)
@@ -381,7 +381,7 @@ def search_goodputs(
         return [None if row.failure else Trial.of(row.result) for row in rows]
 
     trials = {} if tried is None else tried
-    own = {(k, s): all_rates[k].own for k, seeds in enumerate(all_seeds) for s in seeds}
+    own = {(k, s): builts[k].rates.own for k, seeds in enumerate(all_seeds) for s in seeds}
     trials |= {key: [] for key in own}
 
     def whole(key: SearchKey) -> SureSearch:
@@ -414,7 +414,6 @@ def search_goodputs(
         failed.get(k)
         or _goodput_of(
             built,
-            all_rates[k],
             targets[k],
             options,
             [found[k, seed] for seed in all_seeds[k]],
@@ -427,7 +426,6 @@ def search_goodputs(
 
 def _goodput_of(
     built: Built,
-    rates: Rates,
     target: Target,
     options: GoodputOptions,
     searches: Sequence[SeedGoodput],
@@ -437,7 +435,7 @@ def _goodput_of(
         searches=tuple(searches),
         target=target,
         tolerance=options.tolerance,
-        num_requests=rates.num_requests,
+        num_requests=built.rates.num_requests,
         num_gpus=built.num_gpus,
         scenario=built.scenario.resolved(),
         title=built.scenario.headline,
@@ -445,7 +443,7 @@ def _goodput_of(
         assumed_host=built.assumed_host,
         rent=built.rent,
         known_warnings=built.warnings,
-        settings=_settings(rates, searches),
+        settings=_settings(built, searches),
         longer=_longer(built.scenario, options),
         **more,
     )
@@ -464,10 +462,9 @@ def goodputs_so_far(
     for k, built in enumerate(builts):
         known = {seed: trials for (number, seed), trials in tried.items() if number == k and trials}
         searches = [SeedGoodput.of(seed, seeming(each), each) for seed, each in known.items()]
-        rates, target = Rates(built.scenario, built), options.target(built.scenario)
-        more = {"is_stopped": True}
+        target = options.target(built.scenario)
         found.append(
-            _goodput_of(built, rates, target, options, searches, **more) if known else None
+            _goodput_of(built, target, options, searches, is_stopped=True) if known else None
         )
     return found
 
@@ -483,15 +480,14 @@ def so_far(tried: Mapping[SearchKey, Sequence[Trial]], names: Sequence[str]) -> 
         if of_seeds:
             several = [trial for trials in of_seeds for trial in trials]
             bracket, number = Bracket.of(told(several)), len({trial.rate for trial in several})
-            found.append((bracket.low or 0.0, _bracket_words(name, bracket, number)))
+            low, high = bracket.low, bracket.high
+            least = "none attained yet" if low is None else f"attained up to {low:.4g} /s"
+            most = "none missed yet" if high is None else f"missed at {high:.4g} /s"
+            told_of = f"{name}: " if name else ""
+            words = f"{told_of}{in_words(number, 'rate')} tried, {least}, {most}"
+            found.append((low or 0.0, words))
     found.sort(key=lambda each: -each[0])
     return "; ".join(words for _, words in found[:_TOLD])
-
-
-def _bracket_words(name: str, bracket: Bracket, number: int) -> str:
-    low = "none attained yet" if bracket.low is None else f"attained up to {bracket.low:.4g} /s"
-    high = "none missed yet" if bracket.high is None else f"missed at {bracket.high:.4g} /s"
-    return f"{f'{name}: ' if name else ''}{in_words(number, 'rate')} tried, {low}, {high}"
 
 
 def _longer(scenario: Scenario, options: GoodputOptions) -> str:
@@ -502,8 +498,8 @@ def _longer(scenario: Scenario, options: GoodputOptions) -> str:
     return " Without --as-is runs are as long as it takes to know." if lasts else ""
 
 
-def _settings(rates: Rates, searches: Sequence[SeedGoodput]) -> dict[str, Any]:
+def _settings(built: Built, searches: Sequence[SeedGoodput]) -> dict[str, Any]:
     """Return the scenario settings for the rate that one search found."""
     low = searches[0].bracket.low
     is_one = [search.status for search in searches] == ["found"]
-    return rates.at(low) if is_one and low is not None else {}
+    return built.rates.at(low) if is_one and low is not None else {}

@@ -21,11 +21,11 @@ from mist_sim.metrics.stability import AT_END
 from mist_sim.metrics.tables import Findings
 from mist_sim.output import json_text, write_text
 from mist_sim.report.presenters import GOODPUT
-from mist_sim.search.binding_result import Binding
+from mist_sim.search.binding_result import Binding, LoneRequests
 from mist_sim.search.bracketing import Bracket
-from mist_sim.search.lone_requests import LoneRequests
 from mist_sim.search.verdicts.request_times import Target
 from mist_sim.search.verdicts.trials import Trial
+from mist_sim.studies.tabled import write_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -237,16 +237,12 @@ class Goodput(Findings):
         rate tried is known to be attained. That of the same runs with other latencies, and with
         `step_ends` that of slower and faster steps as well, which also fill queues and seats.
         """
-        ends = self._with_steps(self._latency_interval)
+        ends, steps = self._latency_interval, self.step_ends
+        if ends and steps:
+            low, high = ends
+            ends = min(low or steps[0], steps[0]), max(high if high < inf else 0.0, steps[1])
+        ends = ends or steps
         return ends if ends is None or self.interval[0] else (0.0, ends[1])
-
-    def _with_steps(self, at_load: tuple[float, float] | None) -> tuple[float, float] | None:
-        """Return the ends with those of other steps."""
-        steps = self.step_ends
-        if at_load is None or steps is None:
-            return steps or at_load
-        low, high = at_load
-        return min(low or steps[0], steps[0]), max(high if high < inf else 0.0, steps[1])
 
     @property
     def _latency_interval(self) -> tuple[float, float] | None:
@@ -263,15 +259,16 @@ class Goodput(Findings):
             ranges["e2el"] = Range(min(ttft.low, tpot.low), max(ttft.high, tpot.high))
         ends = []
         for search in self.searches:
-            known = [(t.rate, t.margin, _metric(t)) for t in search.trials if t.margin is not None]
-            errors = [ranges.get(metric) for _, _, metric in known]
-            if self.status != "found" or not known or None in errors:
+            off = []
+            for trial in search.trials:
+                if (margin := trial.margin) is None:
+                    continue
+                metric = (trial.worst_limit or "").split(".")[-1].split("_")[-1]
+                if (error := ranges.get(metric)) is None:
+                    return None
+                off.append((trial.rate, _near(margin), error))
+            if self.status != "found" or not off:
                 return None
-            off = [
-                (rate, _near(margin), error)
-                for (rate, margin, _), error in zip(known, errors, strict=True)
-                if error is not None
-            ]
             low = _last([(rate, margin + log1p(error.high)) for rate, margin, error in off])
             most = [(rate, margin + log1p(error.low)) for rate, margin, error in off]
             high = inf if max(m for _, m in most) < 0 else _last(most)
@@ -342,6 +339,8 @@ class Goodput(Findings):
     @property
     def data(self) -> dict[str, Any]:
         """Everything but the warnings as plain data; rates in requests per second."""
+        classes = self.target.slo.classes.items()
+        shares = {name: of.attainment for name, of in classes if of.attainment is not None}
         return {
             "goodput": self.rate,
             "goodput_per_gpu": self.per_gpu,
@@ -361,7 +360,7 @@ class Goodput(Findings):
             "relaxation": self.target.relaxation,
             "each_limit_alone": self.target.each,
             "slo_ms": {name: limit * 1e3 for name, limit in self.target.slo.named_limits.items()},
-            **_shares_of_classes(self.target),
+            **({"attainment_asked_of": shares} if shares else {}),
             "percentiles_ms": {
                 each.name: each.limit * 1e3
                 for each in self.target.percentiles
@@ -385,15 +384,8 @@ class Goodput(Findings):
     def write_files(self, folder: Path) -> None:
         """Write goodput.json, trials.csv and scenario.resolved.yaml."""
         write_text(folder / "goodput.json", json_text(self.summary))
-        write_text(folder / "trials.csv", self.trials.to_csv(index=False, lineterminator="\n"))
+        write_csv(folder / "trials.csv", self.trials)
         write_text(folder / "scenario.resolved.yaml", self.scenario)
-
-
-def _shares_of_classes(target: Target) -> dict[str, dict[str, float]]:
-    """Return the required shares of classes that have their own; empty without any."""
-    classes = target.slo.classes.items()
-    shares = {name: of.attainment for name, of in classes if of.attainment is not None}
-    return {"attainment_asked_of": shares} if shares else {}
 
 
 def _seed_data(search: SeedGoodput) -> Mapping[str, Any]:
@@ -416,11 +408,6 @@ def _seed_data(search: SeedGoodput) -> Mapping[str, Any]:
 _LONE = 1e-3  # requests a second
 
 
-def _rate(rate: float) -> str:
-    """Return a rate; one at which a request is long over before the next is of lone requests."""
-    return f"{rate:g} /s" if rate >= _LONE else f"less than {_LONE:g} /s, of lone requests"
-
-
 def _how_bad(trial: Trial, target: Target) -> str:
     """Return how many requests are good, or finish where none has a limit; and what misses most."""
     judges = target.slo.judges_requests
@@ -429,11 +416,6 @@ def _how_bad(trial: Trial, target: Target) -> str:
     share = f"{'' if trial.is_whole else 'at most '}{100 * trial.attainment:.1f} %"
     worst = f", and {limit_title(trial.worst_limit)} misses most" if trial.worst_limit else ""
     return f"{share} of the requests {'are good' if judges else 'finish'}{worst}"
-
-
-def _metric(trial: Trial) -> str:
-    """Return the latency of the worst limit: "itl" of "chat.p99_itl"."""
-    return (trial.worst_limit or "").rpartition(".")[2].rpartition("_")[2]
 
 
 def _near(margin: float) -> float:
@@ -491,23 +473,6 @@ def _most(trials: Sequence[Trial]) -> str:
     return f"{needs:.0f}"
 
 
-def _may_tell(trial: Trial) -> str:
-    """Return how long a run may tell what one does not."""
-    return f"; --most-requests {_most([trial])} may tell" if trial.needs else ""
-
-
-def _would_tell(trial: Trial) -> str:
-    """Return how many requests would tell whether clients keep up; empty if no one knows."""
-    return f" {rounded_up(trial.needs):,} requests would tell, about." if trial.needs else ""
-
-
-def _open_trials(search: SeedGoodput) -> list[Trial]:
-    """Return the undecided runs; not those that say nothing above a rate that is missed."""
-    high = search.bracket.high or inf
-    undecided = [trial for trial in search.trials if trial.attained is None]
-    return [trial for trial in undecided if trial.tells or trial.rate <= high]
-
-
 def _rates(trials: Sequence[Trial]) -> str:
     """Return rates; of many, the first, and up to where the others go."""
     rates = [f"{trial.rate:g}" for trial in trials]
@@ -556,7 +521,8 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:
             f"is not known. {_beyond(search, found)}",
         )
     nothing_kept = search.status != "undecided" and bracket.low is None
-    undecided = _open_trials(search)
+    end = bracket.high or inf  # runs beyond it that say nothing do not matter
+    undecided = [t for t in trials if t.attained is None and (t.tells or t.rate <= end)]
     if found.blindness:
         undecided = [trial for trial in undecided if not trial.keeps_in_overload]
     if undecided and not (nothing_kept and trials[0].attained is None):
@@ -568,13 +534,18 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:
             f"{where}the goodput is not known, since runs at {rates} /s tell nothing.",
         )
     elif nothing_kept:
-        is_open = trials[0].attained is None
+        first = trials[0]
+        rate = f"{first.rate:g} /s"
+        if first.rate < _LONE:  # a request is long over before the next
+            rate = f"less than {_LONE:g} /s, of lone requests"
+        told = f" A longer run may tell otherwise: {first.reason}"
+        told += f"; --most-requests {_most([first])} may tell." if first.needs else "."
         yield ResultWarning(
             kinds.ALL_MISSED,
-            f"{where}missed at the lowest rate tried, {_rate(trials[0].rate)}, where "
-            f"{_how_bad(trials[0], found.target)}: there is no goodput from there on."
-            + f" A longer run may tell otherwise: {trials[0].reason}{_may_tell(trials[0])}."
-            * is_open,
+            f"{where}missed at the lowest rate tried, {rate}, where "
+            f"{_how_bad(first, found.target)}: there is no goodput from there on."
+            + told
+            * (first.attained is None),
         )
     if bracket.attained_above:
         rates = ", ".join(f"{rate:g}" for rate in bracket.attained_above)
@@ -591,9 +562,10 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:
             f"that with more requests the goodput is lower.{found.longer}",
         )
     elif low and bracket.high and low.stability not in ("stable", None):
+        needs = f" {rounded_up(low.needs):,} requests would tell, about." if low.needs else ""
         yield ResultWarning(
             kinds.TOO_SHORT_THERE,
             f"{where}{low.num_requests:,} requests are too few for a steady answer: whether the "
             f"clients keep up at {low.rate:.4g} /s is not known, and if not, the goodput is lower."
-            f"{_would_tell(low)}{found.longer}",
+            f"{needs}{found.longer}",
         )

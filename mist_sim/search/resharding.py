@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import Any
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning
@@ -25,13 +25,9 @@ from mist_sim.hardware.resharding import (
     time_per_request,
     weight_bytes,
 )
-from mist_sim.metrics.tables import Findings
 from mist_sim.models.spec import ModelSpec
-from mist_sim.output import json_text, write_text
 from mist_sim.report.presenters import RESHARDING
-
-if TYPE_CHECKING:
-    import pandas as pd
+from mist_sim.studies.tabled import Tabled
 
 __all__ = ["Choices", "Lengths", "PairOptions", "PairTimes", "rank_pairs"]
 
@@ -200,13 +196,14 @@ _NO_PIGGYBACK = "Layouts that stay gain nothing from chunked prefill here (--pig
 
 
 @dataclass(frozen=True, repr=False)
-class Choices(Findings):
+class Choices(Tabled):
     """Pairs of layouts, those with most throughput first, and layouts that do not fit.
 
     pairs: a pair of equal layouts stays in one. left_out: why layouts are impossible.
     """
 
     presenter = RESHARDING
+    stem = "resharding"
 
     pairs: tuple[PairTimes, ...]
     left_out: tuple[tuple[Layout, str], ...]
@@ -239,11 +236,9 @@ class Choices(Findings):
         return self.best_static.total / changing.total
 
     @property
-    def table(self) -> pd.DataFrame:
+    def cells(self) -> Iterator[dict[str, Any]]:
         """A row a pair, the best first; times in seconds a request."""
-        import pandas as pd
-
-        return pd.DataFrame([self._row(pair) for pair in self.pairs])
+        return map(self._row, self.pairs)
 
     def _row(self, pair: PairTimes) -> dict[str, Any]:
         return {
@@ -301,17 +296,12 @@ class Choices(Findings):
             "best_static": self._row(self.best_static),
             "best_resharding": self._row(changing) if changing else None,
             "speedup": self.speedup,
-            "pairs": [self._row(pair) for pair in self.pairs],
+            "pairs": list(self.cells),
             "left_out": {layout.label: why for layout, why in self.left_out},
         }
 
     def __repr__(self) -> str:
         return f"<Choices: {len(self.pairs)} pairs, best {self.best.label}>"
-
-    def write_files(self, folder: Path) -> None:
-        """Write resharding.json and resharding.csv."""
-        write_text(folder / "resharding.json", json_text(self.summary))
-        write_text(folder / "resharding.csv", self.table.to_csv(index=False, lineterminator="\n"))
 
 
 def rank_pairs(
@@ -330,8 +320,18 @@ def rank_pairs(
     check_model(model)
     if num_devices < 1:
         raise ScenarioError(f"num_devices must be >= 1, got {num_devices}")
-    _check_copies(num_devices, options)
-    _check_buffer(model, num_devices, lengths, options)
+    for size in options.data_parallel_sizes or ():
+        if num_devices % size:
+            raise ScenarioError(
+                f"data_parallel_sizes must divide {num_devices} devices, got {size}"
+            )
+    entries, buffer = kv_bytes(model) * lengths.prompt, options.host_memory * num_devices
+    if buffer < entries:
+        raise ScenarioError(
+            f"host_memory must hold one prompt: {lengths.prompt:g} tokens have "
+            f"{entries / _GIB:.2f} GiB of KV entries, got {buffer / _GIB:.2f} GiB on "
+            f"{num_devices} devices"
+        )
     layouts = list(layouts_of(model, num_devices, options.data_parallel_sizes))
     reasons = [(each, _why_not(model, device, each, lengths)) for each in layouts]
     fitting = [each for each, why in reasons if why is None]
@@ -341,19 +341,11 @@ def rank_pairs(
             f"no layout of {model.name} fits on {num_devices} x {device.name}: "
             + ("; ".join(why for _, why in left_out) or "its heads and layers divide in no way")
         )
-    pairs = _pairs(PairModel(model, device, lengths, options), fitting)
+    times = PairModel(model, device, lengths, options).times
+    found = [times(one, two) for one, two in product(fitting, fitting) if one.data == two.data]
+    pairs = tuple(sorted(found, key=lambda pair: (pair.total, not pair.is_static)))
     title = f"{model.name} on {num_devices} x {device.name}"
     return Choices(pairs, left_out, model, device, num_devices, lengths, options, title)
-
-
-def _pairs(times: PairModel, layouts: Sequence[Layout]) -> tuple[PairTimes, ...]:
-    found = [
-        times.times(before, after)
-        for before in layouts
-        for after in layouts
-        if before.data == after.data
-    ]
-    return tuple(sorted(found, key=lambda pair: (pair.total, not pair.is_static)))
 
 
 def _why_not(model: ModelSpec, device: Device, layout: Layout, lengths: Lengths) -> str | None:
@@ -372,25 +364,3 @@ def _why_not(model: ModelSpec, device: Device, layout: Layout, lengths: Lengths)
         f"{has}, which leaves {left:.2f} GiB; a request of {num_tokens:g} tokens needs "
         f"{need:.2f} GiB of KV entries on each"
     )
-
-
-def _check_copies(num_devices: int, options: PairOptions) -> None:
-    """Raise ScenarioError for numbers of copies that the devices cannot be divided into."""
-    for size in options.data_parallel_sizes or ():
-        if num_devices % size:
-            raise ScenarioError(
-                f"data_parallel_sizes must divide {num_devices} devices, got {size}"
-            )
-
-
-def _check_buffer(
-    model: ModelSpec, num_devices: int, lengths: Lengths, options: PairOptions
-) -> None:
-    entries = kv_bytes(model) * lengths.prompt
-    buffer = options.host_memory * num_devices
-    if buffer < entries:
-        raise ScenarioError(
-            f"host_memory must hold one prompt: {lengths.prompt:g} tokens have "
-            f"{entries / _GIB:.2f} GiB of KV entries, got {buffer / _GIB:.2f} GiB on "
-            f"{num_devices} devices"
-        )

@@ -6,19 +6,19 @@ with the rate.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import Any, Self, Unpack
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_points
 from mist_sim.core.sliders import DESIGNS, Design, Sliders, all_sliders
 from mist_sim.errors import ScenarioError, in_words
 from mist_sim.metrics.latency import limit_title
-from mist_sim.metrics.tables import Findings
-from mist_sim.output import json_text, write_text
+from mist_sim.output import write_text
 from mist_sim.report.presenters import SLIDERS
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
@@ -26,18 +26,13 @@ from mist_sim.search.designs import Slidable
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Ranked, sentence
-from mist_sim.search.spaces.configuration import Configuration
-from mist_sim.search.spaces.constraints import constraints_of
 from mist_sim.search.spaces.evaluation import Evaluation, race
-from mist_sim.search.spaces.objectives import objectives_of
-from mist_sim.search.spaces.prepared import Runs
+from mist_sim.search.spaces.objectives import constraints_of, objectives_of
+from mist_sim.search.spaces.space import Configuration
 from mist_sim.studies.driver import How, studying
 from mist_sim.studies.subjects import check_scenarios
+from mist_sim.studies.tabled import Tabled
 from mist_sim.studies.task import Failure
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 CHUNKS = (128, 256, 512, 1024, 2048)
 """Chunks to try: those of TaiChi's Figures 5 and 15, and twice the largest."""
@@ -90,10 +85,11 @@ class Entry:
 
 
 @dataclass(frozen=True, repr=False)
-class SliderSearch(Findings):
+class SliderSearch(Tabled):
     """The race: every position, in the order in which they were tried."""
 
     presenter = SLIDERS
+    stem = "sliders"
 
     entries: tuple[Entry, ...]
     title: str
@@ -124,33 +120,23 @@ class SliderSearch(Findings):
         return sum(entry.num_runs for entry in self.entries)
 
     @property
-    def table(self) -> pd.DataFrame:
+    def cells(self) -> Iterator[dict[str, Any]]:
         """A row a position: its design, sliders, goodput, and the rate that it missed at once.
 
         attained: the highest rate tried, if all of them are attained.
         error: why it failed; the column is there where one did.
         """
-        import pandas as pd
-
         has_errors = any(entry.failure for entry in self.entries)
-        return pd.DataFrame(
-            [
-                {
-                    "design": entry.sliders.design,
-                    "num_p": entry.sliders.num_p,
-                    "num_d": entry.sliders.num_d,
-                    "s_p": entry.sliders.s_p,
-                    "s_d": entry.sliders.s_d,
-                    "watermark": entry.sliders.watermark,
-                    "goodput": entry.rate,
-                    "missed_at": entry.missed_at,
-                    "attained": entry.lowest if entry.is_open else nan,
-                    "num_runs": entry.num_runs,
-                }
-                | ({"error": str(entry.failure or "")} if has_errors else {})
-                for entry in self.entries
-            ]
-        )
+        for entry in self.entries:
+            yield {
+                "design": entry.sliders.design,
+                **asdict(entry.sliders),
+                "goodput": entry.rate,
+                "missed_at": entry.missed_at,
+                "attained": entry.lowest if entry.is_open else nan,
+                "num_runs": entry.num_runs,
+                **({"error": str(entry.failure or "")} if has_errors else {}),
+            }
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:
@@ -190,8 +176,7 @@ class SliderSearch(Findings):
 
     def write_files(self, folder: Path) -> None:
         """Write sliders.json, sliders.csv and the best scenario of each design."""
-        write_text(folder / "sliders.json", json_text(self.summary))
-        write_text(folder / "sliders.csv", self.table.to_csv(index=False, lineterminator="\n"))
+        super().write_files(folder)
         for design, entry in self.best.items():
             if entry.goodput is not None:
                 write_text(folder / f"{design}.yaml", entry.goodput.scenario)
@@ -230,11 +215,11 @@ def search_sliders(
         {**vars(options), "chunks": chunks, "watermarks": watermarks, "designs": designs},
         **how,
     ) as driver:
-        runs = Runs(options, driver)
-        driver.so_far = lambda: _so_far(told, runs.so_far)
         for design in designs:
+            evaluation = Evaluation(_OBJECTIVES, _NO_CONSTRAINTS, options, driver, told=told)
+            driver.so_far = partial(_so_far, evaluation)
             mine = [_at(slidable, each) for each in positions if each.design == design]
-            race(Evaluation(_OBJECTIVES, _NO_CONSTRAINTS, runs, told=told), mine, 1, _SIDE_BY_SIDE)
+            race(evaluation, mine, 1, _SIDE_BY_SIDE)
     failures = [each.failure for each in told if each.failure and each.goodput is None]
     if failures and len(failures) == len(told):
         raise failures[0].exception
@@ -253,22 +238,29 @@ def _at(slidable: Slidable, sliders: Sliders) -> Configuration:
     return found
 
 
-def _so_far(told: Sequence[Configuration], under_way: str) -> str:
+def _so_far(evaluation: Evaluation) -> str:
     """Return the best positions that are known of a stopped search; empty before the first run."""
+    told, now = evaluation.told, evaluation.under_way
     known = [each for each in told if each.is_fit]
     best = sorted(known, key=lambda each: -each.figures["goodput"])[:_TOLD]
     words = [f"{each.name} {each.figures['goodput']:.4g} /s" for each in best]
     ended = sum(each.status != "not tried" for each in told)
     parts = [f"{in_words(ended, 'position')} known; the best so far: {'; '.join(words)}"]
-    return "; under way: ".join([*parts[: len(words)], *([under_way] if under_way else [])])
+    return "; under way: ".join([*parts[: len(words)], *([now] if now else [])])
 
 
 def _ranked(entry: Entry) -> Ranked:
     """Return the position as a comparison ranks it: by its goodput alone."""
-    name, found = f"{entry.sliders.design} ({entry.sliders.name})", entry.goodput
+    found = entry.goodput
+    name = f"{entry.sliders.design} ({entry.sliders.name})"
     if found is None:
         return Ranked(name, {"goodput": nan}, None, None)
-    limit = limit_title(found.first_limit) if found.first_limit else None
-    figures, is_undecided = {"goodput": entry.rate}, found.status == "undecided"
-    known = name, figures, found.bounds, None, limit, found.is_steady
-    return Ranked(*known, is_undecided=is_undecided)
+    return Ranked(
+        name,
+        {"goodput": entry.rate},
+        found.bounds,
+        None,
+        limit_title(found.first_limit) if found.first_limit else None,
+        found.is_steady,
+        is_undecided=found.status == "undecided",
+    )

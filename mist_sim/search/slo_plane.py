@@ -21,18 +21,16 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics.run_warnings import record_warnings
 from mist_sim.output import json_text, write_text
 from mist_sim.scenario import build
-from mist_sim.scenario.loading import as_data
 from mist_sim.search.verdicts.request_times import (
     Array,
     RequestTimes,
     asked_share,
     check_attainment,
 )
-from mist_sim.studies.built import Built
+from mist_sim.studies.built import Built, check_rates
 from mist_sim.studies.driver import Driver
-from mist_sim.studies.rates import Rates, check_rates
-from mist_sim.studies.seeds import seeds_from
-from mist_sim.studies.subjects import one_run
+from mist_sim.studies.subjects import one_run, seeds_from
+from mist_sim.studies.tabled import write_csv
 from mist_sim.studies.task import Failure, Task
 
 if TYPE_CHECKING:
@@ -258,10 +256,11 @@ class SloPlane:
         from mist_sim.report.pictures.picture import write_png
 
         write_text(folder / "slo_plane.json", json_text(self.summary))
-        write_text(folder / "slo_plane.csv", self.table.to_csv(index=False, lineterminator="\n"))
+        write_csv(folder / "slo_plane.csv", self.table)
         self.request_times.to_parquet(folder / "request_times.parquet", index=False)
-        picture = partial(plane_picture, self.summary)
-        write_png(picture, folder / "slo_plane.png", warnings, headline)
+        write_png(
+            partial(plane_picture, self.summary), folder / "slo_plane.png", warnings, headline
+        )
 
 
 def run_plane(
@@ -271,17 +270,15 @@ def run_plane(
 
     With replications the requests of all seeds count.
     """
-    own = {name: Rates(built.scenario, built) for name, built in builts.items()}
-    first = next(iter(own.values())).own
+    first = next(iter(builts.values())).rates.own
     ends = options.rates or (first * _AROUND[0], first * _AROUND[1])
     check_rates(ends)
     rates = np.geomspace(*ends, options.num_rates)
     tasks = []
     for name, built in builts.items():
-        data = as_data(built.scenario)
         seeds = seeds_from(built.scenario.seed, built.scenario.replications)
         tasks += [
-            Task((name, rate), times_data, (data, own[name].at(rate), seeds))
+            Task((name, rate), times_data, (built.data, built.rates.at(rate), seeds))
             for rate in rates.tolist()
         ]
     times: dict[str, list[RequestTimes]] = {name: [] for name in builts}

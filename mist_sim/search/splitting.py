@@ -151,7 +151,10 @@ def _by_limits(together: list[Case], apart: list[Case]) -> Split | None:
     """Return the answer by who keeps the limits at the rate that was run; None without limits."""
     if any(case.ranked.keeps is None for case in (*together, *apart)):
         return None
-    kept = [[case for case in side if _lasts(case)] for side in (together, apart)]
+    kept = [
+        [case for case in side if case.ranked.keeps and not case.ranked.doubts.is_overloaded]
+        for side in (together, apart)
+    ]
     one, two = (
         max(mine or side, key=lambda case: case.figures[GOOD])
         for mine, side in zip(kept, (together, apart), strict=True)
@@ -170,10 +173,6 @@ def _by_limits(together: list[Case], apart: list[Case]) -> Split | None:
         told += " That is within the error of the step times."
     turns = tuple(_looser(loses))
     return Split("no" if kept[0] else "yes", told, *names, turns)
-
-
-def _lasts(case: Case) -> bool:
-    return bool(case.ranked.keeps) and not case.ranked.doubts.is_overloaded
 
 
 def _good(case: Case) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from math import isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -18,8 +18,6 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics.keeping import missed_percentiles
 from mist_sim.metrics.replications import Estimate
 from mist_sim.metrics.summary_types import check_number
-from mist_sim.metrics.tables import Findings
-from mist_sim.output import json_text, write_text
 from mist_sim.report.elements import labels_of, setting_cells, value_text
 from mist_sim.report.pictures.findings import sweep_picture
 from mist_sim.report.pictures.picture import write_png
@@ -27,8 +25,7 @@ from mist_sim.report.presenters import SWEEP
 from mist_sim.scenario import Scenario
 from mist_sim.search.compared_case import FIGURES
 from mist_sim.search.ranking import Better
-from mist_sim.search.spaces.constraints import constraints_of
-from mist_sim.search.spaces.objectives import objectives_of
+from mist_sim.search.spaces.objectives import constraints_of, objectives_of
 from mist_sim.search.spaces.searching import SearchOptions, search_space
 from mist_sim.search.spaces.space import QUESTION, Space
 from mist_sim.search.verdicts.request_times import asked_share, check_attainment
@@ -36,9 +33,7 @@ from mist_sim.studies.driver import How
 from mist_sim.studies.findings import Study
 from mist_sim.studies.study import plan_study
 from mist_sim.studies.subjects import check_scenarios
-
-if TYPE_CHECKING:
-    import pandas as pd
+from mist_sim.studies.tabled import Tabled
 
 __all__ = ["Sweep", "goodput_sweep", "sweep"]
 
@@ -61,7 +56,7 @@ class At:
 
 
 @dataclass(frozen=True, repr=False)
-class Sweep(Findings):
+class Sweep(Tabled):
     """A figure over one key or two.
 
     metric: its name in a run's summary, or "goodput". better: which way it is better, if anybody
@@ -71,6 +66,7 @@ class Sweep(Findings):
     """
 
     presenter = SWEEP
+    stem = "sweep"
 
     keys: tuple[str, ...]
     points: tuple[At, ...]
@@ -84,17 +80,11 @@ class Sweep(Findings):
     missed: str = ""
 
     @property
-    def table(self) -> pd.DataFrame:
+    def cells(self) -> Iterator[dict[str, Any]]:
         """A row a point: its values, the figure, its interval, its error."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            [
-                setting_cells(at.values)
-                | {self.metric: at.mean, "low": at.low, "high": at.high, "error": at.error}
-                for at in self.points
-            ]
-        )
+        for at in self.points:
+            figures = {self.metric: at.mean, "low": at.low, "high": at.high, "error": at.error}
+            yield setting_cells(at.values) | figures
 
     @property
     def best(self) -> At | None:
@@ -122,25 +112,21 @@ class Sweep(Findings):
     def _of_figure(self) -> str:
         if self.metric == GOOD and len(self.keys) == 1:
             return self._how_much()
-        if self._varies_the_question:
-            return self._from_end_to_end()
-        best = self.best
-        if best is None:
-            return ""
-        return f"{self.metric} is best at {self._name(best)}: {best.mean:.4g}.{self._order()}"
-
-    @property
-    def _varies_the_question(self) -> bool:
-        """Whether a key changes the load: the smallest load is no design, so never the best."""
-        return any(key.partition(".")[0] in QUESTION for key in self.keys)
-
-    def _from_end_to_end(self) -> str:
-        """Return the figures at both ends of one key."""
+        if not self._varies_the_question:
+            best = self.best
+            if best is None:
+                return ""
+            return f"{self.metric} is best at {self._name(best)}: {best.mean:.4g}.{self._order()}"
         known = [at for at in self.points if not isnan(at.mean)]
         if len(self.keys) > 1 or len(known) < 2:
             return ""
         first, last = (f"{at.mean:.4g} at {self._name(at)}" for at in (known[0], known[-1]))
         return f"{self.metric} goes from {first} to {last}.{self._order()}"
+
+    @property
+    def _varies_the_question(self) -> bool:
+        """Whether a key changes the load: the smallest load is no design, so never the best."""
+        return any(key.partition(".")[0] in QUESTION for key in self.keys)
 
     def _how_much(self) -> str:
         share = f"{100 * self.share:g} %"
@@ -201,15 +187,19 @@ class Sweep(Findings):
 
     def write_files(self, folder: Path) -> None:
         """Write sweep.json, sweep.csv, and sweep.png where Matplotlib is installed."""
-        write_text(folder / "sweep.json", json_text(self.summary))
-        write_text(folder / "sweep.csv", self.table.to_csv(index=False, lineterminator="\n"))
-        picture = partial(sweep_picture, self.summary)
-        write_png(picture, folder / "sweep.png", self.warnings, self.title)
+        super().write_files(folder)
+        write_png(
+            partial(sweep_picture, self.summary), folder / "sweep.png", self.warnings, self.title
+        )
 
 
 _MOST_KEYS = 2
-_OF_STEP_TIMES = ("expected_errors", "assumed_host")
-"""What summaries say of their step times."""
+
+
+def _of_step_times(said: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what points say of their step times, by name: summaries, or rows of a search."""
+    keys = ("expected_errors", "assumed_host")
+    return {key: {name: of[key] for name, of in said.items() if of.get(key)} for key in keys}
 
 
 def sweep(
@@ -245,8 +235,7 @@ def sweep(
         title=scenario.headline_without(vary),
         warnings=study.warnings,
         missed=" ".join(missed_percentiles([p.kept for p in study.points if p.kept is not None])),
-        expected_errors=_of_points(study, "expected_errors"),
-        assumed_host=_of_points(study, "assumed_host"),
+        **_of_step_times({p.point.name: p.summaries[0] for p in study.points if p.summaries}),
     )
 
 
@@ -272,32 +261,25 @@ def goodput_sweep(
         objectives=objectives_of("goodput"),
     )
     found = search_space(space, options, **how)
-    points = []
+    points: list[At] = []
+    warnings: dict[str, tuple[ResultWarning, ...]] = {}
     for row in found.rows:
         mean = row["figures"].get("goodput", nan)
         low, high = row["interval"] or (nan, nan)
         error = "" if mean == mean else row["reason"]
         points.append(At(row["values"], mean, low, high, error))
-    failed = {
-        row["name"]: [ResultWarning(kinds.FAILED_RUNS, f"failed: {at.error}")] if at.error else []
-        for row, at in zip(found.rows, points, strict=True)
-    }
-    told = of_points({row["name"]: (*failed[row["name"]], *of_data(row)) for row in found.rows})
-    origins = {
-        key: {row["name"]: row[key] for row in found.rows if row[key]} for key in _OF_STEP_TIMES
-    }
-    title = scenario.headline_without(vary)
-    keys, errors, hosts = tuple(vary), *(origins[name] for name in _OF_STEP_TIMES)
-    return Sweep(keys, tuple(points), "goodput", "more", share, title, told, errors, hosts)
-
-
-def _of_points(study: Study, key: str) -> dict[str, Any]:
-    """Return what the first summary of each point holds under a key, where it has that."""
-    return {
-        each.point.name: found
-        for each in study.points
-        if each.summaries and (found := each.summaries[0].get(key))
-    }
+        failed = [ResultWarning(kinds.FAILED_RUNS, f"failed: {error}")] if error else []
+        warnings[row["name"]] = (*failed, *of_data(row))
+    return Sweep(
+        keys=tuple(vary),
+        points=tuple(points),
+        metric="goodput",
+        better="more",
+        share=share,
+        title=scenario.headline_without(vary),
+        warnings=of_points(warnings),
+        **_of_step_times({row["name"]: row for row in found.rows}),
+    )
 
 
 def _check(vary: Mapping[str, Sequence[Any]], attainment: float) -> None:

@@ -2,8 +2,7 @@
 
 from mist_sim.studies.driver import How
 from mist_sim.studies.findings import Study
-from mist_sim.studies.replicating import replicate
-from mist_sim.studies.study import study
+from mist_sim.studies.study import replicate, study
 from mist_sim.studies.task import Executor
 
 __all__ = ["Executor", "How", "Study", "replicate", "study"]

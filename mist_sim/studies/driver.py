@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from os.path import pardir, relpath
 from pathlib import Path
@@ -43,10 +43,6 @@ class OutOfTimeError(Exception):
     """The time of a study is up."""
 
 
-def _nothing() -> None:
-    """Return no findings."""
-
-
 @dataclass
 class Driver:
     """Runs the tasks of a study; those in the journal are not repeated.
@@ -67,7 +63,7 @@ class Driver:
     num_done: int = 0
     deadline: float | None = None
     so_far: Callable[[], str] = str
-    partial: Callable[[], Findings | None] = _nothing
+    partial: Callable[[], Findings | None] = lambda: None
 
     def stream(self, tasks: Iterable[Task], *, keep_errors: bool = False) -> Iterator[Row]:
         """Yield a row per task as they finish; those of the journal first, as they come.
@@ -164,29 +160,21 @@ def studying(
     if journal is None and resume:
         raise ScenarioError("resume has no effect without a journal; name one")
     driver = Driver(what, jobs or num_cores(), progress=how.get("progress"), executor=executor)
-    if journal is None:
-        with _closed_after(executor):
-            try:
-                yield driver
-            except KeyboardInterrupt as stop:
-                _tell(stop, driver, "no results were written; --out DIR keeps finished runs")
-                raise
-        return
-    with (
-        _closed_after(executor),
-        journal_at(journal, _identity(what, subjects, options or {}), resume=resume) as found,
-    ):
-        driver.journal = found
+    otherwise = "no results were written; --out DIR keeps finished runs"
+    with ExitStack() as ending:
+        if (close := getattr(executor, "close", None)) is not None:
+            ending.callback(close)
+        if journal is not None:
+            identity = _identity(what, subjects, options or {})
+            driver.journal = ending.enter_context(journal_at(journal, identity, resume=resume))
+            otherwise = "no results were written"
         try:
             yield driver
-        except KeyboardInterrupt as stop:
-            if len(found):
-                stop.add_note(_kept(found))
-            _tell(stop, driver, "no results were written")
-            raise
-        except Exception as error:
-            if len(found):
-                error.add_note(_kept(found))
+        except (KeyboardInterrupt, Exception) as stop:
+            if driver.journal is not None and len(driver.journal):
+                stop.add_note(_kept(driver.journal))
+            if isinstance(stop, KeyboardInterrupt):
+                _tell(stop, driver, otherwise)
             raise
 
 
@@ -214,17 +202,6 @@ def _tell(stop: KeyboardInterrupt, driver: Driver, otherwise: str) -> None:
     stop.found = driver.partial()  # type: ignore[attr-defined]
     told = driver.so_far() or "too early to tell anything"
     stop.add_note(f"stopped after {in_words(driver.num_done, 'run')}: {told}")
-
-
-@contextmanager
-def _closed_after(executor: Executor | None) -> Iterator[None]:
-    """Close an executor at the end, if it has a connection."""
-    try:
-        yield
-    finally:
-        close = getattr(executor, "close", None)
-        if close is not None:
-            close()
 
 
 def _identity(what: str, subjects: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

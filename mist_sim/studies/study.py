@@ -1,4 +1,4 @@
-"""A study: points, rates and seeds become rows."""
+"""Studies: points, rates and seeds become rows; replications of one scenario."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ from typing import Any, Unpack
 
 from mist_sim.errors import ScenarioError, in_words
 from mist_sim.metrics import Slo
+from mist_sim.metrics.replications import Replications
+from mist_sim.report.presenters import REPLICATIONS
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
 from mist_sim.studies.decided_question import plain
 from mist_sim.studies.driver import How, studying
 from mist_sim.studies.findings import PointRuns, Study
 from mist_sim.studies.points import Point, points_of
-from mist_sim.studies.subjects import Figures, Seeds, Subject, check_subject, subject_at, tasks_of
+from mist_sim.studies.subjects import (
+    Figures,
+    Seeds,
+    Subject,
+    check_scenarios,
+    check_subject,
+    subject_at,
+    tasks_of,
+)
 from mist_sim.studies.task import Failure, InTurn, Key, Row, Task
 
 RATE = "rate"
@@ -173,3 +183,37 @@ def plan_study(
         tasks += [replace(task, key=(position, point.name, *task.key)) for task in mine]
     options = {"vary": plain(axes), "seeds": seeds, "figures": plain(figures)}
     return Plan(subject, axes, points, tasks, failed, options, limits)
+
+
+def replicate(scenario: Scenario, **how: Unpack[How]) -> Replications:
+    """Run a scenario `replications` times, each with its own seed.
+
+    The first run has the scenario's seed and equals the run without replications; the other seeds
+    are drawn from it. Inputs without randomness, such as the times and lengths of a trace, are the
+    same in every run. how: see `How`.
+
+    Raises ScenarioError for fewer than 2 replications, the journal of another study, and all errors
+    of `simulate`.
+    """
+    check_scenarios([scenario])
+    if scenario.replications < 2:
+        raise ScenarioError(f"replications must be >= 2, got {scenario.replications}")
+    build(scenario)  # errors in it show here, where the file's name is known
+    tasks = tasks_of(scenario)
+    with studying("replications", {"scenario": as_data(scenario)}, **how) as driver:
+        done: dict[Key, Row] = {}
+
+        def finished() -> Replications:
+            known = [task.key for task in tasks if task.key in done]
+            return Replications(
+                seeds=tuple(int(seed) for (seed,) in known),
+                summaries=tuple(done[key].value for key in known),
+                scenario=scenario.resolved(),
+                title=scenario.headline,
+                presenter=REPLICATIONS,
+            )
+
+        driver.partial = lambda: finished() if done else None
+        driver.so_far = lambda: in_words(len(tasks) - len(done), "replication") + " missing"
+        driver.run(tasks, rows=done)
+    return finished()

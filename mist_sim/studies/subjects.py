@@ -1,4 +1,4 @@
-"""Subjects of a study: a scenario, or a function that makes a simulation."""
+"""Subjects of a study, a scenario or a function that makes a simulation, and their seeds."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.metrics import Result
 from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
 from mist_sim.simulation import Simulation
-from mist_sim.studies.rates import Rates
-from mist_sim.studies.seeds import seeds_from
+from mist_sim.studies.built import Rates
 from mist_sim.studies.task import Task
 from mist_sim.studies.varied_gpus import varied
 
@@ -155,3 +156,16 @@ def _told(value: object) -> str:
 
 def _name(function: object) -> str:
     return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+_STREAM = 7  # the children of streams have keys of three numbers (mist_sim.rng)
+
+
+def seeds_from(seed: int, count: int) -> tuple[int, ...]:
+    """Return `count` seeds: the given one, and others drawn from it.
+
+    Other seeds give others, and a longer list begins like a shorter one. They fit into 63 bits.
+    """
+    sequence = np.random.SeedSequence(seed, spawn_key=(_STREAM,))
+    drawn = sequence.generate_state(count - 1, np.uint64)
+    return (seed, *(int(value >> np.uint64(1)) for value in drawn))

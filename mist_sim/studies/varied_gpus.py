@@ -44,7 +44,7 @@ def given_prices(said: Mapping[str, Any]) -> dict[str, GivenPrice]:
     said: the scenario's data. Of several prices of one GPU the first one counts.
     """
     found: dict[str, GivenPrice] = {}
-    for place, client in enumerate(_clients(said)):
+    for place, client in enumerate(clients_in(said)):
         for key in ("gpu", "ffn_gpu"):
             gpu, price = client.get(key), client.get(f"{key}_price")
             if gpu is not None and price is not None:
@@ -63,7 +63,7 @@ def kind_of(gpu: Any) -> str:
 
 def _foreign(said: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the keys of prices given for a GPU whose place another kind takes, and what to say."""
-    clients = _clients(said)
+    clients = clients_in(said)
     for path, value in values.items():
         match = _GPU.fullmatch(path)
         if match is None or int(match[1]) >= len(clients):
@@ -76,7 +76,8 @@ def _foreign(said: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tup
         yield f"{path}_price", f"{told}; other GPUs cost what the catalog says."
 
 
-def _clients(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def clients_in(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the clients of a scenario's data; empty ones in place of what is no client."""
     clients = said.get("clients")
     many = clients if isinstance(clients, list | tuple) else []
     return [each if isinstance(each, Mapping) else {} for each in many]

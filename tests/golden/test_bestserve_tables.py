@@ -14,7 +14,7 @@ import pytest
 
 from mist_sim import BestServePredictor, Cluster, Slo, load_gpu, load_model
 from mist_sim.bestserve import Method, Oracle, Requests, Strategy, search_rate, simulate_strategy
-from mist_sim.bestserve.largest_rate import at_rate, most_a_second
+from mist_sim.bestserve.optimizer import at_rate, most_a_second
 from mist_sim.rng import Streams
 from mist_sim.search.bracketing import around
 from mist_sim.search.verdicts.request_times import Target

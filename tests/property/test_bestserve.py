@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mist_sim.bestserve import Method, Requests, Strategy, simulate_strategy
 from mist_sim.bestserve.oracle import Batch
-from mist_sim.bestserve.orders import Order
+from mist_sim.bestserve.simulators import Order
 from mist_sim.rng import Streams
 from tests.effort import examples, features_seen, missing
 from tests.reference import bestserve as printed

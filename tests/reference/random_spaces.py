@@ -9,8 +9,7 @@ from typing import Any
 from mist_sim import Scenario
 from mist_sim.rng import Streams
 from mist_sim.search.spaces import Space
-from mist_sim.search.spaces.constraints import constraints_of
-from mist_sim.search.spaces.objectives import objectives_of
+from mist_sim.search.spaces.objectives import constraints_of, objectives_of
 from tests.reference.scenarios import of_profile
 
 ASKED: dict[str, Any] = {

@@ -17,9 +17,8 @@ from mist_sim import Scenario, ScenarioError
 from mist_sim.rng import Streams
 from mist_sim.scenario.loading import as_data
 from mist_sim.search import PlanOptions, plan
-from mist_sim.search.planning.engines import engines_of
+from mist_sim.search.planning.candidates import Candidate, candidates, engines_of, scenario_of
 from mist_sim.search.planning.question import Question
-from mist_sim.search.planning.space import Candidate, candidates, scenario_of
 from mist_sim.search.verdicts.trials import try_rate
 
 QUESTIONS = range(10)

@@ -11,12 +11,10 @@ from mist_sim.rng import Streams
 from mist_sim.scenario.loading import as_data
 from mist_sim.search import compare
 from mist_sim.search.goodput import GoodputOptions
-from mist_sim.search.side_by_side import _tasks, run_side_by_side
-from mist_sim.search.verdicts.same_requests import batch_quantiles, surely_less
-from mist_sim.studies.built import Built
+from mist_sim.search.side_by_side import _tasks, batch_quantiles, run_side_by_side, surely_less
+from mist_sim.studies.built import Built, Rates
 from mist_sim.studies.driver import studying
-from mist_sim.studies.rates import Rates
-from mist_sim.studies.seeds import seeds_from
+from mist_sim.studies.subjects import seeds_from
 from tests.reference.scenarios import of_profile
 
 OPTIONS = GoodputOptions(most_requests=2000)

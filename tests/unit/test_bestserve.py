@@ -25,9 +25,8 @@ from mist_sim.bestserve import (
     simulate_strategy,
 )
 from mist_sim.bestserve.engines import Engines, Template
-from mist_sim.bestserve.largest_rate import most_a_second, served_alone
-from mist_sim.bestserve.orders import Order
-from mist_sim.bestserve.simulators import pseudo_batches
+from mist_sim.bestserve.optimizer import most_a_second, served_alone
+from mist_sim.bestserve.simulators import Order, pseudo_batches
 from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.output import json_text
 from mist_sim.rng import Streams

@@ -5,7 +5,7 @@ from math import nan
 import pytest
 
 from mist_sim import Scenario
-from mist_sim.search.break_even import Priced, break_even
+from mist_sim.search.compared_case import Priced, break_even
 from mist_sim.search.comparison import compare
 from tests.reference.scenarios import of_profile
 

@@ -13,10 +13,9 @@ import pytest
 
 from mist_sim import Scenario, ScenarioError, study
 from mist_sim.search import SearchOptions, Space, search_space
-from mist_sim.search.spaces.constraints import constraints_of
-from mist_sim.search.spaces.objectives import objectives_of
-from mist_sim.studies.clusters import executor_at, on_dask
-from mist_sim.studies.clusters.remote_task import check_versions, versions
+from mist_sim.search.spaces.objectives import constraints_of, objectives_of
+from mist_sim.studies import clusters
+from mist_sim.studies.clusters import check_versions, executor_at, versions
 from tests.reference.scenarios import of_profile
 
 needs_dask = pytest.mark.skipif(
@@ -132,7 +131,7 @@ def test_a_search_on_a_cluster_finds_the_same(cluster):
 
 @needs_dask
 def test_a_scheduler_that_nobody_runs(monkeypatch):
-    monkeypatch.setattr(on_dask, "_PATIENCE", 1)
+    monkeypatch.setattr(clusters, "_PATIENCE", 1)
     with pytest.raises(ScenarioError, match="dask://127.0.0.1:9: no Dask scheduler answers"):
         study(Scenario.from_dict(ASKED), seeds=2, executor=executor_at("dask://127.0.0.1:9"))
 

@@ -33,7 +33,7 @@ from mist_sim.search.same_workload import workloads_differ
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane, attainment, read_goodput
 from mist_sim.search.verdicts.request_times import RequestTimes, Target
 from mist_sim.studies.built import Built
-from mist_sim.studies.seeds import seeds_from
+from mist_sim.studies.subjects import seeds_from
 from tests.effort import examples
 from tests.reference.scenarios import of_profile
 from tests.warned import about

@@ -10,7 +10,7 @@ from mist_sim.cli import forewarning
 from mist_sim.cli.app import app
 from mist_sim.cli.forewarning import Forewarning, overload
 from mist_sim.scenario.presets import preset_names
-from mist_sim.search.planning.hunt import proved_load
+from mist_sim.search.planning.bounds import proved_load
 from tests.conftest import ROOT
 
 SCENARIOS = [

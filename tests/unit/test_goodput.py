@@ -28,7 +28,7 @@ from mist_sim.search.goodput import GoodputOptions, _end_of, find_goodput, find_
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
 from mist_sim.search.verdicts.request_times import RequestTimes, Target
 from mist_sim.search.verdicts.trials import Trial, try_rate
-from mist_sim.studies.rates import Rates
+from mist_sim.studies.built import Rates
 from tests.effort import examples
 from tests.reference.scenarios import of_profile, synthetic
 from tests.warned import texts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import nextafter
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from mist_sim import Scenario, ScenarioError, Slo
 from mist_sim.cli.app import app
 from mist_sim.metrics.keeping import LimitOnShare
 from mist_sim.metrics.stability import Stays
+from mist_sim.metrics.stats import intervals
 from mist_sim.rng import Streams
 from mist_sim.search import GoodputOptions, SearchOptions, find_goodput, search_space
 from mist_sim.search.spaces import read_space
@@ -144,3 +147,10 @@ def test_mist_goodput_takes_and_shows_them(tmp_path):
     done = CliRunner().invoke(app, [*command, "--percentile", "p50_ttft"])
     assert done.exit_code == 2
     assert "--percentile must be NAME=TIME" in done.output
+
+
+def test_intervals_lie_apart_or_there_are_none():
+    assert list(intervals(1.0, 3.0, 4)) == [1.0, 1.5, 2.0, 2.5, 3.0]
+    assert intervals(1.0, 1.0, 4) is None
+    assert intervals(1.0, nextafter(1.0, 2.0), 4) is None
+    assert intervals(0.0, 5e-324, 4) is None

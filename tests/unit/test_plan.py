@@ -24,13 +24,11 @@ from mist_sim.rng import Streams
 from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
 from mist_sim.search import PlanOptions, plan
-from mist_sim.search.planning.demand import Demand, demand_of
+from mist_sim.search.planning.bounds import Demand, alone, demand_of, fewest, least_of
+from mist_sim.search.planning.candidates import candidates, engines_of, scenario_of
 from mist_sim.search.planning.deployment import deployment_of
-from mist_sim.search.planning.engines import engines_of
 from mist_sim.search.planning.hunt import Budget, Hunt, confidence_of
 from mist_sim.search.planning.question import Question
-from mist_sim.search.planning.space import candidates, scenario_of
-from mist_sim.search.planning.upper_bounds import alone, fewest, least_of
 from mist_sim.search.verdicts.trials import Trial, try_rate
 from mist_sim.studies.driver import Driver
 from tests.reference.deployed import read_back

@@ -7,12 +7,11 @@ import pytest
 from mist_sim import Scenario
 from mist_sim.metrics.expected_errors import Range, verdict_of
 from mist_sim.search import PlanOptions, plan
-from mist_sim.search.planning.demand import demand_of
-from mist_sim.search.planning.engines import engines_of
+from mist_sim.search.planning.bounds import demand_of
+from mist_sim.search.planning.candidates import candidates, engines_of
 from mist_sim.search.planning.hunt import Hunt
-from mist_sim.search.planning.plan_words import _margin, _need
+from mist_sim.search.planning.plan_result import _margin, _need
 from mist_sim.search.planning.question import Question
-from mist_sim.search.planning.space import candidates
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.driver import Driver
 from tests.reference.scenarios import of_profile

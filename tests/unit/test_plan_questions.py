@@ -9,7 +9,7 @@ import pytest
 from mist_sim import Scenario, ScenarioError
 from mist_sim.errors import TraceError
 from mist_sim.search import PlanOptions, plan
-from mist_sim.search.planning.engines import engines_of
+from mist_sim.search.planning.candidates import engines_of
 from mist_sim.search.planning.question import Question
 from tests.reference.scenarios import of_profile
 

@@ -11,12 +11,11 @@ import pytest
 from mist_sim import Scenario
 from mist_sim.report.plan import _nearest
 from mist_sim.search import PlanOptions
-from mist_sim.search.planning.demand import demand_of
-from mist_sim.search.planning.engines import engines_of
+from mist_sim.search.planning.bounds import demand_of
+from mist_sim.search.planning.candidates import Candidate, candidates, engines_of
 from mist_sim.search.planning.hunt import Budget, Hunt, Tried
-from mist_sim.search.planning.plan_words import _left, runner_up
+from mist_sim.search.planning.plan_result import _left, runner_up
 from mist_sim.search.planning.question import Question
-from mist_sim.search.planning.space import Candidate, candidates
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.driver import Driver
 from tests.reference.scenarios import of_profile

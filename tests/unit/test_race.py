@@ -6,9 +6,18 @@ from dataclasses import dataclass, field
 import pytest
 
 from mist_sim.search.bracketing import around
-from mist_sim.search.driving import SearchKey, drive
-from mist_sim.search.race import COARSE, DOWN, SHORT, Race
-from mist_sim.search.sure_search import Asked, SureSearch, seeming, until_sure
+from mist_sim.search.sure_search import (
+    COARSE,
+    DOWN,
+    SHORT,
+    Asked,
+    Race,
+    SearchKey,
+    SureSearch,
+    drive,
+    seeming,
+    until_sure,
+)
 from mist_sim.search.verdicts.trials import Trial
 
 OWN_RATE, TOLERANCE, WHOLE = 4.0, 0.02, 30_000

@@ -14,7 +14,7 @@ from scipy import stats
 
 from mist_sim import ROUTERS, Scenario, ScenarioError, replicate, simulate
 from mist_sim.metrics.replications import estimate
-from mist_sim.studies.seeds import seeds_from
+from mist_sim.studies.subjects import seeds_from
 from tests.reference.scenarios import of_profile
 
 BASE = {

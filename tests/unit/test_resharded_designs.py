@@ -13,8 +13,7 @@ from mist_sim.search.designs import Fleet, designs_of, resharded
 from mist_sim.search.planning import PlanOptions, plan
 from mist_sim.search.resharding import Lengths, PairOptions, rank_pairs
 from mist_sim.search.spaces import SearchOptions, Space, search_space
-from mist_sim.search.spaces.constraints import constraints_of
-from mist_sim.search.spaces.objectives import objectives_of
+from mist_sim.search.spaces.objectives import constraints_of, objectives_of
 from tests.reference.scenarios import synthetic
 
 ASKED = {

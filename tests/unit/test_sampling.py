@@ -12,9 +12,9 @@ import pytest
 
 from mist_sim.rng import Streams
 from mist_sim.search.spaces import learning
-from mist_sim.search.spaces.configuration import Configuration
 from mist_sim.search.spaces.learning import predicted
 from mist_sim.search.spaces.objectives import objectives_of
+from mist_sim.search.spaces.space import Configuration
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("optuna") is None,

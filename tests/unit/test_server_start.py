@@ -25,10 +25,9 @@ from mist_sim.scenario.engines.server_start import RULES, length_problem, nodes_
 from mist_sim.scenario.engines.versions import VERSIONS
 from mist_sim.scenario.startable import startable
 from mist_sim.search import PlanOptions
+from mist_sim.search.planning.candidates import candidates, engines_of, scenario_of
 from mist_sim.search.planning.deployment import deployment_of
-from mist_sim.search.planning.engines import engines_of
 from mist_sim.search.planning.question import Question
-from mist_sim.search.planning.space import candidates, scenario_of
 from tests.commands import exit_code
 from tests.reference.scenarios import of_profile
 

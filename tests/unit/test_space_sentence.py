@@ -9,15 +9,14 @@ import pytest
 
 from mist_sim.search.goodput import GoodputOptions
 from mist_sim.search.ranking import NEAR
-from mist_sim.search.spaces.prepared import Preparation
+from mist_sim.search.spaces.evaluation import prepare
 from mist_sim.search.spaces.space_result import SpaceSearch
 from mist_sim.search.verdicts.trials import Trial
 from tests.reference.random_spaces import space
 
 ASKED = space("goodput_per_gpu")
-PREPARED = Preparation(ASKED.objectives, ASKED.constraints, GoodputOptions(), judged=False).all(
-    ASKED.configurations()
-)
+PREPARED = ASKED.configurations()
+prepare(PREPARED, ASKED.objectives, ASKED.constraints, GoodputOptions(), judged=False)
 BEST, OTHER = PREPARED[0], PREPARED[1]  # one and two H100
 LOW, RATE, HIGH = 9.9, 10.0, 10.1
 

@@ -13,10 +13,8 @@ from mist_sim import Scenario, ScenarioError
 from mist_sim.cli.app import app
 from mist_sim.rng import Streams
 from mist_sim.search.spaces import SearchOptions, Space, read_space, search_space
-from mist_sim.search.spaces.configuration import Configuration
-from mist_sim.search.spaces.constraints import constraints_of
-from mist_sim.search.spaces.objectives import OBJECTIVES, objectives_of
-from mist_sim.search.spaces.space import values_of
+from mist_sim.search.spaces.objectives import OBJECTIVES, constraints_of, objectives_of
+from mist_sim.search.spaces.space import Configuration, values_of
 from mist_sim.search.spaces.space_result import Rival, dominates, front, rate_to_beat
 from mist_sim.search.sweeps import GOOD, At, Sweep
 from mist_sim.studies.built import Built

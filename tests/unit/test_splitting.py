@@ -184,7 +184,7 @@ def test_losers_are_explained_in_a_line():
         "less": "at most 25 % less; TTFT misses first",
         "none": "attains no rate tried; TPOT misses first",
     }
-    failed = Case.without_scenario("wrong", ScenarioError("does not fit"))
+    failed = Case.failed("wrong", ScenarioError("does not fit"))
     assert losers([best, failed], ["best"]) == {"wrong": "failed: does not fit"}
 
 

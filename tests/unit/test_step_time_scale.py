@@ -15,7 +15,7 @@ from mist_sim.hardware.predictors.overhead import own_time_in
 from mist_sim.hardware.predictors.positive import checked
 from mist_sim.hardware.predictors.scaled import Scaled, StepTimeScale
 from mist_sim.hardware.setting import SCALED
-from mist_sim.search.planning.upper_bounds import least_of_client
+from mist_sim.search.planning.bounds import least_of_client
 from mist_sim.testing import check_predictor
 from tests.reference.predictors import AWKWARD, HOSTED, LINES, SHARING
 from tests.reference.scenarios import of_profile

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from mist_sim import Scenario, validation
 from mist_sim.bestserve import rank_strategies
-from mist_sim.bestserve.space import Space as Strategies
+from mist_sim.bestserve.strategy import Space as Strategies
 from mist_sim.cli.app import app
 from mist_sim.cli.progress import Progress
 from mist_sim.cli.signals import Saved, Stopped, take_leave
@@ -21,14 +21,12 @@ from mist_sim.search.goodput import GoodputOptions, find_goodput
 from mist_sim.search.planning import PlanOptions, plan
 from mist_sim.search.slider_search import search_sliders
 from mist_sim.search.spaces import SearchOptions, search_space
-from mist_sim.search.spaces.constraints import constraints_of
-from mist_sim.search.spaces.objectives import objectives_of
+from mist_sim.search.spaces.objectives import constraints_of, objectives_of
 from mist_sim.search.spaces.space import Space
 from mist_sim.search.sweeps import sweep
 from mist_sim.studies import driver
 from mist_sim.studies.findings import Study
-from mist_sim.studies.replicating import replicate
-from mist_sim.studies.study import study
+from mist_sim.studies.study import replicate, study
 from mist_sim.validation.runs import MeasuredRun
 from tests.reference.scenarios import of_profile
 from tests.warned import texts

@@ -45,7 +45,7 @@ from mist_sim.search import (
 from mist_sim.studies import built
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.points import points_of
-from mist_sim.studies.seeds import seeds_from
+from mist_sim.studies.subjects import seeds_from
 from mist_sim.studies.task import InTurn, Task
 from mist_sim.traces import Rows, TraceRow, template
 from tests.conftest import ROOT

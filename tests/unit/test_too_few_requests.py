@@ -14,20 +14,17 @@ from mist_sim.metrics.stability import Stays
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.bracketing import Bracket, around, between
-from mist_sim.search.driving import drive
 from mist_sim.search.goodput import GoodputOptions, so_far
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
 from mist_sim.search.planning import PlanOptions
 from mist_sim.search.planning import hunt as refining
-from mist_sim.search.race import COARSE, SHORT, Race
 from mist_sim.search.spaces import SearchOptions, read_space, search_space
-from mist_sim.search.spaces.prepared import Runs
-from mist_sim.search.sure_search import until_sure
+from mist_sim.search.spaces.evaluation import Evaluation
+from mist_sim.search.sure_search import COARSE, SHORT, Race, drive, until_sure
 from mist_sim.search.verdicts.request_times import Target, percentiles_of
 from mist_sim.search.verdicts.steady_state import OfClass, Seen, least_requests, look
 from mist_sim.search.verdicts.trials import Trial, told, try_rate
 from mist_sim.studies.built import Built
-from mist_sim.studies.rates import Rates
 from tests.reference.scenarios import synthetic
 
 INF = float("inf")
@@ -141,13 +138,12 @@ def test_the_command_refuses_it_in_one_message(mist, tmp_path):
 @pytest.mark.parametrize(("share", "most"), [(0.9, 30_000), (0.999, 30_000), (0.9999, 160_000)])
 def test_without_a_limit_the_longest_run_tells(share, most):
     built = Built(Scenario.from_dict(QUEUE))
-    rates = Rates(built.scenario, built)
     options = GoodputOptions(attainment=share)
     for times in (1, 4):
-        task = options.trial((0,), built, rates, 0, 1.0, target(share), times)
+        task = options.trial((0,), built, 0, 1.0, target(share), times)
         assert task.arguments[6] == most * times
     limited = GoodputOptions(attainment=share, most_requests=500_000)
-    assert limited.trial((0,), built, rates, 0, 1.0, target(share), 4).arguments[6] == 500_000
+    assert limited.trial((0,), built, 0, 1.0, target(share), 4).arguments[6] == 500_000
 
 
 def test_a_short_run_of_a_race_tells_of_the_attainment():
@@ -339,24 +335,24 @@ def rows_of(
 ) -> dict[str, str]:
     """Return why configurations are left out of which one is run in vain, by their routers."""
     base = Scenario.from_dict(QUEUE).resolved()
-    kept = Runs.goodputs, Runs.trials
+    take, tried = Evaluation._take, Evaluation._tried
 
-    def goodputs(runs, several):
-        found = kept[0](runs, several)
+    def silent_take(evaluation, each, found):
         silent = SeedGoodput.of(0, Bracket(None, None), [silent_trial(START, 16_000)])
-        return [
-            replace(each, searches=(silent,)) if prepared.name.endswith(silent_one) else each
-            for each, prepared in zip(found, several, strict=True)
-        ]
+        is_silent = each.name.endswith(silent_one)
+        return take(evaluation, each, replace(found, searches=(silent,)) if is_silent else found)
 
-    def trials(runs, several):
-        return [
-            silent_trial(rate, 16_000) if prepared.name.endswith(silent_one) else trial
-            for trial, (prepared, rate) in zip(kept[1](runs, several), several, strict=True)
-        ]
+    def silent_tried(evaluation, several):
+        rates = {each.name: rate for each, rate in several}
+        found = []
+        for each, trial in tried(evaluation, several):
+            if each.name.endswith(silent_one):
+                each.trial = silent_trial(rates[each.name], 16_000)
+            found.append((each, each.trial or trial))
+        return found
 
-    monkeypatch.setattr(Runs, "goodputs", goodputs)
-    monkeypatch.setattr(Runs, "trials", trials)
+    monkeypatch.setattr(Evaluation, "_take", silent_take)
+    monkeypatch.setattr(Evaluation, "_tried", silent_tried)
     text = "vary: {router: [round_robin, random, least_outstanding]}\n"
     text += f"constraints: {constraints}\nobjectives: "
     objective = "[p99_e2el]" if "attainment" in constraints else "[goodput]"

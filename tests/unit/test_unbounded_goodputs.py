@@ -9,7 +9,7 @@ import pytest
 from mist_sim import Scenario, ScenarioError
 from mist_sim.search import GoodputOptions, find_goodput
 from mist_sim.search.goodput_result import _rates
-from mist_sim.search.planning.plan_words import _headroom
+from mist_sim.search.planning.plan_result import _headroom
 from mist_sim.search.spaces import SearchOptions, search_space
 from tests.reference.random_spaces import ASKED, space
 

@@ -29,6 +29,15 @@ def test_an_image_of_a_compose_file_may_have_a_default():
         assert from_vllm([text.format(image)]).keys["engine"] == "vllm-0.19"
 
 
+def test_services_that_start_no_server_are_named():
+    text = "services:\n  v:\n    image: vllm/vllm-openai:v0.19.0\n    command: --model qwen3-8b\n"
+    assert not from_vllm([text]).assumed
+    proxied = from_vllm([f"{text}  front:\n    image: nginx\n    volumes: [./a:/b]\n"])
+    (item,) = proxied.assumed
+    assert item.flag == "service front"
+    assert "router" in item.why
+
+
 @pytest.mark.parametrize(
     ("arguments", "sizes"),
     [

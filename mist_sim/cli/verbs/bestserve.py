@@ -71,8 +71,8 @@ def bestserve(
     check N: Search the N best in the full simulation as well.
     """
     from mist_sim.bestserve.optimizer import rank_strategies
-    from mist_sim.bestserve.simulation import Method
-    from mist_sim.bestserve.space import Space
+    from mist_sim.bestserve.simulators import Method
+    from mist_sim.bestserve.strategy import Space
     from mist_sim.search.goodput import GoodputOptions
 
     gpus = () if gpu is None else tuple(name.strip() for name in gpu.split(","))

@@ -28,11 +28,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import ceil, inf, isnan, nan
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
-from mist_sim.hardware.machine import Machine
 from mist_sim.metrics.expected_errors import expected_ranges, is_far
 from mist_sim.metrics.latency import ALL, limit_of, limit_title, metric_of
 from mist_sim.metrics.requests import OTHERS
@@ -42,24 +41,12 @@ from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput, summary_at
 from mist_sim.search.goodput import GoodputOptions, goodputs_so_far, search_goodputs
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.planning.demand import Demand, own_demand
-from mist_sim.search.planning.engines import Engine
-from mist_sim.search.planning.plan_result import Confidence
+from mist_sim.search.planning.bounds import Demand, Needs, alone, fewest, least_of
+from mist_sim.search.planning.candidates import Candidate, Engine, scenario_of
 from mist_sim.search.planning.question import Question
-from mist_sim.search.planning.space import Candidate, scenario_of
-from mist_sim.search.planning.upper_bounds import (
-    Least,
-    Needs,
-    alone,
-    fewest,
-    least_of,
-    least_of_client,
-    most,
-)
 from mist_sim.search.verdicts.trials import Trial, trial_data
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, OutOfTimeError
-from mist_sim.studies.rates import Rates
 from mist_sim.studies.task import Failure, Key, Row, Task
 from mist_sim.traces.arrivals import DailyArrivals, ScheduledArrivals
 from mist_sim.units import DURATION
@@ -190,11 +177,6 @@ class Tried:
     last: float = 0.0
 
     @property
-    def has_raced(self) -> bool:
-        """Whether it ran at a higher rate than the one that is asked for."""
-        return self.room > 1 or self.missed < inf
-
-    @property
     def attained(self) -> bool:
         """Whether a run showed that it keeps the limits."""
         return self.trial is not None and self.trial.attained is True
@@ -320,8 +302,8 @@ class Hunt:
     @property
     def so_far(self) -> str:
         """The best that is known now, for a stopped search; empty before the first run."""
-        known = [each for each in self.tried.values() if each.trial is not None]
-        if not known:
+        nearest = self.nearest
+        if nearest is None or nearest.trial is None:
             return ""
         proved = self.excluded.total()
         told = f"{len(self.tried)} of {self.num_candidates:,} candidates tried"
@@ -331,10 +313,14 @@ class Hunt:
             verb = "keeps" if best.attained else "seems to keep"
             price = f"{best.candidate.name} for {best.candidate.dollars:.4g} $/h"
             return f"{told}the cheapest so far that {verb} the limits is {price}"
-        nearest = max(known, key=lambda each: each.trial.attainment if each.trial else 0.0)
-        good = 100 * nearest.trial.attainment if nearest.trial else 0.0
-        name = nearest.candidate.name
+        name, good = nearest.candidate.name, 100 * nearest.trial.attainment
         return f"{told}none keeps the limits so far; nearest is {name}, with {good:.1f} % good"
+
+    @property
+    def nearest(self) -> Tried | None:
+        """The one with most good requests; None before the first run."""
+        known = [(each.trial.attainment, each) for each in self.tried.values() if each.trial]
+        return max(known, key=lambda pair: pair[0])[1] if known else None
 
     def estimate(self, candidate: Candidate) -> float:
         """Return the rate that a candidate serves by estimate, requests per second."""
@@ -500,7 +486,7 @@ class Hunt:
     def dearer(self) -> list[Candidate]:
         """Candidates from the answer's price on, without a run, of which no other settles it."""
         least = best.candidate.price if (best := self.best) else 0.0
-        return [each for each in self._untried if each.price >= least]
+        return [each for each in self.untried if each.price >= least]
 
     def _by_estimate(self, among: Iterable[Candidate]) -> list[Candidate]:
         return sorted(among, key=lambda each: (-self._estimates.rate(each), each.rank))
@@ -523,10 +509,10 @@ class Hunt:
     def open(self) -> list[Candidate]:
         """Candidates without a run that may change the answer."""
         best = self.best
-        return [each for each in self._untried if _may_change(best, each)]
+        return [each for each in self.untried if _may_change(best, each)]
 
     @property
-    def _untried(self) -> list[Candidate]:
+    def untried(self) -> list[Candidate]:
         """Candidates without a run, and with more of something than any that missed."""
         missed: dict[tuple[object, ...], list[Candidate]] = {}
         for each in self.tried.values():
@@ -538,10 +524,6 @@ class Hunt:
             if c not in self.tried
             and not any(other.covers(c) for other in missed.get(c.family, ()))
         ]
-
-    def num_untried(self, above: float, below: float) -> int:
-        """Return how many candidates of a price between two, dollars an hour, had no run."""
-        return sum(above < each.price < below for each in self._untried)
 
     @property
     def left(self) -> list[Candidate]:
@@ -684,66 +666,6 @@ def _may_change(best: Tried | None, candidate: Candidate) -> bool:
         return True
     price = best.candidate.price
     return candidate.price < price or (candidate.price == price and not best.attained)
-
-
-class Load(NamedTuple):
-    """Requests per second that arrive, and that the engines serve at most (infinite: no bound)."""
-
-    arriving: float
-    most: float
-
-
-def proved_load(scenario: Scenario) -> Load | None:
-    """Return the arrival rate at a scenario's engines, and a proved bound of the rate they serve.
-
-    None where nothing is proved: without a rate (closed loops), where clients fail, start or change
-    during the run, and of engines without a bound (see `upper_bounds`).
-    """
-    built = Built(scenario)
-    simulation = built.simulation
-    if simulation.lifecycle is not None or simulation.reconfigure is not None:
-        return None
-    engines = engines_of(built)
-    if engines is None:
-        return None
-    try:
-        rate = Rates(scenario, built).own
-    except ScenarioError:
-        return None
-    least, numbers = engines
-    return Load(rate, most(least, own_demand(built, rate), numbers))
-
-
-def engines_of(built: Built) -> tuple[Least, Needs] | None:
-    """Return bounds of a scenario's engines, and their numbers by role.
-
-    Engines of several kinds count as one kind with the best of each. None if one of them has no
-    proved bound.
-    """
-    found: list[tuple[Least, str | None]] = []
-    for client in built.simulation.clients:
-        machine = client.traits.machine
-        if machine is None and client.traits.times is None:
-            continue
-        if not isinstance(machine, Machine):
-            return None
-        least = least_of_client(client, machine)
-        if least is None:
-            return None
-        found.append((least, client.traits.role))
-    if not found:
-        return None
-    kinds = [least for least, _ in found]
-    best = Least(
-        token=min(each.token for each in kinds),
-        matrices=min(each.matrices for each in kinds),
-        key=min(each.key for each in kinds),
-        seats=max(each.seats for each in kinds),
-        per_step=max(each.per_step for each in kinds),
-    )
-    prompts = sum(role != "decode" for _, role in found)
-    answers = sum(role != "prefill" for _, role in found)
-    return best, Needs(len(found), prompts, answers)
 
 
 _LONG_RUN = 3000  # requests of a run with reported figures, so that its ramp counts for little
@@ -923,6 +845,12 @@ def _asked(summary: dict[str, Any]) -> dict[str, Any]:
         return summary
     slo = {name: each for name, each in summary["slo"].items() if "." in limit_of(name)[0]}
     return {**summary, "slo": slo}
+
+
+Confidence = Literal["sure", "likely", "unsure"]
+"""Sure: the limits are kept even if step times are off as far as nine in ten are. Likely: the
+simulated times keep them, but within that error. Unsure: nothing like it was measured, or no
+run told."""
 
 
 def confidence_of(summary: Mapping[str, Any], *, kept: bool = True) -> Confidence:

@@ -20,14 +20,19 @@ from mist_sim.scenario.loading import as_data
 from mist_sim.scenario.startable import told_to_start
 from mist_sim.search.binding import search_binding
 from mist_sim.search.designs import whose_nodes
-from mist_sim.search.planning.demand import demand_of
+from mist_sim.search.planning.bounds import demand_of
+from mist_sim.search.planning.candidates import (
+    Candidate,
+    Engine,
+    Shop,
+    candidates,
+    engines_of,
+    scenario_of,
+)
 from mist_sim.search.planning.deployment import deployment_of
-from mist_sim.search.planning.engines import Shop, engines_of
 from mist_sim.search.planning.hunt import Budget, Hunt, Refining, Tried, doubt_of, missed_in
-from mist_sim.search.planning.plan_result import Plan
-from mist_sim.search.planning.plan_words import kept_by, lines_of, nearest_miss, runner_up
+from mist_sim.search.planning.plan_result import Plan, kept_by, lines_of, nearest_miss, runner_up
 from mist_sim.search.planning.question import PlanOptions, Question
-from mist_sim.search.planning.space import Candidate, candidates, scenario_of
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import How, OutOfTimeError, studying
@@ -66,7 +71,7 @@ def plan(
     if not space:
         raise ScenarioError(
             f"designs {', '.join(options.designs)} have no candidate within the budget of "
-            f"{_budget(options)}: apart, hybrid and afd take two engines at least; hybrid takes "
+            f"{options.budget}: apart, hybrid and afd take two engines at least; hybrid takes "
             "limits on both TTFT and TPOT; afd takes a model with experts; reshard takes engines "
             "of two GPUs at least"
         )
@@ -90,14 +95,13 @@ def _without_error(best: Candidate, hunt: Hunt, at_rate: Mapping[str, Any]) -> l
 
     at_rate: the summary of the best.
     """
-    found: dict[str, None] = {}
-    for each in hunt.tried:
-        errors = expected_ranges({**at_rate, "expected_errors": each.engine.built.expected_errors})
-        if each.price < best.price and any(
-            errors[metric_of(name)] is None for name in at_rate["slo"]
-        ):
-            found[each.engine.name] = None
-    return [*found]
+
+    def is_unknown(engine: Engine) -> bool:
+        errors = expected_ranges({**at_rate, "expected_errors": engine.built.expected_errors})
+        return any(errors[metric_of(name)] is None for name in at_rate["slo"])
+
+    cheaper = dict.fromkeys(each.engine for each in hunt.tried if each.price < best.price)
+    return [*dict.fromkeys(engine.name for engine in cheaper if is_unknown(engine))]
 
 
 def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> Plan:
@@ -114,7 +118,6 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
             goodput = replace(goodput, binding=search_binding(Built(chosen), goodput, driver))
     engine = best.candidate.engine
     found: dict[str, Any] = {
-        "candidate": best.candidate,
         "goodput": goodput,
         "at_rate": at_rate,
         "at_goodput": at_goodput,
@@ -122,8 +125,11 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         "one_more": _one_more(best.candidate, at_rate, question, refining),
         "is_cheapest": not hunt.left,
         "unknown": _without_error(best.candidate, hunt, at_rate),
-        "network": _assumed_network(question, chosen, best.candidate),
+        "network": "",
     }
+    if question.network is None and chosen.network is not None:  # it is assumed
+        network = as_data(chosen)["network"]["topology"]
+        found["network"] = f"{network}, {whose_nodes([(engine.gpu, engine.num_gpus)])}"
     tried = sorted(hunt.tried.values(), key=lambda each: each.candidate.rank)
     return Plan(
         scenario=refining.as_run(chosen, answer.number),
@@ -134,10 +140,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         num_gpus=best.candidate.num_gpus,
         lines=lines_of(question, best, found),
         runner_up="\n".join(_runners_up(hunt, best, tried, shop)),
-        goodput=goodput,
-        at_rate=at_rate,
-        at_goodput=at_goodput,
-        one_less=one_less,
+        **{name: found[name] for name in ("goodput", "at_rate", "at_goodput", "one_less")},
         deployment=deployment_of(chosen),
         tried=[_row(each, hunt) for each in tried],
         excluded=dict(hunt.excluded),
@@ -228,14 +231,6 @@ def _one_more(
     return refining.figures({name: scenario_of(more, question)})
 
 
-def _assumed_network(question: Question, chosen: Scenario, candidate: Candidate) -> str:
-    """Return the network between engines that is assumed; empty for one that is said, or none."""
-    if question.network is not None or chosen.network is None:
-        return ""
-    network, engine = as_data(chosen)["network"], candidate.engine
-    return f"{network['topology']}, {whose_nodes([(engine.gpu, engine.num_gpus)])}"
-
-
 def _unasked(question: Question, at_rate: Mapping[str, Any]) -> Iterator[str]:
     """Yield a note for each limit that no request has, since all are of classes."""
     known = {limit_of(figure)[0] for figure in at_rate.get("slo", {})}
@@ -269,7 +264,8 @@ def _notes(hunt: Hunt, answer: _Answer, question: Question) -> Iterator[str]:
         yield f"Not sure to keep the limits: {told}, but {trial.reason}."
         if sure is not None:
             told = f"{sure.candidate.name} ({sure.candidate.offer})"
-            if between := hunt.num_untried(best.candidate.price, sure.candidate.price):
+            low, high = best.candidate.price, sure.candidate.price
+            if between := sum(low < each.price < high for each in hunt.untried):
                 told += f"; {in_words(between, 'candidate')} between it and the answer had no run"
             yield f"Of those tried, the cheapest that surely keeps the limits is {told}."
     if left := hunt.left:
@@ -361,14 +357,8 @@ def _title(question: Question, shop: Shop) -> str:
     return (
         f"{question.model} at {question.rate:.4g} /s; "
         f"{100 * question.target.attainment:g} % keep {limits}; from {gpus}; "
-        f"at most {_budget(question.options)}"
+        f"at most {question.options.budget}"
     )
-
-
-def _budget(options: PlanOptions) -> str:
-    gpus = f"{options.max_gpus} GPU{'s' * (options.max_gpus > 1)}"
-    most = options.max_usd_per_hour
-    return gpus if most is None else f"{gpus} and {most:g} $/h"
 
 
 def _nothing_to_buy(question: Question, shop: Shop) -> str:
@@ -385,9 +375,7 @@ def _nothing_to_buy(question: Question, shop: Shop) -> str:
 def _no_answer(question: Question, shop: Shop, hunt: Hunt) -> str:
     """Return why there is no answer: the most frequent obstacle, and the closest candidate."""
     left = hunt.left
-    options = question.options
     reasons: Counter[str] = Counter(hunt.excluded)
-    known = [each for each in hunt.tried.values() if each.trial is not None]
     for each in hunt.tried.values():
         if each.trial is None:
             reasons["lack what their design needs"] += 1
@@ -395,9 +383,11 @@ def _no_answer(question: Question, shop: Shop, hunt: Hunt) -> str:
             worst = limit_title(each.trial.worst_limit)
             verb = "miss" if each.trial.attained is False else "may miss"
             reasons[f"{verb} {worst}"] += 1
-    most = _excludes(reasons, hunt.num_candidates)
-    nearest = max(known, key=lambda each: each.trial.attainment if each.trial else 0, default=None)
-    told = ""
+    most = f"none of {hunt.num_candidates} candidates was tried"
+    if reasons:
+        parts = [f"{count} {reason}" for reason, count in reasons.most_common(3)]
+        most = f"of {hunt.num_candidates} candidates {', '.join(parts)}"
+    nearest, told = hunt.nearest, ""
     if nearest is not None and nearest.trial is not None:
         told = (
             f"; {nearest.candidate.name} comes nearest, with {nearest.trial.good} requests of "
@@ -411,14 +401,7 @@ def _no_answer(question: Question, shop: Shop, hunt: Hunt) -> str:
         what = "raise --max-gpus or --max-usd-per-hour, or relax the limits"
     lost = "".join(f"; {gpu} is left out: {reason}" for gpu, reason in shop.lost.items())
     return (
-        f"no deployment of {question.model} within {_budget(options)} "
+        f"no deployment of {question.model} within {question.options.budget} "
         f"{'is seen to keep' if left else 'keeps'} the limits at "
         f"{question.rate:g} /s: {most}{told}; {what}{lost}"
     )
-
-
-def _excludes(reasons: Counter[str], number: int) -> str:
-    if not reasons:
-        return f"none of {number} candidates was tried"
-    parts = [f"{count} {reason}" for reason, count in reasons.most_common(3)]
-    return f"of {number} candidates {', '.join(parts)}"

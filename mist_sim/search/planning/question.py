@@ -15,9 +15,8 @@ from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs import DESIGNS
 from mist_sim.search.goodput import USUAL_REQUESTS, GoodputOptions
 from mist_sim.search.verdicts.request_times import Target
-from mist_sim.studies.built import Built
-from mist_sim.studies.rates import Rates
-from mist_sim.studies.varied_gpus import given_prices, kind_of
+from mist_sim.studies.built import Built, Rates
+from mist_sim.studies.varied_gpus import clients_in, given_prices, kind_of
 from mist_sim.units import RENT
 
 _USUAL = DESIGNS[:-1]  # re-sharding is for throughput: few limits on latencies leave it any
@@ -107,6 +106,13 @@ class PlanOptions:
         return own.get(kind_of(gpu)) if own else None
 
     @property
+    def budget(self) -> str:
+        """GPUs and dollars at most, in words."""
+        gpus = f"{self.max_gpus} GPU{'s' * (self.max_gpus > 1)}"
+        most = self.max_usd_per_hour
+        return gpus if most is None else f"{gpus} and {most:g} $/h"
+
+    @property
     def longest(self) -> int:
         """Requests of the longest run at the rate that is asked for."""
         return self.most_requests or USUAL_REQUESTS
@@ -134,7 +140,13 @@ class Question:
 
     def __init__(self, scenario: Scenario, options: PlanOptions) -> None:
         self.options = options
-        _check_one_model(scenario)
+        models = scenario.workload.models or ()
+        if len(models) > 1:
+            raise ScenarioError(
+                f"a plan is of one model, got workload.models of {listed(models)}; plan each in a "
+                "scenario of its own, with its client, its limits and its share of the rate "
+                "(--rate)"
+            )
         said: Mapping[str, Any] = scenario.origin.said or as_data(scenario)
         self._engine = _engine_of(said)
         self._own_prices = given_prices(said)
@@ -150,7 +162,7 @@ class Question:
 
         Raises ScenarioError for arrivals without a rate.
         """
-        self._rates = Rates(built.scenario, built)
+        self._rates = built.rates
 
     @property
     def rates(self) -> Rates:
@@ -239,30 +251,20 @@ class Question:
         return Scenario.from_dict(as_data(scenario), changes)
 
 
-def _check_one_model(scenario: Scenario) -> None:
-    """Raise ScenarioError where requests name several models."""
-    models = scenario.workload.models or ()
-    if len(models) > 1:
-        raise ScenarioError(
-            f"a plan is of one model, got workload.models of {listed(models)}; plan each in a "
-            "scenario of its own, with its client, its limits and its share of the rate (--rate)"
-        )
-
-
 def _engine_of(said: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a scenario's first engine, without those that a plan decides."""
-    clients = said.get("clients")
-    found = (
-        [c for c in clients if isinstance(c, Mapping)] if isinstance(clients, list | tuple) else []
-    )
-    for client in found:
+    engines = []
+    for client in clients_in(said):
         kind = client.get("type", "llm")
-        if kind not in _PLANNED:
+        if client and kind not in _PLANNED:
             raise ScenarioError(
                 f"clients must all be of type llm for a plan, which finds engines of an LLM only; "
                 f"got {brief(client.get('name'))} of type {kind}"
             )
-    for client in found:
-        if client.get("type", "llm") == "llm":
-            return {k: v for k, v in client.items() if k not in _OWN_KEYS}
-    raise ScenarioError("clients must have one of type llm, whose engines are planned, got none")
+        if client and kind == "llm":
+            engines.append({k: v for k, v in client.items() if k not in _OWN_KEYS})
+    if not engines:
+        raise ScenarioError(
+            "clients must have one of type llm, whose engines are planned, got none"
+        )
+    return engines[0]

@@ -1,4 +1,4 @@
-"""Evaluates configurations: a race for goodput, or for the required rate; measurements.
+"""Evaluates configurations: what is known without a run, a race for goodput or a rate, figures.
 
 In a race a configuration is run once at the rate that would put it on the front. The run continues
 until the verdict is known: hopeless ones end at the first look, after 400 requests, and others
@@ -11,18 +11,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
+from typing import Any
 
+from mist_sim.errors import ScenarioError
+from mist_sim.metrics import CostOptions
 from mist_sim.metrics.latency import limit_title
+from mist_sim.metrics.spending import dollars_an_hour
+from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.bracketing import settable
+from mist_sim.search.goodput import GoodputOptions, search_goodputs, so_far
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.spaces.configuration import Configuration
-from mist_sim.search.spaces.constraints import Constraints
-from mist_sim.search.spaces.objectives import Objective, at_goodput, at_rate
-from mist_sim.search.spaces.prepared import Runs
+from mist_sim.search.planning.bounds import Demand, alone, demand_on, engines_of, most
+from mist_sim.search.spaces.objectives import Constraints, Objective
+from mist_sim.search.spaces.space import Configuration
 from mist_sim.search.spaces.space_result import Rival, dominates, rate_to_beat
 from mist_sim.search.verdicts.trials import Trial
-from mist_sim.studies.task import Failure
+from mist_sim.studies.built import Built
+from mist_sim.studies.driver import Driver
+from mist_sim.studies.subjects import run_scenario
+from mist_sim.studies.task import Failure, Key, Task
 
+_ROUNDING = 1e-9
 _UNKNOWN = "attains all rates that were tried, up to {:.4g} /s; send more requests to learn more"
 _UNDECIDED = Failure(
     "ScenarioError",
@@ -31,21 +40,95 @@ _UNDECIDED = Failure(
 _NO_FIGURE = "has no {}, such as a TPOT of answers of one token; take another objective"
 
 
+def prepare(
+    several: Iterable[Configuration],
+    objectives: Sequence[Objective],
+    constraints: Constraints,
+    goodput: GoodputOptions,
+    *,
+    judged: bool,
+) -> None:
+    """Note what is known of configurations without a run; of impossible ones, why they are.
+
+    goodput: how rates are judged. judged: whether they are at all, so that bounds are proved.
+    """
+    asked = {each.name for each in objectives} | {each.per for each in objectives}
+    needs_dollars = "usd_per_hour" in asked or "max_usd_per_hour" in constraints.budgets
+    demands: dict[tuple[Any, ...], Demand] = {}  # shared while the workload is the same
+    shares: dict[tuple[Any, ...], dict[str, float]] = {}
+
+    def known(built: Built) -> dict[str, float]:
+        groups = [group for machine in built.machines if machine for group in machine.groups]
+        gpus, dollars = built.num_gpus, nan
+        if needs_dollars:
+            cost = built.scenario.cost.make() if built.scenario.cost else CostOptions()
+            dollars = dollars_an_hour(built.machines, cost)
+        return {
+            "num_gpus": nan if gpus is None else float(gpus),
+            "usd_per_hour": dollars,
+            "watts": float(sum(group.gpu.watts * group.num_gpus for group in groups)),
+        }
+
+    def prove(each: Configuration, built: Built) -> None:
+        """Note a proof: an upper bound of its rate, or that it cannot keep the limits."""
+        scenario = built.scenario
+        target = goodput.target(scenario)
+        lives = scenario.lifecycle is None and scenario.reconfigure is None
+        limits = *target.slo.named_limits.items(), target.least_asked
+        if (key := (lives, scenario.model, limits)) not in demands:
+            demands[key] = demand_on(built, target, built.rates.own, as_is=goodput.as_is)
+        demand, engines = demands[key], engines_of(built)
+        if engines is None:
+            return
+        least, numbers = engines
+        each.bound = most(least, demand, numbers)
+        if (of_one := (least, id(demand))) not in shares:
+            shares[of_one] = alone(least, demand)
+        missed = [n for n, s in shares[of_one].items() if s < target.least_asked - _ROUNDING]
+        if missed:
+            each.bound = 0.0
+            title = limit_title(missed[0])
+            each.broken["slo"] = f"cannot keep {title} even for a request alone"
+
+    for each in several:
+        if each.found is None:
+            continue
+        built = Built(each.found)
+        try:
+            each.known = known(built)
+            each.figures = dict(each.known)
+            each.expected_errors = built.expected_errors
+            each.assumed_host, each.known_warnings = built.assumed_host, built.warnings
+            each.broken = constraints.broken_before(each.known)
+            if judged:
+                prove(each, built)
+        except ScenarioError as error:
+            each.failure = Failure.of(error).plain
+
+
 @dataclass
 class Evaluation:
-    """Evaluates configurations of a space, which note their outcomes.
+    """Evaluates configurations of a space in a study; they note their outcomes.
 
-    is_race: whether one run may exclude a configuration from the front. told: what was evaluated,
-        in its order.
+    options: how rates are judged and searched. is_race: whether one run may exclude a configuration
+        from the front. told: what was evaluated, in its order.
     """
 
     objectives: Sequence[Objective]
     constraints: Constraints
-    runs: Runs
+    options: GoodputOptions
+    driver: Driver
     is_race: bool = True
     told: list[Configuration] = field(default_factory=list)
     _rivals: list[Rival] = field(default_factory=list)
     _lowest_missed: float | None = None
+    _names: list[str] = field(default_factory=list)  # of those that are searched now
+    _trials: dict[tuple[int, int], list[Trial]] = field(default_factory=dict)
+
+    @property
+    def under_way(self) -> str:
+        """The present bounds of the goodputs that are searched now; empty if none is."""
+        return so_far(self._trials, self._names)
 
     @property
     def sources(self) -> set[str]:
@@ -125,15 +208,23 @@ class Evaluation:
     def _run_once(self, several: Sequence[Configuration]) -> list[Configuration]:
         """Run each at its own rate; return those that keep their limits there."""
         kept = []
-        for each, found in self.runs.at_own_rate(several):
-            if isinstance(found, Failure):
-                self._fail(each, found)
+        by_key: dict[Key, Configuration] = {
+            (each.number, each.name, "at rate"): each for each in several
+        }
+        tasks = []
+        for key, each in by_key.items():
+            built = Built(each.scenario)
+            tasks.append(Task(key, run_scenario, (built.data, built.scenario.seed, None)))
+        for row in self.driver.stream(tasks, keep_errors=True):
+            each = by_key[row.key]
+            if row.failure is not None:
+                self._fail(each, row.failure)
                 continue
-            each.summary = found
+            each.summary = row.result
             for objective in self.objectives:
                 if objective.source == "at rate":
-                    each.figures[objective.name] = at_rate(objective, found)
-            if broken := self.constraints.broken_after(found):
+                    each.figures[objective.name] = objective.of(row.result)
+            if broken := self.constraints.broken_after(row.result):
                 self._exclude(each, broken)
             else:
                 kept.append(each)
@@ -172,7 +263,7 @@ class Evaluation:
                 each.status, each.guess = "proved", each.bound
                 each.reason = f"serves at most {each.bound:.4g} /s, and needs {rate:.4g} /s"
             elif rate > 0:
-                tried.append((each, settable(rate * (1 + self.runs.options.tolerance))))
+                tried.append((each, settable(rate * (1 + self.options.tolerance))))
             elif self._lowest_missed is not None and not self._rivals:
                 tried.append((each, self._lowest_missed))
             else:
@@ -190,9 +281,16 @@ class Evaluation:
         return found
 
     def _search(self, several: Sequence[Configuration]) -> list[Configuration]:
-        """Search the goodput of each; return those that have one."""
+        """Search the goodput of each, as `find_goodput` does; return those that have one."""
+        builts = [Built(each.scenario) for each in several]
+        self._trials.clear()
+        self._names[:] = [each.name for each in several]
+        goodputs = search_goodputs(
+            builts, self.options, self.driver, keep_errors=True, tried=self._trials
+        )
+        self._trials.clear()
         kept = []
-        for each, found in zip(several, self.runs.goodputs(several), strict=True):
+        for each, found in zip(several, goodputs, strict=True):
             if isinstance(found, Failure):
                 self._fail(each, found)
             elif self._take(each, found):
@@ -223,29 +321,44 @@ class Evaluation:
 
     def _run_at_goodput(self, several: Sequence[Configuration]) -> list[Configuration]:
         """Run each at its goodput, to measure figures there; return those that did not fail."""
-        pairs = [(p, goodput) for p in several if (goodput := p.goodput) is not None]
+        tasks = [
+            at_goodput((each.number, each.name, "at goodput"), Built(each.scenario), each.goodput)
+            for each in several
+            if each.goodput is not None
+        ]
         kept = []
-        for (each, _), found in zip(pairs, self.runs.at_goodput(pairs), strict=True):
-            if isinstance(found, Failure):
-                self._fail(each, found)
-                continue
+        for each, found in self._results(several, tasks):
             kept.append(each)
             for objective in self.objectives:
                 if objective.source == "at goodput":
-                    each.figures[objective.name] = at_goodput(objective, found)
+                    each.figures[objective.name] = objective.of(found)
         return kept
 
     def _tried(
         self, several: Sequence[tuple[Configuration, float]]
     ) -> list[tuple[Configuration, Trial]]:
         """Run each at a rate until the verdict is known; return those whose run did not fail."""
+        tasks = []
+        for each, rate in several:
+            built, target = Built(each.scenario), self.options.target(each.scenario)
+            key = each.number, each.name, rate
+            tasks.append(self.options.trial(key, built, built.scenario.seed, rate, target))
         found = []
-        for (each, _), trial in zip(several, self.runs.trials(several), strict=True):
-            if isinstance(trial, Failure):
-                self._fail(each, trial)
-                continue
-            each.trial = trial
-            found.append((each, trial))
+        for each, result in self._results([each for each, _ in several], tasks):
+            each.trial = Trial.of(result)
+            found.append((each, each.trial))
+        return found
+
+    def _results(
+        self, several: Sequence[Configuration], tasks: Sequence[Task]
+    ) -> list[tuple[Configuration, Any]]:
+        """Run a task of each; return the results of those that did not fail."""
+        found = []
+        for each, row in zip(several, self.driver.run(tasks, keep_errors=True), strict=True):
+            if row.failure is not None:
+                self._fail(each, row.failure)
+            else:
+                found.append((each, row.result))
         return found
 
 

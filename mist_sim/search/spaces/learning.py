@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from mist_sim.errors import ScenarioError
 from mist_sim.report.elements import setting_cells
 from mist_sim.rng import Streams
-from mist_sim.search.spaces.configuration import Configuration
 from mist_sim.search.spaces.evaluation import Evaluation
+from mist_sim.search.spaces.space import Configuration
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -133,7 +133,7 @@ def sample(
     number = min(begin, side_by_side, most)
     asked.run(number, list(left[: min(begin // 2, number)]) if evaluation.races else [])
     weights = Streams(seed).generator("weights")
-    while (number := min(most - axes.num_tried, size, side_by_side)) > 0:
+    while (number := min(most - axes.tried.sum(), size, side_by_side)) > 0:
         asked.run(number, axes.promising(ceil(number * _OF_MODEL), evaluation, weights))
 
 
@@ -163,7 +163,10 @@ class _Asked:
 
         If another configuration is tried than the method proposed, it learns of that one.
         """
-        asked = [(self.study.ask(self.distributions), self.axes.take_one(p)) for p in proposed]
+        asked = [
+            (self.study.ask(self.distributions), self.axes.take(self.axes.number(p)))
+            for p in proposed
+        ]
         asked += [self._next() for _ in range(number - len(proposed))]
         self.evaluation.run([each for _, each in asked])
         for trial, each in asked:
@@ -173,12 +176,12 @@ class _Asked:
         """Return a trial, and the configuration for it."""
         for _ in range(_PATIENCE):
             trial = self.study.ask(self.distributions)
-            if not self.axes.is_tried(self.axes.nearest(trial.params)):
+            if not self.axes.tried[self.axes.nearest(trial.params)]:
                 break
             self.study.tell(trial, state=self.optuna.trial.TrialState.FAIL)
         else:
             trial = self.study.ask(self.distributions)
-        return trial, self.axes.take(trial.params)
+        return trial, self.axes.take(self.axes.nearest(trial.params, untried=True))
 
     def _tell(self, trial: Any, tried: Configuration) -> None:
         """Report a result at the configuration's own position, which may not be the proposed one.
@@ -268,16 +271,7 @@ class _Axes:
         self._places = np.array(
             [[index[key][value] for key, value in each.items()] for each in found]
         )
-        self._tried = np.zeros(len(several), dtype=bool)
-
-    @property
-    def num_tried(self) -> int:
-        """How many configurations were taken."""
-        return int(self._tried.sum())
-
-    def is_tried(self, prepared: Configuration) -> bool:
-        """Tell whether a configuration was taken."""
-        return bool(self._tried[self._several.index(prepared)])
+        self.tried = np.zeros(len(several), dtype=bool)
 
     def distributions(self, optuna: Any) -> dict[str, Any]:
         """Return Optuna's distribution for each axis."""
@@ -289,21 +283,27 @@ class _Axes:
             for key, values in self._values.items()
         }
 
+    def number(self, prepared: Configuration) -> int:
+        """Return the number of a configuration among all."""
+        return self._several.index(prepared)
+
     def place(self, prepared: Configuration) -> dict[str, int]:
         """Return where a configuration lies."""
-        row = self._places[self._several.index(prepared)]
+        row = self._places[self.number(prepared)]
         return {key: int(place) for key, place in zip(self._values, row, strict=True)}
 
-    def nearest(self, place: dict[str, int]) -> Configuration:
-        """Return the configuration that is nearest to a place."""
-        return self._several[int(np.argmin(self._distances(place)))]
+    def nearest(self, place: dict[str, int], *, untried: bool = False) -> int:
+        """Return the number of the configuration that is nearest to a place."""
+        found = np.zeros(len(self._several))
+        for column, (key, values) in enumerate(self._values.items()):
+            apart = np.abs(self._places[:, column] - place[key])
+            found += apart / max(len(values) - 1, 1) if self._is_ordered[key] else apart > 0
+        return int(np.argmin(np.where(self.tried, np.inf, found) if untried else found))
 
-    def take(self, place: dict[str, int]) -> Configuration:
-        """Return the nearest configuration that was not taken yet, and take it."""
-        distances = np.where(self._tried, np.inf, self._distances(place))
-        chosen = int(np.argmin(distances))
-        self._tried[chosen] = True
-        return self._several[chosen]
+    def take(self, number: int) -> Configuration:
+        """Take a configuration, and return it."""
+        self.tried[number] = True
+        return self._several[number]
 
     def promising(
         self, number: int, evaluation: Evaluation, rng: np.random.Generator
@@ -312,31 +312,19 @@ class _Axes:
 
         With several objectives, each proposal draws new weights for them.
         """
-        tried = np.flatnonzero(self._tried)
+        tried = np.flatnonzero(self.tried)
         costs = np.array([_costs(self._several[row], evaluation) for row in tried.tolist()])
         ordered = np.array(list(self._is_ordered.values()))
         told = np.array([predicted(self._places, tried, each, ordered) for each in costs.T])
         told -= told.min(axis=1, keepdims=True)
         told /= np.maximum(told.max(axis=1, keepdims=True), _SMALL)
-        left = ~self._tried
+        left = ~self.tried
         found = []
         for _ in range(min(number, int(left.sum()))):
             weights = rng.dirichlet(np.ones(len(told)))
             chosen = int(np.argmin(np.where(left, weights @ told, np.inf)))
             left[chosen] = False
             found.append(self._several[chosen])
-        return found
-
-    def take_one(self, prepared: Configuration) -> Configuration:
-        """Take a configuration, and return it."""
-        self._tried[self._several.index(prepared)] = True
-        return prepared
-
-    def _distances(self, place: dict[str, int]) -> NDArray[np.float64]:
-        found = np.zeros(len(self._several))
-        for column, (key, values) in enumerate(self._values.items()):
-            apart = np.abs(self._places[:, column] - place[key])
-            found += apart / max(len(values) - 1, 1) if self._is_ordered[key] else apart > 0
         return found
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
-from typing import Any, Literal, Unpack, get_args
+from typing import Literal, Unpack, get_args
 
 from mist_sim.bounds import COPIES
 from mist_sim.errors import ScenarioError, brief, did_you_mean
@@ -14,11 +14,9 @@ from mist_sim.metrics.keeping import LimitOnShare
 from mist_sim.metrics.tables import UnansweredError
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.goodput import GoodputOptions
-from mist_sim.search.spaces.configuration import Configuration
-from mist_sim.search.spaces.evaluation import Evaluation, race
+from mist_sim.search.spaces.evaluation import Evaluation, prepare, race
 from mist_sim.search.spaces.objectives import Objective
-from mist_sim.search.spaces.prepared import Preparation, Runs
-from mist_sim.search.spaces.space import Space
+from mist_sim.search.spaces.space import Configuration, Space
 from mist_sim.search.spaces.space_result import SpaceSearch, front
 from mist_sim.studies.decided_question import named_files
 from mist_sim.studies.driver import How, studying
@@ -99,49 +97,32 @@ def search_space(
             f"replications must be 1 to search a space, got {space.scenario.replications}; compare "
             "the best ones with mist compare --goodput --replications"
         )
-    configurations = space.configurations()
-    with studying(
-        "search",
-        {"scenario": as_data(space.scenario)},
-        identity_of(space, options) | {"files": _files_of(configurations)},
-        **how,
-    ) as driver:
-        constraints = space.constraints
+    prepared = space.configurations()
+    known = [as_data(each.found) for each in prepared if each.found is not None]
+    constraints = space.constraints
+    identity = {
+        "vary": space.vary,
+        "cases": space.cases,
+        "designs": space.designs,
+        **vars(constraints),
+        "objectives": [each.name for each in space.objectives],
+        **vars(options),
+        "files": named_files(known),
+    }
+    with studying("search", {"scenario": as_data(space.scenario)}, identity, **how) as driver:
         goodput = options.goodput(constraints.attainment, constraints.at_goodput)
-        runs = Runs(goodput, driver)
-        evaluation = Evaluation(space.objectives, space.constraints, runs, not options.thorough)
-        preparation = Preparation(
-            space.objectives, space.constraints, goodput, judged=evaluation.judges
-        )
-        prepared = preparation.all(configurations)
-        driver.so_far = lambda: _so_far(prepared, space, evaluation, runs.so_far)
+        asked = space.objectives, constraints
+        evaluation = Evaluation(*asked, goodput, driver, not options.thorough)
+        prepare(prepared, *asked, goodput, judged=evaluation.judges)
+        driver.so_far = lambda: _so_far(prepared, space, evaluation)
         _run(prepared, space, evaluation, options)
-    problem = _problem(prepared, evaluation)
-    found = _result(space, options, prepared, evaluation, problem)
+    problem = _problem(prepared)
+    for each in front([e for e in evaluation.told if e.status == "kept"], space.objectives):
+        each.status = "front"
+    found = SpaceSearch.of(space, vars(options), prepared, evaluation.told, problem)
     if problem:
         raise UnansweredError(problem, found.warnings, found)
     return found
-
-
-def identity_of(space: Space, options: SearchOptions) -> dict[str, Any]:
-    """Return everything but the scenario that a search depends on, as plain data."""
-    return {
-        "vary": {key: list(values) for key, values in space.vary.items()},
-        "cases": {name: dict(settings) for name, settings in space.cases.items()},
-        "designs": list(space.designs),
-        "budgets": dict(space.constraints.budgets),
-        "latencies": dict(space.constraints.latencies),
-        "attainment": space.constraints.attainment,
-        "at_goodput": [list(each) for each in space.constraints.at_goodput],
-        "objectives": [each.name for each in space.objectives],
-        **vars(options),
-    }
-
-
-def _files_of(configurations: Iterable[Configuration]) -> dict[str, str]:
-    """Return the files that configurations name, such as tables of step times, with their sums."""
-    known = [as_data(each.found) for each in configurations if each.found is not None]
-    return named_files(known)
 
 
 def _run(
@@ -172,17 +153,12 @@ def _promise(prepared: Configuration, objectives: Iterable[Objective]) -> tuple[
     return (*[inf if isnan(value) else value for value in found], prepared.number)
 
 
-def _so_far(
-    prepared: Sequence[Configuration], space: Space, evaluation: Evaluation, under_way: str
-) -> str:
-    """Return the front of the configurations that are known; empty if none is.
-
-    under_way: what is known of those that are searched now.
-    """
+def _so_far(prepared: Sequence[Configuration], space: Space, evaluation: Evaluation) -> str:
+    """Return the front of the configurations that are known; empty if none is."""
     known = [
         each for each in evaluation.told if each.status != "not tried" or each.summary is not None
     ]
-    now = f"; under way: {under_way}" if under_way else ""
+    now = f"; under way: {now}" if (now := evaluation.under_way) else ""
     if not known:
         return f"0 of {len(prepared)} configurations known{now}" if now else ""
     seen = [each for each in known if each.is_fit or each.status == "not tried"]
@@ -197,7 +173,7 @@ def _so_far(
     return f"{told}the best so far: {'; '.join(best[:_TOLD])}{more}{now}"
 
 
-def _problem(prepared: Sequence[Configuration], evaluation: Evaluation) -> str:
+def _problem(prepared: Sequence[Configuration]) -> str:
     """Return why no configuration is the best; empty if one is."""
     known = [each for each in prepared if each.status != "not tried"]
     if any(each.status == "kept" for each in known):
@@ -223,16 +199,3 @@ def _problem(prepared: Sequence[Configuration], evaluation: Evaluation) -> str:
         f"no configuration keeps the constraints: of {len(prepared)}, {', '.join(told)}; "
         "relax the first of these, or try other values"
     )
-
-
-def _result(
-    space: Space,
-    options: SearchOptions,
-    prepared: Sequence[Configuration],
-    evaluation: Evaluation,
-    problem: str,
-) -> SpaceSearch:
-    kept = [each for each in evaluation.told if each.status == "kept"]
-    for each in front(kept, space.objectives):
-        each.status = "front"
-    return SpaceSearch.of(space, vars(options), prepared, evaluation.told, problem)

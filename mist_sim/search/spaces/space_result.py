@@ -10,7 +10,7 @@ this gives the rate that it must reach. So one run at that rate shows whether a 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import inf, isnan, nan
@@ -21,17 +21,16 @@ from mist_sim.core.result_warnings import ResultWarning, merged, of_data, of_poi
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.expected_errors import biases_of
 from mist_sim.metrics.latency import limit_title
-from mist_sim.metrics.tables import Findings
-from mist_sim.output import json_text, write_text
+from mist_sim.output import write_text
 from mist_sim.report.elements import labels_of, setting_cells
 from mist_sim.report.pictures.findings import front_picture
 from mist_sim.report.pictures.picture import write_png
 from mist_sim.report.presenters import SPACE
 from mist_sim.search.ranking import BIASED, NEAR, Ranked, lowest, rivals
-from mist_sim.search.spaces.configuration import Configuration
 from mist_sim.search.spaces.objectives import OBJECTIVES, Objective
-from mist_sim.search.spaces.space import Space
+from mist_sim.search.spaces.space import Configuration, Space
 from mist_sim.search.verdicts.trials import Trial
+from mist_sim.studies.tabled import Tabled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -139,7 +138,7 @@ _SHOWN_RUNS = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "good
 
 
 @dataclass(frozen=True, repr=False)
-class SpaceSearch(Findings):
+class SpaceSearch(Tabled):
     """The outcome of every configuration of a space.
 
     rows: plain data per configuration, in the order of the space. objectives: their names. options:
@@ -148,6 +147,7 @@ class SpaceSearch(Findings):
     """
 
     presenter = SPACE
+    stem = "search"
 
     rows: tuple[Mapping[str, Any], ...]
     objectives: tuple[str, ...]
@@ -188,28 +188,22 @@ class SpaceSearch(Findings):
         found = [row for row in self.rows if row["status"] == "front"]
         return sorted(found, key=lambda row: (sign * row["figures"][objective.name], row["number"]))
 
+    @property
+    def cells(self) -> Iterator[dict[str, Any]]:
+        """A row per configuration: settings, seed, status, reason, figures, runs, requests."""
+        for row in self.rows:
+            yield {
+                **{name: row[name] for name in ("number", "name")},
+                **setting_cells(row["values"]),
+                **{name: row[name] for name in ("seed", "status", "reason")},
+                **row["figures"],
+                **{name: row[name] for name in ("bound", "num_runs", "num_requests")},
+            }
+
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row per configuration: settings, seed, status, reason, figures, runs, requests."""
-        import pandas as pd
-
-        rows = [
-            {
-                "number": row["number"],
-                "name": row["name"],
-                **setting_cells(row["values"]),
-                "seed": row["seed"],
-                "status": row["status"],
-                "reason": row["reason"],
-                **row["figures"],
-                "bound": row["bound"],
-                "num_runs": row["num_runs"],
-                "num_requests": row["num_requests"],
-            }
-            for row in self.rows
-        ]
-        frame = pd.DataFrame(rows)
-        return frame.assign(seed=frame["seed"].astype("Int64"))
+        """A row per configuration, as `cells`; seeds are whole numbers."""
+        return super().table.astype({"seed": "Int64"})
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:
@@ -249,8 +243,7 @@ class SpaceSearch(Findings):
         The best by the first objective, if there is one, is best.yaml. The plot takes Matplotlib
         and two objectives.
         """
-        write_text(folder / "search.json", json_text(self.summary))
-        write_text(folder / "search.csv", self.table.to_csv(index=False, lineterminator="\n"))
+        super().write_files(folder)
         self.table.to_parquet(folder / "search.parquet", index=False)
         for row in self.front[:1]:
             write_text(folder / "best.yaml", self.best[row["number"]])

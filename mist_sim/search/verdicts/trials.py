@@ -1,70 +1,83 @@
-"""One run of a scenario at one rate: does it attain the target?"""
+"""One run of a scenario at one rate: does it attain the target?
+
+A run in steady state goes on until that is known. A workload that is a certain one, such as a
+trace, runs as it stands, to its end or until the target is missed for certain.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 from math import exp, inf, isfinite, log
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
+
+import numpy as np
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.request import Request
 from mist_sim.core.result_warnings import ResultWarning, of_data
 from mist_sim.core.visit import Failure, Visit
-from mist_sim.metrics import WatchedEnds
+from mist_sim.metrics import Result, WatchedEnds
+from mist_sim.metrics.clients import timed_gaps
 from mist_sim.metrics.run_warnings import record_warnings, run_warnings
+from mist_sim.metrics.stability import Stays
+from mist_sim.metrics.summary import joined_at
 from mist_sim.scenario import build
-from mist_sim.search.verdicts.request_times import RequestTimes, Target, none_counts
-from mist_sim.search.verdicts.steady_runs import lengthened, run_until_known
-from mist_sim.search.verdicts.steady_state import OF_QUEUES
+from mist_sim.search.verdicts.request_times import RequestTimes, Share, Target, none_counts
+from mist_sim.search.verdicts.steady_state import (
+    ERROR,
+    OF_QUEUES,
+    Look,
+    OfClass,
+    Seen,
+    SeenGaps,
+    look,
+    looks,
+)
 from mist_sim.simulation import Simulation
 from mist_sim.simulation_rules import too_small_warnings
 from mist_sim.studies.subjects import one_run
+from mist_sim.traces import AllAtOnce, ArrivalProcess, Workload
+from mist_sim.traces.base import RowSampler
 
 _LOOKS = 50  # at the misses, in a run
 # `Trial.stability` says the first three, and what is known before a run the last
 _SAID = (kinds.UNSTABLE, kinds.OVERLOADED_AT_END, kinds.TOO_SHORT, kinds.DISTANCE)
+_SPARE = 2  # requests that may arrive for each that is looked at: the last look still sees arrivals
+
+_T = TypeVar("_T")
 
 
-def _share(num_missed: int, num_requests: int) -> float:
-    return (num_requests - num_missed) / num_requests
+class _ToldError(Exception):
+    """Ends a run that was watched."""
 
 
-class _MissedError(Exception):
-    """More requests have missed than may; num_missed: how many are not good by now."""
+class Watch(WatchedEnds, Generic[_T]):
+    """Records a run, and ends it as soon as a look at it tells something.
 
-    def __init__(self, num_missed: int) -> None:
-        super().__init__(num_missed)
-        self.num_missed = num_missed
-
-
-class _Judge(WatchedEnds):
-    """Records, and ends the run as soon as too many requests have missed.
-
-    Requests outside the statistics only lower the number that may miss, so more misses than the
-    whole workload may have are always too many; the same holds for a class.
+    tells: called with each request that ends. found: what it told; None: the run came to its end.
     """
 
-    def __init__(self, target: Target, warmup: float, num_requests: int) -> None:
+    def __init__(self, tells: Callable[[Request], _T | None]) -> None:
         super().__init__()
-        self._target = target
-        self._warmup = warmup
-        self._num_requests = num_requests
-        self._every = max(20, num_requests // _LOOKS)
-        self._num_ended = 0
+        self._tells = tells
+        self.found: _T | None = None
+
+    def run(self, simulation: Simulation) -> Result | None:
+        """Run a simulation; return its result, or None if it was ended."""
+        try:
+            return simulation.run(recorder=self)
+        except _ToldError:
+            return None
 
     def ended(
         self, request: Request, visits: list[Visit], time: float, failure: Failure | None
     ) -> None:
-        """Look at the misses now and then. Raises _MissedError."""
-        self._num_ended += 1
-        if self._num_ended % self._every == 0:
-            times = RequestTimes.of(self, self._warmup)
-            for missed, _, share in self._target.misses(times):
-                if missed > self._target.most_missed(self._num_requests, share.asked):
-                    # more than may miss a percentile are no fewer good ones
-                    own = self._target.num_missed(times) if share.on_top else missed
-                    raise _MissedError(own)
+        """End the run where that request tells."""
+        self.found = self._tells(request)
+        if self.found is not None:
+            raise _ToldError
 
 
 @dataclass(frozen=True)
@@ -204,41 +217,154 @@ def try_rate(
     return run_workload(simulation, target, num_requests, rate, seed)
 
 
+def lengthened(simulation: Simulation, target: Target, most: int) -> Workload | None:
+    """Return the workload with as many requests as a run of `most` may need; its first ones stay.
+
+    None where that is no question: of a trace or other fixed rows, of requests that arrive at given
+    times or all at once, of clients that fail, start or change at given times, and where every
+    single request has to be good.
+    """
+    workload: Any = simulation.workload
+    is_drawn = isinstance(workload.source, RowSampler) and hasattr(workload.source, "num_requests")
+    is_stream = isinstance(workload.arrivals, ArrivalProcess)
+    changes = simulation.lifecycle is not None or simulation.reconfigure is not None
+    if not is_drawn or not is_stream or changes or target.most_asked == 1:
+        return None
+    if isinstance(workload.arrivals, AllAtOnce):
+        return None
+    source = replace(workload.source, num_requests=most * _SPARE)
+    longer: Workload = replace(workload, source=source)
+    return longer
+
+
+def run_until_known(
+    simulation: Simulation, target: Target, most: int, rate: float, pause: int | None = None
+) -> tuple[Look, str | None, tuple[ResultWarning, ...]]:
+    """Run until a look at the run tells, or `most` requests have ended.
+
+    Returns the last look, the limit that is worst, as in `Target.worst_limit`, and the warnings
+    that need no whole run (`record_warnings`, `Target.pooled`).
+    rate: requests per second, for messages. pause: end undecided after so many requests. A verdict
+    before that is the one that the whole run would have. None: go on.
+    Raises ScenarioError where no request counts.
+    """
+    warmup, whole = simulation.warmup, looks(most)
+    numbers = iter([n for n in whole if pause is None or n <= max(pause, whole[0])])
+    num_ended, next_look = 0, next(numbers)
+
+    def so_far() -> Look:
+        return look(_seen(recorder, target, warmup), target.most_asked, ERROR / len(whole))
+
+    def tells(request: Request) -> Look | None:
+        nonlocal num_ended, next_look
+        if request.parent_id is not None or (request.arrival_time or 0.0) < warmup:
+            return None
+        num_ended += 1
+        if num_ended != next_look:
+            return None
+        found, next_look = so_far(), next(numbers, 0)
+        return found if found.attained is not None or not next_look else None
+
+    recorder = Watch(tells)
+    recorder.run(simulation)
+    if not num_ended:
+        raise none_counts(warmup, rate)
+    found = recorder.found or so_far()
+    warnings = (*_warnings(recorder, simulation), *target.pooled(recorder, warmup))
+    gaps = target.gaps_over(recorder, warmup)
+    return found, target.worst_limit(RequestTimes.of(recorder, warmup), gaps), warnings
+
+
+def _warnings(recorder: WatchedEnds, simulation: Simulation) -> tuple[ResultWarning, ...]:
+    """Return the warnings of a run that may have ended early."""
+    small = too_small_warnings(recorder, simulation.clients)
+    return (*small, *record_warnings(recorder, simulation.warmup))
+
+
+def _seen(recorder: WatchedEnds, target: Target, warmup: float) -> Seen:
+    """Return what a look at a run sees."""
+    c: Mapping[str, Any] = recorder.requests.columns()
+    rows = np.flatnonzero((c["parent_id"] == c["request_id"]) & (c["arrival_time"] >= warmup))
+    rows = rows[np.argsort(c["request_id"][rows])]
+    c = {name: column[rows] for name, column in c.items()}
+    times = RequestTimes.of(recorder, warmup)
+    of_users = recorder.visits.columns()["request_id"] >= 0
+    visits = {name: column[of_users] for name, column in recorder.visits.columns().items()}
+    started, left = visits["started_at"], visits["finished_at"]
+    waits = joined_at(visits, c) if c["at_gateway"].any() else visits["queued_at"]
+    first = int(c["request_id"][0]) if len(rows) else 0
+    shares = [share for share, _ in target.shares_in(times).values()]
+
+    def of_class(share: Share) -> OfClass | None:
+        if share.on_top:
+            return OfClass(None, share.asked)
+        if share.group is None:
+            return None
+        return OfClass(np.array(recorder.groups)[first:] == share.group, share.asked)
+
+    gaps = []
+    for each in target.percentiles:
+        if each.is_of_gaps:
+            timed, limit = timed_gaps(recorder, warmup), each.limit * (1 + target.relaxation)
+            gaps.append(SeenGaps(timed.ends, timed.gaps / limit, timed.counts, each.share))
+    return Seen(
+        c["request_id"] - first,
+        np.array([share.ratios(times) for share in shares]),
+        Stays(c["arrival_time"], c["finished_at"]),
+        c["finished_at"] - c["sent_at"] - c["queued"],
+        np.nan_to_num(c["queued"], nan=np.inf),
+        Stays(waits, np.where(np.isnan(started), left, started)),
+        [of_class(share) for share in shares],
+        gaps,
+    )
+
+
 def run_workload(
     simulation: Simulation, target: Target, num_requests: int, rate: float, seed: int
 ) -> Trial:
-    """Run until the end, or until the target is missed for certain; as `try_rate`."""
-    warmup = simulation.warmup
-    recorder = _Judge(target, warmup, num_requests)
+    """Run until the end, or until the target is missed for certain; as `try_rate`.
 
-    def shown() -> tuple[ResultWarning, ...]:
-        small = too_small_warnings(recorder, simulation.clients)
-        return (*small, *record_warnings(recorder, warmup))
+    Requests outside the statistics only lower the number that may miss, so more misses than the
+    whole workload may have are always too many; the same holds for a class.
+    """
+    warmup, every, ended = simulation.warmup, max(20, num_requests // _LOOKS), count(1)
+
+    def too_many(_: Request) -> int | None:
+        """Return how many are not good by now, if those are too many."""
+        if next(ended) % every:
+            return None
+        times = RequestTimes.of(recorder, warmup)
+        for each in target.misses(times):
+            if each.num_missed > target.most_missed(num_requests, each.share.asked):
+                # more than may miss a percentile are no fewer good ones
+                return target.num_missed(times) if each.share.on_top else each.num_missed
+        return None
 
     def trial(attained: bool, share: float, worst: tuple[str | None, float], **more: Any) -> Trial:
         more |= {"num_requests": num_requests, "worst_limit": worst[0], "over": worst[1]}
         return Trial(rate, seed, attained, share, **more)
 
-    try:
-        result = simulation.run(recorder=recorder)
-    except _MissedError as missed:
-        worst = target.furthest(RequestTimes.of(recorder, warmup))
-        share = _share(missed.num_missed, num_requests)
-        return trial(False, share, worst, is_whole=False, warnings=shown())
+    recorder = Watch(too_many)
+    result = recorder.run(simulation)
     times = RequestTimes.of(recorder, warmup)
+    if result is None:
+        share = (num_requests - (recorder.found or 0)) / num_requests
+        shown = _warnings(recorder, simulation)
+        return trial(False, share, target.furthest(times), is_whole=False, warnings=shown)
     if not len(times):
         raise none_counts(warmup, rate)
     rows = target.misses(times)
     gaps = target.gaps_over(recorder, warmup)
     worst = target.furthest(times, gaps)
-    least = min(_share(missed, num) if num else 0.0 for missed, num, s in rows if not s.on_top)
+    least = min((num - missed) / num if num else 0.0 for missed, num, s in rows if not s.on_top)
     attained = gaps[0] <= 1 and all(
         each.num_requests
         and each.num_missed <= target.most_missed(each.num_requests, each.share.asked)
         for each in rows
     )
     if not attained:
-        return trial(False, least, worst, is_whole=True, warnings=shown())
+        shown = _warnings(recorder, simulation)
+        return trial(False, least, worst, is_whole=True, warnings=shown)
     told = tuple(
         each for each in run_warnings(result.data, recorder, warmup) if each.kind not in _SAID
     )

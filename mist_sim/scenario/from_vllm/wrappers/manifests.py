@@ -37,6 +37,7 @@ _GPUS = re.compile(r"(?:nvidia|amd)\.com/gpu")
 _NOT_SERVERS = ("env", "environment", "initContainer", "initContainers")
 _MOST_PLACES = 20_000  # aliases let a short text have any number of them
 _GROUP = "leaderWorkerTemplate"
+_SKIPPED = "is skipped; if it spreads requests, `router` says how, else they go in turn"
 _COUNTS = ("replicas", "replicaCount", "minReplicas", "scale")
 
 
@@ -47,6 +48,8 @@ def commands_of(documents: Sequence[Any]) -> Iterator[Command]:
     into the container's environment.
     """
     found = list(_commands(documents))
+    for name in _others(documents) if found else ():
+        found[0].around.assumed(f"service {name}", _SKIPPED)
     keys = _variables_among(documents) if any("$" in w for c in found for w in c.words) else {}
     for command in found:
         used = {name for word in command.words for name in _names(word) if name in keys}
@@ -55,6 +58,15 @@ def commands_of(documents: Sequence[Any]) -> Iterator[Command]:
         expand = Variables({name: keys[name] for name in used})
         words = [expand.expanded(word) if "$" in word else word for word in command.words]
         yield replace(command, words=tuple(words))
+
+
+def _others(documents: Sequence[Any]) -> Iterator[str]:
+    """Yield the services of compose files that start no vLLM."""
+    for document in documents:
+        services = document.get("services") if isinstance(document, dict) else None
+        for name, service in services.items() if isinstance(services, dict) else ():
+            if isinstance(service, dict) and not any(_commands([service])):
+                yield str(name)
 
 
 def _names(word: str) -> list[str]:
