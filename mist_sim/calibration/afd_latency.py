@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.bounds import NUMBER
-from mist_sim.errors import ScenarioError, TraceError, brief
+from mist_sim.errors import ScenarioError, brief
 from mist_sim.hardware.afd import AfdCoefficients
-from mist_sim.traces.readers.opening import csv_records, open_trace
+from mist_sim.traces.readers.opening import At, csv_records, open_trace
 
 Floats = NDArray[np.float64]
 
@@ -79,26 +79,24 @@ def _read(path: Path) -> dict[str, list[tuple[float, float]]]:
     points: dict[str, list[tuple[float, float]]] = {part: [] for part in _PARTS}
     name = str(path)
     with open_trace(name) as file:
-        for line, (part, size, time) in csv_records(file, name, _COLUMNS):
+        for at, (part, size, time) in csv_records(file, name, _COLUMNS):
             if part.strip() not in points:
                 known = ", ".join(points)
-                raise TraceError(name, line, f"part must be one of {known}, got {brief(part)}")
-            numbers = (_positive(size, name, line, "size"), _positive(time, name, line, "time"))
+                raise at.error(f"part must be one of {known}, got {brief(part)}")
+            numbers = (_positive(size, at, "size"), _positive(time, at, "time"))
             points[part.strip()].append(numbers)
     return points
 
 
-def _positive(text: str, path: str, line: int, column: str) -> float:
+def _positive(text: str, at: At, column: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     smallest, largest = NUMBER
     if not smallest <= value <= largest:
-        raise TraceError(
-            path,
-            line,
+        raise at.error(
             f"{column} must be a number from {smallest:g} to {largest:g}, got {brief(text)}; "
-            "correct or remove the row",
+            "correct or remove the row"
         )
     return value

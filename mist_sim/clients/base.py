@@ -21,7 +21,7 @@ from mist_sim.core.views import OUT, RUNNING, ClientState
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Lost, Outcome, Visit
 from mist_sim.environment import MOVE, Environment
 from mist_sim.errors import InvariantError
-from mist_sim.hardware.layout_period import LayoutPeriod
+from mist_sim.hardware.gpu_group import LayoutPeriod
 from mist_sim.network import Network, Reach, Seat, Tenant
 from mist_sim.rng import Streams
 from mist_sim.stages import Prefill

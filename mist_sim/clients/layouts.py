@@ -27,7 +27,7 @@ from mist_sim.clients.traits import ClientTraits, EngineGroup
 from mist_sim.core.views import RUNNING, WAITING
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.collectives import Spans
-from mist_sim.hardware.layout_period import LayoutPeriod
+from mist_sim.hardware.gpu_group import LayoutPeriod
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 

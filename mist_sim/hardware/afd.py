@@ -47,23 +47,6 @@ from mist_sim.hardware.work import StepCounts, attention_demand, demand_of, expe
 from mist_sim.models import MoeSpec, operators
 from mist_sim.models.spec import ModelSpec
 
-__all__ = [
-    "PRESETS",
-    "AfdCoefficients",
-    "AttentionGpus",
-    "BundleMachine",
-    "BundleShape",
-    "FfnCards",
-    "FfnGpus",
-    "KernelShares",
-    "activation_bytes",
-    "chosen_coefficients",
-    "derive_coefficients",
-    "kernel_shares",
-    "named_coefficients",
-    "step_coefficients",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AfdCoefficients:

@@ -90,3 +90,21 @@ def without_watts(machines: Iterable[GpuMachine | None]) -> list[str]:
     """Return the names of GPUs whose power is not known."""
     groups = (group for machine in machines if machine is not None for group in machine.groups)
     return list(dict.fromkeys(group.gpu.name for group in groups if group.gpu.power is None))
+
+
+class LayoutPeriod(NamedTuple):
+    """A layout that a client had, until the next one starts.
+
+    start: when the steps of the layout before had ended, seconds. ready: when its own could begin.
+    title: printable name ("TP 2 x PP 2"). machine: its GPUs; None: unknown.
+    num_lanes: of all engines. num_gpu_blocks: KV blocks of all engines.
+    collectives: how its ranks sum over several nodes; empty: one node.
+    """
+
+    start: float
+    ready: float
+    title: str
+    machine: GpuMachine | None
+    num_lanes: int
+    num_gpu_blocks: int
+    collectives: str

@@ -22,20 +22,6 @@ from mist_sim.hardware.devices import GpuSpec, HostSpec, Interconnect, bus_rate
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.models.spec import ModelSpec
 
-__all__ = [
-    "Device",
-    "LayerTimes",
-    "Layout",
-    "decode_layer",
-    "device_of",
-    "layouts_of",
-    "most_requests",
-    "prefill_layer",
-    "stage_time",
-    "time_per_request",
-]
-
-
 Sum = Literal["ring", "host_shared", "host"]
 
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from mist_sim.core.states import State
 from mist_sim.core.step_limits import StepLimits
-from mist_sim.hardware.layout_period import LayoutPeriod
+from mist_sim.hardware.gpu_group import LayoutPeriod
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.records.columns import Table

@@ -14,8 +14,7 @@ from mist_sim.core.sliders import Sliders
 from mist_sim.core.step_limits import StepLimits
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.garbage import rare_collections
-from mist_sim.hardware.gpu_group import GpuMachine
-from mist_sim.hardware.layout_period import LayoutPeriod
+from mist_sim.hardware.gpu_group import GpuMachine, LayoutPeriod
 from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.metrics import clients, result_columns
 from mist_sim.metrics.clients import Room

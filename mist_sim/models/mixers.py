@@ -27,17 +27,6 @@ from typing import Literal, NamedTuple
 from mist_sim.models.mla import MlaSpec
 from mist_sim.models.quantization import Part
 
-__all__ = [
-    "BlockIndexer",
-    "CompressedMixer",
-    "HeadsMixer",
-    "Held",
-    "Indexer",
-    "LatentMixer",
-    "LinearMixer",
-    "Mixer",
-]
-
 
 class Held(NamedTuple):
     """Parameters of a mixer on one rank: of its matrices by part, and of norms, biases, gates."""

@@ -42,6 +42,11 @@ class MlaSpec:
         """Size of a query or key head."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim
 
+    @property
+    def norm_params(self) -> int:
+        """Parameters of the norms of the compressed query and of the latent."""
+        return (self.q_lora_rank or 0) + self.kv_lora_rank
+
     def down_params(self, hidden_size: int) -> int:
         """Parameters of a layer's down-projections, which lie whole on every rank."""
         return hidden_size * ((self.q_lora_rank or 0) + self.latent_size)

@@ -52,27 +52,6 @@ from mist_sim.models.moe import MoeSpec
 from mist_sim.models.quantization import Part, Quantization
 from mist_sim.models.spec import ModelSpec
 
-__all__ = [
-    "Attends",
-    "Number",
-    "Operator",
-    "StateWork",
-    "attends",
-    "attention",
-    "eager_decode_attention",
-    "eager_mlp",
-    "eager_norm",
-    "eager_prefill_attention",
-    "eager_projections",
-    "expand_context",
-    "logits",
-    "product",
-    "routed_experts",
-    "states",
-    "token_operators",
-]
-
-
 Number = float | NDArray[np.float64]
 """Token counts may be floats or arrays; both are computed with the same operations."""
 

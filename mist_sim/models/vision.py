@@ -13,17 +13,6 @@ from typing import Literal, Protocol
 
 from mist_sim.core.images import Image
 
-__all__ = [
-    "FillBudget",
-    "FixedSize",
-    "ImagesConfig",
-    "InTiles",
-    "PaddedUp",
-    "Resizing",
-    "VisionTower",
-    "WithinLimits",
-]
-
 
 class Resizing(Protocol):
     """Cuts an image into squares, each of which becomes a token. height, width, side: in pixels."""

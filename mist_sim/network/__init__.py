@@ -4,12 +4,10 @@ from mist_sim.network.base import (
     Cable,
     Exchange,
     Message,
-    Network,
     Reach,
     Seat,
     Store,
     Tenant,
-    Ways,
 )
 from mist_sim.network.connectors import (
     CONNECTORS,
@@ -17,10 +15,13 @@ from mist_sim.network.connectors import (
     MooncakeConnector,
     NixlConnector,
 )
-from mist_sim.network.fabric import Fabric
+from mist_sim.network.fabric import Fabric, Network
 from mist_sim.network.links import Link
 from mist_sim.network.topology.graph import Topology
 from mist_sim.network.topology.topology_loading import load_topology, topology_names
+
+Ways = Fabric
+"""The links of a network with a topology, for all transfers but hand-overs."""
 
 __all__ = [
     "CONNECTORS",

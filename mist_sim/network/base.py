@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import ClassVar, Literal, NamedTuple, Protocol
-
-from simpy.events import Event
-
-from mist_sim.environment import Environment
-from mist_sim.hardware.collectives import Spans
+from typing import Literal, NamedTuple
 
 Granularity = Literal["full", "layerwise"]
 
@@ -112,93 +106,6 @@ class Reach(NamedTuple):
     def time(self, num_bytes: float) -> float:
         """Return the seconds in which so many bytes come, sent at once."""
         return self.latency + num_bytes * self.seconds_per_byte
-
-
-class Ways(Protocol):
-    """The links of a network with a topology, for all transfers but hand-overs."""
-
-    def spans(self, client: str) -> Spans:
-        """Return the groups of a client's ranks that lie on several nodes."""
-
-    def lay_out(self, client: str, num_engines: int, num_ranks: int) -> tuple[int, Spans]:
-        """Let a client have other engines on its GPUs, each of so many pipeline ranks.
-
-        Returns the number of the first of them, and the groups of ranks that lie on several nodes.
-        The engines that it had before stay known; equal ones have equal numbers. Raises
-        ScenarioError where its GPUs cannot be divided so.
-        """
-
-    def check_stores(self, seats: Sequence[Seat], store: Store) -> None:
-        """Raise ScenarioError where engines read from a place that is not there, or unreachable.
-
-        Every store has to be named before the run.
-        """
-
-    def check_route(self, source: str, destination: str) -> None:
-        """Raise ScenarioError where a place is not there, or there is no route to it."""
-
-    def read(self, seats: Sequence[Seat], store: Store, num_bytes: float, latency: float) -> Event:
-        """Begin to bring bytes to the GPUs of some engines; the event happens when all are there.
-
-        num_bytes: of all engines together. latency: seconds, routes included.
-        """
-
-    def write(self, seats: Sequence[Seat], store: Store, num_bytes: float, latency: float) -> Event:
-        """Begin to bring bytes from the GPUs of some engines to a store, as `read` does back."""
-
-    def carry(self, source: str, destinations: Sequence[str], num_bytes: float) -> Event:
-        """Begin to send bytes from a place to others; the event happens when all are everywhere."""
-
-    def exchange(self, sources: Sequence[Seat], destinations: Sequence[Seat]) -> Exchange:
-        """Return the cost of an exchange in which each GPU of some engines sends equal parts."""
-
-    def clients_on(self, node: str) -> list[str]:
-        """Return the clients that have GPUs on a node. Raises ScenarioError for no such node."""
-
-    def check_link(self, cable: Cable) -> None:
-        """Raise ScenarioError unless two places are the ends of a link."""
-
-    def cut_off(self, gone: Iterable[Cable]) -> Cable | None:
-        """Return two places that have no route when cables are gone, and need one; or None."""
-
-    def fail_link(self, cable: Cable) -> None:
-        """Take a cable down: transfers over it take another route, or wait."""
-
-    def repair_link(self, cable: Cable) -> None:
-        """Let a cable be up again."""
-
-
-class Network(Protocol):
-    """Carries hand-overs between engines.
-
-    has_topology: whether its clients have places, and other traffic shares its links.
-    destination_missing: whether only blocks that the destination lacks are sent.
-    """
-
-    has_topology: ClassVar[bool]
-    destination_missing: bool
-
-    @property
-    def ways(self) -> Ways | None:
-        """The links of its topology; None for a network without one."""
-
-    def admit(self, tenants: Sequence[Tenant]) -> None:
-        """Find places for clients. Raises ScenarioError where there is no place, or no route."""
-
-    def node_of(self, client: str) -> str | None:
-        """Return the node of a client, or its nodes if it spans several; None without nodes."""
-
-    def start(self, env: Environment) -> None:
-        """Join a simulation with no transfers under way."""
-
-    def send(self, message: Message) -> Event:
-        """Begin to send; the event happens when the last byte is there."""
-
-    def post_processing(self, message: Message) -> float:
-        """Return the seconds from then on until the destination can use the entries."""
-
-    def reach(self, source: Seat, destination: Seat) -> Reach:
-        """Return the distance between two engines."""
 
 
 def bytes_left(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
 from math import inf
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from simpy.events import Event
 
@@ -24,7 +24,6 @@ from mist_sim.network.base import (
     Seat,
     Store,
     Tenant,
-    Ways,
     bytes_left,
 )
 from mist_sim.network.connectors import PLAIN, Connector
@@ -214,7 +213,7 @@ class Fabric:
         """The topology with what was said."""
 
     @property
-    def ways(self) -> Ways:
+    def ways(self) -> Fabric:
         """Its links, for all transfers but hand-overs."""
         return self
 
@@ -295,7 +294,12 @@ class Fabric:
         return self.connector.after(message.num_blocks, message.num_layers * most)
 
     def lay_out(self, client: str, num_engines: int, num_ranks: int) -> tuple[int, Spans]:
-        """Let a client have other engines on its GPUs, which are divided in their order."""
+        """Let a client have other engines on its GPUs, each of so many pipeline ranks.
+
+        Its GPUs are divided in their order. Returns the number of the first engine, and the groups
+        of ranks that lie on several nodes. The engines that it had before stay known; equal ones
+        have equal numbers. Raises ScenarioError where its GPUs cannot be divided so.
+        """
         layouts, shape = self._layouts[client], (num_engines, num_ranks)
         if shape not in layouts:
             gpus = [*self._gpus(next(iter(layouts.values())))]
@@ -463,3 +467,36 @@ class Fabric:
         if self._pairs and not self.routes.surely_connect(gpus):
             for pair in self._pairs:
                 self._between(*pair)
+
+
+class Network(Protocol):
+    """Carries hand-overs between engines.
+
+    has_topology: whether its clients have places, and other traffic shares its links.
+    destination_missing: whether only blocks that the destination lacks are sent.
+    """
+
+    has_topology: ClassVar[bool]
+    destination_missing: bool
+
+    @property
+    def ways(self) -> Fabric | None:
+        """The links of its topology; None for a network without one."""
+
+    def admit(self, tenants: Sequence[Tenant]) -> None:
+        """Find places for clients. Raises ScenarioError where there is no place, or no route."""
+
+    def node_of(self, client: str) -> str | None:
+        """Return the node of a client, or its nodes if it spans several; None without nodes."""
+
+    def start(self, env: Environment) -> None:
+        """Join a simulation with no transfers under way."""
+
+    def send(self, message: Message) -> Event:
+        """Begin to send; the event happens when the last byte is there."""
+
+    def post_processing(self, message: Message) -> float:
+        """Return the seconds from then on until the destination can use the entries."""
+
+    def reach(self, source: Seat, destination: Seat) -> Reach:
+        """Return the distance between two engines."""

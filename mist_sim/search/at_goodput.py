@@ -21,10 +21,14 @@ _A_TOKEN = ("energy_per_output_token_j", "cost_per_million_output_tokens_usd")
 
 
 def at_goodput(key: Key, built: Built, goodput: Goodput) -> Task:
-    """Return the task of a run at a goodput that was found; its result: `spending_at`."""
+    """Return the task of a run at a goodput that was found; its result: `spending_at`.
+
+    It is as long as the longest run that the verdict rests on.
+    """
     changes = built.rates.at(goodput.rate)
     if goodput.is_steady:
-        changes["workload.lengths.num_requests"] = max(goodput.num_requests, _LONG_RUN)
+        longest = max(trial.num_requests for s in goodput.searches for trial in s.trials)
+        changes["workload.lengths.num_requests"] = max(longest, _LONG_RUN)
     data = as_data(Scenario.from_dict(built.data, changes))
     return Task(key, spending_at, (data, built.scenario.seed, goodput.rate))
 

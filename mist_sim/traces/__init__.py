@@ -48,18 +48,20 @@ from mist_sim.traces.time_limits import TimeLimits
 from mist_sim.traces.workload import Rows, Workload
 
 if TYPE_CHECKING:
-    from mist_sim.traces.readers.own_csv import CsvReader
     from mist_sim.traces.readers.parquet_reader import ChatParquetReader, MistReader
     from mist_sim.traces.readers.servegen import ServeGenReader
     from mist_sim.traces.readers.serving_sim import LlmServingSimReader
     from mist_sim.traces.readers.sharegpt import ShareGptReader
     from mist_sim.traces.readers.tabular_reader import (
         AzureReader,
+        BurstGptReader,
+        CsvReader,
         LengthsCsvReader,
         MooncakeReader,
+        SplitwiseReader,
         TimedTraceReader,
+        VidurReader,
     )
-    from mist_sim.traces.readers.timed_csv import BurstGptReader, SplitwiseReader, VidurReader
     from mist_sim.traces.sessions import (
         AgenticMooncakeReader,
         AgenticReader,
@@ -132,7 +134,7 @@ __all__ = [
 __getattr__ = on_demand(
     __name__,
     {
-        "CsvReader": "readers.own_csv",
+        "CsvReader": "readers.tabular_reader",
         "ChatParquetReader": "readers.parquet_reader",
         "MistReader": "readers.parquet_reader",
         "ServeGenReader": "readers.servegen",
@@ -142,9 +144,9 @@ __getattr__ = on_demand(
         "LengthsCsvReader": "readers.tabular_reader",
         "MooncakeReader": "readers.tabular_reader",
         "TimedTraceReader": "readers.tabular_reader",
-        "BurstGptReader": "readers.timed_csv",
-        "SplitwiseReader": "readers.timed_csv",
-        "VidurReader": "readers.timed_csv",
+        "BurstGptReader": "readers.tabular_reader",
+        "SplitwiseReader": "readers.tabular_reader",
+        "VidurReader": "readers.tabular_reader",
         "AgenticReader": "sessions",
         "AgenticMooncakeReader": "sessions",
         "DynamoReader": "sessions",

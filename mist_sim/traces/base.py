@@ -17,10 +17,10 @@ from mist_sim.registry import Registry
 TRACE_READERS = Registry(
     "trace_readers",
     later={
-        "burstgpt": "mist_sim.traces.readers.timed_csv:BurstGptReader",
-        "vidur": "mist_sim.traces.readers.timed_csv:VidurReader",
-        "splitwise": "mist_sim.traces.readers.timed_csv:SplitwiseReader",
-        "csv": "mist_sim.traces.readers.own_csv:CsvReader",
+        "burstgpt": "mist_sim.traces.readers.tabular_reader:BurstGptReader",
+        "vidur": "mist_sim.traces.readers.tabular_reader:VidurReader",
+        "splitwise": "mist_sim.traces.readers.tabular_reader:SplitwiseReader",
+        "csv": "mist_sim.traces.readers.tabular_reader:CsvReader",
         "llmservingsim": "mist_sim.traces.readers.serving_sim:LlmServingSimReader",
         "azure": "mist_sim.traces.readers.tabular_reader:AzureReader",
         "mooncake": "mist_sim.traces.readers.tabular_reader:MooncakeReader",

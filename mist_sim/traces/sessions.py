@@ -19,18 +19,15 @@ from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count
 from mist_sim.traces.readers.json_stream import objects_in_turn
 from mist_sim.traces.readers.opening import (
     A_SECOND,
+    At,
     Faults,
     FileReader,
+    SessionReader,
     Skip,
-    bad_tokens,
-    integers,
+    blocks_in,
     json_lines,
     open_trace,
-    time_from_json,
-    tokens_from_json,
 )
-from mist_sim.traces.readers.session_history import SessionReader
-from mist_sim.traces.workload import block_content
 from mist_sim.units import Seconds
 
 _MOST_BLOCKS = 2**32  # of a session
@@ -103,8 +100,8 @@ class AgenticReader(SessionReader):
         """Yield (number, agents) of each session, the main one first; an agent is its turns."""
         number = count()
 
-        def read(session: dict[str, Any], line: int) -> _Session:
-            return _Session(session, self.path, line, next(number), self.absolute_times)
+        def read(session: dict[str, Any], at: At) -> _Session:
+            return _Session(session, at, next(number), self.absolute_times)
 
         with open_trace(self.path) as file:
             sessions = objects_in_turn(file, self.path, _LONGEST)
@@ -130,22 +127,20 @@ class _Turn(NamedTuple):
 class _Session:
     """The session of a line. agents: the turns of the main agent, and of each sub-agent."""
 
-    def __init__(
-        self, session: dict[str, Any], path: str, line: int, number: int, absolute_times: bool
-    ) -> None:
-        self._path, self._line, self._number = path, line, number
+    def __init__(self, session: dict[str, Any], at: At, number: int, absolute_times: bool) -> None:
+        self._at, self._number = at, number
         self._absolute_times = absolute_times
         self._before: dict[int, int] = {}  # the block before each one that begins a run
         self._lengths: dict[int, int] = {}  # the longest run from it
         self._starts: list[int] = []
         if type(session.get("requests")) is not list:
             raise self._error("a session must be a JSON object with a list of requests")
-        self._block_size = tokens_from_json(session.get("block_size"), path, line, "block_size")
+        self._block_size = at.tokens(session.get("block_size"), "block_size")
         self.agents: list[list[_Turn]] = []
         self._read(session["requests"], 0.0, is_main=True)
 
     def _error(self, problem: str) -> TraceError:
-        return TraceError(self._path, self._line, problem)
+        return self._at.error(problem)
 
     def _read(self, requests: list[Any], start: float, *, is_main: bool) -> None:
         """Add an agent, and behind it its sub-agents."""
@@ -188,10 +183,10 @@ class _Session:
         return float(value)  # type: ignore[arg-type]
 
     def _turn(self, request: dict[str, Any], time: float, think_time: float) -> _Turn:
-        prompt = tokens_from_json(request["in"], self._path, self._line, "in")
+        prompt = self._at.tokens(request["in"], "in")
         output = request["out"]
         if type(output) is not int or output < 0:
-            raise bad_tokens(output, self._path, self._line, "out")
+            raise self._at.bad_tokens(output, "out")
         return _Turn(time, think_time, prompt, max(1, output), self._content(request, prompt))
 
     def _content(self, request: dict[str, Any], num_tokens: int) -> Content:
@@ -223,7 +218,7 @@ class _Session:
         if "hash_runs" in request:
             return runs if type(runs) is list else [runs]
         found: list[list[int]] = []
-        for number in integers(request, "hash_ids", self._path, self._line):
+        for number in self._at.integers(request, "hash_ids"):
             if found and number == sum(found[-1]):
                 found[-1][1] += 1
             else:
@@ -358,13 +353,13 @@ class AgenticMooncakeReader(SessionReader):
     def _read(self, faults: Faults) -> Iterator[TraceRow]:
         sessions: dict[str, _DependentSession] = {}
 
-        def add(record: dict[str, Any], line: int) -> None:
+        def add(record: dict[str, Any], at: At) -> None:
             name = record.get("session_id")
             session = sessions.setdefault(
-                str(name) if name is not None else f"\0{line}", _DependentSession()
+                str(name) if name is not None else f"\0{at.line}", _DependentSession()
             )
-            self._check_wait(record, session, line)
-            session.rows.append(self._row(record, bool(session.rows), line))
+            self._check_wait(record, session, at)
+            session.rows.append(self._row(record, bool(session.rows), at))
             session.last = str(record.get("request_id", ""))
             session.ids.add(session.last)
 
@@ -374,48 +369,32 @@ class AgenticMooncakeReader(SessionReader):
             for row in session.rows:
                 yield row._replace(session_id=number)
 
-    def _check_wait(self, record: dict[str, Any], session: _DependentSession, line: int) -> None:
+    def _check_wait(self, record: dict[str, Any], session: _DependentSession, at: At) -> None:
         """Raise TraceError for a row that waits for another row than the one before it."""
         names = record.get("wait_for") or []
         if type(names) is not list or not set(map(type, names)) <= {str}:
-            raise TraceError(
-                self.path, line, f"wait_for must be a list of request_ids, got {brief(names)}"
-            )
+            raise at.error(f"wait_for must be a list of request_ids, got {brief(names)}")
         before = session.ids.intersection(names)
         if before and session.last not in before:
-            raise TraceError(
-                self.path,
-                line,
+            raise at.error(
                 f"wait_for must name the request before it in its session, {brief(session.last)}, "
-                f"got {brief(names)}; give the branch a session_id of its own",
+                f"got {brief(names)}; give the branch a session_id of its own"
             )
 
-    def _row(self, record: dict[str, Any], is_later: bool, line: int) -> TraceRow:
-        path = self.path
+    def _row(self, record: dict[str, Any], is_later: bool, at: At) -> TraceRow:
         if missing := [key for key in _DEPENDENT_KEYS if key not in record]:
-            raise TraceError(
-                path,
-                line,
-                f"a row needs {' and '.join(_DEPENDENT_KEYS)}; missing: {', '.join(missing)}",
+            raise at.error(
+                f"a row needs {' and '.join(_DEPENDENT_KEYS)}; missing: {', '.join(missing)}"
             )
         prompt, output = (
-            tokens_from_json(record[key], path, line, key, answer=key == _DEPENDENT_KEYS[1])
-            for key in _DEPENDENT_KEYS
+            at.tokens(record[key], key, answer=key == _DEPENDENT_KEYS[1]) for key in _DEPENDENT_KEYS
         )
         wait = sum(
-            time_from_json(record[key], path, line, key, "ms")
+            at.time(record[key], key, "ms")
             for key in ("delay", "tool_wait_ms")
             if record.get(key) is not None
         )
-        ids, of_output = (
-            integers(record, key, path, line) for key in ("hash_ids", "output_hash_ids")
-        )
-        try:
-            content = block_content(ids, of_output, prompt, output, self.hash_block_size)
-        except ValueError as error:
-            raise TraceError(
-                path, line, f"{error}; set hash_block_size, or correct the row"
-            ) from error
+        content = blocks_in(record, at, prompt, output, self.hash_block_size)
         think = wait / A_SECOND["ms"] if is_later else 0.0
         return TraceRow(prompt, output, content=content, think_time=think)
 
@@ -443,39 +422,33 @@ class DynamoReader(CallReader):
         found = faults.parsed(json_lines(self.path, faults), self._call)
         return (call for call in found if call is not None)
 
-    def _call(self, whole: Mapping[str, Any], line: int) -> Call | None:
+    def _call(self, whole: Mapping[str, Any], at: At) -> Call | None:
         """Return the call of a line; None for a line of another event."""
-        path, inside = self.path, whole.get("event")
+        inside = whole.get("event")
         record = inside if isinstance(inside, dict) else whole
         if record.get("schema") != _SCHEMA:
-            raise TraceError(
-                path,
-                line,
+            raise at.error(
                 f"schema must be {_SCHEMA}, got {brief(record.get('schema'))}; "
-                "remove the row, or convert the file",
+                "remove the row, or convert the file"
             )
         if record.get("event_type") != "request_end":
             return None
-        request = _mapping(record, "request", path, line)
-        output = tokens_from_json(
-            request.get("output_tokens"), path, line, "output_tokens", answer=True
-        )
-        replay = _mapping(request, "replay", path, line)
-        prompt = tokens_from_json(replay.get("input_length"), path, line, "input_length")
-        size = tokens_from_json(replay.get("trace_block_size"), path, line, "trace_block_size")
-        hashes = integers(replay, "input_sequence_hashes", path, line)
+        request = _mapping(record, "request", at)
+        output = at.tokens(request.get("output_tokens"), "output_tokens", answer=True)
+        replay = _mapping(request, "replay", at)
+        prompt = at.tokens(replay.get("input_length"), "input_length")
+        size = at.tokens(replay.get("trace_block_size"), "trace_block_size")
+        hashes = at.integers(replay, "input_sequence_hashes")
         if len(hashes) * size >= prompt + size:
-            raise TraceError(
-                path,
-                line,
+            raise at.error(
                 f"input_sequence_hashes must have at most {-(-prompt // size)} hashes for {prompt} "
-                f"tokens in blocks of {size}, got {len(hashes)}; correct the row",
+                f"tokens in blocks of {size}, got {len(hashes)}; correct the row"
             )
         content = [(content_id(OF_BLOCK, number), size) for number in hashes]
         if content:
             content[-1] = (content[-1][0], min(size, prompt - (len(hashes) - 1) * size))
         came, ended = (
-            time_from_json(times.get(key), path, line, key, "ms") * _MS
+            at.time(times.get(key), key, "ms") * _MS
             for times, key in ((request, "request_received_ms"), (record, "event_time_unix_ms"))
         )
         context = record.get("agent_context")
@@ -490,11 +463,11 @@ class DynamoReader(CallReader):
         )
 
 
-def _mapping(record: Mapping[str, Any], key: str, path: str, line: int) -> Mapping[str, Any]:
+def _mapping(record: Mapping[str, Any], key: str, at: At) -> Mapping[str, Any]:
     found = record.get(key)
     if isinstance(found, dict):
         return found
-    raise TraceError(path, line, f"{key} must be an object, got {brief(found)}; correct the row")
+    raise at.error(f"{key} must be an object, got {brief(found)}; correct the row")
 
 
 _PARTS = {
@@ -536,37 +509,31 @@ class RagPulseReader(FileReader):
         paths: dict[tuple[int, str, int], int] = {}
         sessions: dict[str, int] = {}
 
-        def row(record: dict[str, Any], line: int) -> TraceRow:
+        def row(record: dict[str, Any], at: At) -> TraceRow:
             prompt, output = (
-                tokens_from_json(record.get(key), self.path, line, key, answer=key == _RAG_OUTPUT)
+                at.tokens(record.get(key), key, answer=key == _RAG_OUTPUT)
                 for key in ("input_length", _RAG_OUTPUT)
             )
             if not lengths:
                 lengths.update({key: self._lengths(*where) for key, where in _PARTS.items()})
-            content = self._content(record.get("hash_ids"), line, lengths, paths)
+            content = self._content(record.get("hash_ids"), at, lengths, paths)
             if sum(num for _, num in content) > prompt:
-                raise TraceError(
-                    self.path,
-                    line,
-                    f"input_length must be >= the tokens of its parts, got {prompt}",
-                )
-            time = self._time(record, line)
+                raise at.error(f"input_length must be >= the tokens of its parts, got {prompt}")
+            time = self._time(record, at)
             session = sessions.setdefault(str(record.get("session_id")), len(sessions))
             return TraceRow(prompt, output, time, session, content)
 
         return faults.parsed(json_lines(self.path, faults), row)
 
-    def _time(self, record: dict[str, Any], line: int) -> float:
+    def _time(self, record: dict[str, Any], at: At) -> float:
         value = record.get("timestamp")
         try:
             time = float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError):
             time = -1.0
         if not 0 <= time <= TRACE_TIME:
-            raise TraceError(
-                self.path,
-                line,
-                f"timestamp must be seconds from 0 to {TRACE_TIME:g}, got {brief(value)}",
+            raise at.error(
+                f"timestamp must be seconds from 0 to {TRACE_TIME:g}, got {brief(value)}"
             )
         return time
 
@@ -576,33 +543,31 @@ class RagPulseReader(FileReader):
         if not is_there(Path(path)):
             raise ScenarioError(f"trace {self.path}: {name} must lie beside it; there is no {path}")
         found: dict[int, int] = {}
-        for line, record in json_lines(path):
+        for at, record in json_lines(path):
             number = record.get(key)
             if type(number) is not int:
-                raise TraceError(path, line, f"{key} must be an integer, got {brief(number)}")
-            found[number] = tokens_from_json(record.get("token_length"), path, line, "token_length")
+                raise at.error(f"{key} must be an integer, got {brief(number)}")
+            found[number] = at.tokens(record.get("token_length"), "token_length")
         return found
 
     def _content(
         self,
         hash_ids: object,
-        line: int,
+        at: At,
         lengths: dict[str, dict[int, int]],
         paths: dict[tuple[int, str, int], int],
     ) -> Content:
         """Return a span for each part; its id names the part and all before it."""
         if type(hash_ids) is not dict:
-            raise TraceError(self.path, line, f"hash_ids must be an object, got {brief(hash_ids)}")
+            raise at.error(f"hash_ids must be an object, got {brief(hash_ids)}")
         spans, path = [], -1
         for key, known in lengths.items():
             ids = hash_ids.get(key, [])
             if type(ids) is not list or not all(type(number) is int for number in ids):
-                raise TraceError(self.path, line, f"{key} must be a list of ids, got {brief(ids)}")
+                raise at.error(f"{key} must be a list of ids, got {brief(ids)}")
             for number in ids:
                 if number not in known:
-                    raise TraceError(
-                        self.path, line, f"{key} {number} is not listed in {_PARTS[key][0]}"
-                    )
+                    raise at.error(f"{key} {number} is not listed in {_PARTS[key][0]}")
                 path = paths.setdefault((path, key, number), len(paths))
                 spans.append((content_id(OF_PATH, path), known[number]))
         return tuple(spans)
@@ -639,39 +604,37 @@ class OtelReader(CallReader):
             for spans in faults.parsed(exports, self._spans):
                 yield from (each for each in faults.parsed(spans, self._call) if each is not None)
 
-    def _spans(self, export: Mapping[str, Any], line: int) -> list[tuple[int, Mapping[str, Any]]]:
-        """Return the spans of an export, each with its line."""
+    def _spans(self, export: Mapping[str, Any], at: At) -> list[tuple[At, Mapping[str, Any]]]:
+        """Return the spans of an export, each with its place."""
         return [
-            (line, span)
-            for resource in self._list(export, "resourceSpans", line)
-            for scope in self._list(resource, "scopeSpans", line)
-            for span in self._list(scope, "spans", line)
+            (at, span)
+            for resource in self._list(export, "resourceSpans", at)
+            for scope in self._list(resource, "scopeSpans", at)
+            for span in self._list(scope, "spans", at)
         ]
 
-    def _list(self, record: Mapping[str, Any], key: str, line: int) -> list[dict[str, Any]]:
+    def _list(self, record: Mapping[str, Any], key: str, at: At) -> list[dict[str, Any]]:
         found = record.get(key)
         if type(found) is list and all(type(each) is dict for each in found):
             return found
-        raise TraceError(
-            self.path, line, f"{key} must be a list of objects, got {brief(found)}; correct it"
-        )
+        raise at.error(f"{key} must be a list of objects, got {brief(found)}; correct it")
 
-    def _attributes(self, span: Mapping[str, Any], line: int) -> dict[str, Any]:
+    def _attributes(self, span: Mapping[str, Any], at: At) -> dict[str, Any]:
         """Return the attributes by key; of a value, what stands behind its type."""
         found = {}
-        for each in self._list({"attributes": [], **span}, "attributes", line):
+        for each in self._list({"attributes": [], **span}, "attributes", at):
             value = each.get("value")
             if type(value) is dict and len(value) == 1 and isinstance(each.get("key"), str):
                 found[each["key"]] = next(iter(value.values()))
         return found
 
-    def _call(self, span: Mapping[str, Any], line: int) -> Call | None:
+    def _call(self, span: Mapping[str, Any], at: At) -> Call | None:
         """Return the call of a span; None for a span of another operation."""
-        attributes = self._attributes(span, line)
+        attributes = self._attributes(span, at)
         if not _is_call(attributes):
             return None
-        prompt, output = (self._tokens(attributes, keys, line) for keys in (_PROMPT, _OUTPUT))
-        start, end = (self._time(span, key, line) for key in _TIMES)
+        prompt, output = (self._tokens(attributes, keys, at) for keys in (_PROMPT, _OUTPUT))
+        start, end = (self._time(span, key, at) for key in _TIMES)
         session = attributes.get(_CONVERSATION, span.get("traceId"))
         return Call(
             start,
@@ -681,14 +644,14 @@ class OtelReader(CallReader):
             session if isinstance(session, str) else None,
         )
 
-    def _time(self, span: Mapping[str, Any], key: str, line: int) -> float:
+    def _time(self, span: Mapping[str, Any], key: str, at: At) -> float:
         value = _whole(span.get(key))
-        return time_from_json(value, self.path, line, key, "ns") / A_SECOND["ns"]
+        return at.time(value, key, "ns") / A_SECOND["ns"]
 
-    def _tokens(self, attributes: Mapping[str, Any], keys: tuple[str, ...], line: int) -> int:
+    def _tokens(self, attributes: Mapping[str, Any], keys: tuple[str, ...], at: At) -> int:
         key = next((key for key in keys if key in attributes), keys[0])
         value = _whole(attributes.get(key))
-        return tokens_from_json(value, self.path, line, key, answer=keys is _OUTPUT)
+        return at.tokens(value, key, answer=keys is _OUTPUT)
 
 
 _TIMES = ("startTimeUnixNano", "endTimeUnixNano")

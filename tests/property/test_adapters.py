@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.images import Image, Images
 from mist_sim.core.request import Request
-from mist_sim.hardware.predictors.beside import Beside
+from mist_sim.hardware.predictors.around import Beside
 from mist_sim.metrics import Result
 from mist_sim.models.adapters import AdapterMoves, LoraConfig
 from mist_sim.rng import Streams
@@ -43,11 +43,8 @@ class Linear:
         num_adapters, num_tokens = batch.adapters or (0, 0)
         return self.each * num_adapters + self.per_token * num_tokens
 
-    def changes(self, batch: StepBatch) -> bool:
-        return False
 
-
-TIMED = Beside(AffinePredictor(), Linear(), "adapters", "memory")
+TIMED = Beside(AffinePredictor(), Linear().seconds, "adapters", "memory")
 
 
 @st.composite

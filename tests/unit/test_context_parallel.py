@@ -11,8 +11,9 @@ import mist_sim as mist
 from mist_sim import Simulation, Workload
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.collectives import all_gather
 from mist_sim.hardware.predictors import RooflinePredictor
-from mist_sim.hardware.predictors.analytic.context_parallel import ContextExchange, _with_exchange
+from mist_sim.hardware.predictors.analytic.context_parallel import _with_exchange
 from mist_sim.models import load_model
 from tests.effort import examples
 from tests.refusals import refused
@@ -78,19 +79,21 @@ def test_long_contexts_gain_and_short_ones_lose(model, size):
 def test_the_exchange_by_hand():
     """Of 8 queries: 16 heads of a pair of ranks, their query, sum and output in each layer."""
     cluster = Cluster(load_gpu("h200"), 8, decode_context_parallel_size=2)
-    exchange = ContextExchange(GROUPED, cluster)
+    exchange = _with_exchange(RooflinePredictor(GROUPED, cluster))
+    gather = all_gather(cluster.gpu.interconnect, 2)
     sizes = [8 * 16 * 128 * 2, 8 * 16 * 4, 8 * 16 * 128 * 2]
-    expected = 94 * sum(exchange._gather(size) for size in sizes)
+    expected = 94 * sum(gather(size) for size in sizes)
     assert exchange.seconds(StepBatch((), 8, 800)) == expected
     assert exchange.seconds(StepBatch(((8, 0),))) == expected
 
 
 def test_prompts_gather_the_latents_of_their_contexts():
     cluster = Cluster(load_gpu("h200"), 8, decode_context_parallel_size=8)
-    exchange = ContextExchange(LATENT, cluster)
+    exchange = _with_exchange(RooflinePredictor(LATENT, cluster))
+    gather = all_gather(cluster.gpu.interconnect, 8)
     assert exchange.seconds(StepBatch(((512, 0),))) == 0
     found = exchange.seconds(StepBatch(((512, 4096), (8, 1000))))
-    assert found == 61 * exchange._gather(5096 * 576 * 2)
+    assert found == 61 * gather(5096 * 576 * 2)
 
 
 @examples(60)

@@ -12,9 +12,9 @@ from mist_sim import Simulation, Workload
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
+from mist_sim.hardware.collectives import all_gather
 from mist_sim.hardware.predictors import RooflinePredictor
-from mist_sim.hardware.predictors.analytic.shared_prompts import (
-    PromptExchange,
+from mist_sim.hardware.predictors.analytic.context_parallel import (
     of_group,
     with_shared_prompts,
 )
@@ -83,9 +83,9 @@ def test_a_step_is_that_of_replicas_with_experts_in_common_and_the_exchange():
     batch = StepBatch(((4096, 1024),), 16, 16 * 2000)
     replicas = Cluster(H200, 2, data_parallel_size=4, enable_expert_parallel=True)
     mine = StepBatch(((512, 1024 + 3 * 512), (512, 1024 + 4 * 512)), 4, 4 * 2000)
-    exchange = PromptExchange(DENSE, cluster(4))
-    expected = 61 * exchange._gather(4112 * 576 * 2) + exchange._gather(4112 * 7168 * 2)
-    assert exchange.seconds(batch) == pytest.approx(expected, rel=1e-12)
+    gather = all_gather(cluster(4).gpu.interconnect, 4)
+    expected = 61 * gather(4112 * 576 * 2) + gather(4112 * 7168 * 2)
+    assert predictor(DENSE, 4).seconds(batch) == pytest.approx(expected, rel=1e-12)
     alone = RooflinePredictor(DENSE, replicas).step_time(mine)
     assert predictor(DENSE, 4).step_time(batch) == pytest.approx(alone + expected, rel=1e-12)
 

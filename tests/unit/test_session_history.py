@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.traces import TraceRow
-from mist_sim.traces.readers.own_csv import CsvReader
-from mist_sim.traces.readers.session_history import _repeating
-from mist_sim.traces.readers.timed_csv import BurstGptReader
+from mist_sim.traces.readers.opening import _repeating
+from mist_sim.traces.readers.tabular_reader import BurstGptReader, CsvReader
 from mist_sim.traces.statistics import Known
 from mist_sim.traces.workload import conversation_content
 from mist_sim.traces.writers import timed_trace_lines

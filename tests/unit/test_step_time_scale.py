@@ -11,8 +11,8 @@ import mist_sim as mist
 from mist_sim.core.batch import StepBatch
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import EngineOverhead, RooflinePredictor
+from mist_sim.hardware.predictors.around import checked
 from mist_sim.hardware.predictors.overhead import own_time_in
-from mist_sim.hardware.predictors.positive import checked
 from mist_sim.hardware.predictors.scaled import Scaled, StepTimeScale
 from mist_sim.hardware.setting import SCALED
 from mist_sim.search.planning.bounds import least_of_client

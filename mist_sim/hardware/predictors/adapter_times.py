@@ -71,10 +71,6 @@ class AdapterTimes:
         kernels = self._by_phase[bool(batch.chunks)]
         return sum([kernel.seconds(*work, share) for kernel in kernels])
 
-    def changes(self, batch: StepBatch) -> bool:
-        """Tell whether the seconds change from step to step of a run: members do not."""
-        return False
-
 
 def _share_reached(moe: MoeSpec, num_adapters: int, num_tokens: int) -> float:
     """Return the share of a layer's experts that each adapter's tokens reach, equally many each."""

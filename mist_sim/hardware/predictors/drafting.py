@@ -19,9 +19,9 @@ from mist_sim.errors import ScenarioError
 from mist_sim.hardware.drafter import Drafter
 from mist_sim.hardware.predictors.analytic.compile import Phase
 from mist_sim.hardware.predictors.analytic.roofline import RooflinePredictor
+from mist_sim.hardware.predictors.around import type_of
 from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
 from mist_sim.hardware.predictors.explained import OperatorTime, explained, merged
-from mist_sim.hardware.predictors.positive import type_of
 from mist_sim.hardware.predictors.ranks import PipelinePredictor, ranks_of
 from mist_sim.models import operators
 from mist_sim.models.speculative import SpeculativeConfig

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.devices import OVERHEADS
+from mist_sim.hardware.predictors.around import WithSampling, line_in
 from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.explained import OperatorTime, explained
-from mist_sim.hardware.predictors.sampling import WithSampling
 from mist_sim.hardware.predictors.scaled import unscaled
 from mist_sim.hardware.sampling import SamplingTimes
 from mist_sim.units import Seconds, require_quantities
@@ -214,8 +214,7 @@ class _WithOverhead:
         return self.decode_lines[num_decodes]
 
     def _decode_line(self, num_decodes: int) -> DecodeLine | None:
-        inside = getattr(self._kernels(), "decode_line", None)
-        line: DecodeLine | None = inside(num_decodes) if inside is not None else None
+        line = line_in(self._kernels(), num_decodes)
         if line is None:
             return None
         host = self.step + self.sequence * num_decodes

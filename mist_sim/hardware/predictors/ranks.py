@@ -9,9 +9,9 @@ from functools import lru_cache
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.collectives import send
+from mist_sim.hardware.predictors.around import checked
 from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
 from mist_sim.hardware.predictors.explained import OperatorTime, explained, merged
-from mist_sim.hardware.predictors.positive import checked
 from mist_sim.models.spec import ModelSpec, rank_part
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,10 +10,10 @@ from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import brief
-from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
+from mist_sim.hardware.predictors.around import Around, Positive, Seconds, line_in
+from mist_sim.hardware.predictors.base import Predictor
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.explained import OperatorTime, explained
-from mist_sim.hardware.predictors.positive import Positive
 from mist_sim.hardware.predictors.ranks import PipelinePredictor
 
 
@@ -64,43 +63,35 @@ def unscaled(predictor: Predictor) -> tuple[Predictor, StepTimeScale]:
     """Return the predictor whose times are multiplied, and the factors; 1 where none are."""
     inside = predictor.predictor if isinstance(predictor, Positive) else predictor
     if isinstance(inside, Scaled):
-        return inside.unscaled, inside.scale
+        return inside.predictor, inside.scale
     return predictor, StepTimeScale()
 
 
 @dataclass(slots=True)
-class Scaled:
+class Scaled(Around):
     """Step times of a predictor, multiplied.
 
     Decodes alone that have a line take the times of the multiplied line, wherever they are asked
     for, so that all loops see the same bits.
     """
 
-    unscaled: Predictor
     scale: StepTimeScale
     decode_lines: dict[int, DecodeLine | None] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
-
-    @property
-    def traits(self) -> PredictorTraits:
-        """Those of what is multiplied."""
-        inside = traits_of(self.unscaled)
-        spot = inside.step_time_on_the_spot
-        return inside if spot is None else replace(inside, step_time_on_the_spot=self._of(spot))
 
     def step_time(self, batch: StepBatch) -> float:
         """Return the seconds of a step."""
         line = self._line_of(batch)
         if line is not None:
             return line.step(batch.context_sum + batch.num_decodes - batch.num_read_again)
-        return self.unscaled.step_time(batch) * self._factor(batch)
+        return self.predictor.step_time(batch) * self._factor(batch)
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         """Return the seconds of every step of a run."""
         line = self._line_of(batch)
         if line is None:
-            seconds = self.unscaled.run(batch, growth, num_steps)
+            seconds = self.predictor.run(batch, growth, num_steps)
             return np.multiply(seconds, self._factor(batch), seconds)
         keys = batch.context_sum + batch.num_decodes - batch.num_read_again
         added = growth.context_sum
@@ -111,9 +102,7 @@ class Scaled:
     def decode_line(self, num_decodes: int) -> DecodeLine | None:
         """Return the line of decode steps, multiplied; None if the predictor has none."""
         if num_decodes not in self.decode_lines:
-            inside = getattr(self.unscaled, "decode_line", None)
-            line: DecodeLine | None = inside(num_decodes) if inside is not None else None
-            factor = self.scale.decodes
+            line, factor = line_in(self.predictor, num_decodes), self.scale.decodes
             scaled = line and DecodeLine(*(seconds * factor for seconds in line))
             self.decode_lines[num_decodes] = scaled
         return self.decode_lines[num_decodes]
@@ -121,7 +110,7 @@ class Scaled:
     def explain(self, batch: StepBatch, is_on_the_spot: bool = False) -> list[OperatorTime]:
         """Return the operators of a step, each as much longer as the step is."""
         factor = self._factor(batch)
-        found = explained(self.unscaled, batch, is_on_the_spot=is_on_the_spot)
+        found = explained(self.predictor, batch, is_on_the_spot=is_on_the_spot)
         return [each._replace(seconds=each.seconds * factor) for each in found]
 
     def _factor(self, batch: StepBatch) -> float:
@@ -133,5 +122,5 @@ class Scaled:
             return None
         return self.decode_line(batch.num_decodes) if batch.num_decodes else None
 
-    def _of(self, step_time: Callable[[StepBatch], float]) -> Callable[[StepBatch], float]:
+    def _after(self, step_time: Seconds) -> Seconds:
         return lambda batch: step_time(batch) * self._factor(batch)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -73,27 +73,16 @@ class Reads(Protocol):
         """Return the tables of a model on a cluster. subset: a part of the file, by name."""
 
 
-TABLE_FORMATS: dict[str, Reads] = {}
-WITH_SUBSETS: set[str] = set()
-"""Formats whose files hold several settings."""
-OF_LAYERS: set[str] = set()
-"""Formats whose files hold layers of one rank, without all-reduces."""
+class TableFormat(NamedTuple):
+    """A form of tables.
 
+    has_subsets: its files hold several settings. of_layers: they hold layers of one rank, without
+    all-reduces.
+    """
 
-def table_format(
-    name: str, *, has_subsets: bool = False, of_layers: bool = False
-) -> Callable[[Reads], Reads]:
-    """Register a reader under the name that scenarios use."""
-
-    def register(reads: Reads) -> Reads:
-        TABLE_FORMATS[name] = reads
-        if has_subsets:
-            WITH_SUBSETS.add(name)
-        if of_layers:
-            OF_LAYERS.add(name)
-        return reads
-
-    return register
+    read: Reads
+    has_subsets: bool = False
+    of_layers: bool = False
 
 
 _ENTRY = re.compile(r"(\w+):(.*)")

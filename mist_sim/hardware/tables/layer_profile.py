@@ -29,7 +29,6 @@ from mist_sim.hardware.tables.base import (
     profiled_ranks,
     read_columns,
     read_meta,
-    table_format,
 )
 from mist_sim.hardware.tables.expert_tables import AXES, RANKS, ExpertTimes, check_reached
 from mist_sim.hardware.tables.layer_times import layers_curve
@@ -46,7 +45,6 @@ _UNEVEN = ("skew_profile", "skew_fit")  # of meta.yaml: were uneven decodes meas
 _SKEW = ("n", "pc", "kv_big", "kv_mean", "t_mean_us", "t_max_us", "t_skew_us")
 
 
-@table_format("layer_profile", of_layers=True)
 def read_layer_profile(
     path: Path, model: ModelSpec, cluster: Cluster, subset: str | None
 ) -> StepTables:

@@ -16,7 +16,7 @@ import numpy as np
 
 from mist_sim.errors import ScenarioError, brief, did_you_mean, listed
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.tables.base import StepTables, curve, read_columns, table_format
+from mist_sim.hardware.tables.base import StepTables, curve, read_columns
 from mist_sim.hardware.tables.whole_steps import Grid, whole_steps
 from mist_sim.models.spec import ModelSpec
 
@@ -27,7 +27,6 @@ _MS = 1e-3
 _NUMBERS = ("tensor_parallel", "prompt_size", "batch_size", "prompt_time", "token_time")
 
 
-@table_format("splitwise", has_subsets=True)
 def read_splitwise(
     path: Path, model: ModelSpec, cluster: Cluster, subset: str | None
 ) -> StepTables:

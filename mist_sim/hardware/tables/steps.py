@@ -25,7 +25,6 @@ from mist_sim.hardware.tables.base import (
     checked,
     full_grid,
     read_columns,
-    table_format,
 )
 from mist_sim.hardware.tables.whole_steps import Grid, whole_steps
 from mist_sim.inputs import lines_of, opened, read_parquet
@@ -38,7 +37,6 @@ _MOST_NOTES = 1_000
 COLUMNS = ("num_new_tokens", "num_context_tokens", "num_decodes", "context_sum", "seconds")
 
 
-@table_format("steps")
 def read_steps(path: Path, model: ModelSpec, cluster: Cluster, subset: str | None) -> StepTables:
     """Return the tables of a file of steps."""
     where = str(path)

@@ -22,7 +22,6 @@ from mist_sim.hardware.tables.base import (
     curve,
     full_grid,
     read_columns,
-    table_format,
 )
 from mist_sim.hardware.tables.layer_times import layers_curve
 from mist_sim.models.spec import ModelSpec
@@ -36,7 +35,6 @@ _AXES = ("batch_size", "prefill_chunk_size", "kv_cache_size")
 _RANKS = "num_tensor_parallel_workers"
 
 
-@table_format("vidur", of_layers=True)
 def read_vidur(path: Path, model: ModelSpec, cluster: Cluster, subset: str | None) -> StepTables:
     """Return the tables of a folder; its kernels are those of one rank."""
     if not path.is_dir():

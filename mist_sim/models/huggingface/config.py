@@ -187,7 +187,7 @@ def _vector_params(reader: ConfigReader, sizes: Mapping[str, Any]) -> dict[str, 
         per_layer += (sizes["num_attention_heads"] + sizes["num_key_value_heads"]) * head_dim
     mla = sizes["mla"]
     if mla:  # norms of the compressed query and of the latent
-        per_layer += (mla.q_lora_rank or 0) + mla.kv_lora_rank
+        per_layer += mla.norm_params
     if model_type == "gpt_oss":  # attention sinks
         per_layer += sizes["num_attention_heads"]
     attention_bias = reader.flag("attention_bias", bloom or model_type == "gpt_oss")

@@ -34,14 +34,15 @@ from mist_sim.hardware.predictors import (
     with_drafting,
 )
 from mist_sim.hardware.predictors.adapter_times import AdapterTimes
-from mist_sim.hardware.predictors.analytic.context_parallel import with_context_exchange
+from mist_sim.hardware.predictors.analytic.context_parallel import (
+    with_context_exchange,
+    with_shared_prompts,
+)
 from mist_sim.hardware.predictors.analytic.cuda_graphs import MOST_CAPTURED, captured
-from mist_sim.hardware.predictors.analytic.shared_prompts import with_shared_prompts
+from mist_sim.hardware.predictors.around import Beside, WithSampling
 from mist_sim.hardware.predictors.base import sustained_rates
-from mist_sim.hardware.predictors.beside import Beside
 from mist_sim.hardware.predictors.overhead import EXPOSED, FITTED_ON
 from mist_sim.hardware.predictors.ranks import ranks_of
-from mist_sim.hardware.predictors.sampling import with_sampling
 from mist_sim.hardware.predictors.scaled import StepTimeScale
 from mist_sim.hardware.sampling import Sampling, SamplingTimes
 from mist_sim.hardware.setting import Borrowed, Setting, figures_of_its_own
@@ -369,13 +370,15 @@ def step_times(
     if config.lora is not None:
         check_adapters(model, config.lora, cluster.tensor_parallel_size)
         times = AdapterTimes(model, cluster, config.lora)
-        predictor = predictor.with_first(Beside(predictor.ranks[0], times, "adapters", "memory"))
+        predictor = predictor.with_first(
+            Beside(predictor.ranks[0], times.seconds, "adapters", "memory")
+        )
         assumed += ("lora",)
     if drawn.filter or drawn.penalty:
         sampler = version_of(config.engine).default(SAMPLER)
         _, bytes_per_s = sustained_rates(cluster.gpu, cluster.gpu.decode)
         masks = SamplingTimes(drawn, model.vocab_size, sampler, bytes_per_s)
-        predictor = with_sampling(predictor, masks)
+        predictor = predictor.with_last(WithSampling(predictor.ranks[-1], masks))
     left = exposed(overhead, config, predictor.ranks[0])
     first = left.around(predictor.ranks[0], overlapped=hides_host(config))
     timed = predictor.with_first(first)

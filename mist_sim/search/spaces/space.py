@@ -208,7 +208,8 @@ class Space:
                 if key.partition(".")[0] in QUESTION:
                     raise ScenarioError(
                         f"{name}: {key} must not be varied, since another {key.partition('.')[0]} "
-                        "is another question; mist sweep and mist run --vary try such keys"
+                        "is another question; mist goodput answers one at a time, mist run --vary "
+                        "and mist sweep without --goodput try such keys at the given rate"
                     )
                 if name != "vary" and key in self.vary:
                     raise ScenarioError(f"{name}: {key} is in vary too; leave one out")

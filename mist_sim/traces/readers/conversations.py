@@ -10,7 +10,7 @@ from functools import partial
 from mist_sim.durations import require_positive
 from mist_sim.errors import TraceError
 from mist_sim.traces.base import TraceRow
-from mist_sim.traces.readers.opening import Faults, FileReader, UnansweredError
+from mist_sim.traces.readers.opening import At, Faults, FileReader, UnansweredError
 from mist_sim.traces.workload import conversation_content
 
 USER = frozenset({"human", "user"})
@@ -43,32 +43,32 @@ class ChatReader(FileReader):
         FileReader.__post_init__(self)
         require_positive("chars_per_token", self.chars_per_token)
 
-    def _chats(self) -> Iterator[tuple[int, Chat]]:
-        """Yield (line, name for messages about it and its messages) of every conversation."""
+    def _chats(self) -> Iterator[tuple[At, Chat]]:
+        """Yield (place, name for messages about it and its messages) of every conversation."""
         raise NotImplementedError
 
     def _read(self, faults: Faults) -> Iterator[TraceRow]:
-        def numbered() -> Iterator[tuple[int, tuple[int, Chat]]]:
-            for session, (line, chat) in enumerate(self._chats()):
-                yield line, (session, chat)
+        def numbered() -> Iterator[tuple[At, tuple[int, Chat]]]:
+            for session, (at, chat) in enumerate(self._chats()):
+                yield at, (session, chat)
 
-        def pairs(numbered: tuple[int, Chat], line: int) -> list[TraceRow]:
+        def pairs(numbered: tuple[int, Chat], at: At) -> list[TraceRow]:
             session, (name, messages) = numbered
-            found = faults.parsed(_pairs(messages), partial(self._row, session, name, line))
-            return list(found)
+            found = ((at, pair) for pair in _pairs(messages))
+            return list(faults.parsed(found, partial(self._row, session, name)))
 
         for rows in faults.parsed(numbered(), pairs):
             yield from rows
 
     def _row(
-        self, session: int, name: str, line: int, pair: tuple[int, int], position: int
+        self, session: int, name: str, numbered: tuple[int, tuple[int, int]], at: At
     ) -> TraceRow:
-        """Return the row of (characters so far, characters of the answer), or raise TraceError."""
+        """Return the row of a position and (characters so far, of the answer)."""
+        position, pair = numbered
         if not all(pair):
             kind = TraceError if pair[1] else UnansweredError
             raise kind(
-                self.path,
-                line,
+                *at,
                 f"{name}, message {position}: question and answer must not be empty, got "
                 f"{pair[0]} and {pair[1]} characters; remove the pair",
             )

@@ -8,19 +8,20 @@ from typing import Any, TextIO
 
 from mist_sim.bounds import LINE_LENGTH
 from mist_sim.errors import TraceError, brief
+from mist_sim.traces.readers.opening import At
 
 _CHUNK = 1 << 20  # characters read at once
 
 
-def objects_in_list(file: TextIO, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line, object) for the objects of one JSON list, one at a time."""
+def objects_in_list(file: TextIO, path: str) -> Iterator[tuple[At, dict[str, Any]]]:
+    """Yield (place, object) for the objects of one JSON list, one at a time."""
     cursor = _Cursor(file, path)
     cursor.expect("[", "the file must be a JSON list of conversations")
     if cursor.peek() != "]":
         while True:
             if cursor.peek() != "{":
                 raise cursor.error("a conversation must be a JSON object")
-            yield cursor.line, cursor.take_object()
+            yield At(path, cursor.line), cursor.take_object()
             if cursor.peek() == "]":
                 break
             cursor.expect(",", "conversations must be separated by a comma")
@@ -29,8 +30,8 @@ def objects_in_list(file: TextIO, path: str) -> Iterator[tuple[int, dict[str, An
         raise cursor.error("nothing may follow the list")
 
 
-def objects_in_turn(file: TextIO, path: str, longest: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line, object) of JSON objects one behind the other, each on one line or on many.
+def objects_in_turn(file: TextIO, path: str, longest: int) -> Iterator[tuple[At, dict[str, Any]]]:
+    """Yield (place, object) of JSON objects one behind the other, each on one line or on many.
 
     longest: characters of an object. Raises TraceError for anything else.
     """
@@ -38,7 +39,7 @@ def objects_in_turn(file: TextIO, path: str, longest: int) -> Iterator[tuple[int
     while cursor.peek():
         if cursor.peek() != "{":
             raise cursor.error("a session must be a JSON object")
-        yield cursor.line, cursor.take_object()
+        yield At(path, cursor.line), cursor.take_object()
 
 
 class _Cursor:

@@ -11,15 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain, islice
+from itertools import chain, count, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal, TextIO, TypeVar
+from typing import Any, Literal, NamedTuple, TextIO, TypeVar
 
 import numpy as np
 
 from mist_sim.bounds import COUNT, LINE_LENGTH, TRACE_TIME
+from mist_sim.core.request import Content
 from mist_sim.errors import ScenarioError, TraceError, brief, cut, did_you_mean, in_words
 from mist_sim.inputs import (
     blocks_of,
@@ -31,6 +31,7 @@ from mist_sim.inputs import (
     swallowed,
 )
 from mist_sim.traces.base import TRACE_READERS, TraceReader, TraceRow, rows_of
+from mist_sim.traces.workload import block_content, conversation_content
 
 Skip = Literal["none", "cancelled", "bad"]
 
@@ -90,11 +91,11 @@ class Faults:
         rule = _VALUES.sub("#", error.problem.partition(", got ")[0])
         self._kinds.setdefault(f"{type(error).__name__} {rule}", _Kind(error)).number += rows
 
-    def parsed(self, records: Iterable[tuple[int, R]], parse: Callable[[R, int], V]) -> Iterator[V]:
-        """Yield `parse(record, line)` of each record, but of those that it raises TraceError of."""
-        for line, record in records:
+    def parsed(self, records: Iterable[tuple[At, R]], parse: Callable[[R, At], V]) -> Iterator[V]:
+        """Yield `parse(record, at)` of each record, but of those that it raises TraceError of."""
+        for at, record in records:
             try:
-                found = parse(record, line)
+                found = parse(record, at)
             except TraceError as error:
                 self.take(error)
             else:
@@ -208,6 +209,84 @@ A_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _IN_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
 
+class At(NamedTuple):
+    """A row of a file: where it is, and checks of its values, which raise TraceError.
+
+    answer: whether a number of tokens is of an answer, of which there may be none: the error is an
+    UnansweredError then.
+    """
+
+    path: str
+    line: int
+
+    def error(self, problem: str) -> TraceError:
+        """Return the error to raise for a problem of the row."""
+        return TraceError(self.path, self.line, problem)
+
+    def digits(self, text: str, column: str, *, answer: bool = False) -> int:
+        """Return a number of tokens written in decimal digits, such as 512 or 512.0."""
+        if text.isdecimal() and len(text) <= _MAX_DIGITS:
+            count = int(text)
+            if 0 < count <= COUNT:
+                return count
+        plain = text.strip().removesuffix(".0")
+        if plain != text and plain.isdecimal():
+            return self.digits(plain, column, answer=answer)
+        raise self.bad_tokens(text, column, answer=answer)
+
+    def tokens(self, value: object, key: str, *, answer: bool = False) -> int:
+        """Return a number of tokens, a whole JSON number."""
+        if type(value) is int and 0 < value <= COUNT:
+            return value
+        if type(value) is float and 0 < value <= COUNT and value.is_integer():
+            return int(value)
+        raise self.bad_tokens(value, key, answer=answer)
+
+    def integers(self, record: Mapping[str, Any], key: str) -> list[int]:
+        """Return the integers of a list of a JSON object, none where it has no such key."""
+        value = record.get(key, [])
+        if type(value) is list and set(map(type, value)) <= {int}:
+            return value
+        raise self.error(
+            f"{key} must be a list of integers, got {brief(value)}; write [] where they are not "
+            "known"
+        )
+
+    def time(self, value: Any, key: str, unit: str) -> float:
+        """Return a time of a JSON object unchanged, a number of `unit`: s, ms, us or ns."""
+        most = TRACE_TIME * A_SECOND[unit]
+        if type(value) in (int, float) and 0 <= value <= most:
+            time: float = value
+            return time
+        raise self.error(
+            f"{key} must be {_IN_WORDS[unit]} from 0 to {most:g}, got {brief(value)}; correct it"
+        )
+
+    def bad_tokens(self, value: object, column: str, *, answer: bool = False) -> TraceError:
+        """Return the error for a value that is not a number of tokens."""
+        kind = UnansweredError if answer and _is_nothing(value) else TraceError
+        return kind(
+            self.path,
+            self.line,
+            f"{column} must be a whole number of tokens from 1 to {COUNT}, got {brief(value)}; "
+            "correct or remove the row",
+        )
+
+    def backwards(self, column: str, seconds: float) -> TraceError:
+        """Return the error for a row that is `seconds` earlier than the row before it."""
+        return self.error(
+            f"{column} must not go backwards, got a time {seconds:.7g} s before the previous row; "
+            f"sort the file by {column}"
+        )
+
+
+def _is_nothing(tokens: object) -> bool:
+    """Tell whether a log says in this way that no answer came."""
+    if isinstance(tokens, str):
+        return tokens.strip() in ("", "0", "0.0")
+    return tokens is None or (type(tokens) in (int, float) and tokens == 0)
+
+
 class _Remembering:
     """Room for what the last whole reading left out, which is no parameter of a reader."""
 
@@ -308,6 +387,51 @@ class FileReader(_Remembering):
         return faults.refusal(self.skip, end)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionReader(FileReader):
+    """A reader of one file, whose rows may have conversations without the content of prompts.
+
+    session_history: what prompts of a conversation share. unknown: nothing is known, so that no
+        prefix cache finds any of them. repeats: it is assumed that each begins with the prompt and
+        the answer before it, if it is at least as long as these; a shorter one begins anew. Rows
+        with content of their own keep that.
+    """
+
+    session_history: Literal["unknown", "repeats"] = "unknown"
+
+    def rows(self) -> Iterator[TraceRow]:
+        """Yield the rows, as `FileReader.rows`.
+
+        Raises ScenarioError at the end if a history is asked for, and no row has a conversation.
+        """
+        rows = FileReader.rows(self)
+        return rows if self.session_history == "unknown" else _repeating(rows, self.path)
+
+
+def _repeating(rows: Iterable[TraceRow], path: str) -> Iterator[TraceRow]:
+    """Yield rows whose prompts repeat the history of their conversation; as `SessionReader`."""
+    numbers = count()
+    histories: dict[int, tuple[int, int]] = {}  # number and tokens, by conversation
+    is_met = False
+    for row in rows:
+        session = row.session_id
+        if session is None:
+            yield row
+            continue
+        is_met = True
+        number, num_tokens = histories.get(session) or (next(numbers), 0)
+        if row.num_prompt_tokens < num_tokens:
+            number = next(numbers)
+        num_tokens = row.num_prompt_tokens + row.num_output_tokens
+        histories[session] = number, num_tokens
+        content = row.content or conversation_content(number, num_tokens)
+        yield row._replace(content=content)
+    if not is_met:
+        raise ScenarioError(
+            f"trace {path}: session_history must be left out, since no row has a conversation"
+        )
+
+
 @contextmanager
 def open_trace(path: str) -> Iterator[TextIO]:
     """Open a trace as UTF-8 text (a byte-order mark is dropped, line ends are kept).
@@ -351,8 +475,8 @@ def csv_records(
     also: str = "",
     remedy: str = "",
     faults: Faults | None = None,
-) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield (line, values of `columns`, two or more) for every row of a CSV file with a header.
+) -> Iterator[tuple[At, tuple[str, ...]]]:
+    """Yield (place, values of `columns`, two or more) for every row of a CSV file with a header.
 
     also: a column whose value comes behind them where the header has it. remedy: what to do about
     a column that is missing. faults: takes rows that are no CSV or of another width; None: they
@@ -385,7 +509,7 @@ def csv_records(
                         problem = f"must not be the header again, got {brief(fields[0])}; remove it"
                         faults.take(TraceError(path, line, f"the row {problem}"))
                     else:
-                        yield line, pick(fields)
+                        yield At(path, line), pick(fields)
                 elif fields:
                     problem = (
                         f"a row must have {width} columns like the header, got {len(fields)}; "
@@ -482,85 +606,52 @@ def _place(path: str, header: list[str], name: str, needed: Sequence[str], remed
     return header.index(name)
 
 
-def tokens_from_text(text: str, path: str, line: int, column: str, *, answer: bool = False) -> int:
-    """Return a number of tokens written in decimal digits, such as 512 or 512.0.
-
-    answer: whether it is of an answer, of which there may be none. Raises TraceError.
-    """
-    if text.isdecimal() and len(text) <= _MAX_DIGITS:
-        count = int(text)
-        if 0 < count <= COUNT:
-            return count
-    plain = text.strip().removesuffix(".0")
-    if plain != text and plain.isdecimal():
-        return tokens_from_text(plain, path, line, column, answer=answer)
-    raise bad_tokens(text, path, line, column, answer=answer)
-
-
-def tokens_from_json(value: object, path: str, line: int, key: str, *, answer: bool = False) -> int:
-    """Return a number of tokens, a whole JSON number; answer: as of `tokens_from_text`."""
-    if type(value) is int and 0 < value <= COUNT:
-        return value
-    if type(value) is float and 0 < value <= COUNT and value.is_integer():
-        return int(value)
-    raise bad_tokens(value, path, line, key, answer=answer)
-
-
-def json_lines(path: str, faults: Faults | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line, object) of a file of JSON lines; blank ones are skipped.
+def json_lines(path: str, faults: Faults | None = None) -> Iterator[tuple[At, dict[str, Any]]]:
+    """Yield (place, object) of a file of JSON lines; blank ones are skipped.
 
     faults: takes lines that are no JSON object; None: they end the reading. Raises as `open_trace`,
     and TraceError for such a line.
     """
     with open_trace(path) as file:
-        texts = ((line, text) for line, text in enumerate(lines_of(file, path), 1) if text.strip())
-        yield from (faults or Faults()).parsed(texts, partial(_numbered, path))
+        lines = enumerate(lines_of(file, path), 1)
+        texts = ((At(path, line), text) for line, text in lines if text.strip())
+        yield from (faults or Faults()).parsed(texts, _json_object)
 
 
-def _numbered(path: str, text: str, line: int) -> tuple[int, dict[str, Any]]:
-    return line, _json_object(text, path, line)
-
-
-def _json_object(text: str, path: str, line: int) -> dict[str, Any]:
-    """Return a JSON object, or raise TraceError."""
+def _json_object(text: str, at: At) -> tuple[At, dict[str, Any]]:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise TraceError(path, line, f"not valid JSON ({error}); correct or remove it") from error
+        raise at.error(f"not valid JSON ({error}); correct or remove it") from error
     if type(record) is not dict:
-        raise TraceError(
-            path, line, f"a row must be a JSON object, got {brief(record)}; correct or remove it"
-        )
-    return record
+        raise at.error(f"a row must be a JSON object, got {brief(record)}; correct or remove it")
+    return at, record
 
 
 def json_records(
-    objects: Iterable[tuple[int, dict[str, Any]]],
-    path: str,
+    objects: Iterable[tuple[At, dict[str, Any]]],
     columns: Sequence[str],
     also: str = "",
     remedy: str = "",
-) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield (line, values of `columns`) of JSON objects, as `csv_records` does of rows.
+) -> Iterator[tuple[At, tuple[str, ...]]]:
+    """Yield (place, values of `columns`) of JSON objects, as `csv_records` does of rows.
 
     A name that is no key may be a path to one: usage.prompt_tokens. Raises TraceError if the first
     object lacks a column; later ones may, as rows without a value there.
     """
     is_first = True
-    for line, record in objects:
+    for at, record in objects:
         found = [_inner(record, name) for name in columns]
         if is_first and _ABSENT in found:
             missing = columns[found.index(_ABSENT)]
             others = [key for key in record if key not in columns]
-            raise TraceError(
-                path,
-                line,
+            raise at.error(
                 f"no key {brief(missing)}{did_you_mean(missing, others)} The object has "
-                f"{in_words(len(record), 'key')}; needed are {', '.join(columns)}{remedy}",
+                f"{in_words(len(record), 'key')}; needed are {', '.join(columns)}{remedy}"
             )
         is_first = False
         values = [*found, *([record[also]] if also in record else [])]
-        yield line, tuple("" if v is None or v is _ABSENT else str(v) for v in values)
+        yield at, tuple("" if v is None or v is _ABSENT else str(v) for v in values)
 
 
 _ABSENT = object()
@@ -576,32 +667,15 @@ def _inner(record: dict[str, Any], name: str) -> object:
     return found
 
 
-def integers(record: Mapping[str, Any], key: str, path: str, line: int) -> list[int]:
-    """Return the integers of a list of a JSON object, none where it has no such key."""
-    value = record.get(key, [])
-    if type(value) is list and set(map(type, value)) <= {int}:
-        return value
-    raise TraceError(
-        path,
-        line,
-        f"{key} must be a list of integers, got {brief(value)}; write [] where they are not known",
-    )
-
-
-def time_from_json(value: Any, path: str, line: int, key: str, unit: str) -> float:
-    """Return a time of a JSON object unchanged, a number of `unit`: s, ms, us or ns.
-
-    Raises TraceError unless it is a number from 0 to the longest time.
-    """
-    most = TRACE_TIME * A_SECOND[unit]
-    if type(value) in (int, float) and 0 <= value <= most:
-        time: float = value
-        return time
-    raise TraceError(
-        path,
-        line,
-        f"{key} must be {_IN_WORDS[unit]} from 0 to {most:g}, got {brief(value)}; correct it",
-    )
+def blocks_in(
+    record: Mapping[str, Any], at: At, num_prompt_tokens: int, num_output_tokens: int, size: int
+) -> Content:
+    """Return the content of Mooncake's `hash_ids` and `output_hash_ids`. size: of a block."""
+    ids, of_output = (at.integers(record, key) for key in ("hash_ids", "output_hash_ids"))
+    try:
+        return block_content(ids, of_output, num_prompt_tokens, num_output_tokens, size)
+    except ValueError as error:
+        raise at.error(f"{error}; set hash_block_size, or correct the row") from error
 
 
 class Clock:
@@ -610,27 +684,27 @@ class Clock:
     unit: of the times, of `A_SECOND`. Their differences are taken before they become seconds.
     """
 
-    __slots__ = ("_column", "_last", "_most", "_path", "_size", "_start")
+    __slots__ = ("_column", "_last", "_most", "_size", "_start")
 
-    def __init__(self, path: str, column: str, unit: str = "s") -> None:
-        self._path, self._column, self._size = path, column, A_SECOND[unit]
+    def __init__(self, column: str, unit: str = "s") -> None:
+        self._column, self._size = column, A_SECOND[unit]
         self._most = TRACE_TIME * A_SECOND[unit]
         self._start: float | None = None
         self._last = 0.0
 
-    def seconds(self, time: float, line: int) -> float:
+    def seconds(self, time: float, at: At) -> float:
         """Return the seconds of the next row, or raise TraceError if it is before the last."""
         if self._start is None:
             self._start = self._last = time
         if time < self._last:
-            raise backwards(self._path, line, self._column, (self._last - time) / self._size)
+            raise at.backwards(self._column, (self._last - time) / self._size)
         self._last = time
         return (time - self._start) / self._size
 
     def plain(self, times: Sequence[float]) -> list[float]:
         """Return the seconds of the next rows.
 
-        Raises NotPlainError if they go backwards or are out of bounds (see `time_from_json`).
+        Raises NotPlainError if they go backwards or are out of bounds (see `At.time`).
         """
         if not (min(times) >= 0 and max(times) <= self._most):
             raise NotPlainError
@@ -642,39 +716,6 @@ class Clock:
         self._last = times[-1]
         found: list[float] = ((stamps - self._start) / self._size).tolist()
         return found
-
-
-def bad_tokens(
-    value: object, path: str, line: int, column: str, *, answer: bool = False
-) -> TraceError:
-    """Return the error for a value that is not a number of tokens.
-
-    answer: as of `tokens_from_text`; where there is none, the error is an UnansweredError.
-    """
-    kind = UnansweredError if answer and _is_nothing(value) else TraceError
-    return kind(
-        path,
-        line,
-        f"{column} must be a whole number of tokens from 1 to {COUNT}, got {brief(value)}; "
-        "correct or remove the row",
-    )
-
-
-def _is_nothing(tokens: object) -> bool:
-    """Tell whether a log says in this way that no answer came."""
-    if isinstance(tokens, str):
-        return tokens.strip() in ("", "0", "0.0")
-    return tokens is None or (type(tokens) in (int, float) and tokens == 0)
-
-
-def backwards(path: str, line: int, column: str, seconds: float) -> TraceError:
-    """Return the error for a row that is `seconds` earlier than the row before it."""
-    return TraceError(
-        path,
-        line,
-        f"{column} must not go backwards, got a time {seconds:.7g} s before the previous row; "
-        f"sort the file by {column}",
-    )
 
 
 _HEADERS = {

@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from mist_sim.errors import ScenarioError, TraceError, brief, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.inputs import check_ordinary
 from mist_sim.traces.base import TRACE_READERS, TraceRow
 from mist_sim.traces.readers.conversations import Chat, ChatReader, Message
-from mist_sim.traces.readers.opening import (
-    Clock,
-    Faults,
-    time_from_json,
-    tokens_from_json,
-)
-from mist_sim.traces.readers.session_history import SessionReader
+from mist_sim.traces.readers.opening import At, Clock, Faults, SessionReader
 
 _BATCH = 1024  # rows in memory at a time
 
@@ -36,24 +31,24 @@ class ChatParquetReader(ChatReader):
     Source: WildChat (Zhao et al., ICLR 2024) and LMSYS-Chat-1M (Zheng et al., ICLR 2024).
     """
 
-    def _chats(self) -> Iterator[tuple[int, Chat]]:
-        for number, (chat,) in _records(self.path, ["conversation"]):
-            yield number + 1, (f"conversation {number}", self._messages(chat, number))
+    def _chats(self) -> Iterator[tuple[At, Chat]]:
+        for at, (chat,) in _records(self.path, ["conversation"]):
+            yield at, (f"conversation {at.line - 1}", _messages(chat, at))
 
-    def _messages(self, conversation: Any, number: int) -> Iterator[Message]:
-        if not isinstance(conversation, Sequence) or isinstance(conversation, str):
-            raise self._error(number, f"conversation must be a list, got {brief(conversation)}")
-        for message in conversation:
-            role = message.get("role") if isinstance(message, Mapping) else None
-            text = message.get("content") if isinstance(message, Mapping) else None
-            if not isinstance(role, str) or not isinstance(text, str | None):
-                raise self._error(
-                    number, f"a message needs role and content as text, got {brief(message)}"
-                )
-            yield role, len(text or "")
 
-    def _error(self, number: int, problem: str) -> TraceError:
-        return TraceError(self.path, number + 1, f"{problem}; correct or remove the row")
+def _messages(conversation: Any, at: At) -> Iterator[Message]:
+    if not isinstance(conversation, Sequence) or isinstance(conversation, str):
+        problem = f"conversation must be a list, got {brief(conversation)}"
+        raise at.error(f"{problem}; correct or remove the row")
+    for message in conversation:
+        role = message.get("role") if isinstance(message, Mapping) else None
+        text = message.get("content") if isinstance(message, Mapping) else None
+        if not isinstance(role, str) or not isinstance(text, str | None):
+            raise at.error(
+                f"a message needs role and content as text, got {brief(message)}; correct or "
+                "remove the row"
+            )
+        yield role, len(text or "")
 
 
 @TRACE_READERS.register("mist")
@@ -80,21 +75,21 @@ class MistReader(SessionReader):
                 yield line, row.model
 
     def _read(self, faults: Faults) -> Iterator[TraceRow]:
-        path, clock = self.path, Clock(self.path, "arrival_time")
+        clock = Clock("arrival_time")
 
-        def row(values: tuple[Any, ...], line: int) -> TraceRow:
+        def row(values: tuple[Any, ...], at: At) -> TraceRow:
             _, time, prompt, output, session, model = values
             return TraceRow(
-                tokens_from_json(prompt, path, line, "num_prompt_tokens"),
-                tokens_from_json(output, path, line, "num_output_tokens", answer=True),
-                clock.seconds(time_from_json(time, path, line, "arrival_time", "s"), line),
+                at.tokens(prompt, "num_prompt_tokens"),
+                at.tokens(output, "num_output_tokens", answer=True),
+                clock.seconds(at.time(time, "arrival_time", "s"), at),
                 session,
                 model=model or None,
             )
 
         records = (
-            (number + 1, values)
-            for number, values in _records(path, list(_OWN))
+            (at, values)
+            for at, values in _records(self.path, _OWN)
             if values[0] is None  # not sent by another request
         )
         return faults.parsed(records, row)
@@ -110,8 +105,8 @@ _OWN = (
 )
 
 
-def _records(path: str, columns: list[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Yield (row from 0, values of columns), holding some thousand rows at a time.
+def _records(path: str, columns: Sequence[str]) -> Iterator[tuple[At, tuple[Any, ...]]]:
+    """Yield (place, values of columns), holding some thousand rows at a time.
 
     Raises ScenarioError for a file that is missing, no Parquet, or lacks a column.
     """
@@ -124,8 +119,8 @@ def _records(path: str, columns: list[str]) -> Iterator[tuple[int, tuple[Any, ..
         if name not in file.schema_arrow.names:
             known = file.schema_arrow.names
             raise ScenarioError(f"trace {path}: has no column {name}{did_you_mean(name, known)}")
-    batches = file.iter_batches(_BATCH, columns=columns)
-    number = 0
+    batches = file.iter_batches(_BATCH, columns=list(columns))
+    number = count(1)
     while True:
         with _told(path, ArrowException):
             batch = next(batches, None)
@@ -133,8 +128,7 @@ def _records(path: str, columns: list[str]) -> Iterator[tuple[int, tuple[Any, ..
                 return
             rows = list(zip(*(batch.column(name).to_pylist() for name in columns), strict=True))
         for row in rows:
-            yield number, row
-            number += 1
+            yield At(path, next(number)), row
 
 
 @contextmanager

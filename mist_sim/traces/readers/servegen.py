@@ -16,7 +16,7 @@ from mist_sim.errors import ScenarioError, TraceError, brief, did_you_mean
 from mist_sim.inputs import is_there
 from mist_sim.rng import Streams
 from mist_sim.traces.base import TRACE_READERS, TraceRow
-from mist_sim.traces.readers.opening import Faults, FileReader, csv_records, open_trace
+from mist_sim.traces.readers.opening import At, Faults, FileReader, csv_records, open_trace
 from mist_sim.units import PerSecond, Seconds
 
 _RATES = ("workload", "client", "window_start_s", "rate_req_s", "arrival_law", "param1")
@@ -112,24 +112,22 @@ class ServeGenReader(FileReader):
         known: dict[str, None] = {}
         end = math.inf if self.duration is None else self.start + self.duration
 
-        def add(values: tuple[str, ...], line: int) -> None:
+        def add(values: tuple[str, ...], at: At) -> None:
             workload, client, begins, rate, law, shape = values
             known[workload] = None
             if workload != self.service:
                 return
-            at = _number(begins, 0, TRACE_TIME, "window_start_s", self.path, line)
-            per_s = _number(rate, 0, COUNT, "rate_req_s", self.path, line)
-            if not law or not per_s or not self.start < at + _WINDOW or at >= end:
+            start = _number(begins, 0, TRACE_TIME, "window_start_s", at)
+            per_s = _number(rate, 0, COUNT, "rate_req_s", at)
+            if not law or not per_s or not self.start < start + _WINDOW or start >= end:
                 return
             if law not in (_GAMMA, _WEIBULL):
-                raise TraceError(
-                    self.path,
-                    line,
+                raise at.error(
                     f"arrival_law must be {_GAMMA}, {_WEIBULL} or empty, got {brief(law)}; "
-                    "correct the row",
+                    "correct the row"
                 )
-            of_law = _number(shape, *_SHAPES, "param1", self.path, line)
-            found.setdefault(at, []).append(_Window(client, per_s, law, of_law))
+            of_law = _number(shape, *_SHAPES, "param1", at)
+            found.setdefault(start, []).append(_Window(client, per_s, law, of_law))
 
         with open_trace(self.path) as file:
             for _ in faults.parsed(csv_records(file, self.path, _RATES, faults=faults), add):
@@ -200,20 +198,18 @@ def _lengths(
     """Return quantiles of the parts of prompts and of answers, by client."""
     found: dict[str, tuple[list[Floats], list[Floats]]] = {}
 
-    def add(fields: tuple[str, ...], line: int) -> None:
+    def add(fields: tuple[str, ...], at: At) -> None:
         named, client, field, *values = fields
         if named != workload or field not in (*_PROMPT, *_OUTPUT):
             return
         quantiles = np.array(
             [
-                _number(value, 0, COUNT, column, path, line)
+                _number(value, 0, COUNT, column, at)
                 for value, column in zip(values, _COLUMNS, strict=True)
             ]
         )
         if (np.diff(quantiles) < 0).any():
-            raise TraceError(
-                path, line, "quantiles must not decrease from q0 to q1; correct the row"
-            )
+            raise at.error("quantiles must not decrease from q0 to q1; correct the row")
         found.setdefault(client, ([], []))[field in _OUTPUT].append(quantiles)
 
     with open_trace(path) as file:
@@ -230,15 +226,13 @@ def _tokens(fields: list[Floats], number: int, rng: np.random.Generator) -> NDAr
     return tokens
 
 
-def _number(text: str, low: float, high: float, column: str, path: str, line: int) -> float:
+def _number(text: str, low: float, high: float, column: str, at: At) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if low <= value <= high:
         return value
-    raise TraceError(
-        path,
-        line,
-        f"{column} must be a number from {low:g} to {high:g}, got {brief(text)}; correct the row",
+    raise at.error(
+        f"{column} must be a number from {low:g} to {high:g}, got {brief(text)}; correct the row"
     )

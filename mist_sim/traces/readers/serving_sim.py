@@ -9,18 +9,15 @@ from itertools import chain, islice
 from typing import Any
 
 from mist_sim.core.request import Content
-from mist_sim.errors import TraceError
 from mist_sim.traces.base import TRACE_READERS, TraceRow, require_count
 from mist_sim.traces.readers.opening import (
     A_SECOND,
+    At,
     Clock,
     Faults,
-    integers,
+    SessionReader,
     json_lines,
-    time_from_json,
-    tokens_from_json,
 )
-from mist_sim.traces.readers.session_history import SessionReader
 from mist_sim.traces.workload import block_content
 
 
@@ -46,55 +43,51 @@ class LlmServingSimReader(SessionReader):
         require_count("block_size", self.block_size)
 
     def _read(self, faults: Faults) -> Iterator[TraceRow]:
-        session, form, path = 0, "", self.path
-        clock = Clock(path, "arrival_time_ns", "ns")
+        session, form = 0, ""
+        clock = Clock("arrival_time_ns", "ns")
 
-        def rows(record: dict[str, Any], line: int) -> list[TraceRow]:
+        def rows(record: dict[str, Any], at: At) -> list[TraceRow]:
             nonlocal session, form
             now = "session" if "sub_requests" in record else "request"
             if form and now != form:
-                raise TraceError(
-                    path,
-                    line,
+                raise at.error(
                     f"a {now} after a {form}; split the file, since sessions are sent by users "
-                    "and requests at their times",
+                    "and requests at their times"
                 )
             stamp = record.get("arrival_time_ns")
-            time = time_from_json(stamp, path, line, "arrival_time_ns", "ns")
+            time = at.time(stamp, "arrival_time_ns", "ns")
             if now == "session":
-                found = list(self._session(record, line, session))
+                found = list(self._session(record, at, session))
                 session += 1
             else:
-                found = [self._row(record, line)]
-            seconds, form = clock.seconds(time, line), now
+                found = [self._row(record, at)]
+            seconds, form = clock.seconds(time, at), now
             return found if now == "session" else [found[0]._replace(arrival_time=seconds)]
 
-        for found in faults.parsed(json_lines(path, faults), rows):
+        for found in faults.parsed(json_lines(self.path, faults), rows):
             yield from found
 
-    def _session(self, record: dict[str, Any], line: int, number: int) -> Iterator[TraceRow]:
+    def _session(self, record: dict[str, Any], at: At, number: int) -> Iterator[TraceRow]:
         """Yield the calls of a session; each waits for the tool of the one before."""
         calls = record["sub_requests"]
         if type(calls) is not list or not calls or any(type(call) is not dict for call in calls):
-            raise TraceError(self.path, line, "sub_requests must be a list of objects, one or more")
+            raise at.error("sub_requests must be a list of objects, one or more")
         wait = 0.0
         for call in calls:
-            yield self._row(call, line)._replace(session_id=number, think_time=wait)
+            yield self._row(call, at)._replace(session_id=number, think_time=wait)
             lasts = call.get("tool_duration_ns", 0)
-            wait = time_from_json(lasts, self.path, line, "tool_duration_ns", "ns") / A_SECOND["ns"]
+            wait = at.time(lasts, "tool_duration_ns", "ns") / A_SECOND["ns"]
 
-    def _row(self, record: dict[str, Any], line: int) -> TraceRow:
+    def _row(self, record: dict[str, Any], at: At) -> TraceRow:
         prompt, output = (
-            tokens_from_json(record.get(key), self.path, line, key, answer=key == "output_toks")
+            at.tokens(record.get(key), key, answer=key == "output_toks")
             for key in ("input_toks", "output_toks")
         )
-        return TraceRow(prompt, output, content=self._content(record, prompt, output, line))
+        return TraceRow(prompt, output, content=self._content(record, at, prompt, output))
 
-    def _content(self, record: dict[str, Any], prompt: int, output: int, line: int) -> Content:
+    def _content(self, record: dict[str, Any], at: At, prompt: int, output: int) -> Content:
         """Return the hashes of blocks if the ids of all tokens are known."""
-        asked, answered = (
-            integers(record, key, self.path, line) for key in ("input_tok_ids", "output_tok_ids")
-        )
+        asked, answered = (at.integers(record, key) for key in ("input_tok_ids", "output_tok_ids"))
         if len(asked) != prompt:
             return ()
         if len(answered) < output:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mist_sim.errors import TraceError, brief, did_you_mean
+from mist_sim.errors import brief, did_you_mean
 from mist_sim.traces.base import TRACE_READERS
 from mist_sim.traces.readers.conversations import ASSISTANT, USER, Chat, ChatReader, Message
 from mist_sim.traces.readers.json_stream import objects_in_list
-from mist_sim.traces.readers.opening import open_trace
+from mist_sim.traces.readers.opening import At, open_trace
 
 _CONTEXT = frozenset({"system", "tool", "observation", "function_call", "function_response"})
 _KNOWN = sorted(USER | ASSISTANT | _CONTEXT)
@@ -31,37 +31,31 @@ class ShareGptReader(ChatReader):
         tokenizer on English text (3.17 for Llama 2's). Source: The Llama 3 Herd of Models, §3.2.
     """
 
-    def _chats(self) -> Iterator[tuple[int, Chat]]:
+    def _chats(self) -> Iterator[tuple[At, Chat]]:
         with open_trace(self.path) as file:
-            for line, chat in objects_in_list(file, self.path):
+            for at, chat in objects_in_list(file, self.path):
                 name = f"conversation {brief(chat.get('id'))}"
-                yield line, (name, _messages(chat, name, self.path, line))
+                yield at, (name, _messages(chat, name, at))
 
 
-def _messages(conversation: dict[str, Any], name: str, path: str, line: int) -> Iterator[Message]:
+def _messages(conversation: dict[str, Any], name: str, at: At) -> Iterator[Message]:
     """Yield (role, characters) of every message, or raise TraceError."""
     messages = conversation.get("conversations")
     if type(messages) is not list:
-        raise TraceError(
-            path,
-            line,
+        raise at.error(
             'a conversation must have a list "conversations"'
-            f"{did_you_mean('conversations', conversation)} Correct the file",
+            f"{did_you_mean('conversations', conversation)} Correct the file"
         )
     for position, message in enumerate(messages):
         fields = message if type(message) is dict else {}
         role, value = fields.get("from"), fields.get("value")
         if type(role) is not str or type(value) is not str:
-            raise TraceError(
-                path,
-                line,
-                f'{name}, message {position}: must have the strings "from" and "value"; correct it',
+            raise at.error(
+                f'{name}, message {position}: must have the strings "from" and "value"; correct it'
             )
         if role not in _KNOWN:
-            raise TraceError(
-                path,
-                line,
+            raise at.error(
                 f'{name}, message {position}: "from" must be one of {", ".join(_KNOWN)}, '
-                f"got {brief(role)}{did_you_mean(role, _KNOWN)}",
+                f"got {brief(role)}{did_you_mean(role, _KNOWN)}"
             )
         yield role, len(value)

@@ -15,6 +15,7 @@ from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError, brief, listed
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.interpolation import seconds_plane
+from mist_sim.hardware.predictors.analytic.phase_time import Known
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
 from mist_sim.inputs import object_in
 from mist_sim.models.spec import ModelSpec
@@ -49,7 +50,7 @@ class RegressionPredictor:
 
     def __post_init__(self) -> None:
         where = str(self.path)
-        content = _read(where)
+        content = object_in(user_path(where), name=where)
         self._check(content, where)
         stages = content.get("stages")
         if not isinstance(stages, dict) or set(stages) != {"prefill", "decode"}:
@@ -89,7 +90,7 @@ class RegressionPredictor:
         tokens, pairs = _prompts(batch)
         seconds = self._prefill.grid.at(tokens + n, pairs / tokens)
         if n:
-            least = self._decode.least(n)
+            least = self._decode.least[n]
             added = self._decode.grid.at(n, batch.context_sum / n) - least
             seconds = (max(least, seconds)) + added
         return seconds
@@ -105,8 +106,8 @@ class RegressionPredictor:
         more = float(sum([new * new for new, _ in batch.chunks]))
         seconds = self._prefill.grid.along(tokens + n, (pairs + more * ahead) / tokens)
         if n:
-            added = self._decode.grid.along(n, means) - self._decode.least(n)
-            seconds = np.maximum(seconds, self._decode.least(n)) + added
+            added = self._decode.grid.along(n, means) - self._decode.least[n]
+            seconds = np.maximum(seconds, self._decode.least[n]) + added
         return seconds
 
     @property
@@ -169,14 +170,7 @@ class _Stage:
             raise ScenarioError(f"{where}: {error}") from None
         if len(self._tops) != len(self._nodes):
             raise ScenarioError(f"{where}: measured_contexts must have one entry a token count")
-        self._least: dict[int, float] = {}
-
-    def least(self, amount: int) -> float:
-        """Return the seconds at the shortest measured context."""
-        seconds = self._least.get(amount)
-        if seconds is None:
-            seconds = self._least[amount] = self.grid.at(amount, 0.0)
-        return seconds
+        self.least = Known(lambda amount: self.grid.at(amount, 0.0))  # at the shortest context
 
     def top(self, amount: int) -> float:
         """Return the longest mean context measured around so many tokens; -1 beyond all."""
@@ -197,7 +191,3 @@ def _numbers(key: str, said: Any) -> list[float]:
                 f"{key} must be 0 or from {NUMBER[0]:g} to {NUMBER[1]:g} in size, got {number:g}"
             )
     return found
-
-
-def _read(where: str) -> Mapping[str, Any]:
-    return object_in(user_path(where), name=where)

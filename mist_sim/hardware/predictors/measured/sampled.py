@@ -14,6 +14,7 @@ from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.interpolation import seconds_plane
+from mist_sim.hardware.predictors.analytic.phase_time import Known
 from mist_sim.hardware.predictors.base import PredictorTraits
 from mist_sim.hardware.predictors.measured.timing_store import TimingStore
 
@@ -117,8 +118,8 @@ class SampledSteps:
         at_decodes = seconds[len(prompts) :].reshape(len(points.decodes), -1)
         self._prompt = seconds_plane(points.new_tokens, points.prompt_contexts, at_prompts)
         self._decode = seconds_plane(points.decodes, points.decode_contexts, at_decodes)
-        self._whole_prompt: dict[int, float] = {}
-        self._no_context: dict[int, float] = {}
+        self._whole_prompt = Known(lambda num_tokens: self._prompt.at(num_tokens, 0))
+        self._no_context = Known(lambda num_decodes: self._decode.at(num_decodes, 0))
 
     def step_time(self, batch: StepBatch) -> float:
         """Return the duration of one step in seconds."""
@@ -135,9 +136,9 @@ class SampledSteps:
             before += new
         if num_decodes:
             alone = self._decode.at(num_decodes, each)
-            seconds += alone - self._without_context(num_decodes)
+            seconds += alone - self._no_context[num_decodes]
             longest = max(longest, alone)
-        return max(seconds + self._one_prompt(before), longest)
+        return max(seconds + self._whole_prompt[before], longest)
 
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> Array:
         """Return the durations of consecutive steps in seconds, shape (num_steps,)."""
@@ -156,9 +157,9 @@ class SampledSteps:
             before += new
         if num_decodes:
             alone = self._decode.along(num_decodes, each)
-            seconds += alone - self._without_context(num_decodes)
+            seconds += alone - self._no_context[num_decodes]
             longest = np.maximum(longest, alone)
-        slowest: Array = np.maximum(seconds + self._one_prompt(before), longest)
+        slowest: Array = np.maximum(seconds + self._whole_prompt[before], longest)
         return slowest
 
     @property
@@ -183,16 +184,3 @@ class SampledSteps:
                 return 0
             steps = min(steps, int(room // new) + 1)
         return steps
-
-    def _one_prompt(self, num_tokens: int) -> float:
-        """Seconds of a step of one new prompt."""
-        seconds = self._whole_prompt.get(num_tokens)
-        if seconds is None:
-            seconds = self._whole_prompt[num_tokens] = self._prompt.at(num_tokens, 0)
-        return seconds
-
-    def _without_context(self, num_decodes: int) -> float:
-        seconds = self._no_context.get(num_decodes)
-        if seconds is None:
-            seconds = self._no_context[num_decodes] = self._decode.at(num_decodes, 0)
-        return seconds

@@ -13,8 +13,9 @@ from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.interpolation import Plane, Volume
+from mist_sim.hardware.predictors.analytic.phase_time import Known
 from mist_sim.hardware.predictors.base import PREDICTORS, PredictorTraits
-from mist_sim.hardware.tables import OF_LAYERS, TABLE_FORMATS, WITH_SUBSETS
+from mist_sim.hardware.tables import TABLE_FORMATS
 from mist_sim.models.spec import ModelSpec
 from mist_sim.user_paths import user_path
 
@@ -59,7 +60,8 @@ class TablePredictor:
             hint = did_you_mean(self.format, TABLE_FORMATS)
             known = ", ".join(TABLE_FORMATS)
             raise ScenarioError(f"format has no {brief(self.format)}{hint} Known: {known}")
-        if self.subset is not None and self.format not in WITH_SUBSETS:
+        form = TABLE_FORMATS[self.format]
+        if self.subset is not None and not form.has_subsets:
             raise ScenarioError(
                 f"subset must be left out with format {self.format}, whose files hold one setting, "
                 f"got {brief(self.subset)}"
@@ -69,9 +71,8 @@ class TablePredictor:
                 "measured tables hold a whole model; pipeline_parallel_size must be 1, "
                 f"got {self.cluster.pipeline_parallel_size}"
             )
-        read = TABLE_FORMATS[self.format]
-        self._tables = read(user_path(self.path), self.model, self.cluster, self.subset)
-        self._alone: dict[int, float] = {}
+        self._tables = form.read(user_path(self.path), self.model, self.cluster, self.subset)
+        self._alone = Known(self._decodes_alone)
         self._known: dict[Chunks, _Prompts] = {}
 
     @property
@@ -80,11 +81,12 @@ class TablePredictor:
 
         The longest context is needed if the tables give the cost of uneven contexts.
         """
+        of_layers = TABLE_FORMATS[self.format].of_layers
         return PredictorTraits(
             estimate="measured",
-            compared_as="measured kernels" if self.format in OF_LAYERS else "",
-            beyond_prompts=_LAUNCHES if self.format in OF_LAYERS else 0.0,
-            sums_over_links=self.format in OF_LAYERS,
+            compared_as="measured kernels" if of_layers else "",
+            beyond_prompts=_LAUNCHES if of_layers else 0.0,
+            sums_over_links=of_layers,
             needs_longest_context=self._tables.uneven is not None,
             steps_inside=self.steps_inside,
             needs_scale=self._tables.other_rates,
@@ -108,7 +110,7 @@ class TablePredictor:
             if not n:  # a replica that steps with others, which computes one token in vain
                 return tables.alone.at(1)
             even = _even_context(tables.uneven, batch, mean)
-            seconds = self._fixed_alone(n) + tables.decode.at(n, even)
+            seconds = self._alone[n] + tables.decode.at(n, even)
             if not 0.0 < seconds < math.inf:
                 raise self._impossible(batch, seconds)
             return seconds
@@ -133,7 +135,7 @@ class TablePredictor:
         means = (batch.context_sum + growth.contexts(ahead)) / n if n else ahead
         if not batch.chunks:
             even = _even_contexts(tables.uneven, batch, growth, means)
-            return self._possible(batch, self._fixed_alone(n) + tables.decode.along(n, even))
+            return self._possible(batch, self._alone[n] + tables.decode.along(n, even))
         prompts = self._known.get(batch.chunks) or self._prompts(batch.chunks)
         seconds = np.zeros(num_steps)
         for new, context in batch.chunks:
@@ -166,14 +168,9 @@ class TablePredictor:
             f"its neighbours: correct it"
         )
 
-    def _fixed_alone(self, num_decodes: int) -> float:
+    def _decodes_alone(self, num_decodes: int) -> float:
         """Seconds of a step of decodes that do not depend on their contexts."""
-        seconds = self._alone.get(num_decodes)
-        if seconds is None:
-            tables = self._tables
-            seconds = tables.alone.at(num_decodes) + tables.sequences.at(num_decodes)
-            self._alone[num_decodes] = seconds
-        return seconds
+        return self._tables.alone.at(num_decodes) + self._tables.sequences.at(num_decodes)
 
     def _fixed(self, prompts: _Prompts, n: int) -> float:
         """Return seconds of a step with prompts and `n` decodes that do not depend on contexts."""
