@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -34,42 +34,35 @@ class Verbs(TyperGroup):
             raise typer.Exit(take_leave(stop)) from stop
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a verb; end with a message and an exit code instead of a traceback."""
-        try:
-            return self._invoke(ctx)
-        except InvariantError as error:
-            note(f"error: {error}\n\n{_REPORT}")
-            raise typer.Exit(BUG) from error
-        except MistError as error:
-            note("\n".join([_message(error), *getattr(error, "__notes__", ())]))
-            raise typer.Exit(BAD_INPUT) from error
-        except BrokenPipeError:  # the reader has seen enough; Typer ends quietly
-            raise
-        except OSError as error:
-            where = f": {error.filename}" if error.filename else ""
-            note(f"error: {error.strerror or error}{where}")
-            raise typer.Exit(BAD_INPUT) from error
-        except MemoryError as error:
-            note(_NO_MEMORY)
-            raise typer.Exit(BAD_INPUT) from error
-        except Exception as error:  # a user never sees a traceback
-            if isinstance(error, typer.Abort) or hasattr(error, "exit_code"):
-                raise  # Typer's own way to end
-            problem = _cut(f"error: unexpected {type(error).__name__}: {error}")
-            note(f"{problem}\n\n{_REPORT}")
-            raise typer.Exit(BUG) from error
-        except KeyboardInterrupt as stop:
-            raise typer.Exit(take_leave(stop)) from stop
+        """Run a verb; end with a message and an exit code instead of a traceback.
 
-    def _invoke(self, ctx: Any) -> Any:
-        """Run a verb. An interruption turned into another error on its way is restored."""
+        An interruption turned into another error on its way is still one.
+        """
         try:
             return super().invoke(ctx)
-        except Exception as error:
-            stop = interruption_of(error)
-            if stop is None:
-                raise
-            raise stop from None
+        except (KeyboardInterrupt, Exception) as error:
+            if (stop := interruption_of(error)) is not None:
+                raise typer.Exit(take_leave(stop)) from stop
+            if isinstance(error, typer.Abort | BrokenPipeError) or hasattr(error, "exit_code"):
+                raise  # Typer's own way to end; or the reader has seen enough
+            text, code = _told(error)
+            note(text)
+            raise typer.Exit(code) from error
+
+
+def _told(error: BaseException) -> tuple[str, int]:
+    """Return what is said of an error, and the exit code; a user never sees a traceback."""
+    if isinstance(error, InvariantError):
+        return f"error: {error}\n\n{_REPORT}", BUG
+    if isinstance(error, MistError):
+        return "\n".join([_message(error), *getattr(error, "__notes__", ())]), BAD_INPUT
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename else ""
+        return f"error: {error.strerror or error}{where}", BAD_INPUT
+    if isinstance(error, MemoryError):
+        return _NO_MEMORY, BAD_INPUT
+    problem = _cut(f"error: unexpected {type(error).__name__}: {error}")
+    return f"{problem}\n\n{_REPORT}", BUG
 
 
 def _message(error: MistError) -> str:
@@ -164,8 +157,8 @@ def options(
     """Take the options that stand before a verb."""
 
 
-def _app_of(names: Iterable[str]) -> typer.Typer:
-    """Return the command with these verbs."""
+def app_for(words: Sequence[str]) -> typer.Typer:
+    """Return the command for these words: only their verb, since the others take time to read."""
     made = typer.Typer(
         name="mist",
         cls=Verbs,
@@ -173,15 +166,13 @@ def _app_of(names: Iterable[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
         **_LOOK,
     )
-    for name in names:
+    for name in words[:1] if words and words[0] in _VERBS else _VERBS:
         _add(made, name, _VERBS[name])
     made.callback()(options)
     return made
 
 
-app = _app_of(_VERBS)
-
-
-def app_for(words: Sequence[str]) -> typer.Typer:
-    """Return the command for these words: only their verb, since Typer reads every signature."""
-    return _app_of(words[:1]) if words and words[0] in _VERBS else app
+def __getattr__(name: str) -> typer.Typer:
+    if name == "app":  # the command with all verbs
+        return app_for(())
+    raise AttributeError(name)

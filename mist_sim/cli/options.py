@@ -9,9 +9,10 @@ such as a `Session`, stands for its fields, or for those that its `options` name
 from __future__ import annotations
 
 import re
+from ast import FunctionDef, get_docstring, parse
 from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import is_dataclass
-from inspect import Parameter, Signature, cleandoc, signature
+from inspect import Parameter, Signature, cleandoc, getsource, signature
 from types import GenericAlias
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
@@ -106,7 +107,7 @@ def as_command(verb: Callable[..., None]) -> Callable[..., None]:
         inner = signature(group, eval_str=True).parameters
         groups[name] = group, getattr(group, "options", inner)
         options += [inner[option] for option in groups[name][1]]
-    about, lines = read(verb.__doc__ or "", [each.name for each in options])
+    about, lines = read(_docstring(verb), [each.name for each in options])
 
     def command(**given: Any) -> None:
         for name, (group, names) in groups.items():
@@ -118,6 +119,14 @@ def as_command(verb: Callable[..., None]) -> Callable[..., None]:
         [_declared(each, _SHARED | lines) for each in options]
     )
     return command
+
+
+def _docstring(verb: Callable[..., None]) -> str:
+    """Return a verb's docstring; `python -OO` drops it, and so it is read from the source."""
+    if verb.__doc__ is None:
+        (function,) = parse(getsource(verb)).body
+        return get_docstring(function) or "" if isinstance(function, FunctionDef) else ""
+    return verb.__doc__
 
 
 def _declared(parameter: Parameter, lines: dict[str, Declared]) -> Parameter:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -43,24 +42,12 @@ class Progress:
         if not self._visible or monotonic() - self._begin < self._patience:
             return
         if self._bar is None:
-            self._bar = self._start()
-        self._bar.update(self._task, completed=num_done, simulated=_simulated(sim_seconds))
+            from mist_sim.cli.progress_bar import started
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+            self._bar, self._task = started(self._total, self._unit)
+        simulated = "" if sim_seconds is None else f"{sim_seconds:,.0f} s simulated"
+        self._bar.update(self._task, completed=num_done, simulated=simulated)
+
+    def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.stop()
-
-    def _start(self) -> Bar:
-        from mist_sim.cli.progress_bar import started
-
-        bar, self._task = started(self._total, self._unit)
-        return bar
-
-
-def _simulated(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:,.0f} s simulated"

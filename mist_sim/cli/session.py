@@ -72,10 +72,6 @@ def executor_of(cluster: str | None, jobs: int | None) -> Executor | None:
     return executor_at(cluster)
 
 
-def _usual_files(found: Findings, folder: Path) -> None:
-    found.write_files(folder)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Session:
     """The destination of a command's results.
@@ -113,10 +109,7 @@ class Session:
         from mist_sim.cli.forewarning import Forewarning
         from mist_sim.scenario import simulate
 
-        def say(text: str) -> None:
-            if not self.quiet:
-                note(text)
-
+        say = note if not self.quiet else lambda text: None
         return self._kept(
             lambda how: simulate(scenario, progress=Forewarning(scenario, how["progress"], say)),
             total=scenario.workload.num_requests,
@@ -153,17 +146,21 @@ class Session:
         *,
         total: int | None = None,
         unit: str = "requests",
-        write: Callable[[Found, Path], None] = _usual_files,
+        write: Callable[[Found, Path], None] | None = None,
     ) -> Found:
         """Do some work under a progress bar, and write its results if there is a folder for them.
 
-        total, unit: amount of work, for the progress bar. write: writes the files.
+        total, unit: amount of work, for the progress bar. write: writes files other than the usual.
         """
         from mist_sim.cli.progress import Progress
         from mist_sim.metrics.tables import UnansweredError
+        from mist_sim.output import output_folder
 
         with Saved() as saved:
-            with self._shown_if_stopped(), self._claimed() as folder:
+            claimed: AbstractContextManager[OutputFolder | None] = nullcontext()
+            if self.out is not None:
+                claimed = output_folder(self.out, replace=self.force, resume=self.resume)
+            with self._shown_if_stopped(), claimed as folder:
                 saved.output = folder
                 with Progress(total, visible=not self.quiet, unit=unit) as progress:
                     journal = folder.journal if folder and unit != "requests" else None
@@ -173,10 +170,11 @@ class Session:
                         warn({"warnings": [each.data for each in problem.warnings]})
                         if problem.found is None or folder is None or not folder.is_new:
                             raise
-                        names = folder.fill(partial(_usual_files, problem.found))
+                        names = folder.fill(problem.found.write_files)
                         tried = f"All that was tried is in {folder.path}: {', '.join(names)}"
                         raise ScenarioError(f"{problem}. {tried}") from None
-                files = folder.fill(partial(write, found)) if folder else []
+                fill = partial(write, found) if write else found.write_files
+                files = folder.fill(fill) if folder else []
             self._show(found, files)
         return found
 
@@ -197,13 +195,6 @@ class Session:
         result.write_files(folder, self.tables)
         if self.report:
             write_text(folder / REPORT, result.presenter.report(result))
-
-    def _claimed(self) -> AbstractContextManager[OutputFolder | None]:
-        from mist_sim.output import output_folder
-
-        if self.out is None:
-            return nullcontext()
-        return output_folder(self.out, replace=self.force, resume=self.resume)
 
     def _show(self, result: Findings, files: list[str]) -> None:
         """Print the results of a run, and the place of its files."""

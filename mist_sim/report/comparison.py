@@ -22,10 +22,17 @@ from mist_sim.report.elements import (
     percent,
     section,
 )
-from mist_sim.report.pages.page import Brief, Card, Drawing, Page, Verdict, printed
-from mist_sim.report.pages.sheets import cheapest_token, decision, how_sure
-from mist_sim.report.pictures.marks import Bars
-from mist_sim.report.pictures.picture import Panel, Picture
+from mist_sim.report.pages.page import (
+    Brief,
+    Card,
+    Drawing,
+    Page,
+    Verdict,
+    cheapest_token,
+    decision,
+    how_sure,
+)
+from mist_sim.report.pictures.picture import Bars, Panel, Picture
 from mist_sim.report.run import expected_of_each
 
 Title = TypeVar("Title")
@@ -315,13 +322,7 @@ def comparison_page(summary: Mapping[str, Any], title: str) -> Page:
         verdict = replace(verdict, sentence=" ".join(sentences))
     else:
         verdict, brief = _verdict(summary), _brief(summary)
-    return Page(
-        title,
-        verdict,
-        printed=printed(comparison_table(summary)),
-        figures=list(_drawings(summary)),
-        brief=brief,
-    )
+    return Page(title, verdict, figures=list(_drawings(summary)), brief=brief)
 
 
 def _verdict(summary: Mapping[str, Any]) -> Verdict:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mist_sim.errors import ScenarioError
 from mist_sim.inputs import object_in, of_a_form
 from mist_sim.report import presenters
-from mist_sim.report.presenters import Tables, named
+from mist_sim.report.presenters import Tables
 
 if TYPE_CHECKING:
     from mist_sim.report.pages.page import Page
@@ -41,7 +41,7 @@ def folder_page(folder: Path, title: str) -> Page:
     """
     for name, (tables, _) in _KINDS.items():
         if (folder / f"{name}.json").is_file():
-            return _page(name, named(tables.page), folder, title)
+            return _page(name, tables.page_of, folder, title)
     if not (folder / "summary.json").is_file():
         raise ScenarioError(
             f"{folder}: holds no results; name a folder that mist run, compare, goodput, plan, "

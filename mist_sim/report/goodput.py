@@ -1,4 +1,4 @@
-"""The goodput of a scenario, and the rates that were tried for it: tables, page and picture."""
+"""The goodput of a scenario, with the rates that were tried for it, and of TaiChi's sliders."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ from mist_sim.report.elements import (
     percent,
     section,
 )
-from mist_sim.report.pages.page import Brief, Card, Drawing, Page, Verdict, printed
-from mist_sim.report.pages.sheets import how_sure, monthly
-from mist_sim.report.pictures.marks import Limit, Mark, Points, Span
-from mist_sim.report.pictures.picture import Panel, Picture
+from mist_sim.report.pages.page import Brief, Card, Drawing, Page, Verdict, how_sure, monthly
+from mist_sim.report.pictures.picture import Limit, Mark, Panel, Picture, Points, Span
 from mist_sim.report.pictures.style import COLOURS, LIMIT_COLOUR, WAIT_COLOUR
 from mist_sim.report.run import expected_of_each
 
@@ -238,13 +236,8 @@ _MARKS = {
 
 def goodput_page(summary: Mapping[str, Any], title: str) -> Page:
     """Return the report of a search. summary: `Goodput.summary`."""
-    return Page(
-        title,
-        _verdict(summary),
-        printed=printed(goodput_table(summary)),
-        figures=list(_drawings(summary)),
-        brief=_brief(summary, title),
-    )
+    figures = list(_drawings(summary))
+    return Page(title, _verdict(summary), figures=figures, brief=_brief(summary, title))
 
 
 def _brief(summary: Mapping[str, Any], title: str) -> Brief:
@@ -320,3 +313,49 @@ def _told(trial: Mapping[str, Any], of_requests: bool) -> str:
     what, bound = ("good", "at most ") if of_requests else ("of the limit", "more than ")
     share = f"{'' if trial['is_whole'] else bound}{100 * trial['share']:.1f} %"
     return f"{share} {what}, {trial['num_requests']:,} requests"
+
+
+def sliders_table(summary: Mapping[str, Any]) -> RenderableType:
+    """Return the tables of a race. summary: `SliderSearch.summary`."""
+    best = summary["best"]
+    searches = [entry["search"] for entry in best.values()]
+    limits = f", {asked(searches[0])}" if searches else ""
+    runs = f"{count(len(summary['positions']))} positions, {count(summary['num_runs'])} runs"
+    return Group(
+        *section(f"Best of each design{limits}", _best_sliders(best)) if best else (),
+        *section(f"Sliders tried ({runs})", _positions(summary["positions"])),
+        *section("Verdict", Text(summary["verdict"])) if summary["verdict"] else (),
+        *expected_of_each({name: each["search"]["expected_errors"] for name, each in best.items()}),
+    )
+
+
+def _best_sliders(best: Mapping[str, Any]) -> RenderableType:
+    rows = [[design, entry["name"], _found(entry)] for design, entry in best.items()]
+    return columns(["", "clients x chunk", "goodput, /s"], rows, right=[2])
+
+
+def _positions(positions: list[Mapping[str, Any]]) -> RenderableType:
+    """A column for watermarks where some were tried."""
+    marks = [row["watermark"] for row in positions]
+    marked = ["watermark"] if any(mark is not None for mark in marks) else []
+    rows = [
+        [
+            row["design"],
+            f"{row['num_p']}:{row['num_d']}",
+            "-" if row["s_d"] == 0 else f"{row['s_p']:,}",
+            f"{row['s_d']:,}",
+            *["-" if mark is None else f"{mark:g}" for _ in marked],
+            _found(row),
+        ]
+        for row, mark in zip(positions, marks, strict=True)
+    ]
+    titles = ["", "P:D", "S_P", "S_D", *marked, "goodput, /s"]
+    return columns(titles, rows, right=list(range(1, len(titles))))
+
+
+def _found(row: Mapping[str, Any]) -> str:
+    if not isnan(row["goodput"]):
+        return f"{row['goodput']:.4g}"
+    if not isnan(row["attained"]):
+        return f"> {row['attained']:.4g}"
+    return "-" if isnan(row["missed_at"]) else f"< {row['missed_at']:.4g}"

@@ -13,10 +13,17 @@ from rich.text import Text
 from mist_sim.metrics.spending import HOURS_A_MONTH
 from mist_sim.report.elements import good_share, listed, number, section
 from mist_sim.report.goodput import ENDED_EARLY
-from mist_sim.report.pages.page import Brief, Card, Drawing, Page, Verdict, printed
-from mist_sim.report.pages.sheets import how_sure, limits_kept, monthly
-from mist_sim.report.pictures.marks import Bars
-from mist_sim.report.pictures.picture import Panel, Picture
+from mist_sim.report.pages.page import (
+    Brief,
+    Card,
+    Drawing,
+    Page,
+    Verdict,
+    how_sure,
+    limits_kept,
+    monthly,
+)
+from mist_sim.report.pictures.picture import Bars, Panel, Picture
 from mist_sim.report.pictures.style import COLOURS, LIMIT_COLOUR, WAIT_COLOUR
 from mist_sim.report.run import expected_of_each
 
@@ -27,12 +34,17 @@ def plan_table(summary: Mapping[str, Any]) -> RenderableType:
     """Return the tables of a plan. summary: `Plan.summary`."""
     left_out = [Text(f"{name}: {text}") for name, text in summary["left_out"].items()]
     commands = [*summary["deployment_notes"], *_counted(summary["vllm"]), *summary["proxy"]]
-    binding = summary["binding"]
+    binding, total = summary["binding"], len(summary["tried"])
+    title = f"Tried at {summary['rate']:.4g} /s"
+    if total > _MOST_ROWS:
+        title += f", {_MOST_ROWS} of {total} shown"
+    if excluded := sum(summary["excluded"].values()):
+        title += f"; {excluded} more cannot do, by bounds"
     return Group(
         *section("Plan", _lines(summary)),
         *section("Runner-up", Text(summary["runner_up"] or "nothing else was tried")),
         *section("What binds", Text(binding["sentence"])) if binding is not None else (),
-        *section(_tried_title(summary), _tried(summary)),
+        *section(title, _tried(summary)),
         *expected_of_each({"": summary["expected_errors"]}),
         *section("Left out", Group(*left_out)) if left_out else (),
         *section("Deploy", Group(*map(Text, commands))),
@@ -47,14 +59,6 @@ def _lines(summary: Mapping[str, Any]) -> RenderableType:
     for line in summary["lines"]:
         table.add_row(Text(line["name"]), Text(line["text"]), Text(line["confidence"]))
     return table
-
-
-def _tried_title(summary: Mapping[str, Any]) -> str:
-    total, shown = len(summary["tried"]), min(len(summary["tried"]), _MOST_ROWS)
-    excluded = sum(summary["excluded"].values())
-    of_all = f", {shown} of {total} shown" if shown < total else ""
-    proved = f"; {excluded} more cannot do, by bounds" if excluded else ""
-    return f"Tried at {summary['rate']:.4g} /s{of_all}{proved}"
 
 
 def _tried(summary: Mapping[str, Any]) -> RenderableType:
@@ -115,7 +119,6 @@ def plan_page(summary: Mapping[str, Any], title: str) -> Page:
     return Page(
         title,
         _verdict(summary),
-        printed=printed(plan_table(summary)),
         figures=list(_drawings(summary)),
         details={"Commands that deploy it": commands},
         brief=_brief(summary, title),

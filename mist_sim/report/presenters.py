@@ -28,8 +28,9 @@ class Tables:
     Functions are by name (`named`), so that Rich and Matplotlib are imported when they are used.
     They take the summary of the findings.
 
-    table: returns the tables. page: returns the report, and takes its title, too; "": a page of
-        only the tables. draw: returns a picture, and takes its name, too; "": one of the report's.
+    table: returns the tables. page: returns the report, and takes its title, too; tables that are
+        printed are put into it; "": a page of only these. draw: returns a picture, and takes its
+        name, too; "": one of the report's.
     has_title: whether the tables have a title. whole: functions take the findings, which have more
         than their summary.
     """
@@ -74,18 +75,21 @@ class Tables:
 
         return with_warnings(found.summary, named(self.table)(self._given(found)))
 
+    def page_of(self, given: Any, title: str) -> Page:
+        """Return the report of what functions take. Raises ScenarioError without Jinja2."""
+        from mist_sim.report.pages.page import Page, Verdict, printed
+
+        if not self.page:
+            return printed(Page(title, Verdict("plain", "", "")), named(self.table)(given))
+        page: Page = named(self.page)(given, title)
+        return page if page.tables else printed(page, named(self.table)(given))
+
     def _page(self, found: Any) -> Page:
         from mist_sim.report.elements import headline_line
-        from mist_sim.report.pages.page import Page, Verdict, printed
 
         headline = getattr(found, "title", "") or found.summary.get("title", "")
         title = headline_line(headline) or repr(found)
-        if self.page:
-            page: Page = named(self.page)(self._given(found), title)
-        else:
-            table = named(self.table)(self._given(found))
-            page = Page(title, Verdict("plain", "", ""), printed=printed(table))
-        return page.warned(found.summary)
+        return self.page_of(self._given(found), title).warned(found.summary)
 
     def _title(self, found: Any) -> str:
         return found.title if self.has_title else ""
@@ -102,7 +106,7 @@ REPLICATIONS = Tables(
 )
 GOODPUT = Tables("goodput:goodput_table", page="goodput:goodput_page")
 BESTSERVE = Tables("bestserve:bestserve_table")
-SLIDERS = Tables("sliders:sliders_table")
+SLIDERS = Tables("goodput:sliders_table")
 COMPARISON = Tables(
     "comparison:comparison_table", page="comparison:comparison_page", has_title=False
 )

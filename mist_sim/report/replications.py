@@ -11,9 +11,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from mist_sim.report.elements import LONG_MS, count, metric_cell, number, pairs, section
-from mist_sim.report.pages.page import Drawing, Page, Verdict, printed
-from mist_sim.report.pictures.marks import Points
-from mist_sim.report.pictures.picture import Panel, Picture
+from mist_sim.report.pages.page import Drawing, Page, Verdict
+from mist_sim.report.pictures.picture import Panel, Picture, Points
 from mist_sim.report.run import (
     expected_section,
     latency_table,
@@ -130,4 +129,4 @@ def replications_page(found: Replications, title: str) -> Page:
     sentence = "Dots are runs; the bar is the 95 % confidence interval of their mean."
     verdict = Verdict("plain", f"{len(found.seeds)} replications.", sentence)
     drawings = [Drawing("spread", "The spread of runs", Picture(panels))]
-    return Page(title, verdict, printed=printed(replications_table(found)), figures=drawings)
+    return Page(title, verdict, figures=drawings)

@@ -170,7 +170,7 @@ def _range(values: Iterable[float], shown: Callable[[Any], str]) -> str:
 
 _EVEN = 0.015  # by which the ends of a range may differ that is shown as ±
 _MANY = 9.0  # times more, beyond which percents say nothing
-_METRICS = ("ttft", "tpot")
+_METRICS = ("TTFT", "TPOT")
 _GROWING = 0.2  # of a step's time: errors of step times count 1 / (1 - 0.2) times
 _UNKNOWN = "no measurements like it"
 
@@ -188,18 +188,12 @@ def expected_section(expected: Bars, cell: Callable[[str], str]) -> Iterator[Ren
     of the summary, as in a column of milliseconds.
     """
     rows = [
-        (f"{metric.upper()} {mean}{'' if mean.endswith(' s') else ' ms'}", *told)
-        for metric, told in _widest(expected)
-        if (mean := cell(f"mean_{metric}_ms")) != "-"
+        (f"{metric} {mean}{'' if mean.endswith(' s') else ' ms'}", shown, like)
+        for metric, shown, like in expected_rows(expected)
+        if (mean := cell(f"mean_{metric.lower()}_ms")) != "-"
     ]
     if rows:
         yield from section(TITLE, Group(pairs(rows), Text(_WITHOUT_BARS, style="dim")))
-
-
-def expected_rows(expected: Bars) -> Iterator[tuple[str, str, str]]:
-    """Yield (metric, range, measurements it rests on); of several clients, the widest range."""
-    for metric, (shown, like) in _widest(expected):
-        yield metric.upper(), shown, like
 
 
 def expected_of_each(cases: Mapping[str, Bars], note: str = "") -> Iterator[RenderableType]:
@@ -207,31 +201,31 @@ def expected_of_each(cases: Mapping[str, Bars], note: str = "") -> Iterator[Rend
 
     note: what is said below them.
     """
-    found: dict[tuple[str, tuple[str, str]], list[str]] = {}
-    for metric in _METRICS:
-        for name, expected in cases.items():
-            for other, told in _widest(expected):
-                if other == metric:
-                    found.setdefault((metric, told), []).append(name)
+    found: dict[Row, list[str]] = {}
+    for name, expected in cases.items():
+        for row in expected_rows(expected):
+            found.setdefault(row, []).append(name)
+    by_metric = sorted(found.items(), key=lambda each: _METRICS.index(each[0][0]))
     rows: list[Row] = [
-        (f"{metric.upper()} {who([*filter(None, names)], len(cases))}".strip(), *told)
-        for (metric, told), names in found.items()
+        (f"{metric} {who([*filter(None, names)], len(cases))}".strip(), shown, like)
+        for (metric, shown, like), names in by_metric
     ]
     if rows:
         below = [Text(note, style="dim")] if note else []
         yield from section(TITLE, Group(pairs(rows), *below))
 
 
-def _widest(expected: Bars) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield (metric, (range, its basis)): the widest of the clients' ranges."""
+def expected_rows(expected: Bars) -> Iterator[Row]:
+    """Yield (metric, range, measurements it rests on); of several clients, the widest range."""
     for metric in _METRICS:
-        of_clients = {name: bars[metric] for name, bars in expected.items() if metric in bars}
+        key = metric.lower()
+        of_clients = {name: bars[key] for name, bars in expected.items() if key in bars}
         if of_clients:
             name, bar = max(of_clients.items(), key=lambda each: _width(each[1]))
             is_only = all(other == bar for other in of_clients.values())
             whose = "" if is_only else f"widest, of {name}: "
             shown, like = told(bar)
-            yield metric, (shown, f"{whose}{like}")
+            yield metric, shown, f"{whose}{like}"
 
 
 def told(bar: Mapping[str, Any] | None) -> tuple[str, str]:
@@ -530,6 +524,12 @@ def _limit(verdict: Mapping[str, Any]) -> str:
 
 
 FIGURES = ("mean", "p50", "p90", "p95", "p99")
+_LOSSES = (
+    ("requests timed out", "num_timed_out", ""),
+    ("requests cancelled", "num_cancelled", "by users who went away"),
+    ("requests lost", "num_lost", "with clients that failed"),
+    ("sent to another client", "num_retried_visits", "times"),
+)
 _RATES = {
     "requests": "request_throughput",
     "output tokens": "output_throughput",
@@ -595,28 +595,17 @@ def _workload(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[str,
 
 def _failures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield "requests rejected", count(summary["num_rejected"]), ""
-    if summary["num_timed_out"]:
-        yield "requests timed out", count(summary["num_timed_out"]), ""
-    if summary["num_cancelled"]:
-        yield "requests cancelled", count(summary["num_cancelled"]), "by users who went away"
-    yield from _lives(summary)
+    for name, key, what in _LOSSES:
+        if summary.get(key):
+            yield name, count(summary[key]), what
+    if "mean_clients_up" in summary:
+        failed, started = summary["num_client_failures"], summary["num_client_starts"]
+        what = f"on average; {in_words(failed, 'failure')}, {in_words(started, 'start')}"
+        yield "clients up", number(summary["mean_clients_up"]), what
     if summary["num_retries"]:
         yield "sent again", count(summary["num_retries"]), "times"
     if wasted := summary["wasted_input_tokens"] + summary["wasted_output_tokens"]:
         yield "tokens computed in vain", count(wasted), "input and output"
-
-
-def _lives(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield failures, starts and losses of clients."""
-    if "mean_clients_up" not in summary:
-        return
-    if summary["num_lost"]:
-        yield "requests lost", count(summary["num_lost"]), "with clients that failed"
-    if summary["num_retried_visits"]:
-        yield "sent to another client", count(summary["num_retried_visits"]), "times"
-    failed, started = summary["num_client_failures"], summary["num_client_starts"]
-    what = f"on average; {in_words(failed, 'failure')}, {in_words(started, 'start')}"
-    yield "clients up", number(summary["mean_clients_up"]), what
 
 
 def _throughput(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -654,9 +643,16 @@ def _throughput(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[st
         rates = _in_steady_part(summary, "request_goodput")
         yield "goodput", number(summary["request_goodput"]), rates
         yield "", "", f"{good} of the requests keep"
-        yield "", "", _limits(result)
-        if summary["num_missed"]:
-            yield "requests that miss", count(summary["num_missed"]), _causes(summary["misses"])
+        limits = result.slo.limits_on_requests.items()
+        told = (f"{limit_title(name)} <= {duration(limit)}" for name, limit in limits)
+        yield "", "", " and ".join(told)
+        if summary["num_missed"]:  # by limits, of which one may miss several, or as they failed
+            causes = ", ".join(
+                f"{count(int(times))} {SHORT_NAMES.get(cause, cause.replace('_', ' '))}"
+                for cause, times in summary["misses"].items()
+                if times
+            )
+            yield "requests that miss", count(summary["num_missed"]), causes
 
 
 def _in_steady_part(summary: Mapping[str, Any], key: str) -> str:
@@ -668,17 +664,3 @@ def _in_steady_part(summary: Mapping[str, Any], key: str) -> str:
 def _part(summary: Mapping[str, Any]) -> str:
     """Return what the time without ramp and end is called, which may have no steady load."""
     return "middle part" if "steady_arrivals_per_s" in summary else "steady part"
-
-
-def _causes(misses: Mapping[str, float]) -> str:
-    """Return why requests miss: by limits, of which one may miss several, or as they failed."""
-    return ", ".join(
-        f"{count(int(times))} {SHORT_NAMES.get(cause, cause.replace('_', ' '))}"
-        for cause, times in misses.items()
-        if times
-    )
-
-
-def _limits(result: Result) -> str:
-    limits = result.slo.limits_on_requests.items()
-    return " and ".join(f"{limit_title(name)} <= {duration(limit)}" for name, limit in limits)

@@ -20,7 +20,7 @@ from mist_sim.report.elements import (
     section,
     with_warnings,
 )
-from mist_sim.report.pages.page import Drawing, Page, Verdict, printed
+from mist_sim.report.pages.page import Drawing, Page, Verdict
 from mist_sim.report.pictures.findings import front_picture
 from mist_sim.report.run import expected_of_each
 
@@ -51,7 +51,9 @@ def space_table(summary: Mapping[str, Any]) -> RenderableType:
     by_number = {row["number"]: row for row in summary["rows"]}
     best = [by_number[number] for number in summary["front"]]
     kept = [row for row in summary["rows"] if row["status"] == "kept"]
-    kept.sort(key=lambda row: _order(row, summary))
+    first = summary["objectives"][0]
+    sign = 1 if summary["better"][first] == "less" else -1
+    kept.sort(key=lambda row: (sign * row["figures"].get(first, nan), row["number"]))
     unknown = [row for row in summary["rows"] if row["status"] == "undecided"]
     if len(summary["objectives" if unknown else "front"]) > 1:
         title = "The front"
@@ -80,12 +82,17 @@ def row_table(row: Mapping[str, Any]) -> RenderableType:
         figures.append(("bound", number(row["bound"]), "/s, which no such engines exceed"))
     values = [(key, str(value), "") for key, value in row["values"].items()]
     reason = f": {row['reason']}" if row["reason"] else ""
+    of_run = [
+        (key.replace("_", " "), number(value), "")
+        for key, value in (row["run"] or {}).items()
+        if value is not None
+    ]
     body = Group(
         *section(f"Row {row['number']}: {row['name']}", Text(f"{_WORDS[row['status']]}{reason}")),
         *section("Set", pairs(values)),
         *section("Figures", pairs(figures)),
         *(section("Rates tried", _trials(row["trials"])) if row["trials"] else ()),
-        *(section("Run at its own rate", pairs(_of_run(row["run"]))) if row["run"] else ()),
+        *(section("Run at its own rate", pairs(of_run)) if row["run"] else ()),
     )
     return with_warnings(row, body)
 
@@ -168,12 +175,6 @@ def _shown(key: str, value: float) -> str:
     return in_ms(value) if key.endswith("_ms") else number(value)
 
 
-def _order(row: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[float, int]:
-    first = summary["objectives"][0]
-    value = row["figures"].get(first, nan)
-    return (value if summary["better"][first] == "less" else -value), row["number"]
-
-
 def _trials(trials: Sequence[Mapping[str, Any]]) -> RenderableType:
     rows = [
         [
@@ -188,18 +189,10 @@ def _trials(trials: Sequence[Mapping[str, Any]]) -> RenderableType:
     return columns(["rate, /s", "good", "", "requests", "worst"], rows, right=[0, 1, 3])
 
 
-def _of_run(run: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    return [
-        (key.replace("_", " "), number(value), "")
-        for key, value in run.items()
-        if value is not None
-    ]
-
-
 def search_page(summary: Mapping[str, Any], title: str) -> Page:
     """Return the report of a search. summary: `SpaceSearch.summary`."""
     is_plane = len(summary["objectives"]) > 1
     figures = [Drawing("front", "The front", front_picture(summary))] if is_plane else []
     found = f"{len(summary['front'])} of {len(summary['rows']):,} configurations on the front."
     verdict = Verdict("plain", found, summary["sentence"])
-    return Page(title, verdict, printed=printed(space_table(summary)), figures=figures)
+    return Page(title, verdict, figures=figures)

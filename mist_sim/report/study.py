@@ -23,11 +23,9 @@ from mist_sim.report.elements import (
     section,
     value_text,
 )
-from mist_sim.report.pages.page import Card, Drawing, Page, Verdict, printed
-from mist_sim.report.pages.sheets import decision
+from mist_sim.report.pages.page import Card, Drawing, Page, Verdict, decision
 from mist_sim.report.pictures.findings import axis_of, heat_map, lines_over, plane_of
-from mist_sim.report.pictures.marks import Points
-from mist_sim.report.pictures.picture import Panel, Picture
+from mist_sim.report.pictures.picture import Panel, Picture, Points
 from mist_sim.report.pictures.style import COLOURS
 from mist_sim.report.run import expected_of_each
 
@@ -123,8 +121,7 @@ def study_page(summary: Mapping[str, Any], title: str) -> Page:
     cases = {each["name"]: each.get("judged", {}) for each in summary["points"]}
     room = Card("room", "-", note="how many more requests each serves: compare --vary --goodput")
     verdict, sheet = decision(cases, room) or (page.verdict, None)
-    shown = printed(study_table(summary))
-    return Page(title, verdict, printed=shown, figures=page.figures, brief=sheet)
+    return Page(title, verdict, figures=page.figures, brief=sheet)
 
 
 def study_plots_page(summary: Mapping[str, Any], title: str, names: Sequence[str] = ()) -> Page:

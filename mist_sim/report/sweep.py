@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mist_sim.report.elements import columns, metric_cell, section
-from mist_sim.report.pages.page import Drawing, Page, Verdict, printed
+from mist_sim.report.pages.page import Drawing, Page, Verdict
 from mist_sim.report.pictures.findings import sweep_picture, sweep_title
 from mist_sim.report.run import expected_of_each
 
@@ -77,4 +77,4 @@ def sweep_page(summary: Mapping[str, Any], title: str) -> Page:
     """Return the report of a sweep. summary: `Sweep.summary`."""
     verdict = Verdict("plain", f"{len(summary['points'])} points.", summary["sentence"] or "")
     figures = [Drawing("curve", sweep_title(summary), sweep_picture(summary))]
-    return Page(title, verdict, printed=printed(sweep_table(summary)), figures=figures)
+    return Page(title, verdict, figures=figures)

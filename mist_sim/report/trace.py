@@ -1,13 +1,15 @@
-"""The statistics of a trace as text for a terminal."""
+"""The statistics of a trace, and the latencies of an observed server, as text for a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from rich.console import Group, RenderableType
 
-from mist_sim.report.elements import Row, columns, count, number, pairs, percent, section
+from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.report.elements import Row, columns, count, in_ms, number, pairs, percent, section
 
 _MOST_MODELS = 10
 _UNITS = {"/s": 1, "/min": 60, "/h": 3600, "/day": 86400}  # of rates, in seconds
@@ -44,3 +46,18 @@ def _requests(found: Mapping[str, Any]) -> Iterator[Row]:
         yield "prompt tokens known", share, "that an earlier request began with"
     for name, times in list(found["models"].items())[:_MOST_MODELS]:
         yield f"model {name}", count(times), "requests"
+
+
+_PERCENTILES = (50, 90, 99)
+
+
+def observed_table(seconds: Mapping[str, Sequence[float]], answers: int) -> RenderableType:
+    """Return the latencies of answers. seconds: by metric, such as ttft. answers: how many."""
+    titles = ["", "mean", *(f"p{each}" for each in _PERCENTILES)]
+    rows = []
+    for key, name in SHORT_NAMES.items():
+        if found := seconds[key]:  # answers of one token have no gaps
+            figures = (np.mean(found), *np.percentile(found, _PERCENTILES))
+            rows.append([name, *(in_ms(float(each) * 1e3) for each in figures)])
+    body = columns(titles, rows, right=range(1, len(titles)))
+    return Group(*section(f"Latency of the {answers:,} requests that were answered, ms", body))

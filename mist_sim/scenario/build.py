@@ -25,9 +25,8 @@ from mist_sim.scenario.format.problems import Location, Problem, said_by, summed
 from mist_sim.scenario.loading import later_text
 from mist_sim.scenario.rules import nobody_serves, served_models, unread_facts
 from mist_sim.scenario.schema import Scenario
-from mist_sim.scenario.sections.clients import ClientPart
-from mist_sim.scenario.sections.lifecycles import made
-from mist_sim.scenario.sections.networks import has_topology
+from mist_sim.scenario.sections.clients.base import ClientPart
+from mist_sim.scenario.sections.whole import has_topology, made
 from mist_sim.scenario.sections.workload import WorkloadSpec
 from mist_sim.scenario.sliders import replay_search, without_idle_roles
 from mist_sim.simulation import Progress, Run, Simulation

@@ -15,7 +15,7 @@ from mist_sim.scenario.format.docstrings import documented_with_bases
 from mist_sim.scenario.format.families import Family
 from mist_sim.scenario.format.parts import Part, Settings
 from mist_sim.scenario.from_vllm.tables import OPTIONS
-from mist_sim.scenario.sections.clients import CLIENT
+from mist_sim.scenario.sections.clients.family import CLIENT
 from mist_sim.scenario.sections.clients.llm import LlmPart
 
 _BY_ENGINE = "by engine"
@@ -59,14 +59,19 @@ def engine_options() -> list[EngineOption]:
     return found
 
 
-def _mark(found: object) -> Settings | Family | None:
-    """Return the marker in a field's annotation that says which part it holds."""
-    if isinstance(found, Settings | Family):
-        return found
+def _inside(found: object) -> Iterator[object]:
+    """Yield what is in a field's annotation, markers among it, from the outside inwards."""
+    yield found
     inner: tuple[object, ...] = get_args(found)
     if isinstance(found, FieldInfo):
-        inner = (*found.metadata, *get_args(found.annotation))
-    return next((mark for mark in map(_mark, inner) if mark), None)
+        inner = (*found.metadata, found.annotation)
+    for each in inner:
+        yield from _inside(each)
+
+
+def _mark(info: FieldInfo) -> Settings | Family | None:
+    """Return the marker that says which part a field holds."""
+    return next((each for each in _inside(info) if isinstance(each, Settings | Family)), None)
 
 
 def _of_family(prefix: str, family: Family) -> Iterator[EngineOption]:
@@ -114,14 +119,10 @@ def _default(info: FieldInfo) -> str:
     return _BY_ENGINE if made else _written(info.default)
 
 
-def _words(found: object) -> tuple[str, ...]:
+def _words(info: FieldInfo) -> tuple[str, ...]:
     """Return the words that a field may have as its value."""
-    inner: tuple[object, ...] = get_args(found)
-    if get_origin(found) is Literal:
-        return tuple(word for word in inner if isinstance(word, str))
-    if isinstance(found, FieldInfo):
-        inner = (found.annotation,)
-    return tuple(word for part in inner for word in _words(part))
+    words = (get_args(each) for each in _inside(info) if get_origin(each) is Literal)
+    return tuple(word for each in words for word in each if isinstance(word, str))
 
 
 def _written(value: Any) -> str:

@@ -1,8 +1,11 @@
-"""All families of plugins of scenario files, and those that installed packages offer."""
+"""All families of plugins of scenario files, those that installed packages offer, and readers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, cast
+
+from pydantic import ValidationError
 
 from mist_sim.scenario.format.families import (
     ADMISSION,
@@ -21,7 +24,10 @@ from mist_sim.scenario.format.families import (
     TRACE_READER,
     Family,
 )
-from mist_sim.scenario.sections.clients import CLIENT
+from mist_sim.scenario.format.paths import Origin
+from mist_sim.scenario.format.problems import problems_of, summed_up
+from mist_sim.scenario.sections.clients.family import CLIENT
+from mist_sim.traces import TraceReader
 
 _ALL = (
     *(CLIENT, ROUTER, SCHEDULER, PREDICTOR, TRACE_READER, ARRIVAL, SAMPLER, LENGTH, DURATION_LAW),
@@ -35,3 +41,18 @@ def find_plugins() -> None:
     """Let scenarios name the plugins of installed packages; once per process."""
     for family in FAMILIES.values():
         family.registry.find_entry_points()
+
+
+def trace_reader(form: str, options: Mapping[str, Any], source: str) -> TraceReader:
+    """Return the reader of a trace, outside a scenario.
+
+    options: keys of `workload.trace`; source: what gave them.
+    Raises ScenarioError for an unknown form, and for keys and values that are not right.
+    """
+    origin = Origin(source)
+    model = TRACE_READER.part_type(form)
+    try:
+        part = model.model_validate({"type": form, **options}, context=origin)
+    except ValidationError as error:
+        raise summed_up(problems_of(error), origin) from None
+    return cast("TraceReader", part.make())

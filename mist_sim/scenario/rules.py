@@ -20,10 +20,8 @@ from mist_sim.routers import LengthAwareRouter, RandomRouter, RoundRobinRouter
 from mist_sim.scenario.format.families import STAGE
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.format.problems import Problem, shown
-from mist_sim.scenario.sections.lifecycles import made
-from mist_sim.scenario.sections.networks import has_topology
-from mist_sim.scenario.sections.whole import ScenarioKeys
-from mist_sim.stages import Decode, EncodeImages, Prefill, Rag
+from mist_sim.scenario.sections.whole import ScenarioKeys, has_topology, made
+from mist_sim.stages import Decode, EncodeImages, Prefill, Rag, Reasoning
 from mist_sim.traces.workload import BASE
 
 Traits = Sequence[ClientTraits]
@@ -93,10 +91,10 @@ def _unserved_stages(scenario: ScenarioKeys, traits: Traits) -> Iterator[Problem
         place = ("workload", "pipeline", position)
         if stage not in served:
             offers = (f"{client.name}: {', '.join(client.stages)}" for client in scenario.clients)
-            yield Problem(
-                place,
-                f"no client serves {brief(stage)}; the clients serve {listed(offers, '; ')}",
-            )
+            text = f"no client serves {brief(stage)}; the clients serve {listed(offers, '; ')}"
+            if stage == Reasoning.kind:
+                text += "; engines think as they answer: count such tokens in the output"
+            yield Problem(place, text)
         elif lacking := [
             kind for kind in scenario.workload.leads_to(position) if kind not in served
         ]:

@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
-from mist_sim.scenario.engines.version_origins import engine_line
+from mist_sim.scenario.engines.defaults import engine_line
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.format.paths import Origin
 from mist_sim.scenario.format.problems import Problem
 from mist_sim.scenario.loading import as_data, as_text, from_text, load, validated
 from mist_sim.scenario.rules import problems_of
-from mist_sim.scenario.sections.clients import ClientPart
+from mist_sim.scenario.sections.clients.base import ClientPart
 from mist_sim.scenario.sections.whole import ScenarioKeys
 from mist_sim.scenario.sections.workload import WorkloadSpec
 

@@ -39,7 +39,7 @@ from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.engines.links import host_of
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.loading import as_data
-from mist_sim.scenario.sections.clients import ClientPart
+from mist_sim.scenario.sections.clients.base import ClientPart
 from mist_sim.search.binding_result import MOST_TOLD, Binding
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.verdicts.request_times import Array, RequestTimes, Target, none_counts

@@ -119,7 +119,9 @@ class Decode(Stage):
 @STAGES.register("reasoning")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasoning(Stage):
-    """Generate thinking tokens that the user does not see.
+    """Generate thinking tokens that the user does not see, on a worker.
+
+    Of an engine they are tokens of the answer: count them in `output`.
 
     num_tokens: thinking tokens of one branch (>= 0).
     """

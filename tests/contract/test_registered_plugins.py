@@ -28,7 +28,7 @@ from mist_sim.lifecycle import AUTOSCALERS
 from mist_sim.models import load_model
 from mist_sim.registry import Registry
 from mist_sim.routers import ROUTERS
-from mist_sim.scenario.sections.clients import CLIENT
+from mist_sim.scenario.sections.clients.family import CLIENT
 from mist_sim.stages import STAGES
 from mist_sim.traces import TRACE_READERS
 from tests.conftest import ROOT

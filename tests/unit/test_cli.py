@@ -330,6 +330,7 @@ def test_a_bug_and_an_interrupt_are_told_and_leave_nothing(mist, monkeypatch, er
     [
         ("models", "320 KiB"),
         ("gpus", "989 TFLOP/s"),
+        ("clients", "async_scheduling ="),
         ("schedulers", "max_num_seqs = 256"),
         ("predictors", "composition = running_clocks"),
         ("trace_readers", "num_requests = null"),

@@ -18,7 +18,7 @@ from mist_sim.scenario.build import build
 from mist_sim.scenario.engines.llm_client import llm_clients
 from mist_sim.scenario.format.docstrings import documented
 from mist_sim.scenario.json_schema import json_schema
-from mist_sim.scenario.sections.clients import CLIENT
+from mist_sim.scenario.sections.clients.family import CLIENT
 from mist_sim.units import Seconds
 from tests.reference.predictors import AffinePredictor
 from tests.reference.scenarios import scenario

@@ -17,7 +17,7 @@ from mist_sim.hardware.sampling import Sampling
 from mist_sim.metrics.replications import Replications
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.scenario import server_limits
-from mist_sim.scenario.engines.version_origins import origins, value_at
+from mist_sim.scenario.engines.defaults import origins, value_at
 from mist_sim.scenario.engines.versions import (
     HIDES,
     LATER,

@@ -17,8 +17,7 @@ from mist_sim.metrics.tables import RunFolder, write_parquet
 from mist_sim.report.elements import count, number
 from mist_sim.report.folder_page import folder_page
 from mist_sim.report.pages.run_page import run_page
-from mist_sim.report.pictures.catalog import draw
-from mist_sim.report.pictures.run_data import OfResult
+from mist_sim.report.pictures.catalog import OfResult, draw
 from mist_sim.studies import replicate
 from tests.browser import console_of, dom_of, needs_browser
 from tests.commands import mist

@@ -7,7 +7,8 @@ import pytest
 from mist_sim import Scenario
 from mist_sim.errors import ScenarioError
 from mist_sim.network import Fabric
-from mist_sim.scenario.format.other_words import instead, keys
+from mist_sim.scenario.format.problems import instead
+from mist_sim.scenario.format.problems import keys_of_others as keys
 from mist_sim.scenario.options import engine_options
 from mist_sim.scenario.schema import Scenario as Schema
 from mist_sim.scenario.sections.workload import WorkloadSpec

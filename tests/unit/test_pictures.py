@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.metrics.tables import RunFolder
-from mist_sim.report.pictures.catalog import PICTURES, draw
+from mist_sim.report.pictures.catalog import PICTURES, OfResult, draw
 from mist_sim.report.pictures.intervals import edges, means, percentiles, rates, shares
-from mist_sim.report.pictures.run_data import OfResult
 from tests.effort import examples
 from tests.reference.scenarios import of_profile
 

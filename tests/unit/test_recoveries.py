@@ -19,9 +19,8 @@ from mist_sim.metrics.recoveries import (
 from mist_sim.metrics.run_warnings import recovery_lines
 from mist_sim.metrics.tables import RunFolder
 from mist_sim.report.folder_page import folder_page
-from mist_sim.report.pictures.catalog import drawn
-from mist_sim.report.pictures.marks import Span
-from mist_sim.report.pictures.run_data import OfResult
+from mist_sim.report.pictures.catalog import OfResult, drawn
+from mist_sim.report.pictures.picture import Span
 from mist_sim.rng import Streams
 from tests.reference.scenarios import of_profile
 from tests.warned import texts

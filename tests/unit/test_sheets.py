@@ -13,10 +13,9 @@ from mist_sim.hardware.prices import price_of
 from mist_sim.metrics.spending import HOURS_A_MONTH
 from mist_sim.metrics.tables import RunFolder
 from mist_sim.report.folder_page import folder_page
-from mist_sim.report.pages.page import Card
+from mist_sim.report.pages.page import Card, billed, decision, limits_kept
 from mist_sim.report.pages.run_page import run_page
-from mist_sim.report.pages.sheets import billed, decision, limits_kept
-from mist_sim.report.pictures.run_data import OfResult
+from mist_sim.report.pictures.catalog import OfResult
 from mist_sim.scenario import build
 from tests.browser import needs_browser, pages_of
 from tests.commands import mist

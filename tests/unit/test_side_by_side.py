@@ -11,10 +11,9 @@ from rich.console import Console
 
 from mist_sim import Scenario, ScenarioError, overlaid, side_by_side, simulate
 from mist_sim.report.folder_page import folder_page
-from mist_sim.report.pictures.catalog import draw, drawn
+from mist_sim.report.pictures.catalog import OfResult, draw, drawn
 from mist_sim.report.pictures.findings import axis_of
-from mist_sim.report.pictures.marks import Band, Bars, Cells, Limit, Line
-from mist_sim.report.pictures.run_data import OfResult
+from mist_sim.report.pictures.picture import Band, Bars, Cells, Limit, Line
 from mist_sim.report.study import metric_picture, study_table
 from tests.commands import mist
 

@@ -9,7 +9,6 @@ from typing import get_args
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mist_sim.cli.listings.families import captioned
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.hardware import gpu_names, host_names, load_gpu, load_host
 from mist_sim.hardware.devices import bus_rate
@@ -23,6 +22,11 @@ from mist_sim.report.elements import listed
 _SIZES = ("parameters", "layers", "context", "KV per token", "state")
 
 _Tree = tuple[str, tuple["_Tree", ...]]
+
+
+def captioned(body: RenderableType, caption: str) -> RenderableType:
+    """Return something with a dim line below it."""
+    return Group(body, Text(caption, style="dim italic"))
 
 
 def drawing(topology: Topology) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -12,6 +14,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from mist_sim.cli.listings import catalogs, releases
+from mist_sim.cli.listings.catalogs import captioned
 from mist_sim.hardware import gpu_names, host_names
 from mist_sim.hardware.prices import offers
 from mist_sim.models import model_names
@@ -22,15 +26,10 @@ from mist_sim.scenario.format.docstrings import documented
 from mist_sim.scenario.format.fields import Quantity
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.options import engine_options
-from mist_sim.scenario.plugins import FAMILIES
+from mist_sim.scenario.plugins import FAMILIES, find_plugins
 from mist_sim.scenario.presets import preset_names, preset_path
 from mist_sim.scenario.slo_presets import slo_preset, slo_preset_names
 from mist_sim.traces.profiles import load_profile, profile_names
-
-
-def captioned(body: RenderableType, caption: str) -> RenderableType:
-    """Return something with a dim line below it."""
-    return Group(body, Text(caption, style="dim italic"))
 
 
 def _named(*titles: str) -> Table:
@@ -79,27 +78,38 @@ def _parameters(model: type[Part]) -> Iterator[str]:
             yield f"{name} (required{''.join(f', in {unit}' for unit in kinds)})"
 
 
-def names_of_families() -> dict[str, list[str]]:
-    """Return the names in each family, without plugins that cannot be loaded."""
+class Listing(NamedTuple):
+    """A family. names: returns those in it, without plugins that cannot be loaded. show: a list."""
+
+    names: Callable[[], Iterable[str]]
+    show: Callable[[], RenderableType]
+
+
+def listings(places: Mapping[str, str]) -> dict[str, Listing]:
+    """Return all families by name. places: of each in a scenario."""
+    find_plugins()
     return {
-        "models": model_names(),
-        "gpus": gpu_names(),
-        "hosts": host_names(),
-        "topologies": topology_names(),
-        **{name: family.registry.loadable() for name, family in FAMILIES.items()},
-        "prices": sorted({offer.gpu for offer in offers()}),
-        "engines": list(VERSIONS),
-        "options": [option.key for option in engine_options() if "." not in option.key],
-        "slos": slo_preset_names(),
-        "profiles": profile_names(),
-        "presets": preset_names(),
+        "models": Listing(model_names, catalogs.models),
+        "gpus": Listing(gpu_names, catalogs.gpus),
+        "hosts": Listing(host_names, catalogs.hosts),
+        "topologies": Listing(topology_names, catalogs.topologies),
+        **{
+            name: Listing(family.registry.loadable, partial(plugins, name, places[name]))
+            for name, family in FAMILIES.items()
+        },
+        "prices": Listing(lambda: sorted({offer.gpu for offer in offers()}), catalogs.prices),
+        "engines": Listing(lambda: VERSIONS, releases.engines),
+        "options": Listing(_option_names, options),
+        "slos": Listing(slo_preset_names, slos),
+        "profiles": Listing(profile_names, profiles),
+        "presets": Listing(preset_names, presets),
     }
 
 
-def homes_of(name: str) -> list[str]:
+def homes_of(name: str, families: Mapping[str, Listing]) -> list[str]:
     """Return the families that have a name, in any case, or an alias of theirs."""
     known = {
-        **names_of_families(),
+        **{family: each.names() for family, each in families.items()},
         "models": model_names(with_aliases=True),
         "gpus": gpu_names(with_aliases=True),
         "topologies": topology_names(with_aliases=True),
@@ -107,14 +117,18 @@ def homes_of(name: str) -> list[str]:
     return [family for family, names in known.items() if name.lower() in map(str.lower, names)]
 
 
-def overview(places: Mapping[str, str]) -> RenderableType:
+def overview(places: Mapping[str, str], families: Mapping[str, Listing]) -> RenderableType:
     """Return all families with the names in them. places: of each in a scenario."""
-    names, table = names_of_families(), _named("family", "names")
+    table = _named("family", "names")
     for family, place in places.items():
-        table.add_row(family, _described(", ".join(names[family]), place))
+        table.add_row(family, _described(", ".join(families[family].names()), place))
     table.caption = "mist list FAMILY shows descriptions and parameters"
     broken = [family.registry.unloadable() for family in FAMILIES.values()]
     return _with_broken(table, [why for each in broken for why in each.values()])
+
+
+def _option_names() -> list[str]:
+    return [option.key for option in engine_options() if "." not in option.key]
 
 
 def options() -> RenderableType:

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from mist_sim.cli.listings.families import captioned
-from mist_sim.scenario.engines.versions import NEWEST, TABLE, VERSIONS, Default, version_of
+from mist_sim.cli.listings.catalogs import captioned
+from mist_sim.scenario.engines.versions import NEWEST, TABLE, VERSIONS, version_of
 
 
 class Rule(NamedTuple):
@@ -26,18 +26,13 @@ def rules() -> Iterator[Rule]:
     """Yield all options and rules that depend on the release."""
     for key, rows in TABLE.defaults.items():
         sources = dict.fromkeys(f"0.{row.since}: {row.source}" for row in rows)
-        values = [
-            _since(row, is_first=not at)
-            for at, row in enumerate(rows)
-            if not at or row.value != rows[at - 1].value
-        ]
+        values = []
+        for at, row in enumerate(rows):
+            if not at or row.value != rows[at - 1].value:
+                seen = ", ".join(f"0.{each}" for each in row.seen)
+                measured = f" (measured on {seen})" if seen else ""
+                values.append(f"{f'0.{row.since}: ' * bool(at)}{_written(row.value)}{measured}")
         yield Rule(key, "; ".join(values), "; ".join(sources))
-
-
-def _since(row: Default, *, is_first: bool) -> str:
-    """Return a value, since when it holds, and the releases on which it was measured."""
-    seen = f" (measured on {', '.join(f'0.{each}' for each in row.seen)})" if row.seen else ""
-    return f"{'' if is_first else f'0.{row.since}: '}{_written(row.value)}{seen}"
 
 
 def _written(value: Any) -> str:

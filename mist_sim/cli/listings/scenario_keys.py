@@ -30,8 +30,7 @@ from mist_sim.scenario.format.docstrings import documented_with_bases
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.json_schema import json_schema
 from mist_sim.scenario.plugins import FAMILIES
-from mist_sim.scenario.sections import lifecycles
-from mist_sim.scenario.sections import whole as reconfigurations
+from mist_sim.scenario.sections.whole import PARTS
 from mist_sim.traces import Retries
 
 KINDS = (  # what keys of this version hold
@@ -260,6 +259,14 @@ def section(heading: str, cls: type, schema: dict[str, Any]) -> Iterator[str]:
     yield from plugin(cls, schema)
 
 
+def parts(properties: dict[str, Any], **classes: type) -> Iterator[str]:
+    """Yield the section of each of these properties, whose values are mappings of a class."""
+    for name, cls in classes.items():
+        inner = properties[name]
+        inner = inner.get("items", inner.get("anyOf", [inner])[0])
+        yield from section(f"## {name}", cls, inner)
+
+
 def retrieval(client: dict[str, Any]) -> Iterator[str]:
     """Yield what a client of type rag is made of, beside its own keys."""
     keys = client["properties"]
@@ -267,24 +274,8 @@ def retrieval(client: dict[str, Any]) -> Iterator[str]:
         yield f"## {key}"
         for name, option in choices(client, (key,)).items():
             yield from section(f"### {name}", family[name], option)
-    for cls, heading, key in (
-        (EncoderPass, "embedder, reranker", "embedder"),
-        (PassageStore, "store", "store"),
-        (LatencyTable, "latency_table", "latency_table"),
-    ):
-        yield from section(f"## {heading}", cls, keys[key]["anyOf"][0])
-
-
-def client_types(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the schemas of the types of clients that come with the package, by name."""
-    options = schema["properties"]["clients"]["items"]["anyOf"]
-    named = {option["properties"]["type"]["const"]: option for option in options}
-    ours = FAMILIES["clients"].registry
-    return {
-        name: option
-        for name, option in named.items()
-        if ours[name].__module__.startswith("mist_sim.")
-    }
+    yield from section("## embedder, reranker", EncoderPass, keys["embedder"]["anyOf"][0])
+    yield from parts(keys, store=PassageStore, latency_table=LatencyTable)
 
 
 def lines() -> Iterator[str]:
@@ -300,44 +291,52 @@ def lines() -> Iterator[str]:
     yield from table(schema, described(schema))
     yield "## workload"
     yield from table(workload, described(workload))
-    yield from every_client(schema, workload["properties"]["retries"]["anyOf"][0])
+    yield from every_client(schema, workload["properties"])
     yield "## network"
     link, fabric, _ = keys["network"]["anyOf"]
     yield "Either one link, or, where it names a `topology`:"
     yield ""
     yield from section("### A link", Link, link)
     yield from section("### A topology", Fabric, fabric)
-    yield from section("## hand_over", HandOver, keys["hand_over"])
+    yield from parts(keys, hand_over=HandOver)
     yield from judged(keys)
     life, sliders = keys["lifecycle"]["anyOf"][0], keys["reconfigure"]["anyOf"][0]
     yield "## lifecycle"
-    yield from with_parts(Lifecycle, life, LIFE_GUIDE, lifecycles.PARTS)
+    yield from with_parts(Lifecycle, life, LIFE_GUIDE, PARTS["lifecycle"])
     yield "## reconfigure"
-    yield from with_parts(Reconfigure, sliders, SLIDERS_GUIDE, reconfigurations.PARTS)
+    yield from with_parts(Reconfigure, sliders, SLIDERS_GUIDE, PARTS["reconfigure"])
     yield from families(schema)
 
 
-def every_client(schema: dict[str, Any], retries: dict[str, Any]) -> Iterator[str]:
-    """Yield the types of clients, and the mappings in them; `retries` stands among these."""
+def every_client(schema: dict[str, Any], workload: dict[str, Any]) -> Iterator[str]:
+    """Yield the types of clients that come with the package, and the mappings in them.
+
+    workload: properties of the workload; its `retries` stand among these.
+    """
     yield "## clients"
     own = "[one of your own](../guides/own_client.md)"
     yield f"A list; each entry is of one of these types, or of {own}."
     yield ""
-    clients = client_types(schema)
+    ours = FAMILIES["clients"].registry
+    options = schema["properties"]["clients"]["items"]["anyOf"]
+    named = {option["properties"]["type"]["const"]: option for option in options}
+    clients = {
+        name: client
+        for name, client in named.items()
+        if ours[name].__module__.startswith("mist_sim.")
+    }
     for title, client in clients.items():
         yield f"### Clients of type {title}"
         yield markdown(client["description"])
         yield ""
         yield from table(client, described(client))
     keys = clients["llm"]["properties"]
-    yield from section("## kv_cache", KvCacheConfig, keys["kv_cache"])
-    yield from section("## overhead", EngineOverhead, keys["overhead"])
-    yield from section("## admission", AdmissionControl, keys["admission"])
+    yield from parts(
+        keys, kv_cache=KvCacheConfig, overhead=EngineOverhead, admission=AdmissionControl
+    )
     yield from retrieval(clients["rag"])
-    yield from section("## retries", Retries, retries)
-    drafting, resharding = keys["speculative_config"], keys["resharding"]
-    yield from section("## speculative_config", SpeculativeConfig, drafting["anyOf"][0])
-    yield from section("## resharding", Resharding, resharding["anyOf"][0])
+    yield from parts(workload, retries=Retries)
+    yield from parts(keys, speculative_config=SpeculativeConfig, resharding=Resharding)
 
 
 def judged(keys: dict[str, Any]) -> Iterator[str]:
@@ -345,13 +344,12 @@ def judged(keys: dict[str, Any]) -> Iterator[str]:
     yield "## slo"
     yield "The name of one of the presets that `mist list slos` shows, or:"
     yield ""
-    limits, cost = keys["slo"]["anyOf"][1], keys["cost"]["anyOf"][0]
+    limits = keys["slo"]["anyOf"][1]
     yield from plugin(Slo, limits)
     classes = limits["properties"]["classes"]["additionalProperties"]
     yield from section("### A class", ClassLimits, classes)
-    yield from section("## power", PowerOptions, keys["power"]["anyOf"][0])
-    yield from section("## cost", CostOptions, cost)
-    yield from section("## api", ApiPrices, cost["properties"]["api"]["anyOf"][0])
+    yield from parts(keys, power=PowerOptions, cost=CostOptions)
+    yield from parts(keys["cost"]["anyOf"][0]["properties"], api=ApiPrices)
 
 
 def families(schema: dict[str, Any]) -> Iterator[str]:
@@ -368,16 +366,14 @@ def families(schema: dict[str, Any]) -> Iterator[str]:
 
 
 def with_parts(
-    cls: type, schema: dict[str, Any], guide: str, parts: Mapping[str, type[Part]]
+    cls: type, schema: dict[str, Any], guide: str, inner: Mapping[str, type[Part]]
 ) -> Iterator[str]:
     """Yield a mapping that holds others, and these."""
     yield guide
     yield ""
     yield from plugin(cls, schema)
-    for name, part in parts.items():
-        inner = schema["properties"][name]
-        inner = inner.get("items", inner.get("anyOf", [inner])[0])
-        yield from section(f"## {name}", part.plugin, inner)
+    classes = {name: part.plugin for name, part in inner.items()}
+    yield from parts(schema["properties"], **classes)
 
 
 def page() -> str:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from mist_sim.hardware import GpuSpec
     from mist_sim.hardware.afd import AfdCoefficients
+    from mist_sim.models import ModelSpec
     from mist_sim.search import BundleChoice, BundleSpec, SlotLoad
     from mist_sim.search.afd import Prediction
     from mist_sim.traces import TraceRow
@@ -78,9 +80,7 @@ class Hardware:
         num_requests: in the batch of an FFN worker, which may reach some of the experts only.
         Raises ScenarioError for missing or wrong options, and if a part does not fit.
         """
-        from mist_sim.hardware import load_gpu
         from mist_sim.hardware.afd import FfnCards, step_coefficients
-        from mist_sim.models import load_generating
 
         missing = [f"--{name}" for name in ("model", "gpu") if getattr(self, name) is None]
         if self.model is None or self.gpu is None:
@@ -93,10 +93,10 @@ class Hardware:
                 "an FFN worker has, and at which rate activations reach each"
             )
         imbalance = self.expert_load_imbalance
-        model, gpu = load_generating(self.model), load_gpu(self.gpu)
+        model, gpu, ffn_gpu = self._loaded(self.model, self.gpu)
         try:
             cards = FfnCards(
-                gpu=load_gpu(self.ffn_gpu or self.gpu),
+                gpu=ffn_gpu,
                 num_cards=self.ffn_cards,
                 network_bandwidth=quantity(
                     self.network_bandwidth, BANDWIDTH, "--network-bandwidth"
@@ -118,6 +118,13 @@ class Hardware:
         except ValueError as error:
             raise ScenarioError(str(error)) from error
 
+    def _loaded(self, model: str, gpu: str) -> tuple[ModelSpec, GpuSpec, GpuSpec]:
+        """Return the model, the GPU of attention and that of the FFN."""
+        from mist_sim.hardware import load_gpu
+        from mist_sim.models import load_generating
+
+        return load_generating(model), load_gpu(gpu), load_gpu(self.ffn_gpu or gpu)
+
     def _seconds(self, name: str) -> float | None:
         text: str | None = getattr(self, name)
         return None if text is None else quantity(text, DURATION, option_of(name))
@@ -127,14 +134,11 @@ class Hardware:
 
         Nothing for fitted shares of a GPU. own: those that are not derived.
         """
-        from mist_sim.hardware import load_gpu
         from mist_sim.hardware.afd import kernel_shares
-        from mist_sim.models import load_generating
 
         if self.model is None or self.gpu is None:
             return
-        gpus = load_gpu(self.gpu), load_gpu(self.ffn_gpu or self.gpu)
-        for name, found in kernel_shares(load_generating(self.model), *gpus).items():
+        for name, found in kernel_shares(*self._loaded(self.model, self.gpu)).items():
             what = "bandwidth" if found.part == "attention" else "peak rate"
             flat = f"{100 * found.share:g} % of the {what} of {found.gpu.name}"
             if getattr(own, name) is not None:
@@ -181,7 +185,7 @@ class Hardware:
         says nothing, and no model with its GPU.
         Raises ScenarioError for a size without a model.
         """
-        from mist_sim.hardware import GPU_MEMORY_UTILIZATION, load_gpu
+        from mist_sim.hardware import GPU_MEMORY_UTILIZATION
         from mist_sim.models import load_generating
 
         if memory is not None:
@@ -197,7 +201,7 @@ class Hardware:
             return max_tokens, "--max-kv-tokens"
         if self.model is None or self.gpu is None:
             return None
-        model, gpu = load_generating(self.model), load_gpu(self.gpu)
+        model, gpu, _ = self._loaded(self.model, self.gpu)
         weights = model.attention_weight_bytes_per_rank(1)
         left = GPU_MEMORY_UTILIZATION * gpu.memory - weights
         title = (

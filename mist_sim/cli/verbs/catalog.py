@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from mist_sim.cli.session import saving
 from mist_sim.errors import ScenarioError, UnknownPluginError, brief, did_you_mean
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 _SCENARIO = "scenario"
 
@@ -69,18 +64,18 @@ def list_(
     """
     from mist_sim.cli.listings.catalogs import models, topology
     from mist_sim.cli.listings.entries import ENTRIES, entry
-    from mist_sim.cli.listings.families import homes_of, overview
+    from mist_sim.cli.listings.families import homes_of, listings, overview
     from mist_sim.cli.listings.releases import release
     from mist_sim.report.elements import Terminal, Trimmed
 
-    listings = _listings()
-    if family and family not in listings:
-        homes = homes_of(family)
-        hint = did_you_mean(family, listings)
+    families = listings(_PLACES)
+    if family and family not in families:
+        homes = homes_of(family, families)
+        hint = did_you_mean(family, families)
         if homes:
             hint = f"; it is one of {' and '.join(homes)}: mist list {homes[0]}."
         raise UnknownPluginError(
-            f"no family named {brief(family)}{hint} Known: {', '.join(listings)}"
+            f"no family named {brief(family)}{hint} Known: {', '.join(families)}"
         )
     if name and family in ENTRIES:
         table = entry(family, name)
@@ -99,7 +94,7 @@ def list_(
             raise ScenarioError(f"--family must follow models, which have series, got {family}")
         table = models(series)
     else:
-        table = listings[family]() if family else overview(_PLACES)
+        table = families[family].show() if family else overview(_PLACES, families)
     Terminal().print(Trimmed(table))
 
 
@@ -133,23 +128,3 @@ _PLACES = {
     "profiles": "name of workload.lengths: {type: profile}",
     "presets": "mist run NAME",
 }
-
-
-def _listings() -> dict[str, Callable[[], RenderableType]]:
-    from mist_sim.cli.listings import catalogs, families, releases
-    from mist_sim.scenario.plugins import FAMILIES, find_plugins
-
-    find_plugins()
-    return {
-        "models": catalogs.models,
-        "gpus": catalogs.gpus,
-        "hosts": catalogs.hosts,
-        "topologies": catalogs.topologies,
-        **{name: partial(families.plugins, name, _PLACES[name]) for name in FAMILIES},
-        "prices": catalogs.prices,
-        "engines": releases.engines,
-        "options": families.options,
-        "slos": families.slos,
-        "profiles": families.profiles,
-        "presets": families.presets,
-    }

@@ -52,10 +52,10 @@ def from_vllm(
     explain: Show on stderr how each argument is translated or why it is refused.
     """
     from mist_sim.scenario.format import yaml_text
-    from mist_sim.scenario.format.overrides import apply
     from mist_sim.scenario.from_vllm.account import faults_of
     from mist_sim.scenario.from_vllm.commands import read_commands
     from mist_sim.scenario.from_vllm.faults import check_all, needed_to_start
+    from mist_sim.scenario.loading import with_overrides
 
     overrides = overrides_of(with_nearest(settings, approximate))
     found = read_commands(commands, gpu=gpu, engine=engine, overrides=overrides)
@@ -63,7 +63,7 @@ def from_vllm(
         _show(found.account)
     is_told = all("gpu" in client for client in found.keys.get("clients", ()))
     lacks_gpu = not is_told and "clients.0.gpu" not in overrides
-    said = apply(found.keys | ({"engine": engine} if engine else {}), overrides)
+    said = with_overrides(found.keys | ({"engine": engine} if engine else {}), overrides)
     if faults_of(found.account) or not lacks_gpu:
         check_all(found.account, _completed(said))
     if not explain:

@@ -44,13 +44,17 @@ def observe(
     from mist_sim.observation import Observation, Prompts, Server, write_run
     from mist_sim.output import output_folder
     from mist_sim.report.elements import show
-    from mist_sim.report.observed import observed_table
+    from mist_sim.report.trace import observed_table
     from mist_sim.rng import Streams
     from mist_sim.scenario.build import build_workload
 
     loaded = load(scenario, overrides_of(settings), allow_programs=allow_programs)
     workload = build_workload(loaded)
-    _require_completions(loaded.workload.stages)
+    if (stages := loaded.workload.stages) != ["prefill", "decode"]:
+        raise ScenarioError(
+            f"observe sends prompts and times their answers, got a pipeline of "
+            f"{', '.join(stages)}; leave workload.pipeline out"
+        )
     if vocabulary <= 100 or not 0 < timeout < float("inf"):
         raise ScenarioError("--vocabulary must be > 100, and --timeout > 0 s and finite")
     server = Server(
@@ -80,15 +84,6 @@ def observe(
         if stop is not None:
             raise stop
     note(f"Written to {out}; next: mist validate {quote(str(out))}")
-
-
-def _require_completions(stages: list[str]) -> None:
-    """Raise ScenarioError for requests that are more than a prompt and its answer."""
-    if stages != ["prefill", "decode"]:
-        raise ScenarioError(
-            f"observe sends prompts and times their answers, got a pipeline of "
-            f"{', '.join(stages)}; leave workload.pipeline out"
-        )
 
 
 def _users(workload: Workload) -> dict[str, Any]:

@@ -51,6 +51,7 @@ def search(
     explain ROW: Show the settings, figures and rates of one row, by its number or name.
     """
     from mist_sim.search.spaces import SearchOptions, read_space, search_space
+    from mist_sim.search.spaces.space_result import row_of
 
     if session.as_json and explain is not None:
         raise ScenarioError(
@@ -78,7 +79,8 @@ def search(
     }
     _check_judged(read, [name for name, is_given in of_goodput.items() if is_given])
     if explain is not None:
-        _check_row(read, explain)
+        # before anything runs: a row that will not be there is an error
+        row_of([{"number": e.number, "name": e.name} for e in read.configurations()], explain)
     executor = executor_of(cluster, jobs)
     found = session.search(
         lambda how: search_space(read, options, jobs=jobs, executor=executor, **how)
@@ -114,13 +116,6 @@ def _check_judged(space: Space, given: list[str]) -> None:
             f"{given[0]} has no effect without a goodput among the objectives, or "
             "constraints.attainment; leave it out"
         )
-
-
-def _check_row(space: Space, explain: str) -> None:
-    """Raise ScenarioError, before anything runs, for a row that will not be there."""
-    from mist_sim.search.spaces.space_result import row_of
-
-    row_of([{"number": each.number, "name": each.name} for each in space.configurations()], explain)
 
 
 def _explain_results(folder: Path, explain: str | None) -> None:

@@ -289,7 +289,7 @@ def reader(
     if not columns:
         with _as_options():
             return reader_of(file, form, num_requests)
-    from mist_sim.scenario.trace_readers import trace_reader
+    from mist_sim.scenario.plugins import trace_reader
 
     options = {"path": file, "num_requests": num_requests, **overrides_of(columns)}
     return trace_reader(form or form_of(file), options, "--set")
@@ -350,10 +350,8 @@ def _drawn(rows: Iterator[TraceRow], rate: float, seed: int) -> Iterator[TraceRo
     from mist_sim.rng import Streams
     from mist_sim.traces import PoissonArrivals
 
-    try:
+    with _as_options():
         arrivals = PoissonArrivals(rate=rate)
-    except ValueError as error:
-        raise ScenarioError(f"--{error}") from None
     times = arrivals.times(Streams(seed).generator("arrivals"))
     return (row._replace(arrival_time=time) for row, time in zip(rows, times, strict=False))
 

@@ -1,4 +1,4 @@
-"""A report as data, and its one HTML file."""
+"""A report as data, its one HTML file, and what sheets of several kinds of findings share."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.core.result_warnings import ResultWarning, of_data
 from mist_sim.errors import ScenarioError, brief
+from mist_sim.metrics.expected_errors import WITHIN
+from mist_sim.metrics.latency import limit_of, limit_title
+from mist_sim.metrics.spending import HOURS_A_MONTH, billed_per_hour
+from mist_sim.report.elements import as_html, in_ms, number, warning_lines
+from mist_sim.report.run import expected_rows
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -134,8 +139,6 @@ class Page:
 
     def warned(self, summary: Mapping[str, Any]) -> Self:
         """Return it with the warnings of findings. summary: `Findings.summary`."""
-        from mist_sim.report.elements import warning_lines
-
         return replace(self, warnings=warning_lines(summary), told=of_data(summary))
 
     def only(self, names: Sequence[str]) -> Self:
@@ -158,8 +161,6 @@ class Page:
 
         Raises ScenarioError for a page that has none, and without Jinja2 or Matplotlib.
         """
-        from mist_sim.report.elements import warning_lines
-
         if self.brief is None:
             raise ScenarioError(
                 "one sheet is of a run, a goodput, a plan, or a comparison or run --vary with "
@@ -208,17 +209,16 @@ _WIDTHS = {"wide": 110, "narrow": 46}
 """Columns of the tables on a screen and on a phone; they lay themselves out for each."""
 
 
-def printed(body: RenderableType) -> dict[str, Markup]:
-    """Return tables as a command prints them. Raises ScenarioError without Jinja2."""
+def printed(page: Page, body: RenderableType) -> Page:
+    """Return a page with tables as a command prints them. Raises ScenarioError without Jinja2."""
     require_report()
     from markupsafe import Markup
 
-    from mist_sim.report.elements import as_html
-
-    return {
+    html = {
         place: Markup(as_html("", body, width=width))  # noqa: S704 - Rich escapes
         for place, width in _WIDTHS.items()
     }
+    return replace(page, printed=html)
 
 
 def _rendered(page: Page, template: str) -> str:
@@ -250,3 +250,147 @@ def _more(number: int) -> list[str]:
 
 def _text(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def how_sure(how: str, summary: Mapping[str, Any]) -> str:
+    """Return a sentence on how sure an answer is, with the expected error of its step times.
+
+    how: in words; empty if there is nothing to be sure of. summary: has `expected_errors`.
+    """
+    bars = [
+        f"{metric} {shown} ({like})"
+        for metric, shown, like in expected_rows(summary.get("expected_errors", {}))
+    ]
+    told = f"nine of ten measurements would lie within {'; '.join(bars)}" if bars else ""
+    words = "; ".join(filter(None, (how, told)))
+    return f"How sure: {words}." if words else ""
+
+
+def limits_kept(slo: Mapping[str, Mapping[str, Any]], *notes: str) -> Card:
+    """Return the tile of the limits that the simulation keeps, and of those that are not sure.
+
+    slo: of a run's summary, one limit at least.
+    """
+    kept = sum(bool(each["kept"]) for each in slo.values())
+    near = sum(each["verdict"] == WITHIN for each in slo.values())
+    unsure = [f"by the expected error {near} may turn out otherwise"] if near else []
+    note = "; ".join(["in the simulation", *unsure, *notes])
+    return Card("limits", f"{kept} of {len(slo)}", "kept", note=note)
+
+
+def monthly(summary: Mapping[str, Any]) -> Card:
+    """Return the tile of dollars a month, of all GPUs if all are rented.
+
+    summary: has `usd_per_hour` and `price_origins`, if they are known.
+    """
+    if (hourly := summary.get("usd_per_hour")) is None:
+        return Card("cost", "-", note="not known: a GPU has no price; give gpu_price")
+    origins = "; ".join(summary.get("price_origins", ()))
+    note = f"{hourly:.2f} $/h; a GPU {origins}" if origins else f"{hourly:.2f} $/h"
+    return Card("cost", f"{HOURS_A_MONTH * hourly:,.0f}", "$ a month", note=note)
+
+
+def billed(summary: Mapping[str, Any]) -> Card:
+    """Return the tile of dollars a month at what a run was billed, else as `monthly`.
+
+    summary: of a run.
+    """
+    rent, bill = summary.get("usd_per_hour"), billed_per_hour(summary)
+    if bill is None or bill == rent:
+        return monthly(summary)
+    told = f"{bill:.2f} $/h, as billed in this run"
+    note = told if rent is None else f"{told}; all GPUs all the time: {rent:.2f} $/h"
+    return Card("cost", f"{HOURS_A_MONTH * bill:,.0f}", "$ a month", note=note)
+
+
+def cheapest_token(dollars: Mapping[str, float]) -> Card:
+    """Return the tile of dollars a million output tokens: the lowest of those by name."""
+    known = {name: value for name, value in dollars.items() if value == value}
+    if not known:
+        return Card("cost", "-", note="not known: give cost in the scenario, and every gpu_price")
+    best = min(known, key=lambda name: known[name])
+    unit = "$ a million output tokens"
+    return Card("cost", number(known[best]), unit, note=f"the least, of {best}")
+
+
+Cases = Mapping[str, Mapping[str, Any]]
+"""By name, as `metrics.keeping.judged` has them; empty for one that was not judged."""
+
+
+def decision(cases: Cases, room: Card) -> tuple[Verdict, Brief] | None:
+    """Return the answer and the sheet; None unless two keep or miss limits.
+
+    The answer is the cheapest that keeps its limits, or has fewest GPUs where prices are unknown.
+    room: the tile of how much more is served.
+    """
+    judged = {name: each for name, each in cases.items() if each}
+    sizes = ("usd_per_hour", "num_gpus")
+    known = [key for key in sizes if all(each.get(key) is not None for each in judged.values())]
+    if len(judged) < 2 or not known:
+        return None
+    order = sorted(judged, key=lambda name: judged[name][known[0]])
+    kept = [name for name in order if judged[name]["keeps"]]
+    cheapest, dearest = order[0], order[-1]
+    answer = kept[0] if kept and len(order) > 2 else cheapest
+    of_answer, others = judged[answer], [name for name in order if name != answer]
+    doubt, is_kept = _doubt(of_answer), bool(of_answer["keeps"])
+    if len(order) == 2:
+        question = f"May {cheapest} take the place of {dearest}?"
+        yes = f"Yes, {answer} may take the place of {dearest}."
+        word = f"Perhaps: {answer} keeps its limits, but that is not sure." if doubt else yes
+        word = word if is_kept else f"No, {answer} misses its limits."
+    else:
+        question = f"Which is the cheapest that keeps its limits: {', '.join(judged)}?"
+        word = f"{answer} is the cheapest that keeps its limits."
+        word = word if is_kept else "None keeps its limits."
+    level = ("unsure" if doubt else "good") if is_kept else "bad"
+    missed = [name for name in others if name not in kept]
+    told = "; ".join([*_limits(of_answer), *(f"{name} misses its limits" for name in missed)])
+    tiles = [_kept(answer, of_answer), _cost(answer, others, judged), room]
+    sheet = Brief(question, how_sure(doubt or "sure beyond the expected error", of_answer), tiles)
+    return Verdict(level, word, f"{told}."), sheet
+
+
+def _doubt(case: Mapping[str, Any]) -> str:
+    """Return why it is not sure that limits are kept or missed; empty if it is."""
+    doubts = {
+        "is_sure": "a limit lies within the expected error of the step times, or of other seeds",
+        "is_long": "the run is too short to tell whether queues grow",
+        "has_error": "the error of the step times is not known",
+    }
+    found = [text for key, text in doubts.items() if not case[key]]
+    return f"unsure, since {' and '.join(found)}" if found else ""
+
+
+def _limits(case: Mapping[str, Any]) -> list[str]:
+    told = []
+    if "asked" in case:
+        told.append(f"{100 * case['good']:.1f} % of the requests are good, {_asked(case)}")
+    for name, each in case["slo"].items():
+        latency, percentile = limit_of(name)
+        value = "-" if each["value"] is None else in_ms(each["value"])
+        told.append(f"{percentile} {limit_title(latency)} {value} of {each['limit']:g} ms")
+    return told
+
+
+def _asked(case: Mapping[str, Any]) -> str:
+    return f"{100 * case['asked']:g} % asked"
+
+
+def _kept(name: str, case: Mapping[str, Any]) -> Card:
+    if "asked" in case:
+        share = f"{100 * case['good']:.1f} %"
+        return Card("limits", share, "good", note=f"requests of {name}; {_asked(case)}")
+    kept = sum(bool(each["kept"]) for each in case["slo"].values())
+    return Card("limits", f"{kept} of {len(case['slo'])}", "kept", note=f"by {name}")
+
+
+def _cost(answer: str, others: list[str], cases: Cases) -> Card:
+    """Return the tile of dollars a month of the answer, with those of the others."""
+    hourly = {name: cases[name].get("usd_per_hour") for name in (answer, *others)}
+    month = {name: HOURS_A_MONTH * rate for name, rate in hourly.items() if rate is not None}
+    if answer not in month:
+        return Card("cost", "-", note="not known: a GPU has no price; give gpu_price")
+    beside = [f"{name} {month[name]:,.0f}" for name in others if name in month]
+    note = f"of {answer}; {', '.join(beside)}"
+    return Card("cost", f"{month[answer]:,.0f}", "$ a month", note=note)

@@ -12,19 +12,28 @@ from mist_sim.metrics.latency import ALL, NAMES
 from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT, nothing_finished
 from mist_sim.metrics.stability import AT_END, grows
 from mist_sim.report.elements import count, in_ms, latency, number, percent
-from mist_sim.report.pages.page import Brief, Card, Cell, Drawing, Page, PageTable, Verdict
-from mist_sim.report.pages.sheets import billed, how_sure, limits_kept
+from mist_sim.report.pages.page import (
+    Brief,
+    Card,
+    Cell,
+    Drawing,
+    Page,
+    PageTable,
+    Verdict,
+    billed,
+    how_sure,
+    limits_kept,
+)
 from mist_sim.report.pictures.catalog import (
     MOST_BESIDE,
     PICTURES,
+    OfResult,
     draw,
     drawn,
     overlaid,
     side_by_side,
-    title_of_picture,
     warnings_of,
 )
-from mist_sim.report.pictures.run_data import OfResult
 from mist_sim.report.pictures.style import COLOURS
 from mist_sim.report.run import (
     FIGURES,
@@ -42,7 +51,8 @@ from mist_sim.report.run import (
 
 if TYPE_CHECKING:
     from mist_sim.metrics import Result
-    from mist_sim.report.pictures.run_data import RunData
+    from mist_sim.report.pictures.catalog import RunData
+    from mist_sim.report.pictures.picture import Picture
 
 
 _ARRIVALS = re.compile(r"^  arrivals:\n((?: {4}.*\n)+)", re.MULTILINE)
@@ -56,7 +66,9 @@ def offered_load(run: RunData) -> str:
     Rates that change, a trace's own and those of a run without a scenario are means over all
     arrivals.
     """
-    arrivals = _arrivals(run.scenario)
+    # read by its lines, as `Scenario.resolved` writes them: YAML is above this package
+    found = _ARRIVALS.search(run.scenario or "")
+    arrivals = dict(_KEY.findall(found[1])) if found else {}  # rates are per second
     if arrivals.get("type") == "closed_loop":
         return _some(int(arrivals["concurrency"]), "user")
     if rate := _RATE.fullmatch(arrivals.get("rate", "")):
@@ -70,15 +82,6 @@ def offered_load(run: RunData) -> str:
     table = run.table("requests")
     sent = table["arrival_time"][table["parent_id"].isna()]
     return f"{(len(sent) - 1) / (sent.max() - sent.min()):.3g} requests a second on average"
-
-
-def _arrivals(scenario: str | None) -> dict[str, str]:
-    """Return the arrivals of a resolved scenario, whose rates are per second; {} without one.
-
-    They are read by their lines, as `Scenario.resolved` writes them: YAML is above this package.
-    """
-    found = _ARRIVALS.search(scenario or "")
-    return dict(_KEY.findall(found[1])) if found else {}
 
 
 def _some(number: int, name: str) -> str:
@@ -98,19 +101,17 @@ def run_verdict(summary: Mapping[str, Any]) -> Verdict:
     if not summary["completed"]:
         return Verdict("bad", "Nothing finished.", nothing_finished(summary))
     if summary.get("unstable"):
-        return Verdict(
-            "bad",
-            "Overloaded.",
+        why = (
             "More work arrives than the clients can do, so latencies grow with the length of the "
-            f"run. {_limits(summary)}".strip(),
+            "run."
         )
+        return Verdict("bad", "Overloaded.", f"{why} {_limits(summary)}".strip())
     if grows(summary):
-        return Verdict(
-            "bad",
-            f"{AT_END.capitalize()}.",
+        why = (
             "More and more requests waited until the last arrival, so latencies depend on when the "
-            f"load ends. {_limits(summary)}".strip(),
+            "load ends."
         )
+        return Verdict("bad", f"{AT_END.capitalize()}.", f"{why} {_limits(summary)}".strip())
     if not summary.get("slo"):
         return Verdict("plain", "No limits were set.", _served(summary))
     judged = [*summary.get("slo_shares", {}).values(), *summary["slo"].values()]
@@ -197,7 +198,7 @@ def run_page(run: RunData, title: str, subtitle: Sequence[str] = ()) -> Page:
         cards=list(_cards(summary)),
         tables=[_latencies(summary), *_failures(summary)],
         tables_below=[_workload(summary), *_clients(run), *_expected(summary)],
-        figures=[Drawing(name, PICTURES[name].title, found) for name, found in drawn(run)],
+        figures=[_drawing(name, found) for name, found in drawn(run)],
         details=_details(run),
         brief=_brief(run, title),
     )
@@ -209,6 +210,11 @@ def page_of_result(found: Result, title: str) -> Page:
     return run_page(OfResult(found), title, [line for line in lines if line != title])
 
 
+def _drawing(name: str, figure: Picture) -> Drawing:
+    """Return a picture, or a panel of one, such as latency.ttft, below its heading."""
+    return Drawing(name, PICTURES[name.partition(".")[0]].title, figure)
+
+
 def plots_page(run: RunData, title: str, names: Sequence[str]) -> Page:
     """Return a page of some pictures, or of all pictures that the run has data for.
 
@@ -218,7 +224,7 @@ def plots_page(run: RunData, title: str, names: Sequence[str]) -> Page:
     found = [(name, draw(run, name)) for name in asked] if asked else list(drawn(run))
     if not found:
         raise ScenarioError("the run has no data to draw: no request arrived")
-    drawings = [Drawing(name, title_of_picture(name), figure) for name, figure in found]
+    drawings = [_drawing(name, figure) for name, figure in found]
     page = Page(title=title, verdict=run_verdict(run.summary), figures=drawings)
     return page.warned(run.summary)
 
@@ -240,7 +246,7 @@ def several_page(
             if names or not 2 <= len(runs) <= most:
                 raise
             continue
-        drawings.append(Drawing(name, title_of_picture(name), figure))
+        drawings.append(_drawing(name, figure))
     how = "in the same axes" if in_one else "side by side"
     verdict = Verdict("plain", f"{len(runs)} runs {how}.", "")
     page = Page(title=" and ".join(runs), verdict=verdict, figures=drawings)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics import Result
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import SHORT_NAMES
+from mist_sim.metrics.tables import RunFolder, frame_of, num_rows
 from mist_sim.report.elements import latency as shown_latency
 from mist_sim.report.elements import percent
 from mist_sim.report.pictures.intervals import (
@@ -25,10 +27,59 @@ from mist_sim.report.pictures.intervals import (
     rates,
     shares,
 )
-from mist_sim.report.pictures.marks import Band, Bars, Limit, Line, Mark
-from mist_sim.report.pictures.picture import Panel, Picture, beside, hides, over
-from mist_sim.report.pictures.run_data import OfResult, RunData, limits_of, outages_of
+from mist_sim.report.pictures.picture import (
+    Band,
+    Bars,
+    Limit,
+    Line,
+    Mark,
+    Panel,
+    Picture,
+    Span,
+    beside,
+    hides,
+    over,
+)
 from mist_sim.report.pictures.style import COLOURS, LIMIT_COLOUR, WAIT_COLOUR, require_matplotlib
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class OfResult:
+    """The data of a result in memory."""
+
+    result: Result
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """The metrics of the whole run."""
+        return self.result.summary
+
+    @property
+    def scenario(self) -> str | None:
+        """The resolved scenario as YAML text; None without any."""
+        return self.result.scenario
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Return one of `metrics.result.TABLES`."""
+        return frame_of(self.result.columns(name))
+
+    def has(self, name: str) -> bool:
+        """Tell whether a table has rows."""
+        return num_rows(self.result.columns(name)) > 0
+
+
+RunData = RunFolder | OfResult
+"""A run's summary, its tables by name, and its scenario."""
+
+
+def limits_of(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the limits of the `slo` in seconds, by metric: ttft, tpot, e2el."""
+    verdicts = summary.get("slo", {}).items()
+    return {name.split("_")[1]: float(verdict["limit"]) / 1e3 for name, verdict in verdicts}
+
 
 _DRAWN = ((50.0, "p50"), (99.0, "p99"))
 
@@ -74,14 +125,10 @@ def attainment(run: RunData) -> Picture:
     for (name, some), colour in zip(asked.items(), COLOURS, strict=False):
         kept = 100 * shares(arrived, are_good(requests, some), ends)
         lines.append(Line(middles(ends), kept, name, colour, "-" if some is limits else ":"))
-    title = "requests that keep their limits, %, by arrival"
-    return Picture([Panel(title, lines, range=(_lowest(lines), 101.0))], is_over_time=True)
-
-
-def _lowest(lines: list[Line]) -> float:
-    """Return where the axis of shares begins: at a multiple of ten below all lines."""
     lowest = float(np.nanmin(np.concatenate([each.y for each in lines]), initial=100.0))
-    return max(10.0 * (lowest // 10) - 2, -2.0)
+    begin = max(10.0 * (lowest // 10) - 2, -2.0)  # at a multiple of ten below all lines
+    title = "requests that keep their limits, %, by arrival"
+    return Picture([Panel(title, lines, range=(begin, 101.0))], is_over_time=True)
 
 
 def are_good(requests: Any, limits: dict[str, float]) -> Any:
@@ -120,8 +167,7 @@ def distributions(run: RunData) -> Picture:
         if metric in limits:
             limit = 1e3 * limits[metric]
             marks.append(Limit(limit, f"limit {limit:g} ms", is_across=False))
-        title = f"{name}: % of the requests that take at most so many ms"
-        panels.append(Panel(title, marks))
+        panels.append(Panel(f"{name}: % of the requests that take at most so many ms", marks))
     return Picture(panels)
 
 
@@ -337,6 +383,7 @@ def _bars(
 
 
 MOST_BESIDE = 4  # columns that can be read
+_AWAY = "a client is away"
 
 
 class Drawable(NamedTuple):
@@ -379,19 +426,18 @@ def draw(run: RunData, name: str) -> Picture:
             f"Known: {', '.join(PICTURES)}"
         )
     require_matplotlib()
+    away = [
+        Span(each["begin"], run.summary["duration"] if each["end"] is None else each["end"], _AWAY)
+        for each in run.summary.get("outages", ())
+    ]
     with np.errstate(over="ignore", invalid="ignore"):  # sums of damaged tables may be too large
-        found = PICTURES[name].draw(run).with_spans(outages_of(run.summary))
+        found = PICTURES[name].draw(run).with_spans(away)
     return found.panel(panel) if panel else found
 
 
 def picture_of_result(found: Result, name: str) -> Picture:
     """Return a picture of a run in memory. Raises ScenarioError as `draw`."""
     return draw(OfResult(found), name)
-
-
-def title_of_picture(name: str) -> str:
-    """Return the heading of a picture, or of the picture that a panel is of."""
-    return PICTURES[name.partition(".")[0]].title
 
 
 def drawn(run: RunData) -> Iterator[tuple[str, Picture]]:

@@ -11,8 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.report.elements import labels_of, metric_cell, metric_title, value_text
-from mist_sim.report.pictures.marks import Band, Bars, Cells, Line, Mark, Note, Points
-from mist_sim.report.pictures.picture import Panel, Picture
+from mist_sim.report.pictures.picture import (
+    Band,
+    Bars,
+    Cells,
+    Line,
+    Mark,
+    Note,
+    Panel,
+    Picture,
+    Points,
+)
 from mist_sim.report.pictures.style import COLOURS, WAIT_COLOUR
 
 if TYPE_CHECKING:
@@ -33,9 +42,12 @@ def front_picture(summary: Mapping[str, Any]) -> Picture:
     x, y = summary["objectives"][:2]
     unknown = summary["statuses"].get("undecided", 0)
     note = f"; not drawn: {unknown} without an upper end" if unknown else ""
-    rows = sorted(
-        (row for row in summary["rows"] if _known(row, x, y)), key=lambda row: row["figures"][x]
-    )
+    known = [
+        row
+        for row in summary["rows"]
+        if not any(isnan(row["figures"].get(key, nan)) for key in (x, y))
+    ]
+    rows = sorted(known, key=lambda row: row["figures"][x])
     marks: list[Mark] = []
     for status, name, colour in (
         ("kept", "keep all limits", WAIT_COLOUR),
@@ -51,22 +63,14 @@ def front_picture(summary: Mapping[str, Any]) -> Picture:
             labels = [f"row {row['number']}" for row in mine] if is_few else ()
             marks.append(Points(across, up, name, colour, texts=texts, labels=labels))
     shown = [row["figures"] for row in rows if row["status"] in ("kept", "front")]
-    is_log = tuple(_is_wide([float(figures[key]) for figures in shown]) for key in (x, y))
-    title = f"{_words(y)} over {_words(x)}{note}"
+    is_log = []
+    for key in (x, y):
+        values = [float(figures[key]) for figures in shown] or [0.0]
+        is_log.append(min(values) > 0 and max(values) > _WIDE * min(values))
+    across_title, up_title = (key.replace("_", " ") for key in (x, y))
+    title = f"{up_title} over {across_title}{note}"
     whole, is_both = (None, None), (is_log[0], is_log[1])
-    return Picture([Panel(title, marks, _words(x), _words(y), 4.0, whole, is_both)])
-
-
-def _is_wide(values: list[float]) -> bool:
-    return bool(values) and min(values) > 0 and max(values) > _WIDE * min(values)
-
-
-def _known(row: Mapping[str, Any], *keys: str) -> bool:
-    return all(not isnan(row["figures"].get(key, nan)) for key in keys)
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
+    return Picture([Panel(title, marks, across_title, up_title, 4.0, whole, is_both)])
 
 
 _PLANE_COLOURS = (

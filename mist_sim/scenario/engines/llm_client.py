@@ -59,6 +59,7 @@ from mist_sim.models.kv_groups import KvGroups
 from mist_sim.models.moe_backends import MoeBackend, expert_format, rows_computed
 from mist_sim.models.spec import rank_part
 from mist_sim.scenario.engines.defaults import (
+    imitated,
     largest_graph,
     scheduler_options,
     server_limits,
@@ -85,7 +86,6 @@ from mist_sim.scenario.engines.step_times import (
     step_times,
     unlike_timed,
 )
-from mist_sim.scenario.engines.version_origins import imitated
 from mist_sim.scenario.engines.versions import EXPERTS, SAMPLER, version_of
 from mist_sim.stages import Decode, Prefill
 

@@ -29,10 +29,9 @@ from mist_sim.network import CONNECTORS, Connector
 from mist_sim.registry import Registry
 from mist_sim.routers import HAND_OVER_POLICIES, ROUTERS
 from mist_sim.scenario.format.fields import SECONDS, Duration, Marker
-from mist_sim.scenario.format.other_words import instead
 from mist_sim.scenario.format.parts import FORMS, Part, has_defaults, part_type, written
 from mist_sim.scenario.format.paths import named_file
-from mist_sim.scenario.format.problems import Problem, failure, shown
+from mist_sim.scenario.format.problems import Problem, failure, instead, shown
 from mist_sim.stages import STAGES
 from mist_sim.traces import (
     ARRIVALS,

@@ -74,6 +74,11 @@ def spec(text: str, info: ValidationInfo, suffix: str, load: Callable[[str], obj
     return text
 
 
+def named(suffix: str, load: Callable[[str], object]) -> Callable[[str, ValidationInfo], str]:
+    """Return the validator of names of a catalog's entries and of paths; see `spec`."""
+    return lambda text, info: spec(text, info, suffix, load)
+
+
 def find(text: str, folder: Folder) -> str:
     """Return the path to an existing file; see the module's docstring."""
     if not text:

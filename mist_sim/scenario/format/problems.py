@@ -6,8 +6,11 @@ pydantic's own `ValidationError`, whose texts are final from the innermost model
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from types import NoneType
 from typing import Any
 
@@ -15,7 +18,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from mist_sim.errors import ScenarioError, brief, cut, did_you_mean
-from mist_sim.scenario.format.other_words import instead, where
 from mist_sim.scenario.format.paths import Origin
 
 Location = tuple[str | int, ...]
@@ -154,7 +156,7 @@ def _unknown_key(key: str, model: type[BaseModel]) -> str:
         return f"unknown key{of_type}; it belongs in {inside[0]}. Known: {', '.join(known)}"
     longer = [name for name in known if name.endswith(f"_{key}")]
     meant = f"; did you mean {longer[0]!r}?" if len(longer) == 1 else ""
-    hint = meant or where(key) or did_you_mean(key, known)
+    hint = meant or _where(key) or did_you_mean(key, known)
     return f"unknown key{of_type}{hint} Known: {', '.join(known)}"
 
 
@@ -219,3 +221,39 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return brief(value, _LONGEST - 3)
+
+
+# --- words of other tools, as `other_words.toml` has them ---------------------------------------
+
+
+@cache
+def keys_of_others() -> Mapping[str, str]:
+    """Return the path that keys have here, by the keys of others or of other places."""
+    own = {key: f"{path}.{key}" for key, path in _words("misplaced").items()}
+    return own | _words("keys")
+
+
+def _words(table: str) -> dict[str, str]:
+    """Return what is written in place of each word."""
+    data = tomllib.loads(Path(__file__).with_name("other_words.toml").read_text("utf-8"))
+    return {word: ours for ours, words in data[table].items() for word in words.split()}
+
+
+def _where(key: str) -> str:
+    """Return a sentence with the key here for another tool's key; empty if there is none."""
+    place = keys_of_others().get(_plain(key))
+    return f"; here it is {place}." if place else ""
+
+
+def instead(value: str, known: Iterable[str]) -> str:
+    """Return a sentence with the value to write in place of another tool's; empty if unknown.
+
+    known: what may be written there.
+    """
+    values = _words("values")
+    text = values.get(_plain(value)) or values.get(value.lower(), "")
+    return f"; here write {text}." if any(name in text for name in known) else ""
+
+
+def _plain(word: str) -> str:
+    return word.lower().lstrip("-").replace("-", "_")

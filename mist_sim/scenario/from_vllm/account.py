@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from mist_sim.errors import ScenarioError
@@ -34,14 +34,14 @@ class Item:
     is_assumed: bool = False
 
 
+@dataclass
 class Account:
     """Collects items; a command line with faults is read to its end.
 
     A flag is given as such, or as it is to be written there.
     """
 
-    def __init__(self) -> None:
-        self.items: list[Item] = []
+    items: list[Item] = field(default_factory=list, kw_only=True)
 
     def applied(self, flag: Flag | Entry | str, key: str) -> None:
         """Note a flag that the scenario applies. key: its key there."""

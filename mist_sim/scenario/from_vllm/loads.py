@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from mist_sim.errors import brief, cut
@@ -14,16 +15,15 @@ from mist_sim.scenario.from_vllm.flags import Flag, flags_of
 from mist_sim.scenario.from_vllm.tables import ARITIES, SHORT, Row, mapping, positive, table_of
 
 
+@dataclass(eq=False)
 class Load(Account):
     """What a command line says of a load, by key, and the account of its flags.
 
     said: values. written: their flags, as written, and those of values that are refused.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.said: dict[str, Any] = {}
-        self.written: dict[str, str] = {}
+    said: dict[str, Any] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return a value that is said, or the default."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from re import Pattern
 from typing import Any
 
@@ -27,6 +28,7 @@ ELSEWHERE = "engine"
 DEFAULT = "that is so by default"
 
 
+@dataclass(eq=False)
 class Server(Account):
     """The state of a server after the flags read so far, and the account of these.
 
@@ -40,25 +42,16 @@ class Server(Account):
         another node of a server whose first command is elsewhere; empty if it does not.
     """
 
-    def __init__(
-        self,
-        said: Mapping[str, Flag],
-        variables: Mapping[str, str],
-        overrides: Collection[str] = (),
-        gpu: str = "",
-        engine: str | None = None,
-    ) -> None:
-        super().__init__()
-        self.said = said
-        self.gpu = gpu
-        self.engine = engine
-        self.variables = variables
-        self.overrides = overrides
-        self.client: dict[str, Any] = {}
-        self.workload: dict[str, Any] = {}
-        self.front_end: dict[str, Any] = {}
-        self.handled: set[str] = set()
-        self.part = ""
+    said: Mapping[str, Flag]
+    variables: Mapping[str, str]
+    overrides: Collection[str] = ()
+    gpu: str = ""
+    engine: str | None = None
+    client: dict[str, Any] = field(default_factory=dict)
+    workload: dict[str, Any] = field(default_factory=dict)
+    front_end: dict[str, Any] = field(default_factory=dict)
+    handled: set[str] = field(default_factory=set)
+    part: str = ""
 
     def set(self, key: str, value: Any, flag: Flag | Entry | str) -> None:
         """Set a key of the client, a dotted path, and note the flag that sets it."""

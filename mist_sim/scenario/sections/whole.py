@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     GetJsonSchemaHandler,
@@ -15,27 +16,126 @@ from pydantic import (
 )
 from pydantic.json_schema import JsonSchemaValue
 
-from mist_sim.bounds import COPIES, SEED
+from mist_sim.bounds import COPIES, SEED, TEXT_LENGTH
 from mist_sim.core.front_end import FrontEnd
 from mist_sim.core.hand_over import HandOver
 from mist_sim.errors import brief, did_you_mean
+from mist_sim.lifecycle import Autoscaling, Drain, Failures, Lifecycle, OnFailure, StartUp
 from mist_sim.metrics import CostOptions, PowerOptions, Slo
+from mist_sim.network import Fabric, Link, load_topology
 from mist_sim.reconfiguration import Change, OnChange, Reconfigure
 from mist_sim.scenario.format.families import ADMISSION, ROUTER
-from mist_sim.scenario.format.fields import Duration, as_tuple
-from mist_sim.scenario.format.parts import Part, Settings, Strict, part_type, settings
+from mist_sim.scenario.format.fields import Duration, Marker, as_tuple
+from mist_sim.scenario.format.parts import Part, Settings, Strict, part_type, settings, written
+from mist_sim.scenario.format.paths import named
 from mist_sim.scenario.format.problems import Problem, failure
-from mist_sim.scenario.sections.clients import AnyClient, EngineName, ModelName, with_engine
-from mist_sim.scenario.sections.lifecycles import LIFECYCLE
-from mist_sim.scenario.sections.networks import NETWORK
+from mist_sim.scenario.sections.clients.base import ClientPart
+from mist_sim.scenario.sections.clients.family import AnyClient, with_engine
+from mist_sim.scenario.sections.clients.keys import EngineName, ModelName
 from mist_sim.scenario.sections.workload import WorkloadSpec
 from mist_sim.scenario.slo_presets import slo_preset, slo_preset_names
 
-PARTS: Mapping[str, type[Part]] = {
-    "schedule": settings(Change).model,
-    "on_change": settings(OnChange).model,
+# --- the network: one link for all, or a topology in which clients have places ------------------
+
+_KEY = "topology"
+
+
+_TOPOLOGY = Annotated[
+    str, Field(max_length=TEXT_LENGTH), AfterValidator(named(".toml", load_topology))
+]
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkSettings(Marker):
+    """Marks a `Part` that is a fabric if it names a topology, else a link."""
+
+    link: type[Part]
+    fabric: type[Part]
+
+    def read(self, value: object, info: ValidationInfo) -> Part:
+        """Return the part that a value in a file describes."""
+        if isinstance(value, Part):
+            return value
+        model = self.fabric if isinstance(value, dict) and _KEY in value else self.link
+        return model.model_validate(value, context=info.context)
+
+    def write(self, value: Any) -> object:
+        """Return it with every default."""
+        return written(value)
+
+    def schema(self, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the choice of both."""
+        models = (self.link, self.fabric)
+        return {"anyOf": [handler(model.__pydantic_core_schema__) for model in models]}
+
+
+NETWORK = NetworkSettings(part_type(Link), part_type(Fabric, meanings={_KEY: _TOPOLOGY}))
+
+
+def has_topology(network: Part | None) -> bool:
+    """Tell whether clients have places in a network."""
+    return network is not None and network.plugin.has_topology
+
+
+# --- the life of clients: failures, drains, starts, autoscaling ---------------------------------
+
+
+def _several(value: object) -> object:
+    """Return one value, or a list of them, as a tuple."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+_NAMES = Annotated[tuple[str, ...], BeforeValidator(_several)]
+_INSTANTS = Annotated[tuple[Duration, ...], BeforeValidator(_several)]
+_WHO = {"clients": _NAMES}
+_LISTED = {
+    "failures": part_type(Failures, meanings={**_WHO, "at": _INSTANTS, "link": _NAMES | None}),
+    "drains": part_type(Drain, meanings=_WHO),
+    "autoscaling": part_type(Autoscaling, meanings=_WHO),
 }
-"""The mappings that lie in `reconfigure`, by key; `schedule` is a list of them."""
+LIFECYCLE = part_type(
+    Lifecycle,
+    meanings={
+        key: Annotated[
+            tuple[Annotated[Part, Settings(model)], ...],
+            BeforeValidator(_several),
+        ]
+        for key, model in _LISTED.items()
+    },
+)
+PARTS: Mapping[str, Mapping[str, type[Part]]] = {
+    "lifecycle": {
+        "failures": _LISTED["failures"],
+        "on_failure": settings(OnFailure).model,
+        "drains": _LISTED["drains"],
+        "autoscaling": _LISTED["autoscaling"],
+        "start_up": settings(StartUp).model,
+    },
+    "reconfigure": {
+        "schedule": settings(Change).model,
+        "on_change": settings(OnChange).model,
+    },
+}
+"""The mappings that lie in sections, by key; lists have many of them."""
+
+
+def made(part: Part, clients: Sequence[ClientPart]) -> Lifecycle:
+    """Return a file's lifecycle with group names replaced by names of clients."""
+    said: Lifecycle = part.make()
+    groups = {client.name: tuple(client.names) for client in clients}
+
+    def named(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one for name in names for one in groups.get(name, (name,))))
+
+    return replace(
+        said,
+        failures=tuple(replace(each, clients=named(each.clients)) for each in said.failures),
+        drains=tuple(replace(each, clients=named(each.clients)) for each in said.drains),
+        autoscaling=tuple(replace(each, clients=named(each.clients)) for each in said.autoscaling),
+    )
+
+
+# --- limits, and all keys -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,28 +18,12 @@ from mist_sim.models.moe_backends import MoeBackend, check_moe_backend, expert_f
 from mist_sim.scenario.engines.versions import version_of
 from mist_sim.scenario.from_vllm.flags import Entry, Flag
 from mist_sim.scenario.from_vllm.server import DEFAULT, ELSEWHERE, Server, entries, handler, settle
-from mist_sim.scenario.from_vllm.tables import row_of_entry
+from mist_sim.scenario.from_vllm.tables import row_of_entry, table_of
 
 _TIMED = "step times are those of the kernels that vLLM takes by default"
 _ON = ("1", "true")
 _ATTENTION = "VLLM_ATTENTION_BACKEND"
 _LATENCY = "VLLM_FLASHINFER_MOE_BACKEND"
-_OF_FP8: tuple[tuple[str, MoeBackend], ...] = (
-    ("VLLM_USE_FLASHINFER_MOE_FP8", "flashinfer_cutlass"),
-    ("VLLM_TEST_FORCE_FP8_MARLIN", "marlin"),
-)
-# by format of experts, what asks for a back end where it is on; the first that applies
-_VARIABLES: Mapping[str, tuple[tuple[str, MoeBackend], ...]] = {
-    "bf16": (("VLLM_USE_FLASHINFER_MOE_FP16", "flashinfer_cutlass"),),
-    "fp8": _OF_FP8,
-    "fp8_block": (*_OF_FP8, ("VLLM_MOE_USE_DEEP_GEMM", "deep_gemm")),
-    "mxfp4": (
-        ("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8", "flashinfer_trtllm_afp8"),
-        ("VLLM_USE_FLASHINFER_MOE_MXFP4_BF16", "flashinfer_cutlass"),
-        ("VLLM_MXFP4_USE_MARLIN", "marlin"),
-    ),
-    "nvfp4": (("VLLM_USE_FLASHINFER_MOE_FP4", "flashinfer_cutlass"),),
-}
 
 
 @handler
@@ -71,13 +55,14 @@ def from_variables(server: Server) -> None:
     model = server.spec
     if model is None or "moe_backend" in server.client:
         return
-    for variable, backend in _VARIABLES.get(stored_name(expert_format(model)), ()):
+    asking = table_of("variables")["experts"].get(stored_name(expert_format(model)), {})
+    for variable, backend in asking.items():
         if server.variables.get(variable, "").lower() in _ON:
             _take("moe_backend", _of_flashinfer(backend, server), variable, server)
             return
 
 
-def _of_flashinfer(backend: MoeBackend, server: Server) -> MoeBackend:
+def _of_flashinfer(backend: str, server: Server) -> str:
     """Return FlashInfer's TensorRT-LLM kernels for its CUTLASS ones if these do not run.
 
     A variable may also ask for them.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -24,26 +24,16 @@ from mist_sim.scenario.engines.server_start import length_problem
 from mist_sim.scenario.engines.versions import VERSIONS
 from mist_sim.scenario.from_vllm.flags import Flag
 from mist_sim.scenario.from_vllm.server import Server, entries_of, handler
+from mist_sim.scenario.from_vllm.tables import table_of
 from mist_sim.user_paths import user_path
 
 _IN_A_CACHE = re.compile(r"models--(.+?)--([^/]+)(?:/snapshots/[^/]+)?")
 
-# Suffixes, and the format of `QUANTIZATIONS` that they mean. GPTQ of 8 bits, GGUF and bitsandbytes
-# are none of them.
-_NAMES: tuple[tuple[str, WeightDtype], ...] = (
-    (r"(?:w8a8[-_])?fp8[-_]block(?:[-_]v\d)?", "fp8_block"),
-    (r"(?:quantized[.-])?(?:w8a8[-_])?fp8(?:[-_](?:dynamic|static|kv|tensor|v\d))*", "fp8"),
-    (r"(?:nv)?fp4(?:[-_](?:dynamic|v\d))*", "nvfp4"),
-    (r"awq(?:[-_](?:int4|4bit|marlin|g128))*", "int4"),
-    (r"gptq(?:[-_]marlin)?[-_](?:int4|4bit)(?:[-_]g?\d+g?)?", "int4"),
-    (r"(?:quantized\.)?w4a16(?:[-_]g128)?", "int4"),
-    (r"int4(?:[-_](?:awq|gptq|w4a16))?", "int4"),
-    (r"(?:quantized\.)?w8a8(?:[-_]int8)?", "int8"),
-    (r"int8(?:[-_]w8a8)?", "int8"),
-)
-_SUFFIXES = tuple(
-    (re.compile(rf"[-_.]{pattern}$", re.IGNORECASE), dtype) for pattern, dtype in _NAMES
-)
+_FORMATS = table_of("formats")
+_SUFFIXES: Sequence[tuple[re.Pattern[str], WeightDtype]] = [
+    (re.compile(rf"[-_.]{pattern}$", re.IGNORECASE), dtype)
+    for pattern, dtype in _FORMATS["suffixes"]
+]
 _NVIDIA = "nvidia/"
 _QWEN = "qwen/"  # whose FP8 checkpoints have weight_block_size [128, 128], as the catalog's do
 
@@ -157,16 +147,7 @@ def check_length(server: Server) -> None:
         server.refused(flag, problem)
 
 
-# Names of methods by the format that they mean for every checkpoint. `AWQConfig` in
-# vllm/model_executor/layers/quantization/awq.py takes 4 bits alone.
-_STORED_AS: Mapping[str, str] = {
-    "fp8": "fp8",
-    "awq": "int4",
-    "awq_marlin": "int4",
-    "modelopt_fp4": "nvfp4",
-}
-# Methods that read from the checkpoint how it is stored.
-_BY_CHECKPOINT = ("compressed-tensors", "gptq", "gptq_marlin", "modelopt", "mxfp4", "fbgemm_fp8")
+_STORED_AS: Mapping[str, str] = _FORMATS["methods"]
 
 
 @handler
@@ -175,7 +156,7 @@ def quantization(flag: Flag, server: Server) -> None:
     value, stored, spec = flag.value, server.client.get("quantization"), server.spec
     own = spec.quantization.name if spec and spec.quantization else None
     if stored or (own and own == _STORED_AS.get(value, own)):
-        if value in (*_STORED_AS, *_BY_CHECKPOINT):
+        if value in (*_STORED_AS, *_FORMATS["by_checkpoint"].split()):
             server.no_effect(flag, f"the checkpoint's own format is {stored or own}")
             return
     elif value in _STORED_AS:

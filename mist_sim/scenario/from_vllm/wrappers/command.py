@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from mist_sim.scenario.from_vllm.account import Account, Item
+from mist_sim.scenario.from_vllm.account import Account
 
 SERVE, BENCH = "vllm serve", "vllm bench serve"
 COMMANDS = (SERVE, BENCH)
 """vLLM's own for servers."""
 
-LOADS = {
-    ("vllm", "bench", "serve"): BENCH,
-    ("vllm", "bench", "throughput"): "vllm bench throughput",
-    ("vllm", "bench", "latency"): "vllm bench latency",
-    ("sglang.bench_serving",): "sglang.bench_serving",
-    ("guidellm", "benchmark", "run"): "guidellm benchmark",
-    ("guidellm", "benchmark"): "guidellm benchmark",
-    ("aiperf", "profile"): "aiperf profile",
-    ("genai-perf", "profile"): "genai-perf profile",
-    ("genai-perf",): "genai-perf profile",
-}
+PROGRAMS: Mapping[str, Mapping[str, str]] = tomllib.loads(
+    Path(__file__).with_name("programs.toml").read_text("utf-8")
+)
+LOADS = {tuple(words.split()): name for words, name in PROGRAMS["loads"].items()}
 """Load generators by the words that start them, longer ones first."""
+
+NAMES = {kind: names.split() for kind, names in PROGRAMS["names"].items()}
+"""Names of programs, keywords and options by what they are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,14 +38,12 @@ class Devices:
 class Surroundings(Account):
     """What the wrappers around a command give it, and the account of them.
 
-    variables: of its environment, by name. image: of its container, with
-    its tag. devices: the GPUs of its container; None if it says none. count: how many run. gpu:
-    which they are, of the catalog; empty if unknown. in_group: whether further containers have
-    further GPUs for it.
+    variables: of its environment, by name. image: of its container, with its tag. devices: the GPUs
+    of its container; None if it says none. count: how many run. gpu: which they are, of the
+    catalog; empty if unknown. in_group: whether further containers have further GPUs for it.
     """
 
     variables: dict[str, str] = field(default_factory=dict)
-    items: list[Item] = field(default_factory=list)
     image: str = ""
     devices: Devices | None = None
     count: int = 1

@@ -18,6 +18,8 @@ from mist_sim.errors import cut
 from mist_sim.scenario.engines.versions import LATEST, OLDEST, spelt
 from mist_sim.scenario.from_vllm.wrappers.command import (
     LOADS,
+    NAMES,
+    PROGRAMS,
     SERVE,
     Command,
     Devices,
@@ -25,33 +27,9 @@ from mist_sim.scenario.from_vllm.wrappers.command import (
 )
 from mist_sim.scenario.from_vllm.wrappers.shells import ASSIGNMENT, Variables, simple_commands
 
-_BENCHES = ("serve", "throughput", "latency")
-_MODULES = {
-    "vllm.entrypoints.openai.api_server": SERVE,
-    "vllm.entrypoints.api_server": SERVE,
-    **{f"vllm.benchmarks.{name}": LOADS["vllm", "bench", name] for name in _BENCHES},
-    **dict.fromkeys(("sglang.bench_serving", "sglang.benchmark.serving"), "sglang.bench_serving"),
-}
-_MAINS = ("vllm", "vllm.entrypoints.cli.main")
-_SCRIPTS = {
-    "api_server.py": SERVE,
-    "benchmark_serving.py": LOADS["vllm", "bench", "serve"],
-    "benchmark_throughput.py": LOADS["vllm", "bench", "throughput"],
-    "benchmark_latency.py": LOADS["vllm", "bench", "latency"],
-    "bench_serving.py": "sglang.bench_serving",
-}
-_PROGRAMS = {words[0] for words in LOADS}
-_SHELLS = ("sh", "bash", "zsh", "dash", "ash")
-_KEYWORDS = ("then", "do", "else", "if", "!", "{", "elif", "while", "until")
-_STARTERS = (
-    *("nohup", "exec", "time", "env", "sudo", "doas", "nice", "ionice", "setsid", "command"),
-    *("timeout", "stdbuf", "taskset", "numactl", "chrt", "caffeinate", "srun", "mpirun", "mpiexec"),
-    *("uv", "uvx", "pipx", "poetry", "pdm", "hatch", "pixi", "conda", "mamba", "micromamba"),
-    *("torchrun", "accelerate", "ray", "kubectl", "oc", "apptainer", "singularity", "tini"),
-    *("dumb-init", "screen", "tmux", "systemd-run", "nsys", "xargs", "watch", "rlaunch"),
-)
+_SHELLS, _CONTAINERS, _STARTERS = NAMES["shells"], NAMES["containers"], NAMES["starters"]
+_KEYWORDS, _LOOPS = NAMES["keywords"], NAMES["loops"]
 _HOST = "starting a program differently changes no step; overhead includes where its threads run"
-_LOOPS = ("for", "while", "until", "done")
 _SEQUENCE = re.compile(r"\{(\d+)\.\.(\d+)\}|[$`]\(?seq (?:(\d+) )?(\d+)[)`]")
 _DEPTH = 8
 
@@ -241,11 +219,6 @@ def _holds(words: Sequence[str]) -> bool | None:
     return None
 
 
-_BUILTINS = (
-    *("[", "[[", "}", ".", ":", "in", "fi", "esac", "done", "test", "true", "false", "function"),
-    *("break", "cd", "continue", "echo", "exit", "printf", "pwd", "read", "return", "set", "shift"),
-    *("shopt", "sleep", "trap", "ulimit", "umask", "unset", "wait"),
-)
 _NAME = re.compile(r"[A-Za-z_][\w.+-]*")
 
 
@@ -253,7 +226,7 @@ def _programs(words: Sequence[str]) -> list[str]:
     """Return the name of the program that a command starts; none for the shell's own."""
     rest = [word for word in words if word not in _KEYWORDS]
     name = rest[0].rpartition("/")[2] if rest else ""
-    is_own = name in _BUILTINS or words[0] in ("case", "for")
+    is_own = name in NAMES["builtins"] or words[0] in ("case", "for")
     return [] if is_own or not _NAME.fullmatch(name) else [name]
 
 
@@ -280,7 +253,7 @@ def unwrapped(words: list[str], around: Surroundings, depth: int = 0) -> Iterato
         start = start_of(words)
         if start is not None:
             before = words[: len(words) - len(start[1])]
-            if name not in _PROGRAMS:
+            if name not in {words[0] for words in LOADS}:
                 around.no_effect(cut(" ".join(before)), _HOST)
             yield around.command(*start)
             return
@@ -316,10 +289,10 @@ def start_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
         if module is None:
             return None
         name, rest = module[0], [module[0], *module[1]]
-        if name in _MODULES:
-            return _MODULES[name], rest[1:]
-        name = "vllm" if name in _MAINS else name
-    script = _SCRIPTS.get(name)
+        if name in PROGRAMS["modules"]:
+            return PROGRAMS["modules"][name], rest[1:]
+        name = "vllm" if name in NAMES["mains"] else name
+    script = PROGRAMS["scripts"].get(name)
     if script is not None:
         return script, rest[1:]
     if (name, *rest[1:2]) == ("vllm", "serve"):
@@ -336,7 +309,7 @@ def _module(words: list[str]) -> tuple[str, list[str]] | None:
         if word == "-m" and position + 1 < len(words):
             return words[position + 1], words[position + 2 :]
         name = word.rpartition("/")[2]
-        if name in _SCRIPTS:
+        if name in PROGRAMS["scripts"]:
             return name, words[position + 1 :]
         if name.endswith(".py"):
             return None
@@ -416,15 +389,8 @@ def _no_version(tag: str) -> str:
     return f"{what} no version of vLLM; --engine says it"
 
 
-_CONTAINERS = ("docker", "podman", "nerdctl")
 _RUN = ("run", "create", "exec")
-_SWITCHES = (
-    *("--detach", "--interactive", "--tty", "--rm", "--privileged", "--init", "--read-only"),
-    *("--no-healthcheck", "--publish-all", "--oom-kill-disable", "--quiet", "--replace"),
-    *("--sig-proxy", "--no-hosts", "--tls-verify"),
-)
 _LETTERS = re.compile(r"-[ditPq]+")
-_LIMITS = ("--cpus", "--cpu-shares", "--cpuset-cpus", "--cpuset-mems", "--memory", "-m")
 _PLAIN = "it is the container's, and changes no step"
 
 NOT_READ = "variables that are elsewhere are not read; give those of vLLM in the text"
@@ -507,7 +473,7 @@ def _options(words: list[str], around: Surroundings) -> tuple[list[str], list[st
     while position < len(words) and words[position].startswith("-"):
         name, equals, value = words[position].partition("=")
         position += 1
-        if name in _SWITCHES or _LETTERS.fullmatch(name):
+        if name in NAMES["switches"] or _LETTERS.fullmatch(name):
             around.no_effect(name, _PLAIN)
             continue
         if not equals and re.fullmatch(r"-[evp]\S+", name):
@@ -527,7 +493,7 @@ def _option(name: str, value: str, around: Surroundings) -> None:
         around.variables[variable] = content  # accounted for as a variable
     elif name == "--gpus":
         around.devices = Devices(f"{name} {value}", _num_gpus(value))
-    elif name in _LIMITS:
+    elif name in NAMES["limits"]:
         around.assumed(name, "host times are those of overhead")
     elif name == "--env-file":
         around.assumed(name, NOT_READ)

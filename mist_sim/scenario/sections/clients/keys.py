@@ -38,10 +38,6 @@ def _takes_nearest(info: ValidationInfo) -> bool:
     return said is not None and said.get("approximate") is True
 
 
-def _pass_model(text: str, info: ValidationInfo) -> str:
-    return paths.spec(text, info, ".json", load_model)
-
-
 def _gpu(said: object, info: ValidationInfo) -> object:
     if isinstance(said, str):
         return paths.spec(said, info, ".toml", load_gpu)
@@ -81,7 +77,7 @@ PassModelName = Annotated[
         description="a catalog name, a Hugging Face id, or the path of a config.json; an encoder, "
         "or a language model that reads texts in one pass",
     ),
-    AfterValidator(_pass_model),
+    AfterValidator(paths.named(".json", load_model)),
 ]
 HostName = Annotated[str | dict[str, Any] | None, BeforeValidator(_host)]
 GpuName = Annotated[

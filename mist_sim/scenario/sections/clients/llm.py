@@ -27,13 +27,13 @@ from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.registry import comes_with_package
 from mist_sim.scenario.engines.defaults import (
     kv_cache_by_version,
+    lacking,
     predictor_by_version,
     scheduler_by_version,
     with_version_defaults,
 )
 from mist_sim.scenario.engines.llm_client import llm_clients
 from mist_sim.scenario.engines.server_start import LENGTH, SEQUENCES, longest_that_fits
-from mist_sim.scenario.engines.version_origins import lacking
 from mist_sim.scenario.engines.versions import EngineVersion, version_of
 from mist_sim.scenario.format.families import PREDICTOR, SCHEDULER
 from mist_sim.scenario.format.fields import Choice, as_tuple
@@ -269,9 +269,12 @@ _ENGINE = {
 
 
 def _plans_ahead(data: Mapping[str, Any]) -> bool:
-    """Return whether an engine plans ahead, of whose file the options before this were read."""
+    """Return whether an engine plans ahead, of whose file the options before this were read.
+
+    A part that is {} was not read, as where `mist list` asks for the defaults.
+    """
     said = {field.name: data.get(field.name, data.get(f"{field.name}_")) for field in _FIELDS}
-    said = {name: built(value) for name, value in said.items() if value is not None}
+    said = {name: built(value) for name, value in said.items() if value not in (None, {})}
     try:
         return bool(with_version_defaults(EngineConfig(**said)).async_scheduling)
     except ValueError:  # which the checks of the whole say
