@@ -1,7 +1,5 @@
 """A headless browser for tests of pages, where one is installed."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

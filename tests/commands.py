@@ -1,7 +1,5 @@
 """The command line, called in the process of a test."""
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim.cli import main

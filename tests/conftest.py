@@ -1,7 +1,5 @@
 """Fixtures and Hypothesis profiles for all tests."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

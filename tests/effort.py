@@ -1,7 +1,5 @@
 """How many random examples tests take: few while editing, some in every run, many on demand."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections import Counter

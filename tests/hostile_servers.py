@@ -1,7 +1,5 @@
 """Servers on the loopback that lie, stall and flood; each ends when its client leaves it."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import threading

@@ -1,7 +1,5 @@
 """Servers on the loopback; one has OpenAI's API, with delays that a test sets."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """Which processes are there, as Linux tells."""
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables of what is refused: a row has the arguments of a call, and what its error says."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -6,8 +6,6 @@ They stand in slow.txt, by what was measured:
     python -m tests.slow times.xml
 """
 
-from __future__ import annotations
-
 import sys
 from collections import defaultdict
 from collections.abc import Mapping

@@ -23,7 +23,7 @@ import numpy as np
 from mist_sim.bestserve.drawn_requests import Requests, requests_of
 from mist_sim.bestserve.engines import Engines, Template
 from mist_sim.bestserve.oracle import Times
-from mist_sim.bestserve.ranking import Entry, Per, Ranking
+from mist_sim.bestserve.ranking import Entry, Per, Ranking, in_order
 from mist_sim.bestserve.simulators import Method, contexts, pseudo_batches, simulate_strategy
 from mist_sim.bestserve.strategy import Space, Strategy
 from mist_sim.core.result_warnings import of_data
@@ -191,7 +191,8 @@ def rank_strategies(
         entries = _priced(entries, template, longest, is_needed=by == "usd")
         if by == "joule":
             entries = _powered(entries, template, longest, driver)
-        found = Ranking.of(entries, requests, target, scenario.headline, seeds, by)
+        ordered = in_order(entries, by)
+        found = Ranking(ordered, requests, target, seeds, scenario.headline, by)
         return _checked(found, template, options, check, driver) if check else found
 
 
@@ -369,7 +370,7 @@ def _checked(
     best = [entry for entry in ranking.entries if entry.rate > 0][:check]
     builts = []
     for entry in best:
-        full = Built(template.full(entry.strategy, ranking.longest_prompt))
+        full = Built(template.full(entry.strategy, int(ranking.requests.prompt.max())))
         builts.append(Built(full.at(settable(entry.rate))))
     found = search_goodputs(
         builts, replace(options, as_is=True, rates=None), driver, keep_errors=True

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from math import isnan, nan
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from mist_sim.bestserve.drawn_requests import Requests
 from mist_sim.bestserve.strategy import Strategy
@@ -92,56 +92,38 @@ _CAUTION = (
 )
 
 
+def in_order(entries: Iterable[Entry], by: Per) -> tuple[Entry, ...]:
+    """Return entries by their goodput per GPU, dollar or joule; of equal ones fewer GPUs first."""
+
+    def place(entry: Entry) -> tuple[bool, float, int]:
+        value = entry.per(by)
+        return isnan(value), 0.0 if isnan(value) else -value, entry.strategy.num_gpus
+
+    return tuple(sorted(entries, key=place))
+
+
 @dataclass(frozen=True, repr=False)
 class Ranking(Tabled):
     """Strategies by goodput per GPU, dollar or joule, the best first; those left out are last.
 
-    target: the condition of attainment. num_requests: per run. mean_prompt, mean_output,
-    longest_prompt: tokens. seeds: of the searches. title: what was simulated, in words. by: what
-    the goodput is divided by.
+    entries: as `in_order` has them. requests: of a run. target: the condition of attainment. seeds:
+    of the searches. title: what was simulated, in words. by: what the goodput is divided by.
     """
 
     presenter = BESTSERVE
     stem = "bestserve"
 
     entries: tuple[Entry, ...]
+    requests: Requests = field(compare=False)
     target: Target
-    num_requests: int
-    mean_prompt: float
-    mean_output: float
-    longest_prompt: int
     seeds: tuple[int, ...]
     title: str = ""
     by: Per = "gpu"
 
-    @classmethod
-    def of(
-        cls,
-        entries: Sequence[Entry],
-        requests: Requests,
-        target: Target,
-        title: str,
-        seeds: Sequence[int],
-        by: Per = "gpu",
-    ) -> Self:
-        """Return a ranking of entries in any order; of equal ones, the fewer GPUs come first."""
-
-        def place(entry: Entry) -> tuple[bool, float, int]:
-            value = entry.per(by)
-            is_unknown = isnan(value)
-            return is_unknown, 0.0 if is_unknown else -value, entry.strategy.num_gpus
-
-        return cls(
-            tuple(sorted(entries, key=place)),
-            target,
-            len(requests),
-            float(requests.prompt.mean()),
-            float(requests.output.mean()),
-            int(requests.prompt.max()),
-            tuple(seeds),
-            title,
-            by,
-        )
+    @property
+    def mean_output(self) -> float:
+        """Tokens of an answer, on average."""
+        return float(self.requests.output.mean())
 
     @property
     def best(self) -> Entry | None:
@@ -177,6 +159,7 @@ class Ranking(Tabled):
 
     def _row(self, entry: Entry) -> dict[str, Any]:
         strategy, found = entry.strategy, entry.goodput
+        prompt = float(self.requests.prompt.mean())
         full = entry.full.rate if entry.full else nan
         return {
             "strategy": strategy.name,
@@ -195,7 +178,7 @@ class Ranking(Tabled):
             "goodput_per_joule": entry.per("joule"),
             "output_tokens_per_s": entry.rate * self.mean_output,
             "output_tokens_per_s_per_gpu": entry.per_gpu * self.mean_output,
-            "total_tokens_per_s_per_gpu": entry.per_gpu * (self.mean_prompt + self.mean_output),
+            "total_tokens_per_s_per_gpu": entry.per_gpu * (prompt + self.mean_output),
             "first_limit": (found.first_limit or "") if found else "",
             "is_close": self.is_close(entry),
             "full_goodput": full,
@@ -233,8 +216,8 @@ class Ranking(Tabled):
             "num_strategies": len(self.entries),
             "num_left_out": sum(entry.left_out is not None for entry in self.entries),
             "num_runs": self.num_runs,
-            "num_requests": self.num_requests,
-            "mean_prompt_tokens": self.mean_prompt,
+            "num_requests": len(self.requests),
+            "mean_prompt_tokens": float(self.requests.prompt.mean()),
             "mean_output_tokens": self.mean_output,
             "seeds": list(self.seeds),
             "by": self.by,

@@ -120,7 +120,8 @@ class Comparison(Findings):
         requests.
         """
         ranked = [] if self.differ else self._ranked
-        asked: dict[str, Better | None] = {**dict.fromkeys(self._limits, "less"), **FIGURES}
+        limits = self.cases[0].limits if self.cases else ()
+        asked: dict[str, Better | None] = {**dict.fromkeys(limits, "less"), **FIGURES}
         return {name: starred(name, better, ranked) for name, better in asked.items() if better}
 
     @property
@@ -176,11 +177,6 @@ class Comparison(Findings):
         return break_even([case.priced(COST) for case in kept], "both at this rate")
 
     @property
-    def _limits(self) -> Sequence[str]:
-        """The figures beside limits."""
-        return self.cases[0].limits if self.cases else ()
-
-    @property
     def _ranked(self) -> list[Ranked]:
         return [case.ranked for case in self.cases]
 
@@ -198,13 +194,14 @@ class Comparison(Findings):
     def data(self) -> dict[str, Any]:
         """Everything but the warnings as plain data."""
         cases = self.cases
+        limits = cases[0].limits if cases else ()
         judged = {} if self.differ else {case.name: it for case in cases if (it := case.judged)}
         hosts = {case.name: it for case in cases if (it := case.of_first("assumed_host"))}
         beside = {case.name: case.beside._asdict() for case in cases if case.beside}
         return {
             "title": self._title,
             "scenarios": {case.name: case.figures for case in self.cases},
-            "limits": list(self._limits),
+            "limits": list(limits),
             **({"judged": judged} if judged else {}),
             "best": self.best,
             **({"is_stopped": True} if self.is_stopped else {}),

@@ -354,7 +354,7 @@ def search_goodputs(
 
     keep_errors: if a run fails, that scenario has its failure in place of a goodput, and the others
         continue; by default the error is raised. race: designs that surely serve less than another
-        are searched only as finely as needed (`race`). tried: takes the trials of each scenario,
+        are searched only as finely as needed (`Race`). tried: takes the trials of each scenario,
         by position and seed, as they finish.
     """
     scenarios = [built.scenario for built in builts]

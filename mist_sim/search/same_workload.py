@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from itertools import zip_longest
 
-from mist_sim.core.request import Request
 from mist_sim.errors import brief
 from mist_sim.rng import Streams
 from mist_sim.studies.built import Built
@@ -31,50 +30,34 @@ def workloads_differ(scenarios: Mapping[str, Built]) -> str:
     """
     (first, one), *others = scenarios.items()
     for name, other in others:
-        difference = _difference(one, other)
-        if difference is not None:
+        for difference in _differences(one, other):
             return f"{difference} in {first} and {name}"
     return ""
 
 
-def _difference(first: Built, second: Built) -> str | None:
-    """Return the difference, with both values; None if equal."""
+def _differences(first: Built, second: Built) -> Iterator[str]:
+    """Yield the differences of two scenarios, with both values, up to the first other request."""
     one, other = first.scenario, second.scenario
     mine, yours = first.simulation, second.simulation
-    for limit in (field.name for field in fields(mine.slo)):
-        values = getattr(mine.slo, limit), getattr(yours.slo, limit)
-        if (found := _unlike(f"slo.{limit}", *values)) is not None:
-            return found
+    for limit in fields(mine.slo):
+        yield from _unlike(f"slo.{limit.name}", limit.name, mine.slo, yours.slo)
     for name in ("warmup", "replications"):
-        if (found := _unlike(name, getattr(one, name), getattr(other, name))) is not None:
-            return found
-    left, right = mine.workload, yours.workload
+        yield from _unlike(name, name, one, other)
     for name in ("closed_loop", "retries", "max_concurrency"):
-        if (found := _unlike(name, getattr(left, name), getattr(right, name))) is not None:
-            return found
-    pairs = zip_longest(
-        left.requests(Streams(one.seed)), right.requests(Streams(other.seed)), fillvalue=None
-    )
-    for number, (request, its_like) in enumerate(pairs):
-        if request is None:
-            return f"the number of requests is {number} and more"
-        if its_like is None:
-            return f"the number of requests is more and {number}"
-        if (found := _unlike_requests(request, its_like)) is not None:
-            return found
-    return None
+        yield from _unlike(name, name, mine.workload, yours.workload)
+    all_mine = mine.workload.requests(Streams(one.seed))
+    all_yours = yours.workload.requests(Streams(other.seed))
+    for number, (request, its_like) in enumerate(zip_longest(all_mine, all_yours)):
+        if request is None or its_like is None:
+            ends = (f"{number}", "more") if request is None else ("more", f"{number}")
+            yield f"the number of requests is {' and '.join(ends)}"
+            return
+        for name in _ASKED:
+            yield from _unlike(f"{name} of request {request.request_id}", name, request, its_like)
 
 
-def _unlike_requests(mine: Request, yours: Request) -> str | None:
-    for name in _ASKED:
-        where = f"{name} of request {mine.request_id}"
-        found = _unlike(where, getattr(mine, name), getattr(yours, name))
-        if found is not None:
-            return found
-    return None
-
-
-def _unlike(name: str, mine: object, yours: object) -> str | None:
-    if mine == yours:
-        return None
-    return f"{name} is {brief(mine)} and {brief(yours)}"
+def _unlike(where: str, name: str, one: object, other: object) -> Iterator[str]:
+    """Yield where an attribute is unlike, if it is."""
+    mine, yours = getattr(one, name), getattr(other, name)
+    if mine != yours:
+        yield f"{where} is {brief(mine)} and {brief(yours)}"

@@ -289,9 +289,9 @@ def run_plane(
         if row.failure is not None:
             failed.setdefault(name, row.failure)
             continue
-        latencies = {kind: values for kind, values in row.result.items() if kind != "warnings"}
-        found = RequestTimes(**{kind: np.array(values) for kind, values in latencies.items()})
         told[name].append(of_data(row.result))
+        latencies = {kind: each for kind, each in row.result.items() if kind != "warnings"}
+        found = RequestTimes(**{kind: np.array(each) for kind, each in latencies.items()})
         if not len(found):
             raise ScenarioError(f"warmup must end before the last request arrives; at {rate:g} /s")
         times[name].append(found)

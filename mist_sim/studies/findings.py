@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -102,10 +103,8 @@ class PointRuns:
 
         A function's own figures that are no summary of a run have no warnings.
         """
-        for failure in dict.fromkeys(self.failures):
-            share = f"{self.failures.count(failure)} of {len(self.runs)} runs " * (
-                len(self.runs) > 1
-            )
+        for failure, count in Counter(self.failures).items():
+            share = f"{count} of {len(self.runs)} runs " if len(self.runs) > 1 else ""
             yield ResultWarning(kinds.FAILED_RUNS, f"{share}failed: {failure}")
         of_runs = [of_data(each) for each in self.summaries if "warnings" in each]
         if of_runs:

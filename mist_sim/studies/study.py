@@ -70,7 +70,6 @@ class Plan:
     """
 
     subject: Subject
-    vary: Mapping[str, Sequence[Any]]
     points: Sequence[Point]
     tasks: Sequence[Task]
     failed: Mapping[int, Row]
@@ -182,7 +181,7 @@ def plan_study(
         mine = tasks_of(at_point, values, seeds, figures)
         tasks += [replace(task, key=(position, point.name, *task.key)) for task in mine]
     options = {"vary": plain(axes), "seeds": seeds, "figures": plain(figures)}
-    return Plan(subject, axes, points, tasks, failed, options, limits)
+    return Plan(subject, points, tasks, failed, options, limits)
 
 
 def replicate(scenario: Scenario, **how: Unpack[How]) -> Replications:

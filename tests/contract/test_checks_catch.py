@@ -1,7 +1,5 @@
 """The checks of `mist_sim.testing` notice plugins that break their contract, and say how."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """`check_client` notices clients that break their contract, and says how."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

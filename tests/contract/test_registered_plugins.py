@@ -4,8 +4,6 @@ A plugin with parameters that have no default, or with corners worth a run of th
 configurations below; the tests fail for a registered name that is missing there.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from functools import partial

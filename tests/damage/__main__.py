@@ -6,8 +6,6 @@ Without a seed a new one is drawn. A fault is printed with its seed and its numb
 `--seed SEED --kinds KIND --first NUMBER --cases 1` makes it again.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import secrets

@@ -4,8 +4,6 @@ A case passes when it is read, or refused in time with a message that fits a ter
 what a user would have to report.
 """
 
-from __future__ import annotations
-
 import io
 import os
 from collections.abc import Callable

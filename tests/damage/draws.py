@@ -1,7 +1,5 @@
 """What damage is made of: random choices, and values that are wrong somewhere."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Sequence

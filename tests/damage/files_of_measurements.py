@@ -1,7 +1,5 @@
 """Files of measurements and results, by kind, as they should be; and what reads them."""
 
-from __future__ import annotations
-
 import io
 import json
 from functools import cache

@@ -1,7 +1,5 @@
 """Files that a scenario names, by kind, as they should be; and what reads them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """Limits that nothing may exceed, whatever it is given."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Iterator

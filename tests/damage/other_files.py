@@ -1,7 +1,5 @@
 """Damaged files of all kinds that a scenario or a verb names, scenarios and traces apart."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Damaged scenarios: wrong values in a few places, or characters lost, each made from a number."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """Damaged traces, for every reader."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

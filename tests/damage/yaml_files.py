@@ -1,7 +1,5 @@
 """Damaged scenarios as files: written as YAML, some with what only YAML can say."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

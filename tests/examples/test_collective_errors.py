@@ -1,7 +1,5 @@
 """The tables of docs/background/parallelism.md hold what links and measurements give now."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The table of what MIST claims, in docs/papers.md: no cell is empty, and commands parse."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from importlib.util import find_spec
@@ -70,7 +68,7 @@ def test_no_cell_is_empty():
         assert commands(row), row
 
 
-def test_every_figure_table_box_and_footnote_has_a_row():
+def test_every_figure_table_box_and_footnote_has_row():
     numbers = {
         "Fig. {}": range(1, 14),
         "Table {}": ("I", "II", "III", "IV", "V"),

@@ -1,7 +1,5 @@
 """Code that pages name is there: files, and the functions in them."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache
@@ -104,7 +102,7 @@ def test_pages_that_code_names_exist():
     assert not lost
 
 
-def test_every_room_stands_in_the_page_on_the_architecture():
+def test_every_room_stands_in_the_page_on_architecture():
     text = (ROOT / "docs/architecture.md").read_text("utf-8")
     rooms = text[text.index("## Rooms") : text.index("## The life of a request")]
     for path in PACKAGE.rglob("*"):

@@ -162,7 +162,7 @@ def test_example(name, tmp_path, as_a_script):
     assert not err
 
 
-def test_replay_without_a_file_says_how_to_call_it(tmp_path):
+def test_replay_without_file_says_how_to_call_it(tmp_path):
     done = run(EXAMPLES / "replay_azure.py", cwd=tmp_path)
     assert done.returncode == 1
     assert "python replay_azure.py AzureLLMInferenceTrace_conv.csv" in done.stderr
@@ -172,7 +172,7 @@ def test_replay_without_a_file_says_how_to_call_it(tmp_path):
     ("gpu", "message"),
     [("ascend-910b3", "qwen3-32b does not fit on 1 x ascend-910b3"), ("b201", "did you mean")],
 )
-def test_a_what_if_that_cannot_be_simulated_says_why(tmp_path, gpu, message):
+def test_what_if_that_cannot_be_simulated_says_why(tmp_path, gpu, message):
     done = run(EXAMPLES / "what_if_gpu.py", gpu, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr

@@ -1,7 +1,5 @@
 """The race of examples/mist_studies: who wins, whatever the order, and what a run may tell."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from dataclasses import replace
@@ -77,7 +75,7 @@ def test_no_design_is_ahead_of_the_winner_by_more_than_two_steps(modules, race):
 
 
 @given(races)
-def test_a_winner_is_never_worse_than_the_design_to_beat(modules, race):
+def test_winner_is_never_worse_than_design_to_beat(modules, race):
     most, dollars, _ = race
     some, _, found = race_of(modules, most, dollars)
     first = found.best(some[:1])
@@ -91,7 +89,7 @@ def test_what_is_proved_to_be_too_slow_is_not_run(modules):
     assert some[1] not in {design for design, _ in runs}
 
 
-def test_one_run_tells_of_a_design_that_is_behind(modules):
+def test_one_run_tells_of_design_that_is_behind(modules):
     some, runs, found = race_of(modules, [1.0] + [0.9] * 20, [1.0] * 21)
     assert found.best(some).design == some[0]
     assert [design for design, _ in runs if design != some[0]] == some[1:]
@@ -108,7 +106,7 @@ def test_one_run_tells_of_a_design_that_is_behind(modules):
         ({}, True, 3),
     ],
 )
-def test_only_a_long_run_tells_that_limits_are_kept(modules, monkeypatch, seen, lasts, lengths):
+def test_only_long_run_tells_that_limits_are_kept(modules, monkeypatch, seen, lasts, lengths):
     designs, measuring, race = (modules[name] for name in ("designs", "measuring", "race"))
     question = measuring.Question(
         FOLDER / "code.yaml", p50="0.75 s", whole=1, paper=next(designs.together())

@@ -1,7 +1,5 @@
 """MIST's studies in examples/mist_studies: designs, prices, sizes of spaces, and small runs."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import subprocess

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from mist_sim.cli import main
 from mist_sim.scenario.presets import preset_names
+from tests.commands import exit_code
 from tests.conftest import ROOT
 from tests.examples.test_examples import AZURE
 
@@ -13,9 +13,7 @@ SCENARIOS = sorted((ROOT / "examples/scenarios").glob("*.yaml"))
 
 
 def run(scenario, *arguments):
-    with pytest.raises(SystemExit) as left:
-        main(["run", str(scenario), *arguments, "--out", "results", "--quiet"])
-    assert left.value.code in (0, None)
+    assert exit_code("run", str(scenario), *arguments, "--out", "results", "--quiet") == 0
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +34,7 @@ def test_scenario_without_a_file(scenario, working_directory, capsys):
     assert "requests finished" in capsys.readouterr().out
 
 
-def test_azure_scenario_finds_its_trace_in_the_working_directory(working_directory, capsys):
+def test_azure_scenario_finds_its_trace_in_working_directory(working_directory, capsys):
     (working_directory / "AzureLLMInferenceTrace_conv.csv").write_text(AZURE)
     run(ROOT / "examples/scenarios/azure_conv.yaml")
     summary = json.loads((working_directory / "results/summary.json").read_text())

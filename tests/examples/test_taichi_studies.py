@@ -95,7 +95,7 @@ def test_an_interval_is_student_s():
     assert taichi_runs.mean_and_width([1.0]) == (1.0, inf)
 
 
-def test_ramp_and_end_of_a_run_do_not_count():
+def test_ramp_and_end_of_run_do_not_count():
     service = taichi_runs.Service(served(CHATS, POISSON, 1, ahead=True))
     times = service.times(2.0, 0, 200)
     assert len(times.ttft) == len(times.tpot) == 150
@@ -163,7 +163,7 @@ def test_those_with_the_largest_gains_go_on():
     assert taichi_search.top({"a": 1.0, "b": 3.0, "c": 2.0}, 2) == ["b", "c"]
 
 
-def test_a_round_that_the_file_has_is_not_searched_again(tmp_path):
+def test_round_that_file_has_is_not_searched_again(tmp_path):
     path, searched = tmp_path / "rows.jsonl", []
 
     def find():
@@ -186,7 +186,7 @@ def test_a_design_that_serves_nothing_has_no_goodput(error):
     assert taichi_search.rate_or_none(find) == 0.0
 
 
-def test_a_setting_is_tried_at_the_best_pure_goodput():
+def test_a_setting_is_tried_at_best_pure_goodput():
     """With short runs; a hybrid that surely keeps the limits gains, one that does not loses."""
     one = setting()._replace(limits=(2.0, 0.06))
     entry = taichi_search.tried(one, 120, 2)

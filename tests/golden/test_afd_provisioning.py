@@ -4,8 +4,6 @@ B = 256 slots, prompts of 100 tokens on average, geometric answers of 500, coeff
 The readings of what is ambiguous stand in docs/background/afd.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -4,8 +4,6 @@ Our own runs of the paper's state machine, from a stationary start, are the refe
 for each worker, and the idle shares of attention and FFN, by ratio. Two batches, 256 slots.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

@@ -4,8 +4,6 @@ All drafts are accepted, so that the first request ends a step before a plan mad
 that step's three tokens of it leave the prompt one block of 32 tokens, and not two.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from conformance.mist_side import rules_of, run
@@ -42,7 +40,7 @@ def end_times(steps: list[str]) -> list[float]:
 
 @pytest.mark.parametrize("method", ["ngram", "eagle"])
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_lost_step_of_drafts_takes_tokens_from_a_prompt(method, asynchronous):
+def test_lost_step_of_drafts_takes_tokens_from_prompt(method, asynchronous):
     path = [1 + NUM_DRAFTS] * 9
     jobs = [
         {"arrival": 0.0, "prompt": prompt, "answer": answer, "priority": 0, "content": []}

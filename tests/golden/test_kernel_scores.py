@@ -3,8 +3,6 @@
 docs/background/roofline.md has all of it.
 """
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("aiconfigurator_core", reason="needs plugins/silicon")
@@ -28,7 +26,7 @@ def test_whole_steps_of_two_cards_and_models():
         assert kernel_grid.score(ratio[grid["step"] == step])["median"] < limit
 
 
-def test_the_table_of_an_architecture_is_what_the_measurements_say():
+def test_the_table_of_architecture_is_what_measurements_say():
     card = load_gpu("l40s")
     for fit in kernel_grid.fits_of("ada"):
         kernel = card.kernels[fit.kind]

@@ -1,7 +1,5 @@
 """The law of a mean, a median and a 95th percentile: MIST's Table III, and what no law can have."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

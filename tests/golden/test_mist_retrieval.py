@@ -4,8 +4,6 @@ Sources: §IV-A3 (the recursion), §IV-B5 (fio on DDR4 and NVMe), Table V (stora
 §V-B (about 20 ms between racks). Contexts are those of Llama-3.1-70B.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim.clients.retrieval.levels import StorageLevel, expected_time

@@ -87,7 +87,7 @@ def beginning(shared, tmp_path):
 
 
 @pytest.mark.parametrize("arrivals", [ClosedLoop(concurrency=1), TraceArrivals()])
-def test_windows_find_the_same_when_the_cache_holds_all(arrivals, beginning):
+def test_windows_find_the_same_when_cache_holds_all(arrivals, beginning):
     """Every window block of a prompt was in memory once, and stays when the window has left it."""
     groups = load_model("gpt-oss-120b").kv_groups
     result = replay(beginning, arrivals, 2 * ALL, groups=groups)
@@ -176,7 +176,7 @@ def test_the_tables_of_the_page(shared, table):
     assert not missing, "\n".join(missing)
 
 
-def test_host_memory_that_writes_back_adds_to_the_gpu(beginning):
+def test_host_memory_that_writes_back_adds_to_gpu(beginning):
     """One that writes through has what the GPU has already, and is smaller."""
     rates = []
     for tiers in (

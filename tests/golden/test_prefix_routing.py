@@ -1,7 +1,5 @@
 """What routers find in the caches of 16 clients, on Mooncake's trace (docs/background)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

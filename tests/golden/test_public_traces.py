@@ -1,7 +1,5 @@
 """Public traces: recognised, read whole, and as many rows as they have."""
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim.traces.readers.opening import form_of, reader_of

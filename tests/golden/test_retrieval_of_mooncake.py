@@ -1,7 +1,5 @@
 """Stateful retrieval on Mooncake's trace: hits are the reuse that can be read off the file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -50,7 +48,7 @@ def one_at_a_time(path: Path, level: mist.StorageLevel, **more: object) -> mist.
 
 
 @pytest.mark.exact
-def test_without_a_limit_the_hit_rate_is_the_reuse_of_the_file(shared):
+def test_without_limit_hit_rate_is_reuse_of_file(shared):
     path = shared(TRACE)
     reused, asked = reuse_of(path)
     level = mist.StorageLevel(name="store", read_bandwidth=100e9)

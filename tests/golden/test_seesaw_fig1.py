@@ -77,7 +77,7 @@ def summed(tokens, tensor):
 
 
 @pytest.mark.parametrize(("tensor", "pipeline"), SPLITS)
-def test_prompts_take_the_compute_and_links_of_eq_1(tensor, pipeline):
+def test_prompts_take_compute_and_links_of_eq_1(tensor, pipeline):
     """Without the time of memory, which eq. 1 has for weights but not for activations.
 
     A lane has one micro-batch at a time, so its hand-overs count, and the last lane starts late.

@@ -5,8 +5,6 @@ order; `mist_sim/tools/seesaw_gpus.py` says what is assumed. Lengths: 300/300 to
 ShareGPT, 6,000/200 for arXiv (3,500/200 for the 70B model, whose context ends at 4,096).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf, prod
 
@@ -128,7 +126,7 @@ def test_figure_15_more_copies_load_weights_more_often():
     assert one < two
 
 
-def test_half_of_the_gpus_decode_a_sixth_as_fast():
+def test_half_of_the_gpus_decode_sixth_as_fast():
     """Section 3.2: of 8 x 40 GiB, 4 decode at 15 % of 8, and prefill 6 x as many tokens a second.
 
     At 2,048 tokens of context, 256 seats, NVLink: one point of a wide range (0.07 to 0.34).
@@ -257,7 +255,7 @@ def test_copies_are_considered_with_both_layouts_alike():
     }
 
 
-def test_reloading_weights_is_under_half_a_percent_of_a_request():
+def test_reloading_weights_is_under_half_percent_of_request():
     """Two transitions take 0.81, 0.97 and 1.99 s; the buffer holds 1.31, 3.50 and 2.10 M tokens."""
     for model, seconds, tokens in zip(
         NUM_GPUS, (0.81, 0.97, 1.99), (1.31e6, 3.50e6, 2.10e6), strict=True

@@ -4,8 +4,6 @@ The 15B model on eight A100s of 40 GiB, where every (TP, PP, DP) fits: 64 reques
 at a time, many batches after one another.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim import ContinuousScheduler, EngineOverhead, Simulation, Workload, llm_client
@@ -76,7 +74,7 @@ def test_all_layouts_of_eight_devices_are_there():
     assert len(LAYOUTS) == 10
 
 
-def test_a_client_that_re_shards_does_what_the_pair_does():
+def test_client_that_re_shards_does_what_pair_does():
     """Prompts in PP8, answers in TP8: seconds a request of three cycles, within 5 %."""
     before, after = Layout(1, 8), Layout(8)
     per_cycle = 2 * BATCH

@@ -1,7 +1,5 @@
 """Sessions of coding agents and a week of RAG, replayed: reuse as the files themselves hold it."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 from collections import defaultdict
@@ -61,7 +59,7 @@ def test_all_sessions_find_what_their_file_holds(shared):
 
 
 @pytest.mark.parametrize("num_requests", [800, pytest.param(7106, marks=pytest.mark.deep)])
-def test_a_week_of_rag_finds_what_its_file_holds(shared, num_requests):
+def test_week_of_rag_finds_what_its_file_holds(shared, num_requests):
     reader = RagPulseReader(path=str(shared(RAGPULSE)), num_requests=num_requests)
     found = cached_tokens(reader, sessions=False)
     assert found == ragpulse_reuse(shared(RAGPULSE).parent)[:num_requests]
@@ -69,7 +67,7 @@ def test_a_week_of_rag_finds_what_its_file_holds(shared, num_requests):
 
 
 @pytest.mark.deep
-def test_the_reference_agrees_with_the_table_that_comes_with_the_sessions(shared):
+def test_reference_agrees_with_table_that_comes_with_sessions(shared):
     """`cached_blocks` of the CSV: shared with one of the three requests before."""
     ours, theirs = defaultdict(list), defaultdict(list)
     for session, *blocks in reuse_of_three(shared(SESSIONS)):

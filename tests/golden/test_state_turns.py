@@ -4,8 +4,6 @@ With a step of 48 tokens and blocks of 64, every second piece ends at a block, a
 prompts come in beside it. In the steps between it takes all tokens, and their answers wait.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from conformance.mist_side import rules_of, run

@@ -1,7 +1,5 @@
 """Searches as modelled beside searches as measured: faiss here, a billion vectors, databases."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from statistics import median
 
@@ -21,7 +19,7 @@ BIGANN = "measurements/vector-search/bigann_neurips21_t1_t2_results_T1_neurips21
 DATABASES = "measurements/vector-search/vectordbbench.csv"
 
 
-def test_the_coefficients_of_the_package_are_the_fit_of_its_searches():
+def test_coefficients_of_package_are_fit_of_its_searches():
     found, ours = calibrate_rag(RUNS).coefficients, load_coefficients(DEFAULT)
     for name in ("machine", "date", "software"):
         assert getattr(ours, name) == getattr(found, name)

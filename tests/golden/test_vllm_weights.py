@@ -5,8 +5,6 @@ linear layers in 32 bits, the routers of some models with their biases, too, and
 are loaded, four scales of attention in each quantized layer (2 bytes each).
 """
 
-from __future__ import annotations
-
 import pytest
 
 from mist_sim.models import load_model

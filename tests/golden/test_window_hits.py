@@ -3,8 +3,6 @@
 One request at a time.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -182,7 +180,7 @@ def test_the_same_prompt_again_with_drafts(groups, num_tokens, method):
 @pytest.mark.parametrize("version", ["0.14", "0.19", "0.24"])
 @pytest.mark.parametrize("groups", [GPT_OSS, GEMMA])
 @pytest.mark.parametrize("num_tokens", [17, 33, 130, 5_008])
-def test_versions_lose_more_or_less_where_a_layer_drafts(groups, num_tokens, version):
+def test_versions_lose_more_or_less_where_layer_drafts(groups, num_tokens, version):
     jobs = [job(k, num_tokens, 1, ((0, num_tokens),)) for k in range(2)]
     cached = blocks(num_tokens)
     expected = hit(num_tokens, cached, cached, groups, "eagle", version)

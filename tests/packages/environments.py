@@ -1,7 +1,5 @@
 """Environments outside the checkout, into which tests install what a user would install."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

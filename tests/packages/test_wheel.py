@@ -53,7 +53,7 @@ def test_the_wheel_works_outside_the_checkout(packages, tmp_path):
     assert user.run("python", "-m", "pip", "check").strip() == "No broken requirements found."
 
 
-def test_without_a_compiler_it_installs_and_runs_as_python(packages, tmp_path, monkeypatch):
+def test_without_compiler_it_installs_and_runs_as_python(packages, tmp_path, monkeypatch):
     sdist, _ = packages
     user = new_environment(tmp_path)
     monkeypatch.setenv("CC", "/nonexistent")

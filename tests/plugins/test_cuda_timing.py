@@ -41,7 +41,7 @@ def source(monkeypatch):
     )
 
 
-def test_the_device_is_busy_when_the_timed_run_is_queued(monkeypatch):
+def test_device_is_busy_when_timed_run_is_queued(monkeypatch):
     log = []
 
     class Event:
@@ -63,7 +63,7 @@ def test_the_device_is_busy_when_the_timed_run_is_queued(monkeypatch):
     assert log == ["idle", "run", "record", "run", "record", "wait"]
 
 
-def test_every_step_is_a_graph_on_a_warm_device(source, monkeypatch):
+def test_every_step_is_a_graph_on_warm_device(source, monkeypatch):
     seen = []
     monkeypatch.setattr(torch_source, "captured", lambda call: ("graph of", call))
     monkeypatch.setattr(torch_source, "seconds_of", lambda *told: seen.append(told) or 1.0)

@@ -83,7 +83,7 @@ def test_nodes_are_what_the_package_says():
 
 @SILICON
 @pytest.mark.parametrize(("tokens", "decodes"), [(1016, 8), (2000, 48), (480, 32)])
-def test_mixed_steps_are_near_the_package_s_own_rule(tokens, decodes):
+def test_mixed_steps_are_near_package_s_own_rule(tokens, decodes):
     from aiconfigurator_core.sdk import EngineHandle
 
     engine = EngineHandle.compile("Qwen/Qwen3-32B", "h100_sxm", "vllm", tp_size=2)
@@ -181,7 +181,7 @@ def in_blocks(model):
     return stored is not None and stored.kernel == "fp8_block"
 
 
-def test_products_that_were_timed_with_the_host_are_refused():
+def test_products_that_were_timed_with_host_are_refused():
     blocks, plain = parts("qwen3-32b-fp8"), parts("qwen3-32b")
     check_blocks(**blocks, package="aisimulate")
     check_blocks(**plain, package="aiconfigurator-core")
@@ -266,7 +266,7 @@ def step_of_the_package():
 
 
 @AISIMULATE
-def test_experts_without_a_table_are_timed_by_the_roofline():
+def test_experts_without_a_table_are_timed_by_roofline():
     chosen = {"engine": "vllm", "package": "aisimulate"}
     of = parts(step_of_the_package(), "h200", ranks=8)
     step = Silicon(**of, **chosen)
@@ -396,7 +396,7 @@ def test_models_of_the_catalog_have_times(name):
 
 
 @SILICON
-def test_a_split_that_the_package_refuses_is_no_traceback():
+def test_a_split_that_package_refuses_is_no_traceback():
     with pytest.raises(ScenarioError, match="num_heads 14 should be divisible by tp_size 8"):
         SiliconPredictor(**parts("qwen2.5-0.5b", "h200", ranks=8)).step_time(DECODES)
 

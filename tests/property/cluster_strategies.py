@@ -1,7 +1,5 @@
 """What random clusters are made of: jobs, users, and links, whose times meet those of steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf

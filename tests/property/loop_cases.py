@@ -1,7 +1,5 @@
 """Cases for the engine core, and how to run one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf, nextafter

@@ -1,7 +1,5 @@
 """Random engines and workloads, with memory pressure and times that meet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf, nextafter

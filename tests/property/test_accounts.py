@@ -1,7 +1,5 @@
 """Laws of the accounts of a run: parts of latencies, and what clients did over time."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

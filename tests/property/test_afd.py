@@ -1,7 +1,5 @@
 """A bundle in a simulation gives token times equal to the bit to a bundle stepped singly."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from itertools import pairwise
 
@@ -74,7 +72,7 @@ def served(rows, bundle, link, lifecycle=None, **workload):
 
 @examples(25)
 @given(cases())
-def test_token_times_are_those_of_a_bundle_stepped_singly(case):
+def test_token_times_are_those_of_bundle_stepped_singly(case):
     rows, bundle, link = case
     result = served(rows, bundle, link)
     visits = result.stages.query("stage == 'decode'").sort_values("queued_at", kind="stable")

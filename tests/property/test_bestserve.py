@@ -107,7 +107,7 @@ WANTED = (
 
 @examples(400)
 @given(cases())
-def test_every_request_is_served_as_the_printed_algorithms_do(case):
+def test_every_request_is_served_as_printed_algorithms_do(case):
     requests, strategy, times, method, seed = case
     fast = simulate_strategy(strategy, requests, times, seed=seed, method=method)
     prefilled, done = as_printed(*case)

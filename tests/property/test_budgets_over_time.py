@@ -1,7 +1,5 @@
 """A scheduler that sees the time plans as a plain engine does that looks at the clock each step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from unittest.mock import patch
 

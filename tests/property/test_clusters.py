@@ -4,8 +4,6 @@ Times meet: clients are often equal, jobs come at once or on the ends of steps, 
 next request when one ends.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -186,7 +184,7 @@ def test_crowds_are_exact(case):
 
 @examples(60)
 @given(case=clusters() | closed_loops() | crowds(), predictor=PREDICTORS, data=st.data())
-def test_the_length_of_runs_changes_nothing_with_several_clients(case, predictor, data):
+def test_length_of_runs_changes_nothing_with_several_clients(case, predictor, data):
     if case.loop and data.draw(st.booleans(), label="time-outs together"):
         case = with_time_outs_together(data, case, predictor)
     assert_rows_do_not_show(lambda: case.simulate(predictor))

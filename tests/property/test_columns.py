@@ -4,8 +4,6 @@ Clients fail, drain and are scaled; requests are retried, time out, share prefix
 flow, load from tiers, use tools, and wait for children.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -231,7 +229,7 @@ def test_a_first_token_after_the_sender_gave_up_is_counted_and_came_to_nobody():
     assert row["num_output_tokens"] == row["wasted_output_tokens"] == 1
 
 
-def test_the_peak_of_an_engine_that_comes_back_is_one():
+def test_peak_of_engine_that_comes_back_is_one():
     """A prompt of 50 blocks and an answer of eight, of which a part comes before the failure."""
     result = run_through_a_failure([Job(0.0, 200, 30)], ("first",), at=(5 * STEP,), repair=STEP)
     assert result.clients["peak_used_blocks"].tolist() == [58]

@@ -4,8 +4,6 @@ The gate tries a few of the cases that `python -m tests.damage` makes from numbe
 them; `make fuzz` runs that on new seeds. FUZZ multiplies the number here, FUZZ_SEED makes others.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from typing import Any
@@ -40,7 +38,7 @@ def working_directory(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_damaged_input_is_read_or_refused_with_a_message(kind):
+def test_damaged_input_is_read_or_refused_with_message(kind):
     number, least, most = SOME[kind]
     taken = Counter(KINDS[kind][0](case) for case in range(number * FUZZ))
     assert least * number * FUZZ <= taken[True] <= most * number * FUZZ, taken

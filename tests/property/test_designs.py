@@ -1,7 +1,5 @@
 """Designs of random clients: everything stays but the sides, and each is a scenario that loads."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from math import prod

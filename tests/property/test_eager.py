@@ -1,7 +1,5 @@
 """Without CUDA graphs no step is faster: `enforce_eager` over models, GPUs, splits and batches."""
 
-from __future__ import annotations
-
 from hypothesis import assume, given
 from hypothesis import strategies as st
 

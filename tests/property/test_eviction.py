@@ -1,7 +1,5 @@
 """Orders of eviction: LRU as a plug-in is the built-in; others lose what a plain list does."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +18,7 @@ from tests.reference.predictors import AWKWARD, DYADIC
 @pytest.mark.parametrize("cases", [alike, copies, loaded])
 @examples(100)
 @given(data=st.data(), predictor=st.sampled_from([AWKWARD, DYADIC]))
-def test_lru_as_a_plug_in_is_the_built_in(cases, data, predictor):
+def test_lru_as_a_plug_in_is_built_in(cases, data, predictor):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefix_cache, "LruEviction", Eviction)  # so that it is not recognised
         assert_exact(data.draw(cases()), predictor)
@@ -46,7 +44,7 @@ PROMPTS = st.lists(
 @pytest.mark.parametrize("name", ["lru", "lfu"])
 @examples(300)
 @given(num_blocks=st.integers(11, 30), prompts=PROMPTS)
-def test_a_cache_finds_what_a_list_of_blocks_does(name, num_blocks, prompts):
+def test_a_cache_finds_what_list_of_blocks_does(name, num_blocks, prompts):
     cache = PrefixCache(num_blocks, eviction=EVICTIONS[name]())
     plain = PlainCache(num_blocks, RANKS[name])
     for first, second, length in prompts:

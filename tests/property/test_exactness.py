@@ -1,7 +1,5 @@
 """The decode clock gives what a plain stepwise engine gives: equal bits, not a tolerance."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -253,7 +251,7 @@ def test_pages_of_states(case, groups, data):
 @pytest.mark.exact
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("num_blocks", [8, 9, 10, 11, 12, 60])
-def test_a_prompt_before_younger_decodes_where_states_are_kept(num_blocks, asynchronous):
+def test_prompt_before_younger_decodes_where_states_are_kept(num_blocks, asynchronous):
     """Every second piece ends at a block; the one behind it takes all tokens of its step."""
     kept = Kept(dense=False, waits=True, shared="always", goes_on=True)
     windows = Windows(1, 1, 0, 1, kept)
@@ -616,7 +614,7 @@ def test_prompts_that_begin_alike_are_planned_step_by_step_whoever_waits():
 
 
 @pytest.mark.exact
-def test_who_outgrows_the_pool_leaves_what_the_plan_knows():
+def test_who_outgrows_the_pool_leaves_what_plan_knows():
     """It gives way to nobody, but its last block was filled by a step that its plan did not see."""
     tiers = (Tier(2, 0.0, 1e-3 / 3),)
     options = EngineOptions("chunked", 2, 8, 9, 10, caching=True, tiers=tiers)
@@ -749,7 +747,7 @@ def test_peak_memory_is_that_of_any_step(policy):
     assert case.simulate(AWKWARD).clients["peak_used_blocks"].item() == peak
 
 
-def test_a_request_rejected_on_the_way_counts_the_tokens_it_got():
+def test_request_rejected_on_way_counts_tokens_it_got():
     requests = REJECTED_ON_THE_WAY.simulate(AWKWARD).requests
     assert requests["num_output_tokens"].tolist() == [
         len(outcome.token_times) for outcome in REJECTED_ON_THE_WAY.stepwise(AWKWARD).outcomes
@@ -806,7 +804,7 @@ def is_inside(outcome: Outcome, now: float) -> bool:
 
 
 @given(case=cases(max_jobs=6), predictor=st.sampled_from([AWKWARD, DYADIC]), data=st.data())
-def test_counts_in_a_view_are_exact_at_any_time(case, predictor, data):
+def test_counts_in_view_are_exact_at_any_time(case, predictor, data):
     """At equal times steps end before an arrival looks, and plans are made after it."""
     case = with_arrivals_on_boundaries(data, case, predictor)
     router, client = SpyRouter(), case.options.client(predictor)

@@ -1,7 +1,5 @@
 """Tables of experts: cells that cannot be are filled, and measured ones stay as they are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from hypothesis import event, given
@@ -42,7 +40,7 @@ def rises(values: np.ndarray) -> bool:
 
 @given(frame=tables(0.0))
 @examples(150)
-def test_measured_cells_that_rise_are_met_to_the_bit(frame):
+def test_measured_cells_that_rise_are_met_to_bit(frame):
     values, found, moved = cells(frame)
     assert moved == []
     assert found.tolist() == frame["time_us"].tolist()
@@ -77,7 +75,7 @@ def _comes_after(other, row, *, above: bool) -> bool:
     return more and other is not row
 
 
-def test_an_impossible_corner_leaves_the_cell_beside_it_alone():
+def test_an_impossible_corner_leaves_cell_beside_it_alone():
     """The case that was found: two tokens cannot reach 64 experts, and 423 us became 515."""
     rows = [(2, 8, 200.0), (2, 16, 423.0), (64, 8, 210.0), (64, 16, 430.0), (64, 64, 460.0)]
     frame = pd.DataFrame(rows, columns=["tokens", "activated_experts", "time_us"])

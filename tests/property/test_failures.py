@@ -1,7 +1,5 @@
 """Failures inside runs are exact; over random lives of clients nothing is lost or served twice."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, replace
 from math import inf

@@ -5,8 +5,6 @@ that some come back. Times meet: steps of all clients, moves, arrivals, and the 
 Prompts and answers begin alike, so that those who leave share blocks with those who stay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise

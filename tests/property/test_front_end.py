@@ -1,7 +1,5 @@
 """The queue of the front end: what it counts, when, and that every loop gives it the same."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -73,7 +71,7 @@ def test_what_engines_have_emitted_is_counted_and_no_more(case, predictor, data)
 @pytest.mark.exact
 @examples(200)
 @given(case=engines(80), predictor=PREDICTORS, data=st.data())
-def test_all_walks_behind_a_front_end_give_the_same_bits(case, predictor, data):
+def test_all_walks_behind_front_end_give_same_bits(case, predictor, data):
     walk = plain_workload(case)
     found = one_by_one(lambda: run(case, predictor, workload=walk))
     with general_walks():

@@ -1,7 +1,5 @@
 """Tokens of pipelines that grow: tables and totals equal what their outcomes add up to."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Conservation under branches, loops, tool waits and sessions, with little memory and limits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise

@@ -4,8 +4,6 @@ Memory is scarce on both sides. Times meet: moves take as long as some steps, jo
 users give up while their blocks move.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

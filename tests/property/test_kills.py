@@ -3,8 +3,6 @@
 `make kills` does 500.
 """
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Laws that hold for every run and every predictor, whatever the policies decide."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -324,7 +322,7 @@ def test_who_gives_up_leaves_nothing_behind(simulation):
 
 
 @given(blocks=st.lists(st.integers(0, 40), max_size=30), size=st.integers(1, 100))
-def test_a_pool_never_lends_what_it_does_not_have(blocks, size):
+def test_pool_never_lends_what_it_does_not_have(blocks, size):
     pool = BlockPool(size, 16)
     held = []
     for number in blocks:
@@ -462,7 +460,7 @@ def test_tokens_touch_at_least_their_own_experts_and_at_most_all(num_experts, da
 
 @pytest.mark.parametrize("name", MAKERS)
 @given(batch=batches, num_drafts=st.integers(1, 8), data=st.data())
-def test_a_run_of_drafts_has_the_bits_of_its_steps(name, batch, num_drafts, data):
+def test_run_of_drafts_has_bits_of_its_steps(name, batch, num_drafts, data):
     assume(batch.num_decodes)
     assume(traits_of(predictor(name)).times_drafts)
     drafting = replace(batch, num_drafts=num_drafts)

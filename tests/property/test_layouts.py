@@ -1,7 +1,5 @@
 """A client whose layout changes gives what a plain stepwise client gives: equal bits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

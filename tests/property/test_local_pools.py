@@ -4,8 +4,6 @@ Nothing is lost, entries stay in their node and with their model, and runs of an
 same bits; so do clients that fail.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pytest

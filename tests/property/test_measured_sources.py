@@ -7,8 +7,6 @@ Tables of kernels promise more of anything for both together too, in the measure
 The second half: a GPU with better figures never makes a step longer.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -217,7 +215,7 @@ def test_more_work_in_a_mixed_step_never_takes_less_time(
     decodes=measured_decodes,
     other=measured_prompts,
 )
-def test_another_prompt_beside_decodes_never_makes_a_step_shorter(name, chunks, decodes, other):
+def test_another_prompt_beside_decodes_never_makes_step_shorter(name, chunks, decodes, other):
     step_time = predictor(name).step_time
     n, mean = decodes
     more, less = (StepBatch(tuple(some), n, n * mean) for some in ([*chunks, other], chunks))

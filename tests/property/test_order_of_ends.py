@@ -1,7 +1,5 @@
 """Requests that several engines end are recorded in order of time, even if engines run ahead."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

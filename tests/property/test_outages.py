@@ -1,7 +1,5 @@
 """Cables fail under way: flows go round them or wait, every byte arrives, and none twice."""
 
-from __future__ import annotations
-
 from math import inf
 
 import networkx as nx
@@ -108,7 +106,7 @@ def test_every_byte_arrives_as_plain_water_filling_through_outages_says(case):
 
 
 @pytest.mark.exact
-def test_a_byte_that_leaves_as_its_cable_fails_arrives():
+def test_byte_that_leaves_as_its_cable_fails_arrives():
     """After another outage, so that the flow is one of those that share links."""
     graph = nx.DiGraph(name="line")
     for number, pair in enumerate([("a", "b"), ("b", "a"), ("b", "c"), ("c", "b")]):

@@ -1,7 +1,5 @@
 """Schedulers of one's own give what the built-in rules and plain references give, to the bit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -76,7 +74,7 @@ class Pieces(ChunkedScheduler):
     kind=st.sampled_from([Written, Asked, Pieces]),
 )
 @examples(200)
-def test_rules_that_the_core_asks_for_have_equal_bits(case, predictor, kind):
+def test_rules_that_core_asks_for_have_equal_bits(case, predictor, kind):
     """Planned as steps begin or ahead, in pipelines, and while blocks are copied."""
     if kind is Asked:
         case = replace(case, options=replace(case.options, order="fcfs"))

@@ -1,7 +1,5 @@
 """Views as of polls, against a simulation that takes a picture of every client at each poll."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import count
 

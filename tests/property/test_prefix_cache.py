@@ -1,7 +1,5 @@
 """The prefix cache alone, held against one that lists every block; and laws of a cache."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 

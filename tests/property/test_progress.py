@@ -1,7 +1,5 @@
 """Every run ends, or is refused: small runs in few blocks, with a limit on their plans."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace

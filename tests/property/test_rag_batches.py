@@ -1,7 +1,5 @@
 """Laws of batches: equal to a plain loop to the bit, whole, in order, never too large."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rare cases that random search found, in which the engine and single steps once differed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -353,7 +351,7 @@ def test_who_gives_up_ends_what_would_go_on_for_ever():
         (4, 5, 10, 1),
     ],
 )
-def test_pipelines_plan_steps_behind_the_end_of_an_answer(ranks, num_tokens, longest, num_behind):
+def test_pipelines_plan_steps_behind_the_end_of_answer(ranks, num_tokens, longest, num_behind):
     """0.19 plans no more of an answer once all its tokens but one have come, and they take blocks.
 
     With 4 ranks 4 batches are in flight: the last token but one comes while the last one and two
@@ -375,7 +373,7 @@ def test_pipelines_plan_steps_behind_the_end_of_an_answer(ranks, num_tokens, lon
 
 
 @pytest.mark.exact
-def test_who_waits_may_fit_behind_the_step_of_decodes():
+def test_who_waits_may_fit_behind_step_of_decodes():
     """Of three blocks the decode takes the first copy of what it holds, and the next one finds it.
 
     Then the next one needs one block in place of two, and the plan is not of decodes alone.

@@ -1,7 +1,5 @@
 """A client that re-shards: laws, and equal bits beside a plain stepwise client."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -227,7 +225,7 @@ def test_no_more_comes_back_than_the_layout_for_answers_holds(seats, per_block):
 @pytest.mark.exact
 @examples(200)
 @given(system=SYSTEM, policy=st.sampled_from([*STAGED]))
-def test_runs_without_a_buffer_are_those_of_a_stepwise_client(system, policy):
+def test_runs_without_buffer_are_those_of_stepwise_client(system, policy):
     share = {"threshold": 0.6} if policy == "threshold" else {}
     check_beside(STAGED[policy], **system, host_blocks=None, policy=policy, **share)
 
@@ -263,7 +261,7 @@ def test_prompts_wait_for_an_answer_to_end_where_none_fits_beside_it(num, reload
     shares=st.sampled_from([(0.0, 0.5), (0.1, 0.2), (0.5, 0.9)]),
     prefetch=st.sampled_from([True, True, False]),
 )
-def test_runs_under_a_limit_are_those_of_a_stepwise_client(
+def test_runs_under_limit_are_those_of_stepwise_client(
     system, host_blocks, limit, shares, prefetch
 ):
     early, late = shares

@@ -1,7 +1,5 @@
 """Requests that are sent again: equal bits with plain attempts, one after the other."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace

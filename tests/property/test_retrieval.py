@@ -1,7 +1,5 @@
 """Laws of KV retrieval over random runs."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from itertools import accumulate
 
@@ -78,7 +76,7 @@ def requests(draw):
     fails=st.booleans(),
     gives_up=st.booleans(),
 )
-def test_all_tokens_come_from_somewhere_and_twice_the_same(
+def test_all_tokens_come_from_somewhere_and_twice_same(
     hits, rows, eviction, capacity, sharing, fails, gives_up
 ):
     """What is asked for is found in levels, or computed; and levels hold what they were written.

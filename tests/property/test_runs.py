@@ -1,7 +1,5 @@
 """Blocks joined to runs: what two requests share stays the same, in fewer spans."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Replicas in lockstep: experts and the exchange of tokens see the sum of all replicas' tokens."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,7 +71,7 @@ def by_operator(batch, timed):
 
 @given(steps())
 @examples(60)
-def test_experts_and_gathers_go_by_the_sum_of_tokens(drawn):
+def test_experts_and_gathers_go_by_sum_of_tokens(drawn):
     """They are those of one replica that has all tokens, and of any other split of the sum."""
     batches, size, timed = drawn
     if not batches:
@@ -126,7 +124,7 @@ def test_the_operators_of_a_step_are_its_time(drawn):
         assert parts == pytest.approx(timed.step_time(batch))
 
 
-def test_a_busy_replica_does_not_pay_for_idle_ones():
+def test_busy_replica_does_not_pay_for_idle_ones():
     """Before, each was priced as if all others computed as much, too; and in a run no more is."""
     busy, timed = StepBatch((), 200, 80_000), TIMED[4, BACKENDS[0]]
     unsaid = timed.step_time(busy)

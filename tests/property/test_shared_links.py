@@ -1,7 +1,5 @@
 """Tiers inside a topology, shared ones too, over random lives of clients that share slow links."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The engine core gives what the stepwise reference gives, to the bit, however steps are taken."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -267,7 +265,7 @@ def test_a_queue_of_batches_equals_the_reference(number, predictor):
     predictor=st.sampled_from([AWKWARD, DYADIC]),
     data=st.data(),
 )
-def test_a_queue_of_batches_with_windows_equals_the_reference(case, predictor, data):
+def test_a_queue_of_batches_with_windows_equals_reference(case, predictor, data):
     case = disturbed(data, case, predictor)
     assert_exact(case, predictor)
 
@@ -289,7 +287,7 @@ def test_states_are_kept_where_prompts_have_all_their_memory(case, predictor, da
     predictor=st.sampled_from(PREDICTORS),
     data=st.data(),
 )
-def test_the_core_takes_the_steps_of_lanes_in_lockstep(case, size, predictor, data):
+def test_the_core_takes_steps_of_lanes_in_lockstep(case, size, predictor, data):
     options = replace(case.options, lockstep=True, data_parallel_size=size)
     case = with_arrivals_on_boundaries(data, Case(options, case.jobs), predictor)
     if data.draw(st.booleans()):
@@ -300,14 +298,14 @@ def test_the_core_takes_the_steps_of_lanes_in_lockstep(case, size, predictor, da
 @pytest.mark.exact
 @examples(300)
 @given(case=roles(), predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]))
-def test_the_core_takes_the_steps_of_prefill_and_decode_apart(case, predictor):
+def test_core_takes_steps_of_prefill_and_decode_apart(case, predictor):
     show(one_by_one(case.simulation(predictor).run))
 
 
 @pytest.mark.exact
 @examples(300)
 @given(case=flows(), predictor=st.sampled_from([AWKWARD, DYADIC, EVEN, LINES]))
-def test_the_core_takes_the_steps_of_answers_that_flow(case, predictor):
+def test_the_core_takes_steps_of_answers_that_flow(case, predictor):
     try:
         found = one_by_one(case.simulation(predictor).run)
     except ScenarioError:  # answers wait for one another's memory
@@ -361,7 +359,7 @@ def test_two_whom_no_plan_knows_change_their_layout():
     router=st.sampled_from(NAMES),
     data=st.data(),
 )
-def test_all_walks_to_the_core_give_the_same_steps(several, predictor, router, data):
+def test_all_walks_to_the_core_give_same_steps(several, predictor, router, data):
     """On equal clients as well, whose steps end at the same instants."""
     if data.draw(st.booleans()):
         several = several[:1] * len(several)
@@ -437,7 +435,7 @@ QUEUES = {"clients": ["llm"], "policy": {"type": "queue_length", "target": 2}}
     ],
     ids=["autoscaled", "failing", "replicas", "a router that looks", "short of memory"],
 )
-def test_scenarios_give_the_same_requests_one_step_after_the_other(said):
+def test_scenarios_give_same_requests_one_step_after_other(said):
     """With energy, and with policies that look at engines between two events."""
     found = simulate(scenario(**said))
     with without_fast_forward():
@@ -466,7 +464,7 @@ def test_lines_let_the_first_step_wait_for_copies(ahead):
 
 
 @pytest.mark.exact
-def test_loops_leave_the_same_blocks_to_those_who_run():
+def test_loops_leave_same_blocks_to_those_who_run():
     """The third prompt would fit, but for the blocks that are reserved."""
     jobs = (Job(0.0, 40, 30), Job(0.0, 36, 30), Job(0.0, 30, 10))
     case = Case(EngineOptions("chunked", 30, 4, 8, 128, watermark=0.3), jobs)
@@ -538,7 +536,7 @@ def test_a_decode_lane_shares_blocks_from_the_plan_on_that_knows_of_the_first_pr
 
 
 @pytest.mark.exact
-def test_an_answer_that_is_given_up_leaves_the_same_blocks():
+def test_answer_that_is_given_up_leaves_same_blocks():
     """Others find what a plan knew of one whose user gave up at a client that plans ahead."""
     p = EngineOptions("chunked", 40, 4, 5, 64, caching=True, async_scheduling=True, role="p_heavy")
     d = EngineOptions("chunked", 16, 4, 2, 64, caching=True, role="d_heavy")

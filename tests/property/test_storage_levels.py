@@ -1,7 +1,5 @@
 """Levels of storage hold what a list of single blocks holds, whatever gives up what."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

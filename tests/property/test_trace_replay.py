@@ -1,7 +1,5 @@
 """Run, export, replay: a workload that is written and read back gives the same records."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -120,7 +118,7 @@ def test_a_workload_replays_the_same_in_every_form(form, tmp_path_factory, rows)
 
 @given(workloads())
 @examples(12)
-def test_a_run_replays_the_same_from_its_own_table(tmp_path_factory, rows):
+def test_a_run_replays_same_from_its_own_table(tmp_path_factory, rows):
     rows = [row._replace(content=()) for row in rows]
     folder: Path = tmp_path_factory.mktemp("run")
     result = _run(Rows(rows), with_blocks=False)

@@ -1,7 +1,5 @@
 """Laws of workloads over random inputs."""
 
-from __future__ import annotations
-
 import csv
 import json
 from fractions import Fraction
@@ -103,7 +101,7 @@ def test_mooncake_rows_come_back_as_written(times, pair, start, block_size, comp
     seed=st.integers(0, 2**32),
     count=st.integers(1, 9_000),
 )
-def test_arrival_times_never_decrease_and_have_the_prefix_property(process, seed, count):
+def test_arrival_times_never_decrease_and_have_prefix_property(process, seed, count):
     def draw(how_many: int) -> list[float]:
         return list(islice(process.times(Streams(seed).generator("arrivals")), how_many))
 

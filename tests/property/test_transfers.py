@@ -1,7 +1,5 @@
 """Whole schedules of flows on random graphs end when plain water-filling says that they do."""
 
-from __future__ import annotations
-
 from itertools import product
 from math import inf
 
@@ -96,7 +94,7 @@ def test_schedules_end_as_plain_water_filling_says(schedule):
 
 @examples(50)
 @given(schedules(), st.randoms(use_true_random=False))
-def test_the_order_in_which_flows_are_told_is_irrelevant(schedule, random):
+def test_order_in_which_flows_are_told_is_irrelevant(schedule, random):
     capacities, flows = schedule
     order = list(range(len(flows)))
     random.shuffle(order)
@@ -129,7 +127,7 @@ def test_crowds_end_as_plain_water_filling_says(crowd):
 
 @examples(5)
 @given(crowds(), st.randoms(use_true_random=False))
-def test_the_order_in_which_crowds_are_told_is_irrelevant(crowd, random):
+def test_order_in_which_crowds_are_told_is_irrelevant(crowd, random):
     capacities, flows = crowd
     order = list(range(len(flows)))
     random.shuffle(order)

@@ -1,7 +1,5 @@
 """What views tell is exact at any time: as of the last step that ended, however steps are taken."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from unittest.mock import patch
 

@@ -3,8 +3,6 @@
 Written as plans, the built-in rules give the same bits; other policies are as in a plain reference.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -138,7 +136,7 @@ def caches_more(options: EngineOptions, result: Result) -> bool:
     predictor=st.sampled_from([AWKWARD, DYADIC, LINES]),
 )
 @examples(300)
-def test_the_built_in_rules_as_a_plan_have_equal_bits(case, predictor):
+def test_built_in_rules_as_plan_have_equal_bits(case, predictor):
     """Planned as steps begin or ahead, in pipelines and virtual engines, with all that there is."""
     assume(case.options.policy == "chunked")
     options, kind = as_plan(case.options)
@@ -472,7 +470,7 @@ class DoesNothing(ChunkedScheduler):
     ],
 )
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_plan_that_breaks_a_rule_stops_with_a_sentence(kind, message, ahead, ranks):
+def test_a_plan_that_breaks_rule_stops_with_sentence(kind, message, ahead, ranks):
     options = EngineOptions(
         "chunked",
         100,
@@ -499,7 +497,7 @@ class BesideParts(Planned):
         return 8
 
 
-def test_what_a_plan_says_is_left_out_beside_it():
+def test_what_plan_says_is_left_out_beside_it():
     with pytest.raises(ValueError, match="BesideParts must not have budget beside `plan`"):
         BesideParts()
     with pytest.raises(ValueError, match="prefill_schedule_interval must be left out with Planned"):

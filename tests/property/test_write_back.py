@@ -1,7 +1,5 @@
 """A tier that writes back, in segments, has what a list of single blocks has."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """LoRA adapters, step by step: who may be admitted, and what a step waits for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

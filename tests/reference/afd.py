@@ -1,7 +1,5 @@
 """A bundle of attention and FFN workers, one pass and one slot at a time, in a plain event loop."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush

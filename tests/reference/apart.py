@@ -1,7 +1,5 @@
 """Clients for prompts and for answers whose times are sums of powers of two."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from mist_sim.clients import AfdClient, LlmClient

@@ -26,8 +26,6 @@ Beside the rules of `stepwise` and `parallel`:
 - Who gives up while it runs leaves when the next batch has returned.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """One queue served in batches, as a plain loop over arrivals; shares no code with the clients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import inf
 

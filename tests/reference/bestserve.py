@@ -5,8 +5,6 @@ readings are marked; docs/background/bestserve.md says why. Random orders come f
 in each pass over the instances.
 """
 
-from __future__ import annotations
-
 from math import floor, inf
 
 

@@ -1,7 +1,5 @@
 """Sequences in a prefix cache alone, in the blocks of which one finds another's."""
 
-from __future__ import annotations
-
 from mist_sim.clients.prefixes.free_queue import FreeQueue
 from mist_sim.clients.prefixes.prefix_cache import Chain, Found, PrefixCache
 from mist_sim.clients.sequence_state import SequenceState

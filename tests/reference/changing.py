@@ -1,7 +1,5 @@
 """Clients that are told to change their layout at given times of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from mist_sim.clients import LlmClient

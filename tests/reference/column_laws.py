@@ -3,8 +3,6 @@
 Tables are compared with one another and with what was asked, not with how a run was computed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A plan's `vllm serve` lines, read back by `mist from-vllm`."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any

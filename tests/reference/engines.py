@@ -1,7 +1,5 @@
 """Engines of a given size and speed, without a model and a GPU."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 
@@ -30,11 +28,7 @@ def llm_engine(
     options = {"pipeline_parallel_size": num_ranks, "kv_cache": KvCacheConfig(**kv_cache)} | options
     config = EngineConfig(**options)
     return kind(
-        name,
-        config,
-        predictor=predictor,
-        memory=EngineMemory(**memory),
-        rules=EngineRules(**rules),
+        name, config, predictor=predictor, memory=EngineMemory(**memory), rules=EngineRules(**rules)
     )
 
 

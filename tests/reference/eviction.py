@@ -1,7 +1,5 @@
 """A prefix cache as a list of single blocks that serves one request after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 
 Rank = Callable[[int, int], tuple[int, ...]]

@@ -1,7 +1,5 @@
 """The time that an engine's host needs for a step, beside the GPU's."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from mist_sim.core.batch import StepBatch

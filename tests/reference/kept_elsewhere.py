@@ -1,7 +1,5 @@
 """A client whose requests come back to entries that it put into a store, over a slow link."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from simpy.events import Event

@@ -1,7 +1,5 @@
 """What the latency of a request consisted of, moment by moment, in plain Python."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from itertools import pairwise
 from math import isnan

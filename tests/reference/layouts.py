@@ -21,8 +21,6 @@ Rules:
 - No pass enters a new lane before the transition is over. Who has work then is ready then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf

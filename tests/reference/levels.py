@@ -1,7 +1,5 @@
 """Levels of storage block by block, and MIST's expected time written out; shares no code."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Files of step times that follow a law, in every form that the table predictor reads."""
 
-from __future__ import annotations
-
 import itertools
 import tempfile
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ up, then jobs arrive; those that were lost in the order in which they came, and 
 that have waited since.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf

@@ -22,8 +22,6 @@ those of `memory.py`:
 - Several pages may have a name; the one that has had it for longest is found.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -18,8 +18,6 @@ With early rejection each prompt without a first token takes its time on its slo
 has an equal share of them all, and then the newcomer's prompt goes through all ranks.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import inf

@@ -1,7 +1,5 @@
 """Predictors for tests: simple laws whose `run` equals `step_time` to the bit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar

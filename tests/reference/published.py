@@ -4,8 +4,6 @@ They stand in for the measurements that lie beside the repository: what reads, f
 those is tested on these, too, where they are not there.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

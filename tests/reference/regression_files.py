@@ -1,7 +1,5 @@
 """A small regression file for tests, made from plain numbers."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from functools import cache

@@ -4,8 +4,6 @@ It shares no code with the engine. Cases in which answers outgrow the GPUs are n
 (`OutgrownError`).
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field

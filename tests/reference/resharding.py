@@ -1,7 +1,5 @@
 """Clients that re-shard, of a given size and speed, without a model and GPUs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mist_sim.clients.resharding import ReshardingClient, ShardSizes

@@ -12,8 +12,6 @@ added to the jobs, and the engine serves them all anew, until nothing is due any
   in the queue left, and its drafts are drawn from the beginning. Its content is the same.
 """
 
-from __future__ import annotations
-
 from bisect import insort
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Which blocks of prompts repeat, computed from the trace files alone, block by block."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator

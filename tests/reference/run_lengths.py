@@ -1,7 +1,5 @@
 """Steps give the same results, taken one by one or many at a time: what is compared."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from unittest.mock import patch
 

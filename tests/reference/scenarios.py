@@ -1,7 +1,5 @@
 """A small scenario under pressure, from which tests change one thing at a time."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

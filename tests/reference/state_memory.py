@@ -14,8 +14,6 @@
 - Pieces end at blocks: `end_of_piece`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 Every flow has its bytes left. Between two changes nothing but time passes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf

@@ -12,8 +12,6 @@ often theory was outside ("false"), and how often an error of 2 % and 5 % in the
 noticed ("power").
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 

@@ -5,8 +5,6 @@ reverse order of dollars at goodput; a star from 400 requests, less than three s
 on the worst of three designs; goodputs that fell as the workload grew.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 
@@ -47,7 +45,7 @@ def test_dollars_are_starred_at_goodput():
     assert found.best[f"{cost}_usd"] != star
 
 
-def test_a_light_load_gives_the_worst_design_no_star():
+def test_a_light_load_gives_worst_design_no_star():
     """Three engines for prompts and one for answers, at a rate that its queue has not felt yet."""
 
     def apart(prompts: int, answers: int) -> Scenario:
@@ -69,7 +67,7 @@ def test_a_light_load_gives_the_worst_design_no_star():
     assert found.best["goodput"] != [min(rates.index, key=rates.__getitem__)]
 
 
-def test_a_goodput_does_not_fall_as_the_workload_grows():
+def test_a_goodput_does_not_fall_as_workload_grows():
     sizes = (400, 1_000, 2_000, 6_000)
     scenarios = [
         Scenario.from_dict(

@@ -1,7 +1,5 @@
 """The goodput of an M/D/1 queue, against the distribution of its waits."""
 
-from __future__ import annotations
-
 from math import exp, factorial, floor
 
 import pytest

@@ -1,7 +1,5 @@
 """Little's law: mean number = arrival rate x mean time, as an identity and over seeds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -55,7 +53,7 @@ def number_in_system(result: Result, begin: float, end: float) -> float:
     return float(np.maximum(stays, 0.0).sum() / (end - begin))
 
 
-def test_the_watched_number_is_the_sum_of_all_times():
+def test_the_watched_number_is_sum_of_all_times():
     """From empty to empty, the area under a view's count is the sum of times in the system."""
     client = QUEUE.client(WatchedClient)
     result = QUEUE.run(np.random.SeedSequence(7), client)

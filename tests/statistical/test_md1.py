@@ -1,7 +1,5 @@
 """M/D/1: one slot, one step a request."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """M/G/1: one slot, other distributions of output lengths (Pollaczek and Khinchine)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ the mean wait for 2 slots and +1.4 % for 4. Geometric lengths in the place of ex
 -0.5 %. Together, as measured, +0.2 % and +0.8 %, against half widths of 10 % and 13 % of the mean.
 """
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -5,8 +5,6 @@ so a run generates 1,000 on average. 300 experiments of 5 replications each; the
 intervals that hold 1,000 is binomial with p = 0.95.
 """
 
-from __future__ import annotations
-
 import pytest
 from scipy import stats
 
@@ -32,7 +30,7 @@ SCENARIO = {
 
 @pytest.mark.statistical
 @pytest.mark.deep
-def test_intervals_hold_the_mean_as_often_as_they_say():
+def test_intervals_hold_mean_as_often_as_they_say():
     """Power: intervals that hold it 88 % of the time are noticed with probability 0.88."""
     held = 0
     for seed in range(NUM_EXPERIMENTS):

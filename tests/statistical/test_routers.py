@@ -5,8 +5,6 @@ in turn an E_c/M/1; for those that look at queues the Markov chain of all queue 
 cut where longer queues have a probability below 1e-6. Times in the system, of 16 seeds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import product
 
@@ -118,7 +116,7 @@ def mean_times(router, servers: int, load: float, num_requests: int):
     return over_seeds(sample, entropy=23)
 
 
-def test_the_chain_of_one_server_is_a_plain_queue():
+def test_the_chain_of_one_server_is_plain_queue():
     assert mean_time(shortest, 1, 0.5, 60) == pytest.approx(2.0)
     assert in_turn(1, 0.5) == pytest.approx(2.0)
 

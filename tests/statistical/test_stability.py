@@ -47,7 +47,7 @@ def test_small_overloads_are_not_called_stable(load, most):
             assert found["stable"] <= most, (name, num_requests)
 
 
-def test_half_a_load_is_stable_in_a_thousand_requests():
+def test_half_a_load_is_stable_in_thousand_requests():
     for name, queue in QUEUES.items():
         assert queue_verdicts(queue, 0.5, 1000, 100).count("stable") >= 95, name
 

@@ -20,7 +20,7 @@ def _deep(*names: str) -> list[ParameterSet]:
 
 
 @pytest.mark.parametrize("name", ["M/M/1, limit 5", *_deep("M/M/4, limit 3.4", "M/D/1, limit 4")])
-def test_a_little_too_few_good_requests_are_seldom_attained(name):
+def test_little_too_few_good_requests_are_seldom_attained(name):
     """Half a point below what is asked for, where a pass is hardest to tell from a miss."""
     assert verdicts(QUEUES[name], 0.895, 10_000, NUM_RUNS)[True] <= 8
 

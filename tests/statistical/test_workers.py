@@ -7,8 +7,6 @@ service times was noticed ("power"). Over all cases that is 8 false alarms of 2,
 are skewed, and those of a run that begins empty are 0.05 % to 0.35 % low, warm-up or not.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from heapq import heapreplace

@@ -1,7 +1,5 @@
 """Fits of kernels: known figures come back, tables of every form are read, and the files."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -34,7 +32,7 @@ def products(seconds=None):
     return kernel_rows("fp8", times, H100, "fp8", flops, moved, **options)
 
 
-def test_a_fit_finds_the_figures_that_made_the_rows():
+def test_a_fit_finds_the_figures_that_made_rows():
     found = fit_kernel(products())
     assert found.values == pytest.approx(FIGURES, rel=0.01)
     assert found.num_rows == 45
@@ -60,7 +58,7 @@ def test_shapes_can_be_left_out():
     assert fit_kernel(rows.only(slice(19))) is None  # too few
 
 
-def test_a_figure_that_rows_do_not_determine_is_named():
+def test_figure_that_rows_do_not_determine_is_named():
     few_tokens = products().only(products().compute < 1e-9)
     assert fit_kernel(few_tokens) is None
     small = products()
@@ -131,7 +129,7 @@ def run(*arguments):
     main([*map(str, arguments)])
 
 
-def test_the_command_writes_a_gpu_that_scenarios_can_name(tmp_path, capsys):
+def test_the_command_writes_gpu_that_scenarios_can_name(tmp_path, capsys):
     table, out = tmp_path / "dense.csv", tmp_path / "mine.toml"
     matrices(["o_proj", "gate_up_proj"], ["layer", "tokens", "time_us"], 1e6).to_csv(table)
     run(table, "--gpu", "h200", "--model", "llama-3.1-8b", "--out", out)
@@ -197,7 +195,7 @@ def test_cells_that_are_no_figures_are_named(tmp_path, name, header, row, proble
         calibrate_kernels(file, load_gpu("rtx-pro-6000"), load_model("llama-3.1-8b"))
 
 
-def test_a_table_without_a_column_that_is_needed_is_refused(tmp_path):
+def test_table_without_column_that_is_needed_is_refused(tmp_path):
     file = tmp_path / "mlp.csv"
     file.write_text("num_tokens,n_head,time_stats.attn_pre_proj.median\n1,32,0.1\n")
     with pytest.raises(ScenarioError, match=r"mlp.csv: no table of kernels. .*n_kv_head"):

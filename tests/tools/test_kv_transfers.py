@@ -4,8 +4,6 @@ Qwen3-8B, TP 8, from one node of eight H800s to another, whose NICs could do 200
 sizes that it prints are those of the prompt's blocks and one more, in powers of 1,024.
 """
 
-from __future__ import annotations
-
 import csv
 
 import pytest
@@ -82,7 +80,7 @@ def test_printed_sizes_are_powers_of_two(shared):
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_every_second_row_says_how_long_the_others_take(rows, first):
+def test_every_second_row_says_how_long_others_take(rows, first):
     """From 2,048 tokens on within 10 %; fitted on the other half of the rows."""
     connector = fitted(rows[first::2])
     scored = [row for row in rows[1 - first :: 2] if row[0] >= 2048]
@@ -91,12 +89,12 @@ def test_every_second_row_says_how_long_the_others_take(rows, first):
         assert seconds(num_tokens, connector) == pytest.approx(measured, rel=0.10)
 
 
-def test_without_a_connector_they_would_be_a_fifth_too_fast(rows):
+def test_without_connector_they_would_be_fifth_too_fast(rows):
     for num_tokens, measured in rows:
         assert seconds(num_tokens, Connector()) < 0.8 * measured
 
 
-def test_the_defaults_of_mooncake_are_fitted_to_all_rows(rows):
+def test_defaults_of_mooncake_are_fitted_to_all_rows(rows):
     """One start a layer for two engines and models: within 8 % of the start of each fit."""
     connector, named = fitted(rows), MooncakeConnector()
     assert connector.start == pytest.approx(named.before(1, MODEL.num_layers), rel=0.08)

@@ -1,7 +1,5 @@
 """Fits of states and sparse attention: the law is the roofline's, and known figures come back."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 
@@ -124,7 +122,7 @@ def rows_of_states(prefill: bool, figures: dict[str, float]) -> MixerRows:
     return replace(rows, seconds=rows.times({"gdn": figures}))
 
 
-def test_a_fit_finds_the_figures_that_made_the_rows():
+def test_a_fit_finds_the_figures_that_made_rows():
     figures = {"floor": 1.2e-5, "serial": 4e-5, "mfu": 0.3, "mbu": 0.6}
     found = fit_mixer(rows_of_states(True, figures), {"gdn": tuple(figures)})
     assert found.figures["gdn"] == pytest.approx(figures, rel=0.01)

@@ -3,8 +3,6 @@
 The files themselves lie beside the repository, and are not there on every machine.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -222,7 +222,7 @@ def test_the_goodput_of_any_simulator():
     assert low == pytest.approx(brentq(lambda r: (1 - r) * exp(r) - 0.9, 0.1, 0.9), rel=0.06)
 
 
-def test_alone_is_what_a_request_takes_at_no_load():
+def test_alone_is_what_request_takes_at_no_load():
     requests = Requests.of([0.0, 100.0], [10, 20], [5, 1])
     times = Oracle(Rank(0.1))
     alone = served_alone(requests, (times, times))
@@ -271,7 +271,7 @@ def test_every_verdict_is_that_of_the_simulators():
         assert (p90[0] <= 0.55 and p90[1] <= 0.0275) == attains
 
 
-def test_the_best_scenario_is_the_strategy_at_that_rate():
+def test_the_best_scenario_is_strategy_at_that_rate():
     ranking = rank_strategies(small(), Space(names=("2m", "1p1d")), jobs=1)
     goodput = ranking.best.goodput
     again = Scenario.from_yaml(goodput.scenario)
@@ -293,7 +293,7 @@ def test_what_does_not_fit_is_left_out_with_a_reason():
     assert ranking.summary["num_left_out"] == 7
 
 
-def test_boxes_that_the_cache_cannot_hold_are_left_out():
+def test_boxes_that_cache_cannot_hold_are_left_out():
     changes = {"clients.0.kv_cache": {"num_gpu_blocks_override": 600}}
     ranking = rank_strategies(small(**changes), Space(names=("1m",), decode_batches=(4, 8)), jobs=1)
     reasons = {entry.strategy.decode_batch: entry.left_out for entry in ranking.entries}
@@ -342,7 +342,7 @@ def test_the_full_simulation_checks_the_best():
     assert not any(each.kind.name == "full failed" for each in ranking.warnings)
 
 
-def test_the_result_does_not_depend_on_jobs_or_a_journal(tmp_path):
+def test_result_does_not_depend_on_jobs_or_journal(tmp_path):
     ranked = partial(rank_strategies, small(), Space(instances=2))
     alone = json_text(ranked(jobs=1, journal=tmp_path / "journal").summary)
     assert json_text(ranked(jobs=2).summary) == alone

@@ -1,7 +1,5 @@
 """Extremes: one message for each, at once, and never a traceback or a hang."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path
@@ -15,7 +13,7 @@ from mist_sim.models import ModelSpec
 from mist_sim.scenario.build import build
 from tests.damage.scenarios import MUCH
 from tests.reference.scenarios import BASE, scenario
-from tests.unit.test_models import LLAMA
+from tests.unit.models.test_models import LLAMA
 
 
 @pytest.fixture(autouse=True)

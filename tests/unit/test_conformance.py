@@ -1,7 +1,5 @@
 """`python -m conformance`, with a stand-in for vLLM that knows the results of a log."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -116,7 +114,7 @@ def test_results_of_another_kind_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("text", ['{"version": "0.19.0"}', '{"version": "0.19.0"}\n'])
-def test_a_file_of_something_else_is_refused_and_stays(text, tmp_path):
+def test_file_of_something_else_is_refused_and_stays(text, tmp_path):
     keep = tmp_path / "kept.json"
     keep.write_text(text)
     found = of_log(tmp_path, stand_in(tmp_path), "--keep", keep)
@@ -174,7 +172,7 @@ def test_the_side_of_vllm_goes_on_after_a_class_that_fails(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("states", "code"), [(False, 0), (True, 1)])
-def test_a_class_in_which_vllm_fails_ends_with_1(states, code, monkeypatch, capsys):
+def test_class_in_which_vllm_fails_ends_with_1(states, code, monkeypatch, capsys):
     runs = conformance.Runs("python")
     runs.header = {"version": "0.33.0", "options": {"scheduler_reserve_full_isl": True}}
     findings = conformance.Findings(runs)

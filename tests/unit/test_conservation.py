@@ -162,7 +162,7 @@ test_an_end_never = planted(ColumnRecorder, "record_end", NEVER, 0)(ended)
 
 
 @planted(ColumnRecorder, "record_end", "1 of 5 requests never ended, first 3")
-def test_a_request_that_is_recorded_under_the_id_of_another(self, request, *values):
+def test_request_that_is_recorded_under_id_of_another(self, request, *values):
     request.request_id += 5 * (request.request_id == 3)
     WHOLE["record_end"](self, request, *values)
 
@@ -200,7 +200,7 @@ def test_a_visit_of_nobody(self, client_id, visit):
     "finish",
     NEVER_ENDED + r"recorded visit was at client 'llm'; clients that still hold visits: 'tool'\)",
 )
-def test_a_client_that_forgets_to_hand_a_visit_back(self, visit):
+def test_a_client_that_forgets_to_hand_visit_back(self, visit):
     if visit.request.request_id != 3 or self.name != "tool":
         WHOLE["finish"](self, visit)
 

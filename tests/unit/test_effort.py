@@ -1,7 +1,5 @@
 """Random tests draw the same cases whichever tests ran before, with every seed and profile."""
 
-from __future__ import annotations
-
 from hypothesis.internal.conjecture.providers import HypothesisProvider
 
 

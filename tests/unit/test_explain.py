@@ -1,7 +1,5 @@
 """Steps taken apart: the operators add up to the step, each is what paper and pencil give."""
 
-from __future__ import annotations
-
 import io
 import json
 import shlex
@@ -158,7 +156,7 @@ def test_ten_operators_by_hand():
     ("gpu", "quantization", "dtype"),
     [("h100-sxm", "fp8", "fp8"), ("b200", "nvfp4", "fp4"), ("a100-80gb-sxm", "fp8", "bf16")],
 )
-def test_shares_are_of_the_peak_of_an_operators_type(gpu, quantization, dtype):
+def test_shares_are_of_the_peak_of_operators_type(gpu, quantization, dtype):
     """Products in 8 or 4 bits beside attention in 16; an A100 has no FLOP/s in FP8."""
     client = {"model": "llama-3.1-8b", "gpu": gpu, "quantization": quantization}
     found = explain_batch(scenario(**client), HandBatch(prompts=((2048, 0),)))
@@ -312,7 +310,7 @@ def test_a_step_says_that_each_engine_has_one(tmp_path, words, told):
     assert told in " ".join(result.output.split())
 
 
-def test_a_step_has_room_in_the_cache_of_its_engine():
+def test_step_has_room_in_cache_of_its_engine():
     client = CLIENTS["replicas"] | {"name": "llm", "kv_cache": {"num_gpu_blocks_override": 100}}
     scenario = Scenario.from_dict({"clients": [client], "workload": WORKLOAD})
     with pytest.raises(ScenarioError, match="at most 9. blocks of the KV cache"):

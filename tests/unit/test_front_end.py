@@ -1,7 +1,5 @@
 """The front end: what users wait for outside of the engines."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -63,7 +61,7 @@ def test_a_process_takes_requests_one_at_a_time():
     assert servers.enters_at(2.0, 0) == pytest.approx(2.004)
 
 
-def test_the_first_of_a_burst_waits_until_all_are_parsed():
+def test_first_of_burst_waits_until_all_are_parsed():
     servers = ApiServers(replace(NONE, parse=10e-3, request=3e-3))
     parsed = [servers.parsed_at(0.0) for _ in range(20)]
     assert parsed == pytest.approx([0.01 * each for each in range(1, 21)])
@@ -151,7 +149,7 @@ def test_a_burst_does_not_starve_the_engine():
     assert decodes > 300
 
 
-def test_a_first_token_comes_after_those_of_its_step():
+def test_first_token_comes_after_those_of_its_step():
     """100 answers are under way, and the next one's first token is the last of its step."""
     requests = [(0.0, 16, 400)] * 100 + [(2.0, 16, 3)]
     rows = [TraceRow(prompt, output, time) for time, prompt, output in requests]
@@ -259,7 +257,7 @@ def test_times_and_counts_that_are_none_are_refused(option, value, rule):
         scenario({option: value})
 
 
-def test_a_command_line_says_how_many_processes_there_are():
+def test_command_line_says_how_many_processes_there_are():
     found = from_vllm(["vllm serve Qwen/Qwen3-32B --api-server-count 4"], gpu="h100-sxm")
     assert found.keys["front_end"] == {"api_server_count": 4}
     with pytest.raises(ScenarioError, match="whole number > 0"):
@@ -340,7 +338,7 @@ def test_a_front_end_that_only_refuses_limits_nothing():
     assert texts(found.summary, "front end full") == []
 
 
-def test_a_goodput_names_the_front_end_that_limits_it():
+def test_a_goodput_names_front_end_that_limits_it():
     """The run at the goodput keeps the limit, so the missed one above it tells."""
     limited = {"slo": {"ttft": "200 ms"}, "model": "llama-3.2-1b", "engine": "vllm-0.19"}
     said = scenario({}, **limited).changed({"workload": synthetic(600, 100, 198, "60 /s")})
@@ -350,7 +348,7 @@ def test_a_goodput_names_the_front_end_that_limits_it():
     assert "The front end limits throughput" in told
 
 
-def test_tokens_beyond_what_a_process_streams_are_a_warning():
+def test_tokens_beyond_what_a_process_streams_are_warning():
     """A process streams 22,472 tokens a second; four engines with one process emit more."""
     users = {"type": "closed_loop", "concurrency": 1024}
     engines = [{"name": "llm", "gpu": "h100-sxm", "data_parallel_size": 4}]

@@ -1,7 +1,5 @@
 """Python looks for cyclic garbage rarely while a run is put together, simulated and summed up."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Files that are not what they should be: refused soon, in little memory, and never shown."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -37,7 +35,7 @@ from mist_sim.traces import TRACE_READERS
 from mist_sim.validation import read_run
 from tests.effort import examples
 from tests.reference.scenarios import BASE
-from tests.unit.test_models import LLAMA
+from tests.unit.models.test_models import LLAMA
 from tools.kernels.kernel_calibration import calibrate_kernels
 
 MIB = 2**20

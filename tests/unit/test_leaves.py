@@ -1,7 +1,5 @@
 """The leaves: errors, units, random streams, the registry; and the vocabulary of stages."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle  # noqa: TID251  (process pools hand exceptions over this way)
@@ -72,7 +70,7 @@ def bits(value: float) -> bytes:
 @given(value=st.floats(1e3, 1e9), sign=st.sampled_from([-1.0, 1.0]))
 @example(value=0.0, sign=-1.0)
 @example(value=1.1, sign=1.0)
-def test_what_format_writes_parse_reads_to_the_same_bits(kind, value, sign):
+def test_what_format_writes_parse_reads_to_same_bits(kind, value, sign):
     assert bits(kind.parse(kind.format(sign * value))) == bits(sign * value)
 
 
@@ -241,7 +239,7 @@ def test_running_a_definition_again_replaces_it(routers):
     assert routers["shortest"] is again
 
 
-def test_an_unknown_name_gets_a_hint_and_the_known_names(routers):
+def test_an_unknown_name_gets_hint_and_known_names(routers):
     message = refusal(lambda: routers["shortets"], UnknownPluginError)
     assert message.startswith(
         "no router named 'shortets'; did you mean 'shortest'? Known: shortest"
@@ -266,7 +264,7 @@ def test_a_class_that_is_named_for_later_is_imported_when_it_is_asked_for():
         family["gona"]
 
 
-def test_an_entry_point_is_loaded_when_it_is_named(routers, monkeypatch):
+def test_entry_point_is_loaded_when_it_is_named(routers, monkeypatch):
     groups = offer(monkeypatch, longest=Longest, broken=ImportError("no torch"))
     assert "longest" not in routers
     routers.find_entry_points()
@@ -287,9 +285,7 @@ def test_an_entry_point_is_loaded_when_it_is_named(routers, monkeypatch):
         ("shortest", Longest, "is already"),
     ],
 )
-def test_an_entry_point_that_fails_names_the_plugin_and_the_reason(
-    routers, monkeypatch, name, target, reason
-):
+def test_entry_point_that_fails_names_plugin_and_reason(routers, monkeypatch, name, target, reason):
     offer(monkeypatch, longest=Longest, **{name: target})
     routers.find_entry_points()
     for _ in range(2):  # again, and not by another error
@@ -348,7 +344,7 @@ def test_the_registry_knows_every_stage_by_its_kind():
         (Rag, {"num_documents": 0, "num_query_tokens": 4}, "> 0"),
     ],
 )
-def test_a_stage_refuses_nonsense_with_field_rule_and_value(stage, values, rule):
+def test_stage_refuses_nonsense_with_field_rule_and_value(stage, values, rule):
     field, value = next(iter(values.items()))
     message = refusal(lambda: stage(**values), ValueError)
     assert message.startswith(f"{field} must be ")
@@ -366,9 +362,7 @@ def test_stages_are_frozen_keyword_only_values():
 
 
 @given(num_prompt_tokens=st.integers(1, 10**6), num_output_tokens=st.integers(1, 10**6))
-def test_a_completion_is_prefill_then_the_tokens_after_the_first(
-    num_prompt_tokens, num_output_tokens
-):
+def test_a_completion_is_prefill_then_tokens_after_first(num_prompt_tokens, num_output_tokens):
     stages = completion(num_prompt_tokens, num_output_tokens)
     assert stages == (
         Prefill(num_prompt_tokens=num_prompt_tokens),

@@ -1,7 +1,5 @@
 """MIST's boxed insights: where they hold and where they turn (docs/background/mist.md)."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest
@@ -46,7 +44,7 @@ def test_a_few_long_prompts_do_not_show_in_the_p99_of_all_gaps():
 
 
 @pytest.mark.parametrize("bandwidth", [8e9, 32e9])
-def test_copies_at_once_save_the_second_way_of_the_context(bandwidth):
+def test_copies_at_once_save_second_way_of_context(bandwidth):
     """One request: what is saved is the context's time between the two clients, to the last ms."""
     turn, once = (
         copies(bandwidth, at_once=at_once, shares_outlet=False, rate=1.0, requests=1)["mean"]

@@ -1,7 +1,5 @@
 """The storage study of MIST's section V-B (docs/background/mist.md), in small."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import runpy

@@ -1,7 +1,5 @@
 """Results on disk: one writer at a time, whole or not at all, and nothing of others is lost."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -142,7 +140,7 @@ def test_a_second_run_is_told_at_once_that_the_folder_is_in_use(folder):
     assert Path("a/one.txt").exists()
 
 
-def test_a_killed_process_leaves_the_folder_free_for_the_next():
+def test_a_killed_process_leaves_folder_free_for_next():
     first = subprocess.Popen([sys.executable, "-c", HOLD, "a"], stdout=subprocess.PIPE, text=True)
     assert first.stdout is not None
     assert first.stdout.readline() == "claimed\n"
@@ -331,7 +329,7 @@ def test_of_many_that_come_and_go_one_at_a_time_has_the_folder():
 
 
 @pytest.mark.parametrize("taken", ["file", "link"])
-def test_a_private_room_that_somebody_else_took_is_told(taken):
+def test_private_room_that_somebody_else_took_is_told(taken):
     room = Path(f".a{SUFFIX}")
     if taken == "file":
         room.write_text("theirs")

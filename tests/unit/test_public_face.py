@@ -1,7 +1,5 @@
 """The package exports what `__all__` says, and says what each name is for."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from types import ModuleType
@@ -27,7 +25,7 @@ def test_all_is_what_the_package_exports():
     assert {"Scenario", "Simulation", "simulate"} <= set(NAMES)
 
 
-def test_every_public_name_has_a_docstring_of_its_own():
+def test_every_public_name_has_docstring_of_its_own():
     without = []
     for name in NAMES:
         value = getattr(mist_sim, name)

@@ -1,7 +1,5 @@
 """TaiChi's sliders that move during a run: what stays as it was, who looks when, and bad input."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +29,7 @@ from mist_sim.stages import completion
 from tests.effort import examples
 from tests.reference.engines import assert_all_is_free
 from tests.refusals import refused
-from tests.unit.test_taichi import said
+from tests.unit.clients.test_taichi import said
 
 AS_IT_IS = {"num_p": 2, "s_p": 1024, "s_d": 256}
 SLO = {"ttft": "3 s", "tpot": "45 ms"}
@@ -78,7 +76,7 @@ def assert_nothing_is_lost(simulation: Simulation, result: Result) -> None:
 # --- what stays as it was ---------------------------------------------------------------------
 
 
-def test_where_the_sliders_stay_the_records_are_those_without():
+def test_where_the_sliders_stay_records_are_those_without():
     fixed = simulate(scenario())
     stays = simulate(scenario(at(0.0, 3.3)))
     assert same(fixed, stays)
@@ -217,7 +215,7 @@ def changing(**on_change: Any) -> tuple[Simulation, list[tuple[float, Traffic, l
     return simulation, asked
 
 
-def test_a_search_follows_a_change_and_the_clients_follow_after_the_delay():
+def test_search_follows_change_and_clients_follow_after_delay():
     simulation, asked = changing(delay="7 s", chunks=[256, 1024])
     result = simulation.run()
     assert_nothing_is_lost(simulation, result)
@@ -229,7 +227,7 @@ def test_a_search_follows_a_change_and_the_clients_follow_after_the_delay():
     assert [one.num_p for one in positions] == [2, 1, 3]
 
 
-def test_nobody_searches_where_the_workload_does_not_change_enough():
+def test_nobody_searches_where_workload_does_not_change_enough():
     simulation, asked = changing(change=4.0)
     without, _ = changing()
     without.reconfigure = without.search = None
@@ -239,7 +237,7 @@ def test_nobody_searches_where_the_workload_does_not_change_enough():
     assert same(without.run(), result)
 
 
-def test_a_change_that_comes_after_the_end_does_not_come():
+def test_change_that_comes_after_end_does_not_come():
     simulation, asked = changing(delay="1000 s")
     result = simulation.run()
     assert len(asked) == 1

@@ -1,7 +1,5 @@
 """Earlier results give way to new ones: a kill, an error or others' files lose neither."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -145,7 +143,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(2, 6))
-def test_what_is_put_there_before_the_next_run_stays(monkeypatch, number):
+def test_what_is_put_there_before_next_run_stays(monkeypatch, number):
     """Moves: the old sums, one and two go; the new one and two come, then the sums."""
     cut_off(monkeypatch, number)
     Path("a/two.txt").write_text("theirs")
@@ -250,7 +248,7 @@ def loop(name: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["a", "a/b"])
-def test_links_in_a_circle_are_told_before_the_run(place):
+def test_links_in_a_circle_are_told_before_run(place):
     loop("a")
     with pytest.raises(ScenarioError, match="a.*: cannot be written: Too many levels of symbolic"):
         output_folder(place).__enter__()
@@ -282,7 +280,7 @@ def test_links_and_folders_in_the_place_of_results_are_told_before_the_run(name,
     assert Path("moved").is_file()
 
 
-def test_a_private_room_is_never_the_folder_of_others():
+def test_a_private_room_is_never_folder_of_others():
     Path("theirs").mkdir()
     Path("theirs/new").write_text("theirs")
     Path(f".a{SUFFIX}").symlink_to("theirs")

@@ -1,7 +1,5 @@
 """Warnings belong to results: a scenario raises each kind, and every verb and format says it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -43,8 +41,8 @@ from mist_sim.search.comparison import compare
 from mist_sim.search.sweeps import sweep
 from tests.reference import measured
 from tests.reference.predictors import AffinePredictor
-from tests.unit.test_models_that_differ import UNKNOWN
-from tests.unit.test_text_parts import MISTRAL3
+from tests.unit.models.test_models_that_differ import UNKNOWN
+from tests.unit.models.test_text_parts import MISTRAL3
 
 H100 = {"gpu": "h100-sxm"}
 LENGTHS = {
@@ -671,7 +669,7 @@ def test_warnings_of_older_files_are_read():
     assert told.of == ("a",)
 
 
-def test_points_share_a_warning_and_failed_ones_come_first():
+def test_points_share_warning_and_failed_ones_come_first():
     slow, lost = ResultWarning(KINDS["unstable"], "slow"), ResultWarning(KINDS["failed runs"], "no")
     found = of_points({"a": [slow], "b": [slow, lost]})
     assert [(each.text, each.of) for each in found] == [("no", ("b",)), ("slow", ())]

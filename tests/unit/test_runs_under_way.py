@@ -1,7 +1,5 @@
 """Runs that are stopped on their way compute what whole runs do."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -45,7 +43,7 @@ def test_stops_on_the_way_change_nothing(name, stops):
     assert_same(run.run().result(), simulate(scenario(name)))
 
 
-def test_views_are_as_of_the_time_of_the_stop():
+def test_views_are_as_of_the_time_of_stop():
     by_step, by_time = start(scenario("demo")), start(scenario("demo"))
     while by_step.now < 8.0 and by_step.step():
         pass

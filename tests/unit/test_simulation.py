@@ -78,7 +78,7 @@ def test_a_stall_that_the_p99_hides_is_named(capsys):
     assert told in " ".join(capsys.readouterr().out.split())
 
 
-def test_an_arrival_at_the_end_of_a_step_joins_the_next_one():
+def test_arrival_at_end_of_step_joins_next_one():
     """Steps end, then requests move, then clients plan."""
     result = run([10, 10], [9, 1], [0.0, 4.0], [engine(scheduler=ChunkedScheduler())])
     assert result.requests.first_token_at[1] == 5.0
@@ -165,7 +165,7 @@ def test_a_rejection_says_what_has_no_room(prompt, output, options, reason):
     assert reason in run([prompt], [output], **options).requests.reason[0]
 
 
-def test_a_pipeline_of_unlike_stages_is_walked_in_order():
+def test_pipeline_of_unlike_stages_is_walked_in_order():
     cpu = SequentialClient(
         "cpu", serves=["translate", "tool_call"], service_time=lambda s: getattr(s, "duration", 0.5)
     )
@@ -192,7 +192,7 @@ def test_a_service_time_must_be_a_time(seconds):
         run([1], [1], clients=[cpu], pipeline=template([Translate()]))
 
 
-def test_closed_loop_keeps_the_concurrency_and_thinks_between_requests():
+def test_closed_loop_keeps_concurrency_and_thinks_between_requests():
     workload = Workload.from_lists(
         [10] * 6, [2] * 6, arrivals=ClosedLoop(concurrency=2, think_time=3.0)
     )
@@ -220,7 +220,7 @@ def test_users_may_think_by_a_law():
     assert span == pytest.approx(1, rel=0.3)  # 100 draws each: a standard error of 10 %
 
 
-def test_users_of_a_closed_loop_start_one_after_another():
+def test_users_of_closed_loop_start_one_after_another():
     workload = Workload.from_lists(
         [10] * 4, [2] * 4, arrivals=ClosedLoop(concurrency=2, think_time=3.0, ramp_up=8.0)
     )
@@ -250,7 +250,7 @@ def test_round_robin_takes_turns_and_least_outstanding_looks_at_load():
     assert list(load.stages[load.stages.stage == "prefill"].client) == ["a", "b", "b", "b"]
 
 
-def test_random_router_uses_every_client_and_follows_the_seed():
+def test_random_router_uses_every_client_and_follows_seed():
     def clients_used(seed):
         workload = Workload.from_lists([10] * 50, [2] * 50, list(range(50)))
         names = [engine("a"), engine("b")]
@@ -339,7 +339,7 @@ def test_progress_is_reported_ten_times_a_second(monkeypatch):
     assert seen == list(range(1, 101, 7))
 
 
-def test_a_run_without_engines_has_an_empty_table_of_steps():
+def test_run_without_engines_has_empty_table_of_steps():
     client = SequentialClient("tool", serves=["tool_call"], service_time=lambda stage: 1.0)
     workload = Workload.from_lists([1], [1], pipeline=lambda row: (ToolCall(duration=1.0),))
     steps = Simulation(clients=[client], workload=workload).run().steps
@@ -347,7 +347,7 @@ def test_a_run_without_engines_has_an_empty_table_of_steps():
     assert {"client", "track", "start", "end"} <= set(steps.columns)
 
 
-def test_a_seed_that_is_set_holds_for_the_run():
+def test_a_seed_that_is_set_holds_for_run():
     def records(seed, set_to=None):
         simulation = Simulation(
             clients=[engine("a"), engine("b")],

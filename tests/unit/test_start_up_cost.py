@@ -1,7 +1,5 @@
 """What a run imports, since a short one spends most of its time on that: counted, never timed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

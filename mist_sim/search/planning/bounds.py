@@ -24,7 +24,7 @@ sheets, and then no candidate is excluded. Nor is any for pipelines with other s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf, sqrt
 from typing import Any, NamedTuple
 
@@ -149,52 +149,39 @@ def demand_on(built: Built, target: Target, rate: float, *, as_is: bool = False)
     target: the condition to attain. as_is: for the workload as it stands, not in steady state.
     Raises ScenarioError for a workload without requests.
     """
-    simulation = built.simulation
-    workload: Any = simulation.workload
-    longer = lengthened(simulation, target, _ROWS)
-    is_steady = longer is not None and not as_is
-    drawn: Any = longer.source if longer is not None and is_steady else workload.source
-    rows = _rows(built, drawn, _ROWS if is_steady else None)
-    times = [row.arrival_time for row in rows if row.arrival_time is not None]
-    span = inf
-    if isinstance(workload.arrivals, TraceArrivals) and times:
-        span = (len(rows) - 1) / rate
-    return _of_rows(
-        built,
-        rows,
-        rate=rate,
-        share=target.least_asked,
-        limits=target.slo.loosest,
-        is_steady=is_steady,
-        span=span,
-    )
+    workload: Any = built.simulation.workload
+    longer = None if as_is else lengthened(built.simulation, target, _ROWS)
+    if longer is not None:
+        found = _demand(built, longer.source, rate, _ROWS)
+    else:
+        found = replace(_demand(built, workload.source, rate), is_steady=False)
+        if isinstance(workload.arrivals, TraceArrivals):
+            found = replace(found, span=(len(found.prompts) - 1) / rate)
+    return replace(found, share=target.least_asked, limits=target.slo.loosest)
 
 
 def own_demand(built: Built, rate: float) -> Demand:
     """Return the demand of all requests of a scenario, whenever they end, at their rate (1/s)."""
-    rows = _rows(built, built.workload.source, None)
-    return _of_rows(built, rows, rate=rate, share=1.0, limits=Limits())
+    return _demand(built, built.workload.source, rate)
 
 
-def _rows(built: Built, source: Any, most: int | None) -> list[Any]:
-    """Return the rows of a trace, or the first ones that the scenario's own seed draws.
+def _demand(built: Built, source: Any, rate: float, most: int | None = None) -> Demand:
+    """Return the demand of all rows of a source, or the first ones, without limits.
 
     Raises ScenarioError where there are none.
     """
     rows = rows_of(source, built.simulation.streams.seed, most)
     if not rows:
         raise ScenarioError("workload must have a request, got none")
-    return rows
-
-
-def _of_rows(built: Built, rows: list[Any], **more: Any) -> Demand:
     lengths = np.array([row[:2] for row in rows], dtype=float)
     return Demand(
-        prompts=lengths[:, 0],
-        answers=lengths[:, 1],
+        lengths[:, 0],
+        lengths[:, 1],
+        rate,
+        share=1.0,
+        limits=Limits(),
         cached=any(row.content for row in rows),
         is_plain=built.scenario.workload.pipeline == ("prefill", "decode"),
-        **more,
     )
 
 

@@ -165,25 +165,23 @@ def engines_of(question: Question) -> Shop:
     names: Mapping[str, str] = {load_gpu(gpu).name: gpu for gpu in options.gpus}
     if len(names) < len(options.gpus):
         raise ScenarioError(f"gpus must differ, got {', '.join(options.gpus)}")
-    for name, gpu in names.items():
-        for width in options.tensor_parallel_sizes:
-            _add(shop, question, gpu, width, name)
+    for (name, gpu), width in product(names.items(), options.tensor_parallel_sizes):
+        found = _offer(question, gpu, width)
+        if isinstance(found, Engine):
+            shop.engines.append(found)
+        else:
+            label = _label(name, question.sizes(width))
+            shop.others.append(LeftOut(label, name, *found))
     shop.engines.sort(key=lambda engine: (engine.dollars, engine.name))
     return shop
 
 
-def _add(shop: Shop, question: Question, gpu: str, width: int, gpu_name: str) -> None:
+def _offer(question: Question, gpu: str, width: int) -> Engine | tuple[str, str]:
+    """Return an engine; for one that cannot be bought, the kind of the reason, and the reason."""
     options = question.options
-    name = _label(gpu_name, question.sizes(width))
-
-    def leave_out(kind: str, reason: str) -> None:
-        shop.others.append(LeftOut(name, gpu_name, kind, reason))
-
-    link = load_gpu(gpu).interconnect
-    room = link.domain or _SLOTS
+    room = load_gpu(gpu).interconnect.domain or _SLOTS
     if width > room:
-        leave_out("the node", f"the links of a node join {room} GPUs")
-        return
+        return "the node", f"the links of a node join {room} GPUs"
     try:
         engine = Engine(gpu, width, Built(startable(question.having(gpu, width, 1))))
         num_gpus, dollars = engine.num_gpus, engine.dollars
@@ -191,17 +189,13 @@ def _add(shop: Shop, question: Question, gpu: str, width: int, gpu_name: str) ->
         raise  # no other engine would read it
     except ScenarioError as error:
         text = first_problem(error)
-        leave_out(_kind(text), text)
-        return
+        return _kind(text), text
     if num_gpus > options.max_gpus:
-        leave_out("the budget", f"has {num_gpus} GPUs; max_gpus is {options.max_gpus}")
-        return
+        return "the budget", f"has {num_gpus} GPUs; max_gpus is {options.max_gpus}"
     most = options.max_usd_per_hour
     if most is not None and dollars > most:
-        told = f"costs {dollars:.4g} $/h; max_usd_per_hour is {most:g}"
-        leave_out("the budget", told)
-        return
-    shop.engines.append(engine)
+        return "the budget", f"costs {dollars:.4g} $/h; max_usd_per_hour is {most:g}"
+    return engine
 
 
 def _kind(problem: str) -> str:

@@ -92,7 +92,8 @@ def deployment_of(scenario: Scenario) -> Deployment:
     for client in clients:
         model = str(client["model"] or scenario.model)
         plain = _plain(client, model)
-        words = ["vllm", "serve", _checkpoint(model)]
+        checkpoint = model if _HUB_NAME.fullmatch(model) else repository_of(model) or model
+        words = ["vllm", "serve", checkpoint]
         words += [word for argument in _arguments(client, plain) for word in argument]
         if (nodes := _nodes(client)) > 1:
             words += ["--nnodes", str(nodes)]
@@ -105,7 +106,7 @@ def deployment_of(scenario: Scenario) -> Deployment:
         tuple(commands),
         tuple(_proxy(ports)) if "prefill" in ports else (),
         tuple(_notes(data, len(commands), list(unsaid))),
-        shlex.join(["mist", "from-vllm", "deploy.sh", *_asked(data), *_sets(data)]),
+        shlex.join(["mist", "from-vllm", "deploy.sh", *_unsaid_by_servers(data)]),
     )
 
 
@@ -124,32 +125,17 @@ def _notes(data: Mapping[str, Any], number: int, unsaid: list[str]) -> Iterator[
         yield f"No argument of vLLM says {', '.join(unsaid)}."
 
 
-def _asked(data: Mapping[str, Any]) -> list[str]:
-    """Return the GPU, and the version of vLLM if the scenario says it, for `mist from-vllm`."""
-    engines = _engines(data)
-    version = ["--engine", engines[0]] if len(engines) == 1 and engines[0] else []
-    return ["--gpu", data["clients"][0]["gpu"], *version]
-
-
-def _engines(data: Mapping[str, Any]) -> list[str | None]:
-    return list(dict.fromkeys(client["engine"] for client in data["clients"]))
-
-
-def _sets(data: Mapping[str, Any]) -> list[str]:
-    """Return the settings that `mist from-vllm` needs, since no server says them."""
+def _unsaid_by_servers(data: Mapping[str, Any]) -> list[str]:
+    """Return the options of `mist from-vllm`: what no server says, and the version if it is one."""
+    engines = {client["engine"] for client in data["clients"]}
+    version = ["--engine", *engines] if len(engines) == 1 and None not in engines else []
     said = {"router": data["router"]["type"]}
     for key in ("topology", "nodes", "bandwidth", "latency", "nvlink", "pcie"):
         value = (data["network"] or {}).get(key)
         if value is not None:
             said[f"network.{key}"] = value
-    return [word for key, value in said.items() for word in ("--set", f"{key}={value}")]
-
-
-def _checkpoint(model: str) -> str:
-    """Return a model's Hugging Face name; a name given in that form stays."""
-    if _HUB_NAME.fullmatch(model):
-        return model
-    return repository_of(model) or model
+    settings = [word for key, value in said.items() for word in ("--set", f"{key}={value}")]
+    return ["--gpu", data["clients"][0]["gpu"], *version, *settings]
 
 
 def _arguments(client: Mapping[str, Any], plain: Mapping[str, Any]) -> Iterator[list[str]]:

@@ -17,7 +17,6 @@ Computation 1, 2011).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, inf, isnan
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -112,7 +111,7 @@ def sample(
     """Evaluate a number of configurations, as a method proposes them.
 
     The first ones are random; where bounds are known, half of them are those with the best bounds.
-    Later a model fitted to the results so far (`surrogate`) proposes half of the configurations.
+    Later a model fitted to the results so far (`predicted`) proposes half of the configurations.
     A configuration that a method asks for again is not run, and the method is asked anew; where it
     insists, and for what is no configuration, it gets the nearest that was not tried, and learns of
     that one.
@@ -120,21 +119,15 @@ def sample(
     Raises ScenarioError without Optuna.
     """
     optuna = _optuna()
-    axes = _Axes(left)
-    distributions = axes.distributions(optuna)
     most = min(most, len(left))
     size = _size(method, most, side_by_side, len(evaluation.objectives))
-    study = optuna.create_study(
-        directions=[_DIRECTIONS[each.better] for each in evaluation.objectives],
-        sampler=_sampler(optuna, method, seed, size),
-    )
+    sampling = _Sampling(optuna, left, evaluation, _sampler(optuna, method, seed, size))
     begin = 2 * size if method == "nsga2" else size
-    asked = _Asked(optuna, study, axes, distributions, evaluation)
     number = min(begin, side_by_side, most)
-    asked.run(number, list(left[: min(begin // 2, number)]) if evaluation.races else [])
+    sampling.run(number, range(min(begin // 2, number)) if evaluation.races else ())
     weights = Streams(seed).generator("weights")
-    while (number := min(most - axes.tried.sum(), size, side_by_side)) > 0:
-        asked.run(number, axes.promising(ceil(number * _OF_MODEL), evaluation, weights))
+    while (number := min(most - int(sampling.tried.sum()), size, side_by_side)) > 0:
+        sampling.run(number, sampling.promising(ceil(number * _OF_MODEL), weights))
 
 
 def _size(method: str, most: int, side_by_side: int, num_objectives: int) -> int:
@@ -146,85 +139,6 @@ def _size(method: str, most: int, side_by_side: int, num_objectives: int) -> int
     if method != "nsga2":
         return side_by_side
     return max(most // (_GENERATIONS if num_objectives == 1 else _GENERATIONS // 2), _SMALLEST)
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """Runs that a method asks for."""
-
-    optuna: Any
-    study: Any
-    axes: _Axes
-    distributions: dict[str, Any]
-    evaluation: Evaluation
-
-    def run(self, number: int, proposed: Sequence[Configuration]) -> None:
-        """Try a number of configurations, and report all of them to the method.
-
-        If another configuration is tried than the method proposed, it learns of that one.
-        """
-        asked = [
-            (self.study.ask(self.distributions), self.axes.take(self.axes.number(p)))
-            for p in proposed
-        ]
-        asked += [self._next() for _ in range(number - len(proposed))]
-        self.evaluation.run([each for _, each in asked])
-        for trial, each in asked:
-            self._tell(trial, each)
-
-    def _next(self) -> tuple[Any, Configuration]:
-        """Return a trial, and the configuration for it."""
-        for _ in range(_PATIENCE):
-            trial = self.study.ask(self.distributions)
-            if not self.axes.tried[self.axes.nearest(trial.params)]:
-                break
-            self.study.tell(trial, state=self.optuna.trial.TrialState.FAIL)
-        else:
-            trial = self.study.ask(self.distributions)
-        return trial, self.axes.take(self.axes.nearest(trial.params, untried=True))
-
-    def _tell(self, trial: Any, tried: Configuration) -> None:
-        """Report a result at the configuration's own position, which may not be the proposed one.
-
-        An added trial keeps the method's own notes, such as the generation, without which it
-        belongs to no population.
-        """
-        place, values = self.axes.place(tried), _values(tried, self.evaluation)
-        if trial.params == place:
-            self.study.tell(trial, values)
-            return
-        noted = self.study.trials[trial.number].system_attrs
-        self.study.tell(trial, state=self.optuna.trial.TrialState.FAIL)
-        self.study.add_trial(
-            self.optuna.trial.create_trial(
-                params=place,
-                distributions=self.distributions,
-                values=values,
-                system_attrs=dict(noted),
-            )
-        )
-
-
-def _values(prepared: Configuration, evaluation: Evaluation) -> list[float]:
-    """Return the values that a method learns: the objectives, or the worst possible."""
-    is_lost = prepared.status in ("excluded", "failed") and isnan(prepared.guess)
-    found = []
-    for each in evaluation.objectives:
-        value = evaluation.value(prepared, each)
-        found.append(_WORST[each.better] if is_lost or isnan(value) else value)
-    return found
-
-
-def _costs(prepared: Configuration, evaluation: Evaluation) -> list[float]:
-    """Return a configuration's cost for each objective: lower is better."""
-    values = zip(_values(prepared, evaluation), evaluation.objectives, strict=True)
-    costs = []
-    for value, each in values:
-        if value == _WORST[each.better]:
-            costs.append(inf)
-        else:
-            costs.append(value if each.better == "less" else 1 / value)
-    return costs
 
 
 def _optuna() -> Any:
@@ -250,81 +164,135 @@ def _sampler(optuna: Any, method: str, seed: int, size: int) -> Any:
         )
 
 
-class _Axes:
-    """Configurations as positions on axes: varied keys, the kind of design, and the one of a kind.
+class _Sampling:
+    """Configurations, by their numbers, which a method asks for as positions on axes.
 
-    Numbers keep their order; other values are categories, equally far apart.
+    Axes are the varied keys, the kind of design, and the one of a kind. Numbers keep their order;
+    other values are categories, equally far apart. tried: which were tried.
     """
 
-    def __init__(self, several: Sequence[Configuration]) -> None:
-        self._several = several
+    def __init__(
+        self, optuna: Any, several: Sequence[Configuration], evaluation: Evaluation, sampler: Any
+    ) -> None:
+        self._optuna, self._several, self._evaluation = optuna, several, evaluation
         found = [_axes_of(each) for each in several]
         self._values = {key: sorted({each[key] for each in found}, key=_order) for key in found[0]}
-        self._is_ordered = {
-            key: all(isinstance(value, int | float) for value in values)
-            for key, values in self._values.items()
-        }
-        index = {
-            key: {value: place for place, value in enumerate(values)}
-            for key, values in self._values.items()
-        }
-        self._places = np.array(
-            [[index[key][value] for key, value in each.items()] for each in found]
+        self._is_ordered = np.array(
+            [all(isinstance(v, int | float) for v in values) for values in self._values.values()]
         )
+        index = {key: {v: k for k, v in enumerate(each)} for key, each in self._values.items()}
+        self._places = np.array([[index[key][v] for key, v in each.items()] for each in found])
         self.tried = np.zeros(len(several), dtype=bool)
-
-    def distributions(self, optuna: Any) -> dict[str, Any]:
-        """Return Optuna's distribution for each axis."""
         of = optuna.distributions
-        return {
+        self._distributions = {
             key: of.IntDistribution(0, len(values) - 1)
-            if self._is_ordered[key]
+            if is_ordered
             else of.CategoricalDistribution(list(range(len(values))))
-            for key, values in self._values.items()
+            for (key, values), is_ordered in zip(
+                self._values.items(), self._is_ordered, strict=True
+            )
         }
+        directions = [_DIRECTIONS[each.better] for each in evaluation.objectives]
+        self._study = optuna.create_study(directions=directions, sampler=sampler)
 
-    def number(self, prepared: Configuration) -> int:
-        """Return the number of a configuration among all."""
-        return self._several.index(prepared)
+    def run(self, number: int, proposed: Sequence[int]) -> None:
+        """Try a number of configurations, and report all of them to the method.
 
-    def place(self, prepared: Configuration) -> dict[str, int]:
-        """Return where a configuration lies."""
-        row = self._places[self.number(prepared)]
-        return {key: int(place) for key, place in zip(self._values, row, strict=True)}
+        proposed: the first of them. If another one is tried than the method asks for, it learns of
+        that one.
+        """
+        asked = []
+        for k in range(number):
+            is_proposed = k < len(proposed)
+            trial, chosen = (self._ask(), proposed[k]) if is_proposed else self._next()
+            self.tried[chosen] = True
+            asked.append((trial, chosen))
+        self._evaluation.run([self._several[chosen] for _, chosen in asked])
+        for trial, chosen in asked:
+            self._tell(trial, chosen)
 
-    def nearest(self, place: dict[str, int], *, untried: bool = False) -> int:
-        """Return the number of the configuration that is nearest to a place."""
-        found = np.zeros(len(self._several))
-        for column, (key, values) in enumerate(self._values.items()):
-            apart = np.abs(self._places[:, column] - place[key])
-            found += apart / max(len(values) - 1, 1) if self._is_ordered[key] else apart > 0
-        return int(np.argmin(np.where(self.tried, np.inf, found) if untried else found))
+    def _ask(self) -> Any:
+        return self._study.ask(self._distributions)
 
-    def take(self, number: int) -> Configuration:
-        """Take a configuration, and return it."""
-        self.tried[number] = True
-        return self._several[number]
+    def _next(self) -> tuple[Any, int]:
+        """Return a trial, and the configuration for it."""
+        for _ in range(_PATIENCE):
+            trial = self._ask()
+            if not self.tried[int(np.argmin(self._distances(trial.params)))]:
+                break
+            self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+        else:
+            trial = self._ask()
+        left = np.where(self.tried, np.inf, self._distances(trial.params))
+        return trial, int(np.argmin(left))
 
-    def promising(
-        self, number: int, evaluation: Evaluation, rng: np.random.Generator
-    ) -> list[Configuration]:
+    def _tell(self, trial: Any, chosen: int) -> None:
+        """Report a result at the configuration's own position, which may not be the proposed one.
+
+        An added trial keeps the method's own notes, such as the generation, without which it
+        belongs to no population.
+        """
+        row = self._places[chosen]
+        place = {key: int(where) for key, where in zip(self._values, row, strict=True)}
+        values = self._learnt(chosen)
+        if trial.params == place:
+            self._study.tell(trial, values)
+            return
+        noted = self._study.trials[trial.number].system_attrs
+        self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+        self._study.add_trial(
+            self._optuna.trial.create_trial(
+                params=place,
+                distributions=self._distributions,
+                values=values,
+                system_attrs=dict(noted),
+            )
+        )
+
+    def _learnt(self, chosen: int) -> list[float]:
+        """Return the values that a method learns: the objectives, or the worst possible."""
+        each = self._several[chosen]
+        is_lost = each.status in ("excluded", "failed") and isnan(each.guess)
+        found = []
+        for objective in self._evaluation.objectives:
+            value = self._evaluation.value(each, objective)
+            found.append(_WORST[objective.better] if is_lost or isnan(value) else value)
+        return found
+
+    def _costs(self, chosen: int) -> list[float]:
+        """Return a configuration's cost for each objective: lower is better."""
+        costs = []
+        values = zip(self._learnt(chosen), self._evaluation.objectives, strict=True)
+        for value, each in values:
+            cost = value if each.better == "less" or not value else 1 / value
+            costs.append(inf if value == _WORST[each.better] else cost)
+        return costs
+
+    def promising(self, number: int, rng: np.random.Generator) -> list[int]:
         """Return the most promising untried configurations, by a model of those tried.
 
         With several objectives, each proposal draws new weights for them.
         """
         tried = np.flatnonzero(self.tried)
-        costs = np.array([_costs(self._several[row], evaluation) for row in tried.tolist()])
-        ordered = np.array(list(self._is_ordered.values()))
-        told = np.array([predicted(self._places, tried, each, ordered) for each in costs.T])
+        costs = np.array([self._costs(chosen) for chosen in tried.tolist()])
+        told = np.array([predicted(self._places, tried, c, self._is_ordered) for c in costs.T])
         told -= told.min(axis=1, keepdims=True)
         told /= np.maximum(told.max(axis=1, keepdims=True), _SMALL)
         left = ~self.tried
         found = []
         for _ in range(min(number, int(left.sum()))):
             weights = rng.dirichlet(np.ones(len(told)))
-            chosen = int(np.argmin(np.where(left, weights @ told, np.inf)))
-            left[chosen] = False
-            found.append(self._several[chosen])
+            found.append(int(np.argmin(np.where(left, weights @ told, np.inf))))
+            left[found[-1]] = False
+        return found
+
+    def _distances(self, place: dict[str, int]) -> Array:
+        """Return how far all configurations are from a place."""
+        found = np.zeros(len(self._several))
+        axes = zip(self._values.items(), self._is_ordered, self._places.T, strict=True)
+        for (key, values), is_ordered, places in axes:
+            apart = np.abs(places - place[key])
+            found += apart / max(len(values) - 1, 1) if is_ordered else apart > 0
         return found
 
 

@@ -214,24 +214,28 @@ def constraints_of(given: object) -> Constraints:
                 f"{AT_GOODPUT}, and "
                 f"p50, p90, p95 and p99 of ttft, tpot, itl and e2el{did_you_mean(name, _KNOWN)}"
             )
-    budgets = {name: _budget(name, given[name]) for name in BUDGETS if name in given}
-    latencies = {name: _limit(name, given[name]) for name in LATENCIES if name in given}
+    budgets = {name: _positive(name, given[name]) for name in BUDGETS if name in given}
+    if budgets.get("max_gpus", 1) < 1:
+        raise ScenarioError(f"constraints.max_gpus: must be >= 1, got {brief(given['max_gpus'])}")
+    latencies: dict[str, float] = {}
+    at_goodput: tuple[LimitOnShare, ...] = ()
+    for name in [name for name in (*LATENCIES, AT_GOODPUT) if name in given]:
+        try:
+            if name == AT_GOODPUT:
+                at_goodput = percentiles_of(given[name])
+            else:
+                latencies[name] = DURATION.parse(given[name])
+        except ScenarioError as error:
+            raise ScenarioError(f"constraints.{name}: {error}") from None
+        if latencies.get(name, 1) <= 0:
+            raise ScenarioError(f"constraints.{name}: must be > 0 s, got {brief(given[name])}")
     share = given.get(ATTAINMENT)
     if share is not None:
         share = _positive(ATTAINMENT, share)
         check_attainment(share)
     for problem in _contradictions(latencies):
         raise ScenarioError(problem)
-    return Constraints(budgets, latencies, share, _at_goodput(given))
-
-
-def _at_goodput(given: Mapping[str, Any]) -> tuple[LimitOnShare, ...]:
-    if AT_GOODPUT not in given:
-        return ()
-    try:
-        return percentiles_of(given[AT_GOODPUT])
-    except ScenarioError as error:
-        raise ScenarioError(f"constraints.{AT_GOODPUT}: {error}") from None
+    return Constraints(budgets, latencies, share, at_goodput)
 
 
 def _contradictions(limits: Mapping[str, float]) -> Iterator[str]:
@@ -254,23 +258,6 @@ def _contradictions(limits: Mapping[str, float]) -> Iterator[str]:
                     f"since a request ends after its first token; raise {other}, or leave {name} "
                     "out"
                 )
-
-
-def _budget(name: str, value: object) -> float:
-    number = _positive(name, value)
-    if name == "max_gpus" and number < 1:
-        raise ScenarioError(f"constraints.max_gpus: must be >= 1, got {brief(value)}")
-    return number
-
-
-def _limit(name: str, value: object) -> float:
-    try:
-        found = DURATION.parse(value)
-    except ScenarioError as error:
-        raise ScenarioError(f"constraints.{name}: {error}") from None
-    if found <= 0:
-        raise ScenarioError(f"constraints.{name}: must be > 0 s, got {brief(value)}")
-    return found
 
 
 def _positive(name: str, value: object) -> float:

@@ -307,8 +307,11 @@ def read_space(
     try:
         return Space(
             scenario=scenario,
-            vary=_vary(data.get("vary") or {}),
-            cases=_cases(data.get("cases") or {}),
+            vary={
+                key: values_of(f"vary {key}", values)
+                for key, values in _mapping("vary", data, "keys to values").items()
+            },
+            cases=_cases(_mapping("cases", data, "names to settings")),
             designs=_words("designs", data.get("designs") or []),
             constraints=constraints_of(data.get("constraints") or {}),
             objectives=objectives_of(data["objectives"]),
@@ -346,21 +349,20 @@ def _scenario(
     return Scenario.from_yaml(text, overrides, source=f"{source}: scenario", allow_programs=allowed)
 
 
-def _vary(given: object) -> dict[str, list[Any]]:
+def _mapping(name: str, data: Mapping[str, Any], what: str) -> dict[str, Any]:
+    given = data.get(name) or {}
     if not isinstance(given, Mapping):
-        raise ScenarioError(f"vary must be a mapping of keys to values, got {brief(given)}")
-    return {str(key): values_of(f"vary {key}", values) for key, values in given.items()}
+        raise ScenarioError(f"{name} must be a mapping of {what}, got {brief(given)}")
+    return {str(key): each for key, each in given.items()}
 
 
-def _cases(given: object) -> dict[str, dict[str, Any]]:
-    if not isinstance(given, Mapping):
-        raise ScenarioError(f"cases must be a mapping of names to settings, got {brief(given)}")
+def _cases(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for name, settings in given.items():
         if not isinstance(settings, Mapping | None):
             raise ScenarioError(
                 f"cases.{name}: must be a mapping of keys to values, got {brief(settings)}"
             )
-    return {str(name): dict(settings or {}) for name, settings in given.items()}
+    return {name: dict(settings or {}) for name, settings in given.items()}
 
 
 def _words(what: str, given: object) -> tuple[str, ...]:

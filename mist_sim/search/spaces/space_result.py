@@ -29,7 +29,6 @@ from mist_sim.report.presenters import SPACE
 from mist_sim.search.ranking import BIASED, NEAR, Ranked, lowest, rivals
 from mist_sim.search.spaces.objectives import OBJECTIVES, Objective
 from mist_sim.search.spaces.space import Configuration, Space
-from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.tabled import Tabled
 
 if TYPE_CHECKING:
@@ -110,30 +109,7 @@ def at_least(found: Configuration) -> dict[str, float]:
     return {name: value for name, value in bounds.items() if not isnan(value)}
 
 
-class Unbounded:
-    """The unbounded configurations of those that were evaluated."""
-
-    def __init__(self, told: Iterable[Configuration]) -> None:
-        self._mine = [each for each in told if each.status == "undecided"]
-
-    def __len__(self) -> int:
-        return len(self._mine)
-
-    @property
-    def words(self) -> str:
-        """Which they are, and up to which rate; begins a sentence."""
-        first = max(self._mine, key=lambda each: each.guess)
-        more = f" and {len(self) - 1} more" if len(self) > 1 else ""
-        verb = "attains" if len(self) == 1 else "attain"
-        return f"{first.name}{more} {verb} all rates tried, up to {first.guess:.4g} /s"
-
-    def beside(self, objective: Objective, value: float) -> str:
-        """Return whether they are ahead of a value of an objective, or may be."""
-        if any(not at_least(each).get(objective.name, nan) > value for each in self._mine):
-            return "may be ahead of"
-        return "is ahead of" if len(self) == 1 else "are ahead of"
-
-
+_OF_TRIALS = ("rate", "verdict", "attainment", "num_requests")
 _SHOWN_RUNS = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "good_request_fraction")
 
 
@@ -287,19 +263,15 @@ def _row(found: Configuration) -> dict[str, Any]:
         "bound": found.bound if found.bound < inf else None,
         "num_runs": found.num_runs,
         "num_requests": found.num_requests,
-        "trials": [_trial(trial) for trial in found.trials],
+        "trials": [
+            {
+                **{name: getattr(trial, name) for name in _OF_TRIALS},
+                "worst_limit": limit_title(trial.worst_limit, ""),
+                "is_whole": trial.is_whole,
+            }
+            for trial in found.trials
+        ],
         "run": {key: summary.get(key) for key in _SHOWN_RUNS} if summary else None,
-    }
-
-
-def _trial(trial: Trial) -> dict[str, Any]:
-    return {
-        "rate": trial.rate,
-        "verdict": trial.verdict,
-        "attainment": trial.attainment,
-        "num_requests": trial.num_requests,
-        "worst_limit": limit_title(trial.worst_limit, ""),
-        "is_whole": trial.is_whole,
     }
 
 
@@ -309,7 +281,13 @@ def _sentence(space: Space, number: int, told: Sequence[Configuration]) -> str:
     number: of all configurations. told: as in `SpaceSearch.of`.
     """
     fit = [each for each in told if each.is_fit]
-    unbounded = Unbounded(told)
+    unbounded = [each for each in told if each.status == "undecided"]
+    attain = ""
+    if unbounded:
+        highest = max(unbounded, key=lambda each: each.guess)
+        verb = "attains" if len(unbounded) == 1 else "attain"
+        which = f"{highest.name}{_others(len(unbounded) - 1)}"
+        attain = f"{which} {verb} all rates tried, up to {highest.guess:.4g} /s"
     objectives = space.objectives
     first = objectives[0]
     if len(objectives) > 1:
@@ -320,15 +298,18 @@ def _sentence(space: Space, number: int, told: Sequence[Configuration]) -> str:
             names.append(f"{best.name} for {each.name} ({best.figures[each.name]:.4g})")
         words = f"{len(ends)} of {number} are on the front: {'; '.join(names)}."
         words += "" if space.constraints.attainment is None else _where_attained(ends)
-        return f"{words} {unbounded.words}, and may be on it." if unbounded else words
+        return f"{words} {attain}, and may be on it." if unbounded else words
     best = _best(first, fit)
     value = best.figures[first.name]
     if unbounded:
         num = number - len(unbounded)
         others = f"best of the other {num}" if num > 1 else "other one"
+        ahead = "is ahead of" if len(unbounded) == 1 else "are ahead of"
+        if any(not at_least(each).get(first.name, nan) > value for each in unbounded):
+            ahead = "may be ahead of"
         return (
-            f"Undecided: {unbounded.words}, and {unbounded.beside(first, value)} "
-            f"{best.name}, the {others}: {first.name} {value:.4g}. More requests may tell."
+            f"Undecided: {attain}, and {ahead} {best.name}, the {others}: "
+            f"{first.name} {value:.4g}. More requests may tell."
         )
     words = f"{best.name} is best of {number}: {first.name} {value:.4g}"
     equal = [each for each in fit if each is not best and each.figures.get(first.name) == value]

@@ -33,23 +33,21 @@ def percentiles_of(given: object) -> tuple[LimitOnShare, ...]:
         raise ScenarioError(
             f"percentiles must be a mapping, such as {{p50_ttft: 2 s}}, got {brief(given)}"
         )
-    return tuple(_percentile(str(name), value) for name, value in given.items())
-
-
-def _percentile(name: str, value: object) -> LimitOnShare:
-    found = percentile_of(name)
-    if found is None:
-        raise ScenarioError(
-            f"{brief(name)} is no percentile; percentiles are p1 to p99 of {', '.join(NAMES)}, "
-            "such as p50_ttft"
-        )
-    try:
-        limit = DURATION.parse(value)
-    except ScenarioError as error:
-        raise ScenarioError(f"{name}: {error}") from None
-    if limit <= 0:
-        raise ScenarioError(f"{name}: must be > 0 s, got {brief(value)}")
-    return LimitOnShare(found[1], found[0] / 100, limit)
+    limits = []
+    for name, value in given.items():
+        if (found := percentile_of(str(name))) is None:
+            raise ScenarioError(
+                f"{brief(str(name))} is no percentile; percentiles are p1 to p99 of "
+                f"{', '.join(NAMES)}, such as p50_ttft"
+            )
+        try:
+            limit = DURATION.parse(value)
+        except ScenarioError as error:
+            raise ScenarioError(f"{name}: {error}") from None
+        if limit <= 0:
+            raise ScenarioError(f"{name}: must be > 0 s, got {brief(value)}")
+        limits.append(LimitOnShare(found[1], found[0] / 100, limit))
+    return tuple(limits)
 
 
 Array = NDArray[np.float64]
