@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from heapq import heappop, heappush
 from itertools import chain
 from math import ceil, inf, nan
@@ -26,8 +27,8 @@ from mist_sim.clients.kv_cache.moves import GPU, KvMove
 from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.stay import Stay
-from mist_sim.clients.step_records import StepRecords
-from mist_sim.clients.stores import EntryForm, Mover, OtherClients, Stores
+from mist_sim.clients.step_track import write_move
+from mist_sim.clients.stores import Mover, OtherClients, Stores
 from mist_sim.clients.traits import ClientTraits, EngineGroup, KvForm, TimesOrigin
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.recorder import Recorder
@@ -524,11 +525,19 @@ class Seats:
 class BatchTrack:
     """The steps of one batch: each lasts from when the batch is ready until its last pass ends.
 
-    Steps with the same members are one row. They are written before members change.
+    Steps with the same members are one row. They are written before members change. A token's time
+    is the end of a step, so a request's tokens are recorded as the range of its steps; where a
+    decode waited between two steps, the gap is recorded separately.
     """
 
     def __init__(self, recorder: Recorder, client_id: int) -> None:
-        self.records = StepRecords(recorder, client_id)
+        self._recorder = recorder
+        self._track = recorder.add_track(client_id)
+        self._num_steps = 0  # that are written
+        self._last_end = 0.0
+        self._joined: list[SequenceState] = []  # since the last step that is written
+        self.move = partial(write_move, recorder, self._track)
+        """Writes which tokens' entries were moved for a sequence, and when."""
         self._ends: list[float] = []  # of steps that are not written
         self._start = 0.0
         self._batch = StepBatch()
@@ -576,14 +585,68 @@ class BatchTrack:
         """Write the steps up to now. num_waiting: requests that wait for a slot."""
         if not self._ends:
             return
-        self.records.run(self._start, self._ends, self._batch, self._busy, num_waiting)
-        self._ends.clear()
+        start, ends, batch = self._start, self._ends, self._batch
+        num_gaps = batch.num_decodes
+        if num_gaps:
+            if self._last_end != start or self._joined:
+                num_gaps = self._stalls(start, ends[0], num_gaps)
+            self._last_end = ends[-1]
+            self._joined.clear()
+        self._num_steps += len(ends)
+        self._recorder.record_steps(
+            self._track,
+            start,
+            list(ends),
+            len(ends),
+            batch,
+            self._busy,
+            num_waiting,
+            0,
+            num_gaps,
+            0,
+        )
+        ends.clear()
         self._busy = 0.0
 
+    def _stalls(self, start: float, first_end: float, num_decodes: int) -> int:
+        """Record the gaps of decodes that waited before a step; return how many did not."""
+        num_fresh = 0
+        for sequence in self._joined:
+            if not sequence.visit.has_token:  # those before were another client's
+                sequence.visit.first_token_at = first_end
+                sequence.visit.num_beside = num_decodes - 1
+            if sequence.last_token_at == start:
+                num_fresh += 1
+            elif sequence.last_token_at == sequence.last_token_at:  # else it is the first token
+                gap = first_end - sequence.last_token_at
+                self._recorder.record_gap(self._track, first_end, gap, 1)
+        num_stalled = num_decodes - len(self._joined)
+        if self._last_end == start:
+            num_fresh += num_stalled
+        elif num_stalled:
+            gap = first_end - self._last_end
+            self._recorder.record_gap(self._track, first_end, gap, num_stalled)
+        return num_fresh
+
+    def resume(self, sequence: SequenceState) -> None:
+        """Note that a member goes on with the next step."""
+        sequence.first_step = self._num_steps
+        self._joined.append(sequence)
+
     def finish(self, sequence: SequenceState, num_waiting: int) -> None:
-        """Write that a member leaves at the end of the latest step."""
+        """Write that a member leaves at the end of the latest step, and which ones it was in."""
         self.write(num_waiting)
-        self.records.leave(sequence)
+        last = sequence.last_token_at
+        if sequence in self._joined:
+            self._joined.remove(sequence)  # no step has given it a token
+        elif last == last or sequence.visit.has_token:
+            sequence.last_token_at = max(self._last_end, last)
+        if sequence.first_step is not None:
+            request_id = sequence.visit.request.request_id
+            self._recorder.record_tokens(
+                self._track, request_id, sequence.first_step, self._num_steps, None, resumed=True
+            )
+            sequence.first_step = None
 
 
 class AfdStay(SequenceState):
@@ -755,7 +818,7 @@ class BundleEngine:
                 stay.resident = Resident(seat.worker, stay.num_held, stay.num_steps, stay)
                 slots.join(stay.resident)
                 self._seats.arrive(seat, stay.num_held)
-                track.records.resume(stay)
+                track.resume(stay)
             arrived.clear()
 
     # --- passes -----------------------------------------------------------------------------
@@ -853,108 +916,6 @@ class BundleEngine:
 
 
 _GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerGpus:
-    """The options of a bundle that describe its GPUs.
-
-    gpu: GPU of attention workers, and of FFN workers if `ffn_gpu` is None; None: unknown.
-    attention, ffn: GPUs of a worker of each kind. price, ffn_price: dollars of a GPU an hour; None:
-    as the catalog says. kv_memory: bytes for KV entries of an attention worker; None: not known.
-
-    Raises ValueError for prices out of range, and for options that need an unset GPU.
-    """
-
-    gpu: str | GpuSpec | None
-    ffn_gpu: str | GpuSpec | None
-    attention: int
-    ffn: int
-    price: float | None
-    ffn_price: float | None
-    kv_memory: float | None
-
-    def __post_init__(self) -> None:
-        for name, value in (("gpu_price", self.price), ("ffn_gpu_price", self.ffn_price)):
-            if value is not None and not 0 <= value < inf:
-                raise ValueError(f"{name} must be finite and >= 0 $/h, got {value}")
-        for name, said, needed, gpu in (
-            ("ffn_gpu", self.ffn_gpu, "gpu", self.gpu),
-            ("gpu_price", self.price, "gpu", self.gpu),
-            ("ffn_gpu_price", self.ffn_price, "ffn_gpu", self.ffn_gpu),
-        ):
-            if said is not None and gpu is None:
-                raise ValueError(f"{needed} is required with {name}")
-
-    def machine(self, model: ModelSpec, config: BundleConfig) -> BundleMachine | None:
-        """Return the machine of a bundle; None if its GPUs are unknown.
-
-        Raises ValueError if weights and `kv_memory` do not fit, and ScenarioError for an unknown
-        GPU.
-        """
-        if self.gpu is None:
-            return None
-        gpu = load_gpu(self.gpu)
-        ffn_gpu = gpu if self.ffn_gpu is None else load_gpu(self.ffn_gpu)
-        self._check_split(model)
-        shape = BundleShape(
-            coefficients=config.coefficients,
-            attention_workers=config.attention_workers,
-            ffn_workers=config.ffn_workers,
-            slots=config.slots_per_batch,
-            static_graph=config.static_graph,
-        )
-        attention = AttentionGpus(
-            model=model,
-            cluster=Cluster(gpu, self.attention),
-            number=config.attention_workers,
-            shape=shape,
-            price=self.price,
-        )
-        spreads = model.moe is not None and self.ffn > 1
-        ffn = FfnGpus(
-            model=model,
-            cluster=Cluster(ffn_gpu, self.ffn, enable_expert_parallel=spreads),
-            number=config.ffn_workers,
-            shape=shape,
-            price=self.price if self.ffn_gpu is None else self.ffn_price,
-        )
-        self._check_memory(attention, ffn)
-        return BundleMachine(attention, ffn)
-
-    def _check_split(self, model: ModelSpec) -> None:
-        """Raise ValueError for a model that cannot be divided among the GPUs of a worker."""
-        if model.layers:
-            raise ValueError(f"model must have layers that are alike; those of {model.name} differ")
-        if model.num_attention_heads % self.attention:
-            raise ValueError(
-                f"attention_gpus must divide the {model.num_attention_heads} attention heads of "
-                f"{model.name}, got {self.attention}"
-            )
-        if model.moe is not None and model.moe.num_experts < self.ffn:
-            raise ValueError(
-                f"ffn_gpus must be <= {model.moe.num_experts}, the experts of {model.name}, "
-                f"got {self.ffn}"
-            )
-        if model.moe is None and model.intermediate_size % self.ffn:
-            raise ValueError(
-                f"ffn_gpus must divide the MLP size {model.intermediate_size} of {model.name}, "
-                f"got {self.ffn}"
-            )
-
-    def _check_memory(self, attention: AttentionGpus, ffn: FfnGpus) -> None:
-        """Raise ValueError for workers that do not hold their weights and KV entries."""
-        kv_memory = self.kv_memory or 0.0
-        beside = f" and {kv_memory / _GIB:.1f} GiB of kv_memory" if kv_memory else ""
-        for name, workers, more in (("attention", attention, kv_memory), ("ffn", ffn, 0.0)):
-            needed, gpu = workers.weight_bytes + more, workers.gpu
-            if needed > workers.gpus_an_engine * gpu.memory:
-                raise ValueError(
-                    f"{name}_gpus must be >= {ceil(needed / gpu.memory)}: weights of "
-                    f"{workers.weight_bytes / _GIB:.1f} GiB{beside if more else ''} are on each "
-                    f"worker, and {gpu.name} has {gpu.memory / _GIB:.1f} GiB; "
-                    f"got {workers.gpus_an_engine}"
-                )
 
 
 def linked(
@@ -1108,20 +1069,86 @@ class AfdClient(Client):
                 EngineGroup(x, 1, self.attention_gpus),
                 EngineGroup(y, 1, self.ffn_gpus, self.ffn_place, False, "FFN workers"),
             ),
-            machine=self._gpus().machine(self._model, self.config),
+            machine=self._machine(),
             times=TimesOrigin(estimate=estimate, settings={"tpot": None}),
         )
 
-    def _gpus(self) -> WorkerGpus:
-        return WorkerGpus(
-            gpu=self.gpu,
-            ffn_gpu=self.ffn_gpu,
-            attention=self.attention_gpus,
-            ffn=self.ffn_gpus,
-            price=self.gpu_price,
-            ffn_price=self.ffn_gpu_price,
-            kv_memory=self.kv_memory,
+    def _machine(self) -> BundleMachine | None:
+        """Return the GPUs of all workers; None if they are unknown.
+
+        Raises ValueError for prices out of range, for options that need an unset GPU, and if
+        weights and `kv_memory` do not fit.
+        """
+        for name, price in (("gpu_price", self.gpu_price), ("ffn_gpu_price", self.ffn_gpu_price)):
+            if price is not None and not 0 <= price < inf:
+                raise ValueError(f"{name} must be finite and >= 0 $/h, got {price}")
+        for name, basis in (
+            ("ffn_gpu", "gpu"),
+            ("gpu_price", "gpu"),
+            ("ffn_gpu_price", "ffn_gpu"),
+        ):
+            if getattr(self, name) is not None and getattr(self, basis) is None:
+                raise ValueError(f"{basis} is required with {name}")
+        if self.gpu is None:
+            return None
+        gpu, model = load_gpu(self.gpu), self._model
+        ffn_gpu = gpu if self.ffn_gpu is None else load_gpu(self.ffn_gpu)
+        self._check_split()
+        shape = BundleShape(
+            coefficients=self.config.coefficients,
+            attention_workers=self.attention_workers,
+            ffn_workers=self.ffn_workers,
+            slots=self.config.slots_per_batch,
+            static_graph=self.static_graph,
         )
+        attention = AttentionGpus(
+            model=model,
+            cluster=Cluster(gpu, self.attention_gpus),
+            number=self.attention_workers,
+            shape=shape,
+            price=self.gpu_price,
+        )
+        spreads = model.moe is not None and self.ffn_gpus > 1
+        ffn = FfnGpus(
+            model=model,
+            cluster=Cluster(ffn_gpu, self.ffn_gpus, enable_expert_parallel=spreads),
+            number=self.ffn_workers,
+            shape=shape,
+            price=self.gpu_price if self.ffn_gpu is None else self.ffn_gpu_price,
+        )
+        kv_memory = self.kv_memory or 0.0
+        beside = f" and {kv_memory / _GIB:.1f} GiB of kv_memory" if kv_memory else ""
+        for name, workers, more in (("attention", attention, kv_memory), ("ffn", ffn, 0.0)):
+            needed, gpu = workers.weight_bytes + more, workers.gpu
+            if needed > workers.gpus_an_engine * gpu.memory:
+                raise ValueError(
+                    f"{name}_gpus must be >= {ceil(needed / gpu.memory)}: weights of "
+                    f"{workers.weight_bytes / _GIB:.1f} GiB{beside if more else ''} are on each "
+                    f"worker, and {gpu.name} has {gpu.memory / _GIB:.1f} GiB; "
+                    f"got {workers.gpus_an_engine}"
+                )
+        return BundleMachine(attention, ffn)
+
+    def _check_split(self) -> None:
+        """Raise ValueError for a model that cannot be divided among the GPUs of a worker."""
+        model, attention, ffn = self._model, self.attention_gpus, self.ffn_gpus
+        if model.layers:
+            raise ValueError(f"model must have layers that are alike; those of {model.name} differ")
+        if model.num_attention_heads % attention:
+            raise ValueError(
+                f"attention_gpus must divide the {model.num_attention_heads} attention heads of "
+                f"{model.name}, got {attention}"
+            )
+        if model.moe is not None and model.moe.num_experts < ffn:
+            raise ValueError(
+                f"ffn_gpus must be <= {model.moe.num_experts}, the experts of {model.name}, "
+                f"got {ffn}"
+            )
+        if model.moe is None and model.intermediate_size % ffn:
+            raise ValueError(
+                f"ffn_gpus must divide the MLP size {model.intermediate_size} of {model.name}, "
+                f"got {ffn}"
+            )
 
     def _check_gpus(self) -> None:
         if self.communication not in ("coefficients", "topology"):
@@ -1254,18 +1281,14 @@ class AfdClient(Client):
         def record(move: KvMove, num_bytes: float, start: float, end: float) -> None:
             seat = self._as_afd(move.sequence).seat
             if seat is not None:
-                tracks[seat.batch].records.move(move, num_bytes, start, end)
+                tracks[seat.batch].move(move, num_bytes, start, end)
 
         def end_move(move: KvMove) -> None:
             engine.arrive(self._as_afd(move.sequence))
 
-        form = EntryForm(
-            block_bytes=self.kv_bytes_per_token,
-            block_size=1,
-            num_layers=self._model.num_layers,
-            in_blocks=False,
-        )
-        others = OtherClients(self.env, self.network, Seat(self.name, worker), form)
+        form = KvForm(block_bytes=self.kv_bytes_per_token, num_layers=self._model.num_layers)
+        seat = Seat(self.name, worker)
+        others = OtherClients(self.env, self.network, seat, form, in_blocks=False)
         return Mover(self.env, Stores(others), record, end_move)
 
     def _fetch(self, stay: AfdStay) -> None:

@@ -11,8 +11,8 @@ from mist_sim.clients.deadlines import Deadlines, given_up, limits_of
 from mist_sim.clients.kv_cache.prefix_history import ContentHistory
 from mist_sim.clients.shared_parts import SharedParts
 from mist_sim.clients.stay import Stay
-from mist_sim.clients.step_track import StepTrack, TokenCount
-from mist_sim.clients.stores import EntryForm, Inbox, StoredKv
+from mist_sim.clients.step_track import StepTrack
+from mist_sim.clients.stores import Inbox, StoredKv
 from mist_sim.clients.traits import ClientTraits, EngineGroup, KvForm, Role
 from mist_sim.core.flowing import FlowRule
 from mist_sim.core.recorder import Recorder
@@ -52,6 +52,7 @@ class Client(ABC):
     has_taker: returns whether a client that would take these answers is up; None: one always is.
     layouts: the layouts of its model on the GPUs, in order; empty if the layout never changed.
     may_fail: whether clients may fail in this run.
+    streamed: output tokens of its steps that are written down, over all its engines and runs.
     """
 
     streams: Streams = Streams(0)
@@ -70,13 +71,13 @@ class Client(ABC):
     _first_engine: int = 0  # its number in the network
     _streams_in_steps: bool = False  # whether its steps count its tokens, and not its visits
     may_fail: bool = False
+    streamed: int = 0
 
     name: str
     traits: ClientTraits
 
     def __init__(self, name: str, traits: ClientTraits | Collection[str]) -> None:
         self.name = name
-        self.streamed = TokenCount()
         if not isinstance(traits, ClientTraits):
             traits = ClientTraits.serving(traits)
         self.traits = traits
@@ -229,7 +230,7 @@ class Client(ABC):
             visit.outcome = SERVED
         visit.finished_at = now = self.env.now
         if not self._streams_in_steps:
-            self.streamed.number += visit.num_output_tokens
+            self.streamed += visit.num_output_tokens
         if visit.first_token_at == visit.first_token_at:
             visit.request.has_token = True
             if visit.last_token_at != visit.last_token_at:
@@ -254,7 +255,7 @@ class Client(ABC):
 
         A client without engines counts them as visits end.
         """
-        return self.streamed.number
+        return self.streamed
 
     def _drop_entries(self, visit: Visit, kv: HeldKv) -> None:
         """Let go of the entries with which a visit began, unless it is lost and they are there."""
@@ -321,10 +322,8 @@ class Client(ABC):
         visit without entries, and if their size or route is unknown.
         """
         if engine not in self._inboxes:
-            entries = EntryForm.of(self.traits.entries or KvForm())
-            seat = Seat(self.name, engine)
-            move = self.track.move
-            self._inboxes[engine] = Inbox(self.env, self.network, seat, entries, move)
+            seat, form = Seat(self.name, engine), self.traits.entries or KvForm()
+            self._inboxes[engine] = Inbox(self.env, self.network, seat, form, self.track.move)
         return self._inboxes[engine].fetch(visit)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-from mist_sim.clients.engine.lane_shares import lane_shares
+from mist_sim.clients.engine.lanes import lane_shares
 from mist_sim.clients.engine_config import EngineConfig
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.scheduling import ChunkedScheduler

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import NamedTuple
 
-from mist_sim.clients.engine.queue_form import QueueForm
+from mist_sim.clients.engine.lanes import QueueForm
 from mist_sim.clients.engine.stepped import Contents, SteppedEngines, SteppedLane
 from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.sequence_state import SequenceState

@@ -15,9 +15,8 @@ from simpy.events import Event
 from mist_sim.clients.base import Client
 from mist_sim.clients.engine.kv_state import EngineKvState
 from mist_sim.clients.engine.lane_setup import LaneSetup, Replicas
-from mist_sim.clients.engine.lane_shares import lane_shares
+from mist_sim.clients.engine.lanes import lane_memory, lane_shares, queue_form
 from mist_sim.clients.engine.prefill_estimate import PrefillEstimate
-from mist_sim.clients.engine.queue_form import queue_form
 from mist_sim.clients.engine.stepped import (
     SteppedEngines,
     SteppedLane,
@@ -25,11 +24,10 @@ from mist_sim.clients.engine.stepped import (
     SteppedView,
     Stepper,
 )
-from mist_sim.clients.engine_checks import check_speculation
-from mist_sim.clients.engine_config import EngineConfig
+from mist_sim.clients.engine_config import EngineConfig, check_speculation
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.engine_traits import engine_traits
-from mist_sim.clients.kv_cache import EngineMemory, lane_memory
+from mist_sim.clients.kv_cache import EngineMemory
 from mist_sim.clients.kv_cache.tiers import SharedTiers
 from mist_sim.clients.layouts import (
     EngineLayout,
@@ -42,12 +40,10 @@ from mist_sim.clients.layouts import (
 )
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
-from mist_sim.clients.rules import page_rules
 from mist_sim.clients.scheduling import ChunkedScheduler, WholePromptScheduler
 from mist_sim.clients.scheduling.cadence import interval_of
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.clients.step_track import TokenCount
-from mist_sim.clients.stores import EngineStores, EntryForm, Stores
+from mist_sim.clients.stores import EngineStores, Stores
 from mist_sim.clients.traits import KvForm, Role, TimesOrigin
 from mist_sim.core.flowing import FlowRule
 from mist_sim.core.recorder import Recorder
@@ -116,20 +112,9 @@ class LlmClient(Client):
                 f"pipeline_parallel_size must be {num_lanes}, the ranks that the predictor times, "
                 f"got {config.pipeline_parallel_size}"
             )
-        ahead, obstacle = bool(config.async_scheduling), config.no_batch_queue
-        self.form = queue_form(self.rules, memory, num_lanes, obstacle, ahead=ahead)
-        num_lanes = 1 if self.form else num_lanes
-        self.memory = lane_memory(
-            memory,
-            config.kv_cache,
-            num_lanes,
-            drafting=config.speculative_config,
-            swaps=scheduler.swaps,
-            swaps_overlap=scheduler.swaps_overlap,
-            uncached_first=self.rules.uncached_first,
-            hashes_ahead=self.rules.hashes_ahead,
-            page_rules=page_rules(config, self.rules, self.form),
-        )
+        self.form = form = queue_form(config, self.rules, memory)
+        num_lanes = 1 if form else num_lanes
+        self.memory = lane_memory(config, self.rules, memory, form)
         self.data_parallel_size = config.data_parallel_size
         self.num_gpu_blocks = memory.num_gpu_blocks * config.data_parallel_size
         self.block_tokens = config.kv_cache.block_size
@@ -148,8 +133,8 @@ class LlmClient(Client):
         self._adapter_moves = memory.adapter_moves
         self._tower = tower
         self._times = origin or TimesOrigin(estimate=self.predictor.traits.estimate)
-        form = KvForm(block_bytes=memory.kv_block_bytes, num_layers=memory.num_layers)
-        super().__init__(name, engine_traits(config, self.memory, form, machine, self._times))
+        kept = KvForm(block_bytes=memory.kv_block_bytes, num_layers=memory.num_layers)
+        super().__init__(name, engine_traits(config, self.memory, kept, machine, self._times))
         self._shares = lane_shares(scheduler.max_num_seqs, config.data_parallel_size, num_lanes)
         if config.speculative_config:
             check_speculation(config)
@@ -189,10 +174,10 @@ class LlmClient(Client):
     def _make_engines(self) -> SteppedEngines:
         """Return new, empty engines of the present layout."""
         if (before := getattr(self, "_engines", None)) is not None:
-            self.streamed.number += before.num_unwritten()
-        form = EntryForm(
-            block_bytes=self.kv_block_bytes,
+            self.streamed += before.num_unwritten()
+        form = KvForm(
             block_size=self.memory.block_size,
+            block_bytes=self.kv_block_bytes,
             num_layers=self._num_layers,
         )
         self._kv_stores = EngineStores(
@@ -346,7 +331,7 @@ class LlmClient(Client):
 
     def num_streamed(self) -> int:
         """Return the output tokens of all steps that have ended by now, in all runs."""
-        return self.streamed.number + self._engines.num_unwritten()
+        return self.streamed + self._engines.num_unwritten()
 
     def _meet(self, sequence: SequenceState) -> None:
         """Note what a visit computes, and what of its prompt was known before."""
@@ -447,7 +432,7 @@ class LlmClient(Client):
         """Return a client like this one, which has joined no run, with another name."""
         other = copy(self)
         other.name = name
-        other.streamed = TokenCount()
+        other.streamed = 0
         return other
 
     def fail(self, reason: str) -> None:

@@ -12,7 +12,7 @@ import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
@@ -33,7 +33,7 @@ from mist_sim.core.visit import Longer, Served, Visit
 from mist_sim.environment import Environment, engine_phases
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
-from mist_sim.hardware.devices import GpuSpec, load_gpu
+from mist_sim.hardware.devices import load_gpu
 from mist_sim.hardware.gpu_group import GpuGroup, GpuWork
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.power import Array, DrawConfidence
@@ -356,41 +356,10 @@ def _curve(path: Path, rows: pd.DataFrame) -> Curve:
     return tuple(sizes), tuple(seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingModel:
-    """An idle group of GPUs while another group works."""
+class WaitingModel(Machine):
+    """The idle GPUs of a model while those of another work."""
 
-    group: Machine
-
-    @property
-    def gpu(self) -> GpuSpec:
-        """The GPU of the group."""
-        return self.group.gpu
-
-    @property
-    def num_gpus(self) -> int:
-        """GPUs of the group."""
-        return self.group.num_gpus
-
-    @property
-    def gpus_an_engine(self) -> int:
-        """GPUs that load the weights together."""
-        return self.group.gpus_an_engine
-
-    @property
-    def weight_bytes(self) -> float:
-        """Bytes of the weights."""
-        return self.group.weight_bytes
-
-    @property
-    def price(self) -> float | None:
-        """Dollars of a GPU an hour; None: as in the catalog of prices."""
-        return self.group.price
-
-    @property
-    def idle_watts(self) -> float:
-        """Watts of one idle GPU."""
-        return self.group.idle_watts
+    __slots__ = ()
 
     def work(self, counts: StepCounts, busy: Array) -> GpuWork:
         """Return no work."""
@@ -402,16 +371,22 @@ class WaitingModel:
 class PassMachine:
     """The GPUs of several models, each of which has a track of steps.
 
-    models: in the order of the tracks.
+    models: in the order of the tracks. working: the one that works; None: any.
     """
 
     models: tuple[Machine, ...]
+    working: int | None = None
     num_drafts: int = 0
 
     @property
     def groups(self) -> Sequence[GpuGroup]:
         """A group for each model."""
-        return self.models
+        return [
+            model
+            if self.working in (None, number)
+            else WaitingModel(**{each.name: getattr(model, each.name) for each in fields(model)})
+            for number, model in enumerate(self.models)
+        ]
 
     @property
     def watts_origin(self) -> DrawConfidence:
@@ -419,29 +394,9 @@ class PassMachine:
         origins = [model.watts_origin for model in self.models]
         return origins[0] if len(set(origins)) == 1 else "spec-only"
 
-    def of_track(self, number: int) -> OneAtWork:
+    def of_track(self, number: int) -> PassMachine:
         """Return these GPUs for the steps of a track, in which only one model works."""
-        return OneAtWork(self.models, number % len(self.models))
-
-
-@dataclass(frozen=True, slots=True)
-class OneAtWork:
-    """The GPUs of several models in steps of one of them. working: its number."""
-
-    models: tuple[Machine, ...]
-    working: int
-    num_drafts: int = 0
-
-    @property
-    def groups(self) -> Sequence[GpuGroup]:
-        """A group for each model."""
-        models = enumerate(self.models)
-        return [model if k == self.working else WaitingModel(model) for k, model in models]
-
-    @property
-    def watts_origin(self) -> DrawConfidence:
-        """Where the watts come from."""
-        return PassMachine(self.models).watts_origin
+        return replace(self, working=number % len(self.models))
 
 
 _BLOCK = 64  # draws at once
@@ -641,8 +596,7 @@ class RagClient(BatchedClient):
         self._queries: list[Query] = []
         self.num_texts: Counter[str] = Counter()
         self.num_cut: Counter[str] = Counter()
-        number = len(self._writing)
-        self._tracks = [StepTrack(recorder, client_id) for _ in range(number)]
+        self._tracks = {step: StepTrack(recorder, client_id) for step in self.readers}
 
     def restart(self) -> None:
         """Come back with no visit; passages go on where the last one was drawn."""
@@ -674,11 +628,6 @@ class RagClient(BatchedClient):
         known = {"embed": self.embedder, "rerank": self.reranker}
         return {step: each for step, each in known.items() if isinstance(each, EncoderPass)}
 
-    @property
-    def _writing(self) -> list[str]:
-        """Steps with recorded passes, in the order of their tracks."""
-        return list(self.readers)
-
     def _count_cut(self, queries: Sequence[Query]) -> None:
         """Count the texts of a batch, and those longer than what reads them takes."""
         for step, reader in self.readers.items():
@@ -688,12 +637,12 @@ class RagClient(BatchedClient):
 
     def batch_ended(self) -> None:
         """Write the passes of the models, from which watts and GPU time follow."""
-        if not self._writing:
+        if not self._tracks:
             return
         at, queries = self._begun_at, self._queries
         for step, seconds in self.steps(queries).items():
-            if step in self._writing:
-                self._write(self._tracks[self._writing.index(step)], step, at, queries)
+            if step in self._tracks:
+                self._write(self._tracks[step], step, at, queries)
             at += seconds
 
     def _write(self, track: StepTrack, step: str, at: float, queries: Sequence[Query]) -> None:

@@ -20,58 +20,11 @@ from mist_sim.clients.resharding_options import Resharding
 from mist_sim.clients.scheduling import ContinuousScheduler
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.staging import DuePrompts, Phases, Prefetched, StageName
-from mist_sim.clients.stores import KvStore, Stores, Transit
+from mist_sim.clients.stores import MemoryBelow, Stores
 from mist_sim.core.recorder import Recorder
 from mist_sim.environment import CHANGE, MOVE, Environment
 
 __all__ = ["ReshardingClient"]
-
-
-class HostBuffer(KvStore):
-    """Entries on the host, in a form that both layouts can read (Seesaw 4.2, figure 7).
-
-    Every GPU copies its part over its own link, all at once, so an engine's links act as one;
-    copies follow one another in each direction. Arrived entries lie in pinned memory; the host then
-    copies them, one after the other, to memory shared by the processes of all GPUs, from where they
-    can be read back.
-
-    out, back: the links of an engine. behind: the host's copies. seconds, seconds_behind: of a
-    block over the links of an engine, and of a copy on the host. block_bytes: of all GPUs.
-    shared_at: when sequences' entries can be read back, for all engines (seconds).
-    """
-
-    def __init__(
-        self,
-        env: Environment,
-        out: SerialLink,
-        back: SerialLink,
-        behind: SerialLink,
-        *,
-        seconds: float,
-        seconds_behind: float,
-        block_bytes: float,
-        shared_at: dict[SequenceState, float],
-    ) -> None:
-        self.name = HOST
-        self._env = env
-        self._out, self._back, self._behind = out, back, behind
-        self._seconds, self._seconds_behind = seconds, seconds_behind
-        self._block_bytes = block_bytes
-        self._shared_at = shared_at
-
-    def keep(self, move: KvMove) -> Transit:
-        """Start a copy to pinned memory, and the host's copy to shared memory after it."""
-        end = self._out.send(move.num_blocks * self._seconds, self._env.now)
-        if self._seconds_behind:
-            behind = move.num_blocks * self._seconds_behind
-            self._shared_at[move.sequence] = self._behind.send(behind, end)
-        return Transit(move.num_blocks * self._block_bytes, self._env.at(end, MOVE))
-
-    def fetch(self, move: KvMove) -> Transit:
-        """Send entries back to the GPUs, once the buffer has all of them."""
-        begins = max(self._env.now, self._shared_at.pop(move.sequence, 0.0))
-        end = self._back.send(move.num_blocks * self._seconds, begins)
-        return Transit(move.num_blocks * self._block_bytes, self._env.at(end, MOVE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +107,7 @@ class ReshardingClient(LlmClient):
         """Start with no phase, and with the links to host memory free."""
         self.phases: Phases | None = None
         self._links: dict[tuple[int, str], SerialLink] = {}
-        self._shared_at: dict[SequenceState, float] = {}
+        self._shared_at: dict[SequenceState, float] = {}  # from when entries can be read back
         super().start(env, client_id, recorder)
         self._longest_step = min(self._longest_step, self._most_tokens)
 
@@ -215,20 +168,34 @@ class ReshardingClient(LlmClient):
         stores = super()._stores(engine)
         if not self.resharding.buffers:
             return stores
-        copy_rate = self.resharding.host_copy_bandwidth
-        sizes = self.sizes
-        ways = (
+        return replace(stores, swap=self._buffer(engine))
+
+    def _buffer(self, engine: int) -> MemoryBelow:
+        """Return the host's memory below an engine (Seesaw 4.2, figure 7).
+
+        Every GPU copies its part over its own link, all at once, so an engine's links act as one;
+        copies follow one another in each direction. Arrived entries lie in pinned memory; the host
+        then copies them, one after the other, to memory shared by the processes of all GPUs, from
+        where they can be read back, in a form that both layouts can read.
+        """
+        env, sizes, copy_rate = self.env, self.sizes, self.resharding.host_copy_bandwidth
+        seconds, shared_at = self._seconds_per_block, self._shared_at
+        behind = sizes.block_bytes / (sizes.gpus * copy_rate) if copy_rate else 0.0
+        links = [
             self._links.setdefault((engine, way), SerialLink()) for way in ("out", "back", "behind")
-        )
-        buffer = HostBuffer(
-            self.env,
-            *ways,
-            seconds=self._seconds_per_block,
-            seconds_behind=sizes.block_bytes / (sizes.gpus * copy_rate) if copy_rate else 0.0,
-            block_bytes=sizes.block_bytes,
-            shared_at=self._shared_at,
-        )
-        return replace(stores, swap=buffer)
+        ]
+
+        def out(move: KvMove) -> tuple[Event, float]:
+            end = links[0].send(move.num_blocks * seconds, env.now)
+            if behind:
+                shared_at[move.sequence] = links[2].send(move.num_blocks * behind, end)
+            return env.at(end, MOVE), 0.0
+
+        def back(move: KvMove) -> tuple[Event, float]:
+            begins = max(env.now, shared_at.pop(move.sequence, 0.0))
+            return env.at(links[1].send(move.num_blocks * seconds, begins), MOVE), 0.0
+
+        return MemoryBelow(HOST, sizes.block_bytes, back, out)
 
     def _wake_lanes(self) -> None:
         """Let sleeping lanes look for prompts again, after the present instant."""

@@ -634,10 +634,8 @@ class Roster:
         self.pools: Mapping[str, str] = {}
         self._holders: Holders = {}
         self._history = ContentHistory()
-        # until someone joins or leaves: for each kind of stage, and for each set of clients
-        self._candidates: dict[str, Candidates] = {}
-        self._of_models: dict[tuple[str, str], Candidates] = {}
-        self._local: dict[tuple[str, str, str | None], Candidates] = {}
+        # until someone joins or leaves: by kind of stage, model and pool, and by the set of clients
+        self._candidates: dict[tuple[str, str | None, str | None], Candidates] = {}
         self._groups: dict[tuple[int, ...], LiveCandidates] = {}
         self._answers = EndedAnswers()
         self._env: Environment | None = None
@@ -672,29 +670,22 @@ class Roster:
         for holders in self._holders.values():
             holders.forget(client.client_id)
 
-    def candidates(self, kind: str) -> Candidates:
-        """Return the views of the clients that serve a kind of stage now."""
-        found = self._candidates.get(kind)
-        if found is None:
-            found = self._candidates[kind] = self._group(kind)
-        return found
+    def candidates(
+        self, kind: str, model: str | None = None, pool: str | None = None
+    ) -> Candidates:
+        """Return the views of the clients that serve a kind of stage now.
 
-    def candidates_of(self, kind: str, model: str) -> Candidates:
-        """Return the views of those that serve a model; clients without a model serve all."""
-        found = self._of_models.get((kind, model))
+        model: that they serve, as all do without a model; None: any. pool: theirs; None: any.
+        """
+        key = kind, model, pool
+        found = self._candidates.get(key)
         if found is None:
-            found = self._of_models[kind, model] = self._group(kind, model)
+            found = self._candidates[key] = self._group(kind, model, pool)
         return found
 
     def near(self, kind: str, source: str, model: str | None = None) -> Candidates:
         """Return the views of those in a client's pool; model: None: any."""
-        if not self.pools:
-            return self.candidates(kind) if model is None else self.candidates_of(kind, model)
-        key = kind, self.pools[source], model
-        found = self._local.get(key)
-        if found is None:
-            found = self._local[key] = self._group(kind, model, key[1])
-        return found
+        return self.candidates(kind, model, self.pools[source] if self.pools else None)
 
     def neighbours(self, source: str | None) -> frozenset[str] | None:
         """Return the names of a client's pool; None where there are no pools, or no client."""
@@ -703,7 +694,7 @@ class Roster:
         pool = self.pools[source]
         return frozenset(name for name, other in self.pools.items() if other == pool)
 
-    def _group(self, kind: str, model: str | None = None, pool: str | None = None) -> Candidates:
+    def _group(self, kind: str, model: str | None, pool: str | None) -> Candidates:
         """Return candidates, the same object for kinds that the same clients serve."""
         serving = {n: client for n, client in self._clients.items() if kind in client.traits.serves}
         if model is not None:
@@ -732,5 +723,3 @@ class Roster:
             group.leave()
         self._groups.clear()
         self._candidates.clear()
-        self._of_models.clear()
-        self._local.clear()

@@ -6,12 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 from mist_sim.clients.base import Client
-from mist_sim.clients.engine.queue_form import QueueForm
-from mist_sim.clients.engine_config import EngineConfig
-from mist_sim.clients.engine_rules import EngineRules
-from mist_sim.clients.kv_cache.pages import PageRules, StateRules
 from mist_sim.clients.roster import Roster
-from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.traits import FLOWING_ROLES
 from mist_sim.core.flowing import FlowPolicy
 from mist_sim.core.hand_over import HandOverPolicy
@@ -141,44 +136,3 @@ def check_shared_tiers(clients: Iterable[Client]) -> None:
                         f"{other}, {first[what]}, since they share it, got {value}; give one of "
                         "them another name"
                     )
-
-
-def page_rules(
-    config: EngineConfig, rules: EngineRules, form: QueueForm | None = None
-) -> PageRules:
-    """Return how the pages of a model with windows or states are counted.
-
-    Prompts that take their pages at once count all of them.
-
-    form: how batches of a pipeline are queued; None: no more than one is planned ahead.
-    """
-    scheduler, most_beside = config.scheduler, None
-    num_batches = form.size if form else 1 + bool(config.async_scheduling)
-    lags = num_batches > 1 and rules.returns_unseen
-    if isinstance(scheduler, ChunkedScheduler) and scheduler.by_piece and not scheduler.swaps:
-        caps = rules.caps_windows or not scheduler.scheduler_reserve_full_isl
-        num_counted = num_batches if lags else 1
-        most_beside = num_counted * scheduler.max_num_batched_tokens if caps else None
-    drafting = config.speculative_config
-    num_again = drafting.num_recomputed_blocks if drafting and not rules.hashes_ahead else 0
-    states = StateRules(
-        rules.states_wait,
-        rules.states_stop_shared,
-        rules.states_go_on,
-        num_again=num_again,
-        num_unsure=drafting.num_speculative_tokens if drafting and not rules.returns_unseen else 0,
-    )
-    if isinstance(scheduler, ChunkedScheduler):
-        most = scheduler.long_prefill_token_threshold or scheduler.max_num_batched_tokens
-        states = states._replace(most=min(most, scheduler.max_num_batched_tokens))
-    num_ahead = drafting.num_lookahead_tokens if drafting else 0
-    return PageRules(
-        most_beside,
-        lags,
-        num_again,
-        rules.hybrid_drops,
-        states,
-        num_ahead,
-        num_ahead_first=num_ahead if rules.admits_lookahead else 0,
-        names_verified=drafting is not None and rules.caches_verified,
-    )

@@ -1,19 +1,10 @@
-"""Counts of a client's steps; the track of a client without lanes."""
+"""The track of the steps of a client without lanes."""
 
 from __future__ import annotations
 
 from mist_sim.clients.kv_cache.moves import KvMove
 from mist_sim.core.batch import StepBatch
 from mist_sim.core.recorder import Recorder
-
-
-class TokenCount:
-    """Output tokens of a client's steps that are written down, over all its engines and runs."""
-
-    __slots__ = ("number",)
-
-    def __init__(self) -> None:
-        self.number = 0
 
 
 class StepTrack:

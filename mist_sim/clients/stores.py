@@ -206,41 +206,28 @@ class Mover:
         self._end(move)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryForm:
-    """The form of a client's KV entries, as a network needs it.
-
-    block_bytes: of a block over all GPUs of an engine; None: unknown, so that no entries can come.
-    block_size: tokens per block. num_layers: number of layers, sent in order.
-    in_blocks: whether a network sends them block by block, rather than in one piece per layer.
-    """
-
-    block_bytes: float | None
-    block_size: int
-    num_layers: int
-    in_blocks: bool = True
-
-    @classmethod
-    def of(cls, form: KvForm) -> EntryForm:
-        """Return that of a client whose traits have this form."""
-        block_size, num_layers = form.block_size or 1, form.num_layers
-        return cls(block_bytes=form.block_bytes, block_size=block_size, num_layers=num_layers)
-
-
 class OtherClients(KvStore):
     """Sends the entries that other clients keep to an engine, over the network.
 
     seat: the receiving engine. network: None: no network, so that no entries can come.
+    in_blocks: whether a network sends them block by block, rather than in one piece per layer.
     """
 
     def __init__(
-        self, env: Environment, network: Network | None, seat: Seat, form: EntryForm
+        self,
+        env: Environment,
+        network: Network | None,
+        seat: Seat,
+        form: KvForm,
+        *,
+        in_blocks: bool = True,
     ) -> None:
         self.name = f"other clients of {seat.client}"
         self._env = env
         self._network = network
         self._seat = seat
         self._form = form
+        self._in_blocks = in_blocks
 
     def has(self, move: KvMove) -> bool:
         """Whether no entries have to come, or they are there."""
@@ -267,14 +254,14 @@ class OtherClients(KvStore):
             )
         num_blocks = move.num_blocks
         if not network.destination_missing:
-            num_blocks = max(num_blocks, -(-kv.num_tokens // form.block_size))
+            num_blocks = max(num_blocks, -(-kv.num_tokens // (form.block_size or 1)))
         message = Message(
             Seat(kv.source, kv.engine),
             self._seat,
             num_blocks * form.block_bytes,
             form.num_layers,
             kv.compute_time,
-            num_blocks if form.in_blocks else 1,
+            num_blocks if self._in_blocks else 1,
         )
         after = network.post_processing(message)
         return Transit(message.num_bytes, network.send(message), after)
@@ -292,12 +279,12 @@ class Inbox:
         env: Environment,
         network: Network | None,
         seat: Seat,
-        form: EntryForm,
+        form: KvForm,
         record: Record,
     ) -> None:
         self._env = env
         self._seat = seat
-        self._block_size = form.block_size
+        self._block_size = form.block_size or 1
         self._ends: dict[SequenceState, Event] = {}
         stores = Stores(OtherClients(env, network, seat, form))
         self._mover = Mover(env, stores, record, self._end)
@@ -325,8 +312,8 @@ class Inbox:
         self._env.trigger(self._ends.pop(move.sequence), self._env.now, MOVE, is_here)
 
 
-Begin = Callable[[int], tuple[Event | None, float]]
-"""Begins a copy of so many blocks; returns `Transit.end` and `Transit.after`."""
+Begin = Callable[[KvMove], tuple[Event | None, float]]
+"""Begins a copy; returns `Transit.end` and `Transit.after`."""
 
 
 class MemoryBelow(KvStore):
@@ -344,13 +331,13 @@ class MemoryBelow(KvStore):
 
     def fetch(self, move: KvMove) -> Transit:
         """Begin to copy blocks to the GPUs."""
-        return Transit(move.num_blocks * self._block_bytes, *self._back(move.num_blocks))
+        return Transit(move.num_blocks * self._block_bytes, *self._back(move))
 
     def keep(self, move: KvMove) -> Transit:
         """Begin to copy blocks of the GPUs."""
         if self._out is None:
             return super().keep(move)
-        return Transit(move.num_blocks * self._block_bytes, *self._out(move.num_blocks))
+        return Transit(move.num_blocks * self._block_bytes, *self._out(move))
 
 
 def store_of(tier: CacheTier) -> Store:
@@ -371,7 +358,7 @@ class EngineStores:
         network: Network | None,
         client: str,
         memory: LaneMemory,
-        form: EntryForm,
+        form: KvForm,
         *,
         swaps_overlap: bool,
     ) -> None:
@@ -405,18 +392,18 @@ class EngineStores:
         """
         env, ways, size, seconds = self._env, self._ways, self._block_bytes, space.seconds_per_block
 
-        def over(link: SerialLink, number: int) -> tuple[Event, float]:
-            return env.at(link.send(number * seconds, env.now), MOVE), 0.0
+        def over(link: SerialLink, move: KvMove) -> tuple[Event, float]:
+            return env.at(link.send(move.num_blocks * seconds, env.now), MOVE), 0.0
 
         if not self._swaps_overlap:
-            pause: Begin = lambda number: (None, number * seconds)  # noqa: E731
+            pause: Begin = lambda move: (None, move.num_blocks * seconds)  # noqa: E731
             return MemoryBelow(HOST, size, pause, pause)
         if ways is not None:
             return MemoryBelow(
                 HOST,
                 size,
-                lambda number: (ways.read([seat], Store(), number * size, 0.0), 0.0),
-                lambda number: (ways.write([seat], Store(), number * size, 0.0), 0.0),
+                lambda move: (ways.read([seat], Store(), move.num_blocks * size, 0.0), 0.0),
+                lambda move: (ways.write([seat], Store(), move.num_blocks * size, 0.0), 0.0),
             )
         back, out = (partial(over, self._link(seat, f"swaps {way}")) for way in ("back", "out"))
         return MemoryBelow(HOST, size, back, out)
@@ -427,8 +414,8 @@ class EngineStores:
         if ways is None:
             link = self._link(seat, f"tier {tier.name}")
 
-            def load(number: int) -> tuple[Event | None, float]:
-                seconds = tier.load_time(number)
+            def load(move: KvMove) -> tuple[Event | None, float]:
+                seconds = tier.load_time(move.num_blocks)
                 if tier.in_step:
                     return None, seconds
                 return env.at(link.send(seconds, env.now), ARRIVE), 0.0
@@ -443,7 +430,7 @@ class EngineStores:
         return MemoryBelow(
             tier.name,
             size,
-            lambda number: (ways.read([seat], store, number * size, tier.latency), 0.0),
+            lambda move: (ways.read([seat], store, move.num_blocks * size, tier.latency), 0.0),
         )
 
     def _link(self, seat: Seat, name: str) -> SerialLink:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mist_sim.clients.base import Client
 from mist_sim.clients.roster import Roster
-from mist_sim.core.candidates import Candidates
 from mist_sim.core.hand_over import HandOverPolicy
 from mist_sim.core.request import Request, Stage
 from mist_sim.errors import ScenarioError, brief, listed
@@ -43,7 +42,7 @@ class Dispatch:
         if source is not None:
             candidates = self.roster.near(kind, source, request.model)
         else:
-            candidates = self.candidates(request, stage)
+            candidates = self.roster.candidates(kind, request.model)
         if not candidates:
             self._check_model(request)
             return None
@@ -58,12 +57,6 @@ class Dispatch:
                 f"{[v.client_id for v in candidates]}"
             )
         return client
-
-    def candidates(self, request: Request, stage: Stage) -> Candidates:
-        """Return the views of the clients that serve a stage now; there may be none."""
-        if request.model is None:
-            return self.roster.candidates(stage.kind)
-        return self.roster.candidates_of(stage.kind, request.model)
 
     def ask_ahead(self, request: Request, stage: Stage, source: str) -> None:
         """Let the router choose now for a stage that comes after the next visit, at `source`."""

@@ -67,7 +67,7 @@ class Entrance:
     def __init__(self, env: Environment, admission: Admission, dispatch: Dispatch) -> None:
         self._env = env
         self._admission = admission.copy()
-        self._dispatch = dispatch
+        self._roster = dispatch.roster
         self._doors: dict[str | None, _Door] = {}
         self._num_arrived = 0
 
@@ -136,7 +136,8 @@ class Entrance:
         """Return what the gateway knows; None: no client is up."""
         stages = {stage.kind: stage for stage in reversed(request.to_serve)}
         prompt = stages.get(Prefill.kind, request.to_serve[0])
-        candidates = self._dispatch.candidates(request, prompt)
+        of = partial(self._roster.candidates, model=request.model)
+        candidates = of(prompt.kind)
         if not candidates:
             return None
         answer = stages.get(Decode.kind)
@@ -144,7 +145,7 @@ class Entrance:
         return GatewayView(
             self._env.now,
             candidates,
-            candidates if answer is None else self._dispatch.candidates(request, answer),
+            candidates if answer is None else of(answer.kind),
             len(door.inside),
             sum(tokens for _, tokens in door.of_class.values()),
             door.of_class.get(request.label, (0, 0)),

@@ -23,7 +23,7 @@ from mist_sim.lifecycle.failures import Drain, Failures, OnFailure
 from mist_sim.lifecycle.fleet import Fleet, Need
 from mist_sim.lifecycle.gateway import Gateway
 from mist_sim.lifecycle.lifecycle_options import Lifecycle
-from mist_sim.lifecycle.start_up import Starts, StartTimes
+from mist_sim.lifecycle.start_up import Starts
 from mist_sim.network import Cable, Network, Ways
 from mist_sim.rng import Streams
 from mist_sim.stages import Decode, Prefill, Recomputation
@@ -112,15 +112,10 @@ class Policy:
     ) -> None:
         self._env = env
         self._recorder = recorder
-        self._gateway = gateway
         self._on_failure = on_failure
         self._numbers = numbers
-
-    def wait(
-        self, request: Request, kind: str, near: frozenset[str] | None = None
-    ) -> Generator[Event, Any, Failure | None]:
-        """Wait at the gateway until a client is up; return a Failure if none will be."""
-        return self._gateway.wait(request, kind, near)
+        self.wait = gateway.wait
+        """Waits at the gateway until a client is up; returns a Failure if none will be."""
 
     def after_visit(self, visit: Visit, client: Client) -> tuple[Stage, ...] | Failure:
         """Return stages for another client after a lost visit, or the request's failure."""
@@ -186,7 +181,7 @@ class Manager:
         self._streams = streams
         self._recorder = recorder
         roster: Roster = coordinator.roster
-        starts = Starts(env, options.start_up, StartTimes(options.start_up, streams), network)
+        starts = Starts(env, options.start_up, streams, network)
         self._fleet = fleet = Fleet(env, roster, recorder, starts.begin)
         self._gateway = gateway = Gateway(env, fleet.why_nobody, self._activate)
         numbers = {client.name: client.client_id for client in roster}

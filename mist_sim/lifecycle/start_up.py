@@ -153,30 +153,6 @@ class StartUp:
         return sum(self._engine_times, load)
 
 
-class StartTimes:
-    """Seconds of each start of a client; a law has a stream of its own for each client."""
-
-    def __init__(self, options: StartUp | None, streams: Streams) -> None:
-        self._options = options
-        self._streams = streams
-        self._drawn: dict[str, Iterator[float]] = {}
-
-    def seconds(self, name: str, machine: GpuMachine | None) -> float:
-        """Return a function for the time of a client's next start; 0 s by default."""
-        options = self._options
-        if options is None:
-            return 0.0
-        time = options.time
-        if time is None:
-            return options.seconds(machine, name)
-        if isinstance(time, float | int):
-            return float(time)
-        if name not in self._drawn:
-            rng = self._streams.generator(f"{name}: start-up")
-            self._drawn[name] = draws(time, rng, "lifecycle.start_up.time", block=64)
-        return next(self._drawn[name])
-
-
 def loads_over(options: StartUp | None, client: Client, network: Network | None) -> Ways | None:
     """Return the links over which a client loads its weights; None: loads share no links."""
     if options is None or options.time is not None or network is None:
@@ -203,19 +179,20 @@ def weights_of(client: Client, machine: GpuMachine) -> list[tuple[list[Seat], fl
 
 
 class Starts:
-    """Begins starts of clients."""
+    """Begins starts of clients; a law of their time has a stream of its own for each client."""
 
     def __init__(
         self,
         env: Environment,
         options: StartUp | None,
-        times: StartTimes,
+        streams: Streams,
         network: Network | None,
     ) -> None:
         self._env = env
         self._options = options
-        self._times = times
+        self._streams = streams
         self._network = network
+        self._drawn: dict[str, Iterator[float]] = {}
 
     def begin(self, client: Client) -> Event:
         """Begin the start of a client; the event happens when it is ready.
@@ -225,8 +202,7 @@ class Starts:
         env, options = self._env, self._options
         ways, machine = loads_over(options, client, self._network), client.traits.machine
         if ways is None or options is None or machine is None:
-            seconds = self._times.seconds(client.name, machine)
-            return env.at(env.now + seconds, CHANGE)
+            return env.at(env.now + self._seconds(client.name, machine), CHANGE)
         ready = Event(env)
         loads = [
             ways.read(seats, options.store, options.bytes_to_load(weight_bytes) * len(seats), 0.0)
@@ -242,3 +218,17 @@ class Starts:
         for loaded in loads:
             loaded.callbacks.append(start_engine)
         return ready
+
+    def _seconds(self, name: str, machine: GpuMachine | None) -> float:
+        """Return the time of a client's next start; 0 s by default."""
+        if self._options is None:
+            return 0.0
+        time = self._options.time
+        if time is None:
+            return self._options.seconds(machine, name)
+        if isinstance(time, float | int):
+            return float(time)
+        if name not in self._drawn:
+            rng = self._streams.generator(f"{name}: start-up")
+            self._drawn[name] = draws(time, rng, "lifecycle.start_up.time", block=64)
+        return next(self._drawn[name])

@@ -79,7 +79,7 @@ def test_files_and_functions_that_a_page_names_exist(page):
 
 def test_what_is_missing_is_noticed():
     text = """
-`clients/llm.py`, `llm.py`, `clients/engine/stepped.py:rows_of` and `vllm/nothing.py`, `lanes.py`
+`clients/llm.py`, `llm.py`, `clients/engine/stepped.py:rows_of` and `vllm/nothing.py`, `nowhere.py`
 ```python
 import nothing  # `nothing.py`
 ```
@@ -87,7 +87,7 @@ import nothing  # `nothing.py`
 clients/engine/core/core.py:Core.server   clients/engine/core/lane.py:Lane.plan
 ```
 """
-    wrong = {"vllm/nothing.py", "lanes.py", "clients/engine/core/core.py:Core.server"}
+    wrong = {"vllm/nothing.py", "nowhere.py", "clients/engine/core/core.py:Core.server"}
     assert missing(text) == wrong
 
 

@@ -13,7 +13,7 @@ from mist_sim.clients.scheduling.cadence import Cadence, StepCount, cadence_of
 from mist_sim.clients.scheduling.image_times import ImageTimes
 
 if TYPE_CHECKING:
-    from mist_sim.clients.engine.queue_form import QueueForm
+    from mist_sim.clients.engine.lanes import QueueForm
     from mist_sim.clients.engine_config import EngineConfig
     from mist_sim.clients.engine_rules import EngineRules
     from mist_sim.clients.kv_cache.lane_memory import LaneMemory

@@ -8,7 +8,7 @@ from mist_sim.clients.kv_cache.capacity import (
     num_gpu_blocks,
     swap_space,
 )
-from mist_sim.clients.kv_cache.lane_memory import EngineMemory, LaneMemory, lane_memory
+from mist_sim.clients.kv_cache.lane_memory import EngineMemory, LaneMemory
 from mist_sim.clients.kv_cache.moves import SerialLink, SwapSpace
 from mist_sim.clients.kv_cache.prefix_history import ContentHistory, PrefixHistory
 from mist_sim.clients.kv_cache.tiers import CacheTier
@@ -25,7 +25,6 @@ __all__ = [
     "SwapSpace",
     "cache_tiers",
     "kv_block_bytes",
-    "lane_memory",
     "num_gpu_blocks",
     "swap_space",
 ]

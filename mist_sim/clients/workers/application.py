@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from itertools import repeat
 
 from simpy.events import Event
 
 from mist_sim.clients.base import Client
 from mist_sim.clients.registry import CLIENTS
-from mist_sim.clients.workers.base import check_time
+from mist_sim.clients.workers.base import check_time, drawn
 from mist_sim.clients.workers.growing import let_grow
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Stage
 from mist_sim.core.visit import Visit
-from mist_sim.durations import DurationDistribution, SecondsOrLaw, draws
+from mist_sim.durations import SecondsOrLaw
 from mist_sim.environment import Environment
 from mist_sim.stages import STAGES, Growing
-
-_BLOCK = 64  # draws at once
 
 
 @CLIENTS.register("application")
@@ -49,19 +46,13 @@ class ApplicationClient(Client):
         """Start with fresh random streams for service times and growth."""
         super().start(env, client_id, recorder)
         self._growth = self.streams.generator(f"{self.name}: growth")
-        self._times: Iterator[float] = self._drawn()
+        self._times = drawn(f"{self.name}: base_time", self.streams, self.base_time)
 
     def restart(self) -> None:
         """Come back with no visit; random draws continue."""
         growth, times = self._growth, self._times
         super().restart()
         self._growth, self._times = growth, times
-
-    def _drawn(self) -> Iterator[float]:
-        time, name = self.base_time, f"{self.name}: base_time"
-        if isinstance(time, DurationDistribution):
-            return draws(time, self.streams.generator(name), name, _BLOCK)
-        return repeat(time)
 
     def takes(self, stages: Sequence[Stage]) -> int:
         """Return 1 if it serves the next stage: later stages are not known before."""

@@ -115,17 +115,17 @@ def linear(
     client: str, streams: Streams, base: SecondsOrLaw | None, per_token: SecondsOrLaw | None
 ) -> LinearTime:
     """Return the time of a client's stages, from the beginning of its streams."""
-
-    def each(name: str, time: SecondsOrLaw) -> Iterator[float]:
-        if not isinstance(time, DurationDistribution):
-            return repeat(time)
-        rng = streams.generator(f"{client}: {name}")
-        return draws(time, rng, f"{client}: {name}", _BLOCK)
-
     return LinearTime(
-        None if base is None else each("base_time", base),
-        each("time_per_token", per_token or 0.0),
+        None if base is None else drawn(f"{client}: base_time", streams, base),
+        drawn(f"{client}: time_per_token", streams, per_token or 0.0),
     )
+
+
+def drawn(name: str, streams: Streams, time: SecondsOrLaw) -> Iterator[float]:
+    """Yield a time again and again; a law of it draws from the stream with a name."""
+    if not isinstance(time, DurationDistribution):
+        return repeat(time)
+    return draws(time, streams.generator(name), name, _BLOCK)
 
 
 def seeded(client: str, streams: Streams, given: GivenServiceTime) -> Callable[[Stage], float]:

@@ -9,12 +9,12 @@ from functools import cache, partial
 from typing import Any, ParamSpec, Protocol, TypeGuard, cast, overload
 
 from mist_sim.clients import EngineConfig, LlmClient
-from mist_sim.clients.engine.queue_form import queue_form
-from mist_sim.clients.engine_checks import AUTO_LENGTH, against_loads
-from mist_sim.clients.engine_rules import EngineRules
+from mist_sim.clients.engine.lanes import lane_memory, queue_form
+from mist_sim.clients.engine_config import AUTO_LENGTH, against_loads
 from mist_sim.clients.kv_cache import (
     EngineMemory,
     KvCacheConfig,
+    LaneMemory,
     SwapSpace,
     cache_tiers,
     kv_block_bytes,
@@ -22,11 +22,9 @@ from mist_sim.clients.kv_cache import (
     swap_space,
 )
 from mist_sim.clients.kv_cache.capacity import NoRoomError
-from mist_sim.clients.kv_cache.lane_memory import LaneMemory, lane_memory
 from mist_sim.clients.kv_cache.profile_run import SAMPLER_BYTES, Needs, ProfileRun, num_graphs
 from mist_sim.clients.resharding import ReshardingClient, ShardSizes
 from mist_sim.clients.resharding_options import HOST_MEMORY
-from mist_sim.clients.rules import page_rules
 from mist_sim.clients.scheduling import SCHEDULERS, ChunkedScheduler, ContinuousScheduler, Scheduler
 from mist_sim.clients.scheduling.whole_prompts import WholePromptScheduler
 from mist_sim.clients.traits import ROLES, TimesOrigin
@@ -226,20 +224,6 @@ def with_longer_blocks(config: EngineConfig) -> EngineConfig:
     if size == 1:
         return config
     return replace(config, kv_cache=replace(kv_cache, block_size=size * kv_cache.block_size))
-
-
-def of_a_lane(memory: EngineMemory, config: EngineConfig, rules: EngineRules) -> LaneMemory:
-    """Return the part of an engine's KV cache into which each request has to fit."""
-    num_ranks, ahead = config.pipeline_parallel_size, bool(config.async_scheduling)
-    form = queue_form(rules, memory, num_ranks, config.no_batch_queue, ahead=ahead)
-    return lane_memory(
-        memory,
-        config.kv_cache,
-        1 if form else num_ranks,
-        drafting=config.speculative_config,
-        swaps=memory.swap_space is not None,
-        page_rules=page_rules(config, rules, form),
-    )
 
 
 def _swap_space(
@@ -556,7 +540,7 @@ def _making(config: EngineConfig, spans: Spans) -> Callable[[str], LlmClient]:
     config = replace(config, scheduler=scheduler, overhead=times.overhead)
     memory = engine_memory(config, model, cluster, scheduler, times, longest)
     predictor, rules = times.predictor, version_of(config.engine).rules
-    lane = of_a_lane(memory, config, rules)
+    lane = lane_memory(config, rules, memory, queue_form(config, rules, memory))
     length = context_length(config, own_len, lane)
     check_length(config, scheduler, length.max_model_len)
     config = replace(config, max_model_len=length.max_model_len)

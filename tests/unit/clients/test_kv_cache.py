@@ -2,9 +2,11 @@
 
 import pytest
 
+from mist_sim.clients.engine.lanes import lane_memory
+from mist_sim.clients.engine_config import EngineConfig
+from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache import BlockPool, EngineMemory, KvCacheConfig, num_gpu_blocks
 from mist_sim.clients.kv_cache.capacity import NULL_BLOCKS
-from mist_sim.clients.kv_cache.lane_memory import lane_memory
 from mist_sim.clients.kv_cache.profile_run import NEWEST, Needs, ProfileRun, num_graphs
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hardware import Cluster, load_gpu
@@ -203,9 +205,9 @@ def test_config_refuses_nonsense(change):
 )
 def test_the_watermark_is_a_share_of_all_blocks(num_blocks, watermark, num_reserved):
     """The null block is one of them: `KVCacheManager.watermark_blocks` in vllm/v1/core, 0.24."""
-    config = KvCacheConfig(watermark=watermark)
+    config = EngineConfig(kv_cache=KvCacheConfig(watermark=watermark))
     memory = EngineMemory(num_gpu_blocks=num_blocks - NULL_BLOCKS)
-    lane = lane_memory(memory, config, 1, drafting=None, swaps=False)
+    lane = lane_memory(config, EngineRules(), memory, None)
     assert lane.pool().num_reserved == num_reserved
 
 

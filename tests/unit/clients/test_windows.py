@@ -17,9 +17,9 @@ from mist_sim import (
     llm_client,
 )
 from mist_sim.clients import EngineConfig
+from mist_sim.clients.engine.lanes import page_rules
 from mist_sim.clients.engine_rules import EngineRules
 from mist_sim.clients.kv_cache.pages import HeldPages, PagePool, PageRules, PageTable
-from mist_sim.clients.rules import page_rules
 from mist_sim.clients.scheduling import ChunkedScheduler, ContinuousScheduler
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
 from mist_sim.hardware import Cluster, load_gpu

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from mist_sim.clients.engine.core.rows import Rows
     from mist_sim.clients.engine.core.times import Times
-    from mist_sim.clients.engine.queue_form import QueueForm
+    from mist_sim.clients.engine.lanes import QueueForm
     from mist_sim.clients.prefixes.prefix_cache import Found
     from mist_sim.clients.prefixes.shared_prefixes import SharedPrefixes
 
