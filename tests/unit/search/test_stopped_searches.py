@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from typer.testing import CliRunner
 
-from mist_sim import Scenario, validation
+from mist_sim import Scenario
 from mist_sim.bestserve import rank_strategies
 from mist_sim.bestserve.strategy import Space as Strategies
 from mist_sim.cli.app import app
@@ -155,7 +155,9 @@ def test_validation_says_how_many_runs_it_left(monkeypatch):
         MeasuredRun(name=str(n), engine="vLLM", provenance="MIT", rows=stops if n == 2 else list)
         for n in range(5)
     ]
-    monkeypatch.setattr(validation, "read_run", lambda folder, **_: runs[int(folder.name)])
+    monkeypatch.setattr(
+        "mist_sim.validation.runs.read_run", lambda folder, **_: runs[int(folder.name)]
+    )
     result = CliRunner().invoke(app, ["validate", *map(str, range(5))])
     assert result.exit_code == 143
     assert "vLLM; MIT" in result.stdout
