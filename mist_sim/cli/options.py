@@ -18,6 +18,8 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import typer
 
+from mist_sim.errors import InvariantError
+
 SHARED = """
 allow_programs: Run the programs that the file names (predictor: {type: program, ...}); they can do
     all that you can.
@@ -133,6 +135,8 @@ def _declared(parameter: Parameter, lines: dict[str, Declared]) -> Parameter:
     kind, default = parameter.annotation, parameter.default
     if kind is typer.Context:
         return parameter.replace(kind=Parameter.KEYWORD_ONLY)
+    if parameter.name not in lines:
+        raise InvariantError(f"the docstring of a verb has no line for {parameter.name}")
     flags, metavar, text = lines[parameter.name]
     kind, more = get_args(kind) if get_origin(kind) is Annotated else (kind, {})
     default = ... if default is Parameter.empty else default

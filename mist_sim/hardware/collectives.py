@@ -38,6 +38,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from mist_sim.hardware.devices import Interconnect, bus_rate, default_host
@@ -296,7 +297,11 @@ def _hierarchical(link: Interconnect, span: Span, passes: int) -> Seconds:
     gather = all_gather(link, span.most)
     per_byte = passes * (span.nodes - 1) / span.nodes / span.bandwidth
     between = _fastest(_across(_ring(link), span, 0, passes * (span.nodes - 1), per_byte))
-    return lambda num_bytes: passes * gather(num_bytes) + between(num_bytes)
+    return partial(_one_after_the_other, passes, gather, between)
+
+
+def _one_after_the_other(passes: int, gather: Seconds, between: Seconds, num_bytes: float) -> float:
+    return passes * gather(num_bytes) + between(num_bytes)
 
 
 def inside_rate(link: Interconnect, ranks: int) -> float:
@@ -400,9 +405,15 @@ _WHOLE = "as in one node, since the predictor was given whole"
 
 def _fastest(lines: Sequence[Line] = ()) -> Seconds:
     """Return the seconds of the fastest of several ways; no way at all takes no time."""
-    if not lines:
-        return lambda num_bytes: 0.0
-    return lambda num_bytes: min([a + num_bytes * b for a, b in lines])
+    return partial(_least, tuple(lines)) if lines else _none
+
+
+def _least(lines: Sequence[Line], num_bytes: float) -> float:
+    return min([a + num_bytes * b for a, b in lines])
+
+
+def _none(num_bytes: float) -> float:
+    return 0.0
 
 
 def _measured(link: Interconnect, passes: float) -> Seconds:
@@ -412,19 +423,18 @@ def _measured(link: Interconnect, passes: float) -> Seconds:
     as long as the smallest.
     """
     rows = sorted((SIZE.parse(size), rate) for size, rate in link.bus_bandwidth.items())
-    points = [(size, size * passes / rate) for size, rate in rows]
+    return partial(_between_points, [(size, size * passes / rate) for size, rate in rows])
 
-    def seconds(num_bytes: float) -> float:
-        place = bisect_left(points, (num_bytes, 0.0))
-        if place == 0:
-            return points[0][1] if num_bytes else 0.0
-        if place == len(points):
-            size, longest = points[-1]
-            return longest * num_bytes / size
-        (low, before), (high, after) = points[place - 1 : place + 1]
-        return before + (after - before) * (num_bytes - low) / (high - low)
 
-    return seconds
+def _between_points(points: Sequence[tuple[float, float]], num_bytes: float) -> float:
+    place = bisect_left(points, (num_bytes, 0.0))
+    if place == 0:
+        return points[0][1] if num_bytes else 0.0
+    if place == len(points):
+        size, longest = points[-1]
+        return longest * num_bytes / size
+    (low, before), (high, after) = points[place - 1 : place + 1]
+    return before + (after - before) * (num_bytes - low) / (high - low)
 
 
 def all_reduce(link: Interconnect, ranks: int, span: Span | None = None) -> Seconds:

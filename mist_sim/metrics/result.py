@@ -261,7 +261,7 @@ class Result(Findings):
         return frame_of(self.columns("breakdown"))
 
     def over_time(self, interval: float | None = None) -> pd.DataFrame:
-        """Clients in intervals of so many seconds (see `over_time.over_time_columns`)."""
+        """Clients in intervals of so many seconds (see `result_columns.over_time_columns`)."""
         names = self.client_names
         return frame_of(
             result_columns.over_time_columns(self.recorder, self.ledger, names, interval)

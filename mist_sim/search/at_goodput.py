@@ -23,7 +23,7 @@ _A_TOKEN = ("energy_per_output_token_j", "cost_per_million_output_tokens_usd")
 def at_goodput(key: Key, built: Built, goodput: Goodput) -> Task:
     """Return the task of a run at a goodput that was found; its result: `spending_at`.
 
-    It is as long as the longest run that the verdict rests on.
+    It is as long as the longest run of the search.
     """
     changes = built.rates.at(goodput.rate)
     if goodput.is_steady:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import nan
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -54,7 +55,7 @@ class Built:
     @cached_property
     def rates(self) -> Rates:
         """The rates at which its requests can be sent. Raises ScenarioError as `Rates` does."""
-        return Rates(self.scenario, self)
+        return Rates(self.scenario, ref(self))
 
     def at(self, rate: float) -> Scenario:
         """Return the scenario at a rate (requests per second)."""
@@ -134,12 +135,12 @@ class Rates:
     own, so that at another rate the same requests come in the same order, closer together or
     further apart.
 
-    built: the scenario's parts, if already built.
+    built: the scenario's parts, if already built; weak, since these keep their rates.
     Raises ScenarioError for arrivals without a rate, and a trace without one.
     """
 
     scenario: Scenario
-    built: Built | None = None
+    built: ref[Built] | None = None
 
     def __post_init__(self) -> None:
         has_none = isinstance(self._arrivals, ClosedLoop | AllAtOnce)
@@ -208,7 +209,8 @@ class Rates:
     @cached_property
     def _times(self) -> list[float]:
         """Arrivals of requests as the scenario stands, seconds."""
-        workload = (self.built or Built(self.scenario)).workload
+        built = None if self.built is None else self.built()
+        workload = (built or Built(self.scenario)).workload
         requests = workload.requests(Streams(self.scenario.seed))
         return [request.arrival_time or 0.0 for request in requests]
 

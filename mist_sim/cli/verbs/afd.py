@@ -123,7 +123,8 @@ class Hardware:
         from mist_sim.hardware import load_gpu
         from mist_sim.models import load_generating
 
-        return load_generating(model), load_gpu(gpu), load_gpu(self.ffn_gpu or gpu)
+        ffn_gpu = gpu if self.ffn_gpu is None else self.ffn_gpu
+        return load_generating(model), load_gpu(gpu), load_gpu(ffn_gpu)
 
     def _seconds(self, name: str) -> float | None:
         text: str | None = getattr(self, name)

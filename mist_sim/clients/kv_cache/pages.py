@@ -269,12 +269,15 @@ class PageTable:
     watched: names that the latest look-up was for.
     changes: grows whenever a page with one of these comes or goes, or is held or free.
     fresh: names of blocks whose states were saved in the present plan.
+    are_alike: whether nothing is found in pages, so that holders need not tell them apart.
 
     Source: `BlockPool` in `vllm/v1/core/block_pool.py`.
     """
 
-    def __init__(self, num_pages: int, num_groups: int, *, blank_first: bool) -> None:
-        self.num_blank = num_pages
+    def __init__(
+        self, num_pages: int, num_groups: int, *, blank_first: bool, are_alike: bool = False
+    ) -> None:
+        self.num_blank, self.are_alike = num_pages, are_alike
         self.watched: frozenset[Hashable] = frozenset()
         self.changes = 0
         self.fresh: set[Hashable] = set()
@@ -644,10 +647,11 @@ class HeldPages:
     in window groups have been returned, or never taken. states: pages that are kept for others come
     after these; None without any. num_named: first blocks that others can find. num_shared_tokens:
     tokens that full attention alone found when it began; a piece ends there (`shared_stop` of
-    `StateRules`).
+    `StateRules`). Without a prefix cache, pages are alike and only counted.
     """
 
     __slots__ = (
+        "_are_alike",
         "_groups",
         "_names",
         "_num_full",
@@ -675,7 +679,7 @@ class HeldPages:
         num_skipped_states: first blocks whose states it never has.
         """
         pool.allocate(pool.num_state_pages)
-        self._pool, self._table = pool, table
+        self._pool, self._table, self._are_alike = pool, table, table.are_alike
         self.owner, self._names = owner, list(names)
         groups = pool.groups
         self._num_full = groups.num_full_groups
@@ -711,6 +715,8 @@ class HeldPages:
         for number, pages in enumerate(self._groups):
             begin = first if number < self._num_full else in_window
             self._pool.allocate(end - begin)
+            if self._are_alike:
+                continue
             pages.extend([None] * (begin - first))
             pages.extend([self._table.take(number) for _ in range(end - begin)])
         self.num_blocks = end
@@ -721,6 +727,9 @@ class HeldPages:
         if num_skipped > self.num_skipped:
             first, end = self.num_skipped, min(num_skipped, self.num_blocks)
             for pages in self._groups[self._num_full :] if first < end else ():
+                if self._are_alike:
+                    self._pool.release(end - first)
+                    continue
                 self._let_go(reversed(pages[first:end]))
                 pages[first:end] = [None] * (end - first)
             self.num_skipped = num_skipped
@@ -765,7 +774,12 @@ class HeldPages:
     def _keep(self, num_blocks: int) -> None:
         """Return the pages of all blocks but the first `num_blocks`, but for states."""
         if num_blocks < self.num_blocks:
-            for pages in self._groups:
+            in_window = max(num_blocks, min(self.num_skipped, self.num_blocks))
+            for number, pages in enumerate(self._groups):
+                if self._are_alike:
+                    begin = num_blocks if number < self._num_full else in_window
+                    self._pool.release(self.num_blocks - begin)
+                    continue
                 self._let_go(reversed(pages[num_blocks:]))
                 del pages[num_blocks:]
             self.num_blocks = num_blocks

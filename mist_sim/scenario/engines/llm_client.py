@@ -382,7 +382,7 @@ def _with_room(
         try:
             changed = _changed(config, change)
             memory = memory_of(changed)
-        except ScenarioError:
+        except (ScenarioError, ValueError):  # options that fit these GPUs and no others
             continue
         enough = _context(changed) if least is None else least
         is_enough = longest_that_fits(memory, enough) == enough

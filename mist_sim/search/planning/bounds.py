@@ -258,7 +258,7 @@ def proved_load(scenario: Scenario) -> Load | None:
     """Return the arrival rate at a scenario's engines, and a proved bound of the rate they serve.
 
     None where nothing is proved: without a rate (closed loops), where clients fail, start or change
-    during the run, and of engines without a bound (see `upper_bounds`).
+    during the run, and of engines without a bound.
     """
     built = Built(scenario)
     simulation = built.simulation

@@ -6,7 +6,7 @@ itself until it is sure. First comes a roomy candidate of each kind, so that the
 early; then untried ones, the likely ones before others; then those whose runs do not tell, the most
 promising first.
 
-Candidates excluded without a run: those that a bound proves impossible (`upper_bounds`), and those
+Candidates excluded without a run: those that a bound proves impossible (`bounds`), and those
 with no more of any resource than one of their family that missed, assuming that more engines of a
 kind serve no less. All others that cost less than the answer are tried, so a search that ends by
 itself has passed over no cheaper solution.

@@ -402,3 +402,10 @@ def test_a_run_with_the_server_of_command_line(capsys):
     assert "without effect on times: --port" in err
     assert exit_code("run", "demo", "--from-vllm", SERVE) == BAD_INPUT
     assert "clients.0.gpu: is required" in capsys.readouterr().err
+
+
+def test_hints_leave_out_gpus_whose_budgets_do_not_fit(capsys):
+    """Seats above the 2,048 tokens a step that smaller GPUs have by default."""
+    line = "vllm serve deepseek-ai/DeepSeek-V3 --max-num-seqs 5000"
+    assert exit_code("from-vllm", line, "--gpu", "h100-sxm") == BAD_INPUT
+    assert "deepseek-v3 does not fit on 1 x h100-sxm" in capsys.readouterr().err

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
+import weakref
 from dataclasses import replace
 from functools import partial
 from math import inf, isnan
@@ -28,7 +30,7 @@ from mist_sim.search.goodput import GoodputOptions, _end_of, find_goodput, find_
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
 from mist_sim.search.verdicts.request_times import RequestTimes, Target
 from mist_sim.search.verdicts.trials import Trial, try_rate
-from mist_sim.studies.built import Rates
+from mist_sim.studies.built import Built, Rates
 from tests.effort import examples
 from tests.reference.scenarios import of_profile, synthetic
 from tests.warned import texts
@@ -943,3 +945,16 @@ def test_the_error_of_a_goodput_is_that_of_slower_and_faster_steps():
     low, high = found.step_ends  # of shorter runs than the rates beside them
     assert low < found.rate < high
     assert rates[0] < found.rate < rates[1]
+
+
+def test_a_built_scenario_goes_with_its_last_name():
+    """Its rates do not keep it: a search makes one for each of hundreds of points."""
+    built = Built(Scenario.from_dict(LLM))
+    parts = weakref.ref(built.simulation)
+    assert built.rates.own > 0
+    gc.disable()
+    try:
+        del built
+        assert parts() is None
+    finally:
+        gc.enable()

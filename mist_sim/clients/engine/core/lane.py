@@ -3,7 +3,7 @@
 Chunked prefill as in vLLM v1: decodes first, pieces of prompts fill the token budget, first come,
 first served; a request that finds no block takes those of the one admitted last, which is computed
 again. In another order (`ranked`), the queue says which request is next, and by priority also which
-one gives way. Pieces may be limited (`limit_pieces`).
+one gives way. Pieces may be limited (`obey`).
 
 A lane that plans ahead makes the plan of a step when the step before it begins, as vLLM's
 `step_with_batch_queue` does with two batches. Here that plan is made when its step begins, from
@@ -19,7 +19,7 @@ Where the copies overlap with steps (`overlaps`), blocks are free once they are 
 that find none until then miss steps. Who is copied back has blocks and no seat meanwhile, and then
 goes on like those whose entries come from elsewhere.
 
-Where prompts are computed whole (`compute_whole`), they have all their blocks as well. They come
+Where prompts are computed whole (`obey`), they have all their blocks as well. They come
 beside the decodes, or in steps of their own, which the decodes miss: `num_steps` counts the steps
 of decodes, and stands still in the others, which `num_apart` counts.
 

@@ -82,7 +82,12 @@ class PagedBlocks(Blocks):
         self.names_verified = self.keeps_states and rules.names_verified
         self.aligns = groups.state_cache == "align"
         self.reach = (groups.sliding_window or 1) - 1
-        self.table = PageTable(pool.num_blocks, groups.num_groups, blank_first=uncached_first)
+        self.table = PageTable(
+            pool.num_blocks,
+            groups.num_groups,
+            blank_first=uncached_first,
+            are_alike=not caches,
+        )
         self.hits = Hits(pool, self.table, rules)
         self.latest: tuple[PagedChain, list[Hashable], Hit] | None = None  # look-up
 

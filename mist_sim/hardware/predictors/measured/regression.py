@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -168,7 +169,7 @@ class _Stage:
             raise ScenarioError(f"{where}: {error}") from None
         if len(self._tops) != len(self._nodes):
             raise ScenarioError(f"{where}: measured_contexts must have one entry a token count")
-        self.least = Known(lambda amount: self.grid.at(amount, 0.0))  # at the shortest context
+        self.least = Known(partial(self.grid.at, x=0.0))  # at the shortest context
 
     def top(self, amount: int) -> float:
         """Return the longest mean context measured around so many tokens; -1 beyond all."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Protocol
 
@@ -118,8 +119,8 @@ class SampledSteps:
         at_decodes = seconds[len(prompts) :].reshape(len(points.decodes), -1)
         self._prompt = seconds_plane(points.new_tokens, points.prompt_contexts, at_prompts)
         self._decode = seconds_plane(points.decodes, points.decode_contexts, at_decodes)
-        self._whole_prompt = Known(lambda num_tokens: self._prompt.at(num_tokens, 0))
-        self._no_context = Known(lambda num_decodes: self._decode.at(num_decodes, 0))
+        self._whole_prompt = Known(partial(self._prompt.at, x=0))
+        self._no_context = Known(partial(self._decode.at, x=0))
 
     def step_time(self, batch: StepBatch) -> float:
         """Return the duration of one step in seconds."""
