@@ -4,6 +4,7 @@ Parameters before the `*` are arguments, those after it options; their types and
 of the function. A line of the docstring is `NAME [--FLAG...] [METAVAR]: TEXT`, indented where it
 goes on; a parameter without a line has the one of `SHARED`. A parameter whose type is a dataclass,
 such as a `Session`, stands for its fields, or for those that its `options` name.
+`Annotated[TYPE, {...}]` has more of what `typer.Option` takes; a `typer.Context` is none.
 """
 
 from __future__ import annotations
@@ -86,6 +87,8 @@ def read(docstring: str, names: Container[str]) -> tuple[str, dict[str, Declared
         if (match := _LINE.fullmatch(line)) and match[1] in names:
             latest = match[1]
             found[latest] = Declared(match[2].split(), match[3], match[4])
+        elif found and line and not line[0].isspace():
+            raise InvariantError(f"no parameter of a verb is meant by its docstring's {line!r}")
         elif found and line:
             before = found[latest]
             found[latest] = before._replace(text=f"{before.text} {line.strip()}")

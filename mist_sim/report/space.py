@@ -55,10 +55,10 @@ def space_table(summary: Mapping[str, Any]) -> RenderableType:
     sign = 1 if summary["better"][first] == "less" else -1
     kept.sort(key=lambda row: (sign * row["figures"].get(first, nan), row["number"]))
     unknown = [row for row in summary["rows"] if row["status"] == "undecided"]
-    if len(summary["objectives" if unknown else "front"]) > 1:
-        title = "The front"
+    if unknown:
+        title = "The front" if len(summary["objectives"]) > 1 else "The best of the others"
     else:
-        title = "The best of the others" if unknown else "The best"
+        title = "The front" if len(best) > 1 else "The best"
     rows, runs = len(summary["rows"]), summary["num_runs"]
     all_rows = f"{count(rows)} configurations, {count(runs)} runs"
     return Group(

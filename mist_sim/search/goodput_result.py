@@ -538,14 +538,14 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:
         rate = f"{first.rate:g} /s"
         if first.rate < _LONE:  # a request is long over before the next
             rate = f"less than {_LONE:g} /s, of lone requests"
-        told = f" A longer run may tell otherwise: {first.reason}"
-        told += f"; --most-requests {_most([first])} may tell." if first.needs else "."
+        told = ""
+        if first.attained is None:
+            told = f" A longer run may tell otherwise: {first.reason}"
+            told += f"; --most-requests {_most([first])} may tell." if first.needs else "."
         yield ResultWarning(
             kinds.ALL_MISSED,
             f"{where}missed at the lowest rate tried, {rate}, where "
-            f"{_how_bad(first, found.target)}: there is no goodput from there on."
-            + told
-            * (first.attained is None),
+            f"{_how_bad(first, found.target)}: there is no goodput from there on.{told}",
         )
     if bracket.attained_above:
         rates = ", ".join(f"{rate:g}" for rate in bracket.attained_above)

@@ -161,7 +161,8 @@ def calibrate(
             file.write(found.text())
         found.show()
         if out is not None and found.is_told:
-            note(f"Written to {out}{f'; next: mist run {quote(str(out))}' * (kind == 'run')}")
+            further = f"; next: mist run {quote(str(out))}" if kind == "run" else ""
+            note(f"Written to {out}{further}")
 
 
 def _check(kind: str, options: Mapping[str, object]) -> None:

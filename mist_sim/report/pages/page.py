@@ -336,13 +336,16 @@ def decision(cases: Cases, room: Card) -> tuple[Verdict, Brief] | None:
     doubt, is_kept = _doubt(of_answer), bool(of_answer["keeps"])
     if len(order) == 2:
         question = f"May {cheapest} take the place of {dearest}?"
-        yes = f"Yes, {answer} may take the place of {dearest}."
-        word = f"Perhaps: {answer} keeps its limits, but that is not sure." if doubt else yes
-        word = word if is_kept else f"No, {answer} misses its limits."
+        if not is_kept:
+            word = f"No, {answer} misses its limits."
+        elif doubt:
+            word = f"Perhaps: {answer} keeps its limits, but that is not sure."
+        else:
+            word = f"Yes, {answer} may take the place of {dearest}."
     else:
         question = f"Which is the cheapest that keeps its limits: {', '.join(judged)}?"
-        word = f"{answer} is the cheapest that keeps its limits."
-        word = word if is_kept else "None keeps its limits."
+        best = f"{answer} is the cheapest that keeps its limits."
+        word = best if is_kept else "None keeps its limits."
     level = ("unsure" if doubt else "good") if is_kept else "bad"
     missed = [name for name in others if name not in kept]
     told = "; ".join([*_limits(of_answer), *(f"{name} misses its limits" for name in missed)])

@@ -12,6 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from mist_sim.cli.options import as_command
+from mist_sim.errors import InvariantError
 
 heard: list[object] = []
 
@@ -85,5 +86,17 @@ def test_a_parameter_without_a_line_is_an_error():
     def lacking(*, lack: int = 0) -> None:
         """Do it."""
 
-    with pytest.raises(KeyError, match="lack"):
+    with pytest.raises(InvariantError, match="no line for lack"):
         as_command(lacking)
+
+
+def test_a_line_that_means_no_parameter_is_an_error():
+    def mistaken(*, seed: int = 0) -> None:
+        """Do it.
+
+        seed N: The seed.
+        sead N: Another.
+        """
+
+    with pytest.raises(InvariantError, match="sead N: Another"):
+        as_command(mistaken)
