@@ -339,7 +339,7 @@ def _images(scenario: ScenarioKeys, traits: Traits) -> Iterator[Problem]:
         yield Problem(("workload", "images"), "is required with encode_images in the pipeline")
 
 
-# --- what of a workload nobody reads ------------------------------------------------------------
+# --- columns of a workload that no part reads ---------------------------------------------------
 
 
 def _retries(scenario: ScenarioKeys, traits: Traits) -> Iterator[Problem]:

@@ -95,7 +95,7 @@ class Beside(Around):
 
 @dataclass(slots=True)
 class WithSampling(Around):
-    """What a predictor times, with sampling behind it; `EngineOverhead.around` takes it apart."""
+    """A predictor with sampling behind its steps; `EngineOverhead.around` takes it apart."""
 
     adds_to: ClassVar[str] = "predictor"
 

@@ -351,6 +351,15 @@ def test_scenarios_lack_nobody(stage, clients, message):
         )
 
 
+def test_engines_count_thinking_tokens_in_the_answer():
+    stages = ["prefill", {"type": "reasoning", "num_tokens": 9}, "decode"]
+    lengths = {"type": "profile", "num_requests": 3}
+    workload = {"lengths": lengths, "arrivals": "all_at_once", "pipeline": stages}
+    clients = [{"name": "llm", "model": "qwen3-0.6b", "gpu": "l4"}]
+    with pytest.raises(mist.ScenarioError, match="count such tokens in the output"):
+        mist.Scenario.from_dict({"workload": workload, "clients": clients})
+
+
 def _pair(text: str) -> tuple[str, Any]:
     key, value = text.split(": ")
     return key, int(value) if value.isdecimal() else value

@@ -481,7 +481,7 @@ def test_rates_that_never_came_are_told(plan, said):
 
 @pytest.mark.parametrize(("length", "end"), [(6, 8.0), (20, 20.5)])
 def test_a_drained_client_finishes_what_it_has(length, end):
-    """`a` ends its two requests at 8 s; the router in turn watches nobody."""
+    """`a` ends its two requests at 8 s; a router in turn watches no client."""
     lengths = ((10, 5, 0.0), (20, length, 0.5), (30, 7, 1.0))
     result = run(Lifecycle(drains=(Drain(clients=("a",), at=3.5, back=26.5),)), lengths=lengths)
     assert times(result) == times(run(Lifecycle(), lengths=lengths))

@@ -24,7 +24,7 @@ from mist_sim.report.pictures.picture import Points
 from mist_sim.rng import Streams
 from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.at_goodput import spending_at
+from mist_sim.search.at_goodput import at_goodput, spending_at
 from mist_sim.search.bracketing import LADDER, Bracket, around, between
 from mist_sim.search.goodput import GoodputOptions, _end_of, find_goodput, find_goodputs
 from mist_sim.search.goodput_result import Goodput, SeedGoodput
@@ -837,6 +837,20 @@ def test_joules_at_the_goodput_are_those_of_a_long_run():
     long_run = in_its_middle / (20.0 * 40 * 256)
     assert short == pytest.approx(long_run, rel=0.005)
     assert simulate(scenario).summary["energy_per_output_token_j"] > 1.03 * long_run
+
+
+@pytest.mark.parametrize(("longest", "run"), [(8000, 8000), (500, 3000)])
+def test_the_run_at_a_goodput_is_as_long_as_the_longest_of_its_search(longest, run):
+    trials = [
+        replace(trial_of(10.0, True, (-0.5, -0.2)), num_requests=longest, is_steady=True),
+        replace(trial_of(12.0, False, (0.2, 0.3)), num_requests=300, is_steady=True),
+    ]
+    bracket = Bracket.of({trial.rate: trial.attained for trial in trials})
+    search = SeedGoodput.of(0, bracket, trials)
+    found = Goodput((search,), Target(slo=Slo(ttft=1.0)), 0.02, 100, 2, "", "case")
+    data, _, rate = at_goodput("key", Built(Scenario.from_dict(LLM)), found).arguments
+    assert data["workload"]["lengths"]["num_requests"] == run
+    assert rate == found.rate
 
 
 def test_a_scenario_without_cost_and_power_has_no_run_more():
