@@ -5,6 +5,9 @@ its loop never runs (`while high - low < tolerance`), and its upper end, 1.2 ove
 request, is below the goodput of several instances that batch. So the loop here runs as long as the
 ends are further apart, and the upper end doubles until a rate is missed. Bisection alone never
 sees a rate that is attained above one that is missed; a ladder of rates before it may.
+
+A search over the users of a closed loop is the same: where it begins with an int, it stays with
+whole numbers from 1 on.
 """
 
 from __future__ import annotations
@@ -60,8 +63,9 @@ class Bracket:
         """
         if self.low is None or self.high is None:
             return None
+        middle = settable((self.low + self.high) / 2, self.low)
         is_narrow = self.high - self.low <= tolerance * self.high
-        return None if is_narrow else (self.low + self.high) / 2
+        return None if is_narrow or middle in (self.low, self.high) else middle
 
 
 def between(low: float, high: float, tolerance: float) -> Search:
@@ -69,7 +73,7 @@ def between(low: float, high: float, tolerance: float) -> Search:
 
     tolerance: as in `Bracket.middle`.
     """
-    tried = dict((yield rounded(np.geomspace(low, high, LADDER).tolist())))
+    tried = dict((yield rounded(np.geomspace(low, high, LADDER).tolist(), low)))
     return (yield from _bisect(tried, tolerance))
 
 
@@ -79,7 +83,7 @@ def around(start: float, tolerance: float) -> Search:
     bracket = Bracket.of(tried)
     if bracket.low is not None and bracket.high is not None:
         rungs = np.geomspace(bracket.low, bracket.high, _STEPS_OF_TWO + 1)[1:-1]
-        tried.update((yield rounded(rungs.tolist())))
+        tried.update((yield [each for each in rounded(rungs.tolist(), start) if each not in tried]))
     return (yield from _bisect(tried, tolerance))
 
 
@@ -94,13 +98,16 @@ def _until_it_ends(
 ) -> Generator[list[float], Verdicts, dict[float, bool]]:
     """Try a rate, and go up if it is attained, or down, until the next one is not, or is."""
     smallest, largest = QUANTITIES["rate"]
-    tried = dict((yield rounded([start])))
+    tried = dict((yield rounded([start], start)))
     factor = ratio if all(tried.values()) else 1 / ratio
     for step in range(1, _MOST_DOUBLINGS + 1):
         rate = start * factor**step
         if not smallest <= rate <= largest:
             break
-        found = yield rounded([rate])
+        asked = rounded([rate], start)
+        if asked[0] in tried:  # of a few users
+            break
+        found = yield asked
         tried.update(found)
         if all(found.values()) != (factor > 1):
             break
@@ -110,15 +117,15 @@ def _until_it_ends(
 def _bisect(tried: dict[float, bool], tolerance: float) -> Search:
     """Halve the lowest bracket until it is narrow."""
     while (middle := Bracket.of(tried).middle(tolerance)) is not None:
-        tried.update((yield rounded([middle])))
+        tried.update((yield [middle]))
     return Bracket.of(tried)
 
 
-def rounded(rates: Iterable[float]) -> list[float]:
-    """Return rates that people can set again, each once."""
-    return list(dict.fromkeys(map(settable, rates)))
+def rounded(rates: Iterable[float], like: float = 0.0) -> list[float]:
+    """Return rates that people can set again, each once; numbers of users where `like` is one."""
+    return list(dict.fromkeys(settable(rate, like) for rate in rates))
 
 
-def settable(rate: float) -> float:
-    """Return a rate that people can set again."""
-    return float(f"{rate:.{_DIGITS}g}")
+def settable(rate: float, like: float = 0.0) -> float:
+    """Return a rate that people can set again; a whole number of users where `like` is an int."""
+    return max(round(rate), 1) if isinstance(like, int) else float(f"{rate:.{_DIGITS}g}")

@@ -78,7 +78,7 @@ def until_sure(
     while (middle := seeming(trials).middle(2 * tolerance)) is not None:
         if SeedGoodput.of(0, seeming(trials), trials).untold:
             break
-        yield [(rate, _LONGER) for rate in rounded([middle])]
+        yield [(middle, _LONGER)]
     yield from _outward(seeming(trials), trials)
     return seeming(trials)
 
@@ -148,7 +148,11 @@ def _outward(bracket: Bracket, trials: Sequence[Trial]) -> Iterator[list[Asked]]
         if found.status != "found" or ((ends := found.interval)[0] > 0 and ends[1] < inf):
             break
         rates = [trial.rate for trial in found.trials]
-        yield _once(rounded([rates[-1] * _OUTWARD if ends[0] > 0 else rates[0] / _OUTWARD]))
+        end = rates[-1] * _OUTWARD if ends[0] > 0 else rates[0] / _OUTWARD
+        asked = rounded([end], rates[0])
+        if asked[0] in rates:  # of a few users
+            break
+        yield _once(asked)
 
 
 def _once(rates: Iterable[float]) -> list[Asked]:
@@ -354,7 +358,7 @@ class Race:
             near = low is None or high is None or is_coarse_enough(low, high, leader)
             if near or SeedGoodput.of(0, seeming(found), found).untold:
                 break
-            yield [(rate, 1) for rate in rounded([middle])]
+            yield [(middle, 1)]
         return seeming(found)
 
     def _checked(self, found: list[Trial]) -> SureSearch:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isnan
+from math import ceil, floor, inf, isnan
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from mist_sim.search.planning.candidates import Candidate
 from mist_sim.search.planning.deployment import Deployment
 from mist_sim.search.planning.hunt import Confidence, Tried, confidence_of, doubt_of, missed_in
 from mist_sim.search.planning.question import LEAST_OUTSTANDING, Question
+from mist_sim.studies.built import load_in_words
 from mist_sim.studies.tabled import Tabled, write_csv
 
 
@@ -43,7 +44,8 @@ class Plan(Tabled):
     """A plan: GPUs to buy for a load, and their settings.
 
     scenario: the answer, ready to run: that run has the figures of `at_rate`. title: the question.
-        name, usd_per_hour, num_gpus: of the answer. lines: the answer in words. runner_up: the
+        name, usd_per_hour, num_gpus: of the answer. rate: requests per second that are asked for,
+        or that `users` send it (None: no closed loop). lines: the answer in words. runner_up: the
         second-best candidate, and why it lost; empty if nothing else was tried. goodput: of the
         answer, with what binds it if time was left. at_rate: summary of a run; its dollars and
         joules a token leave out ramp and end. at_goodput: the spending of a run there
@@ -62,6 +64,7 @@ class Plan(Tabled):
     title: str
     name: str
     rate: float
+    users: int | None
     usd_per_hour: float
     num_gpus: int
     lines: Sequence[Line]
@@ -80,8 +83,8 @@ class Plan(Tabled):
 
     @property
     def headroom(self) -> float:
-        """Goodput over the rate that was asked for, minus one; NaN where no goodput was found."""
-        return self.goodput.rate / self.rate - 1
+        """Goodput over the load that was asked for, minus one; NaN where no goodput was found."""
+        return self.goodput.rate / (self.users or self.rate) - 1
 
     @property
     def cells(self) -> Sequence[Mapping[str, Any]]:
@@ -114,6 +117,7 @@ class Plan(Tabled):
             "title": self.title,
             "name": self.name,
             "rate": self.rate,
+            **({} if self.users is None else {"users": self.users}),
             "usd_per_hour": self.usd_per_hour,
             "usd_per_month": HOURS_A_MONTH * self.usd_per_hour,
             "num_gpus": self.num_gpus,
@@ -188,6 +192,9 @@ def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[
         if candidate.design == "hybrid":
             router = "length_aware, as TaiChi has it"
         lines.append(Line("router", router if candidate.router else "the scenario's own"))
+    if question.loop is not None:
+        rate = at_rate["steady_request_throughput"]
+        lines.append(Line("load", f"{load_in_words(question.rate)} send {rate:.4g} /s", sure))
     lines.append(Line("limits", _limits(at_rate), sure))
     lines.append(_headroom(found["goodput"], question, sure))
     for name, each in found["one_less"].items():
@@ -255,7 +262,8 @@ def _is_like(one: Candidate, other: Candidate) -> bool:
 
 def _compared(best: Tried, second: Tried) -> str:
     """Return why one that costs as much is not the answer: its room, or its design."""
-    rooms = f"it serves {_served(second)} the rate, this one {_served(best)}"
+    load = "users" if best.trial and isinstance(best.trial.rate, int) else "rate"
+    rooms = f"it serves {_served(second)} the {load}, this one {_served(best)}"
     if second.candidate.design == best.candidate.design:
         if second.room == 1 and second.missed == inf:  # no run at a higher rate
             return "; which has more room was not tried"
@@ -263,8 +271,8 @@ def _compared(best: Tried, second: Tried) -> str:
             missed = min(second.missed, best.missed)
             until = f" and miss {missed:.3g} times" if missed < inf else ""
             return (
-                f"; both keep the limits at {best.room:.3g} times the rate{until}: which has more "
-                "room is not known"
+                f"; both keep the limits at {best.room:.3g} times the {load}{until}: which has "
+                "more room is not known"
             )
     if second.room < best.room:
         return f", with less room: {rooms}"
@@ -370,15 +378,20 @@ def _ms(value: float) -> str:
 
 def _headroom(goodput: Goodput, question: Question, sure: Confidence) -> Line:
     if goodput.blindness:
-        most = f"limits are kept at any rate tried, up to {goodput.bounds[0]:.4g} /s"
+        most = f"limits are kept at any {goodput.what} tried, up to {goodput.bounds[0]:.4g} "
+        most += goodput.unit
         return Line("headroom", f"not known: {most}; {goodput.blindness}", "unsure")
     if isnan(goodput.rate):
-        return Line("headroom", f"not known: {goodput.status} at the rates tried", "unsure")
+        return Line(
+            "headroom", f"not known: {goodput.status} at the {goodput.what}s tried", "unsure"
+        )
     low, high = goodput.interval
+    if question.loop is not None:
+        low, high = floor(low), high if high == inf else ceil(high)
     more = goodput.rate / question.rate - 1
     first = f"; {limit_title(goodput.first_limit)} misses first" if goodput.first_limit else ""
-    between = f" ({low:.4g} to {high:.4g})" if high < float("inf") else ""
-    text = f"{100 * more:.0f} %: goodput {goodput.rate:.4g} /s{between}{first}"
+    between = f" ({low:.4g} to {high:.4g})" if high < inf else ""
+    text = f"{100 * more:.0f} %: goodput {goodput.rate:.4g} {goodput.unit}{between}{first}"
     return Line("headroom", text, "sure" if sure == "sure" and low > question.rate else sure)
 
 
