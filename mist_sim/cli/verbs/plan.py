@@ -9,7 +9,7 @@ from typing import Any
 
 from mist_sim.cli.scenario_input import ScenarioName, Settings, keys_of, load
 from mist_sim.cli.session import Session, note
-from mist_sim.cli.values import given, quantity, whole_numbers, words
+from mist_sim.cli.values import given, quantity, vary_of, whole_numbers, words
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.units import DURATION
 
@@ -42,6 +42,7 @@ def plan(
     tp: str = "1,2,4,8",
     designs: str = "together,apart,hybrid,afd",
     routers: str | None = None,
+    vary: Sequence[str] = (),
     total_requests: int = 600_000,
     seconds: float = 0.0,
     most_requests: int | None = None,
@@ -74,6 +75,8 @@ def plan(
     tp N[,N...]: Tensor parallel sizes to try.
     designs NAME[,...]: Designs to try; reshard is another one.
     routers NAME[,...]: Routers to try; by default least_outstanding.
+    vary KEY=VALUE,...: Options of engines to try, by their key below a client, such as
+        pipeline_parallel_size=1,2 or kv_cache.kv_cache_dtype=auto,fp8; repeatable.
     total_requests N: Stop looking for something cheaper after so many simulated requests; 0: when
         no candidate is open.
     write FILE: Write the answer as a scenario for mist run.
@@ -102,6 +105,7 @@ def plan(
         tensor_parallel_sizes=whole_numbers(tp, "--tp"),
         designs=words(designs, "--designs") or (),
         routers=words(routers, "--routers"),
+        vary=vary_of(vary),
         attainment=attainment,
         most_requests=most_requests,
         as_is=as_is,

@@ -155,7 +155,9 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
             *([] if chosen.gateway is None else [_GATEWAY]),
             *_notes(hunt, answer, question),
             *_cut_off(hunt, fewer, found),
-            *told_to_start(question.having(engine.gpu, engine.width, 1), chosen),
+            *told_to_start(
+                question.having(engine.gpu, engine.width, 1, settings=engine.settings), chosen
+            ),
         ],
         of_engines={each.name: each.built.warnings for each in shop.engines},
     )

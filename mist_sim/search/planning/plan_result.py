@@ -329,15 +329,19 @@ def _doubt(found: Mapping[str, Any]) -> str:
     return f"; error of cheaper engines not known: {listed(unknown)}" if unknown else ""
 
 
+_SIZES = ("pipeline_parallel_size", "data_parallel_size")
+
+
 def _engine(question: Question, candidate: Candidate) -> str:
     engine = candidate.engine
     gpus = "1 GPU" if engine.num_gpus == 1 else f"{engine.num_gpus} GPUs"
-    sizes = question.sizes(engine.width)
+    sizes = question.sizes(engine.width, engine.settings)
     split = [
         f", {name} parallel size {sizes[f'{name}_parallel_size']}"
         for name in ("tensor", "pipeline", "data")
         if sizes.get(f"{name}_parallel_size", 1) != 1
     ]
+    split += [f", {key} {value}" for key, value in engine.settings if key not in _SIZES]
     return f"{question.model} on {gpus}{''.join(split)}"
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from math import inf
 from typing import Any
 
@@ -29,6 +30,8 @@ WIDTHS = (1, 2, 4, 8)
 """Tensor parallel sizes to try: the GPUs of a node are eight, and models are cut in halves."""
 
 _OWN_KEYS = ("name", "count", "gpu", "role", "place", "gpu_price", "tensor_parallel_size")
+_CHUNK = "scheduler.max_num_batched_tokens"
+_DECIDED = {"tensor_parallel_size": "give tensor_parallel_sizes", "gpu": "give gpus"}
 _PLANNED = ("llm", "afd")  # types of clients in place of which a plan puts its own
 _MOST_GPUS = 16
 
@@ -47,12 +50,14 @@ class PlanOptions:
     (Lazowska et al., Quantitative System Performance, 1984). max_gpus: in all (>= 1).
     max_usd_per_hour: dollars an hour in all (> 0); None: any. tensor_parallel_sizes, designs,
     routers: what is tried; designs are of `DESIGNS`, all but reshard by default; routers: None: the
-    scenario's own, or least_outstanding where it names none. prices: dollars of one GPU an hour in
-    place of the catalog's and the scenario's, by any name of a GPU in `gpus`, such as x1 for a file
-    x1.toml. attainment, most_requests, as_is: as in `GoodputOptions`. total_requests: after which
-    the search stops looking for something better, of all its runs (> 0); those of hybrids, bundles
-    and re-sharding engines count as ten. seconds: of a clock, after which it stops (> 0). None:
-    when all is known.
+    scenario's own, or least_outstanding where it names none. vary: further options of engines to
+    try, by their key below a client, such as pipeline_parallel_size: (1, 2) or
+    kv_cache.kv_cache_dtype: (auto, fp8); engines of each combination are candidates. prices:
+    dollars of one GPU an hour in place of the catalog's and the scenario's, by any name of a GPU in
+    `gpus`, such as x1 for a file x1.toml. attainment, most_requests, as_is: as in `GoodputOptions`.
+    total_requests: after which the search stops looking for something better, of all its runs (>
+    0); those of hybrids, bundles and re-sharding engines count as ten. seconds: of a clock, after
+    which it stops (> 0). None: when all is known.
 
     Raises ScenarioError for values that make no search.
     """
@@ -66,6 +71,7 @@ class PlanOptions:
     tensor_parallel_sizes: tuple[int, ...] = WIDTHS
     designs: tuple[str, ...] = _USUAL
     routers: tuple[str, ...] | None = None
+    vary: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     prices: Mapping[str, float] = field(default_factory=dict)
     attainment: float | None = None
     most_requests: int | None = None
@@ -96,8 +102,16 @@ class PlanOptions:
                 raise ScenarioError(f"{name} must be finite and > 0, got {value:g}")
         if not 1 <= self.max_gpus <= COPIES:
             raise ScenarioError(f"max_gpus must be in [1, {COPIES}], got {self.max_gpus}")
+        self._check_vary()
         self._check_users()
         self._check_prices()
+
+    def _check_vary(self) -> None:
+        for key in self.vary:
+            if key in (*_OWN_KEYS, _CHUNK):
+                how = _DECIDED.get(key, "the plan finds it")
+                raise ScenarioError(f"vary must be of options that a plan leaves, got {key}: {how}")
+            _check_list(f"vary {key}", tuple(map(repr, self.vary[key])))
 
     def _check_users(self) -> None:
         if self.users is not None:
@@ -155,6 +169,10 @@ class PlanOptions:
 def _check_list(name: str, values: tuple[Any, ...]) -> None:
     if not values or len(set(values)) < len(values):
         raise ScenarioError(f"{name} must be one or more that differ, got {brief(list(values))}")
+
+
+Settings = tuple[tuple[str, Any], ...]
+"""Options of engines that vary, as keys below a client, and their values."""
 
 
 class Question:
@@ -242,14 +260,27 @@ class Question:
             return self.options.routers
         return (None,) if self._has_router else (LEAST_OUTSTANDING,)
 
-    def sizes(self, width: int) -> dict[str, Any]:
-        """Return the given options of an engine of one tensor parallel size."""
-        return {**self._engine, "tensor_parallel_size": width}
+    def sizes(self, width: int, settings: Settings = ()) -> dict[str, Any]:
+        """Return the given options of an engine of one tensor parallel size, and of settings."""
+        return {**self._engine, "tensor_parallel_size": width, **dict(settings)}
 
-    def having(self, gpu: str, width: int, count: int, router: str | None = None) -> Scenario:
+    @property
+    def settings(self) -> Iterator[Settings]:
+        """Each way to set the options that vary."""
+        vary = self.options.vary
+        return (tuple(zip(vary, each, strict=True)) for each in product(*vary.values()))
+
+    def having(
+        self,
+        gpu: str,
+        width: int,
+        count: int,
+        router: str | None = None,
+        settings: Settings = (),
+    ) -> Scenario:
         """Return the scenario with so many equal engines that do both, at its own rate.
 
-        width: GPUs that share every layer.
+        width: GPUs that share every layer. settings: options of engines, in place of its own.
         Raises ScenarioError where that cannot be.
         """
         engine = self._engine | {"name": "llm", "gpu": gpu, "count": count}
@@ -271,6 +302,7 @@ class Question:
             changes["cost"] = {}
         if router is not None:
             changes["router"] = router
+        changes |= {f"clients.0.{key}": value for key, value in settings}
         return self._scenario.changed(changes)
 
     def _price(self, gpu: str) -> str | None:

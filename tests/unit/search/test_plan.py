@@ -106,6 +106,27 @@ def test_nothing_cheaper_is_passed_over(first):
         check_against_all(number)
 
 
+def test_options_that_vary_make_engines_of_their_own():
+    vary = {"pipeline_parallel_size": (1, 2), "kv_cache.kv_cache_dtype": ("auto", "fp8")}
+    options = PlanOptions(gpus=("h100-sxm",), tensor_parallel_sizes=(1,), vary=vary, **SHORT)
+    question, shop, space = measured(asked(), options)
+    sizes = [(each.name, each.num_gpus) for each in shop.engines]
+    assert sorted(sizes) == [
+        ("h100-sxm PP 2 kv_cache_dtype=auto", 2),
+        ("h100-sxm PP 2 kv_cache_dtype=fp8", 2),
+        ("h100-sxm kv_cache_dtype=auto", 1),
+        ("h100-sxm kv_cache_dtype=fp8", 1),
+    ]
+    for each in space:
+        for client in scenario_of(each, question).clients:
+            said = client.parameters()
+            had = said["pipeline_parallel_size"], said["kv_cache"].kv_cache_dtype
+            assert had == tuple(value for _, value in each.engine.settings)
+    prices = [each.price for each in space if verdict(each, question)]
+    assert hunted(question, shop, space).best.candidate.price == min(prices)
+    assert len({each.family for each in space if each.design == "together"}) == 12
+
+
 @pytest.mark.deep
 def test_nothing_cheaper_is_passed_over_in_fifty_spaces():
     assert sum(check_against_all(number) for number in range(100, 150)) > 15
@@ -579,6 +600,9 @@ test_options_that_make_no_search = refused(
     ({"most_requests": 0}, "most_requests must be >= 1000, got 0"),
     ({"routers": ("nobody",)}, "nobody"),
     ({"tensor_parallel_sizes": (0,)}, "tensor_parallel_sizes must be >= 1"),
+    ({"vary": {"tensor_parallel_size": (1, 2)}}, "vary must be of options that a plan leaves"),
+    ({"vary": {"scheduler.max_num_batched_tokens": (1, 2)}}, "the plan finds it"),
+    ({"vary": {"pipeline_parallel_size": (1, 1)}}, "vary pipeline_parallel_size must be one or"),
     ({"prices": {"l4": 1.0}}, "prices must be of GPUs that are asked for, h100, got 'l4'"),
     ({"prices": {"h100": 0.0}}, "prices h100 must be finite and > 0"),
 )
@@ -594,6 +618,7 @@ test_options_that_make_no_search = refused(
         ({"workload.arrivals": {"type": "all_at_once"}}, {}, "must have a rate"),
         ({"model": "llama-3.1-405b"}, {"gpus": ("l4",)}, "memory excludes 4 of 4, such as l4"),
         ({}, {"max_usd_per_hour": 1.0}, "the budget excludes 4 of 4, such as h100-sxm: costs"),
+        ({}, {"vary": {"no_option": (1,)}}, "no_option"),
         ({}, {"tensor_parallel_sizes": (3,)}, "the model's sizes excludes 1 of 1"),
         ({}, {"designs": ("apart",), "max_gpus": 1}, "within the budget of 1 GPU: apart, hybrid"),
         ({"slo.tpot": "1 us"}, {}, "cannot keep TPOT even for a request alone"),
@@ -637,6 +662,7 @@ OPTIONS = """
     --gpus l40s, --max-gpus 3, --max-usd-per-hour 9, --price h100=1.5, --model qwen2.5-7b,
     --rate 6, --ttft-ms 400, --tpot-ms 20, --e2el-ms 9000, --attainment 0.95,
     --profile azure-code-2023, --tp 2, --designs apart, --routers round_robin, --seconds 5,
+    --vary pipeline_parallel_size=2,
     --total-requests 5000, --most-requests 5000, --as-is, --set seed=3
 """
 
