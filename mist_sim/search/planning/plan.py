@@ -32,7 +32,14 @@ from mist_sim.search.planning.candidates import (
 )
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.hunt import Budget, Hunt, Refining, Tried, doubt_of, missed_in
-from mist_sim.search.planning.plan_result import Plan, kept_by, lines_of, nearest_miss, runner_up
+from mist_sim.search.planning.plan_result import (
+    Plan,
+    break_even,
+    kept_by,
+    lines_of,
+    nearest_miss,
+    runner_up,
+)
 from mist_sim.search.planning.question import PlanOptions, Question
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built, load_in_words
@@ -160,7 +167,16 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
             ),
         ],
         of_engines={each.name: each.built.warnings for each in shop.engines},
+        break_even=dict(_break_even(hunt, best.candidate)),
     )
+
+
+def _break_even(hunt: Hunt, best: Candidate) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each other GPU with which the limits are kept, and at which prices it costs as much."""
+    for gpu, name in {e.engine.gpu: e.engine.gpu_name for e in hunt.possible}.items():
+        cheapest = hunt.cheapest(gpu)
+        if gpu != best.engine.gpu and cheapest is not None:
+            yield name, break_even(best, cheapest.candidate)
 
 
 class _Answer(NamedTuple):

@@ -54,7 +54,8 @@ class Plan(Tabled):
     of_engines: what runs with each engine that could be chosen warn of, by its name.
     excluded: number of candidates excluded by each bound. not_tried: cheaper candidates that are
         not known to miss, the most promising first. left_out: impossible engines, with the reason.
-    notes: for the reader of the answer.
+    notes: for the reader of the answer. break_even: by each other GPU that keeps the limits, the
+        prices at which its cheapest candidate costs as much (`plan_result.break_even`).
     """
 
     presenter = PLAN
@@ -80,6 +81,7 @@ class Plan(Tabled):
     left_out: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
     of_engines: Mapping[str, Sequence[ResultWarning]] = field(default_factory=dict)
+    break_even: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def headroom(self) -> float:
@@ -131,6 +133,7 @@ class Plan(Tabled):
             "limits": self.at_rate.get("slo", {}),
             "lines": [vars(line) for line in self.lines],
             "runner_up": self.runner_up,
+            "break_even": {gpu: dict(prices) for gpu, prices in self.break_even.items()},
             "one_less": {name: dict(found) for name, found in self.one_less.items()},
             "binding": binding.summary if binding else None,
             "vllm": list(self.deployment.commands),
@@ -211,10 +214,36 @@ def kept_by(best: Tried, second: Tried, untried: Sequence[Candidate]) -> str:
     verb = "keeps" if second.attained else "seems to keep"
     more = f"costs {100 * (it.dollars / winner.dollars - 1):.0f} % more"
     told = f"{it.name} ({it.offer}) {verb} the limits, too, and {more}."
+    if it.engine.gpu != winner.engine.gpu and it.price > winner.price:
+        at = break_even(winner, it)
+        told += (
+            f" Both cost as much at {at['costs_as_much_at']:.3g} $ a GPU-hour of "
+            f"{it.engine.gpu_name} (now {at['usd_per_gpu_hour']:.3g}), or at "
+            f"{at['answer_costs_as_much_at']:.3g} $ of {winner.engine.gpu_name} (now "
+            f"{at['answer_usd_per_gpu_hour']:.3g})."
+        )
     if others := [e for e in untried if e.price < it.price and not _is_like(e, winner)]:
         least = min(others, key=lambda each: each.rank)
         told += f" Not tried: {len(others)} cheaper, from {least.dollars:.4g} $/h ({least.name})."
     return told
+
+
+def break_even(winner: Candidate, other: Candidate) -> dict[str, Any]:
+    """Return the prices at which a candidate with another GPU costs as much as the answer.
+
+    Dollars of a GPU an hour, now and then: of the other's GPU if the answer's price stays, and of
+    the answer's if the other's does. Fewer of the other's GPUs, which were not tried, may do, too:
+    then these ends are nearer.
+    """
+    ratio = winner.dollars / other.dollars
+    price, own = (each.dollars / each.num_gpus for each in (other, winner))
+    return {
+        "name": other.name,
+        "usd_per_gpu_hour": price,
+        "costs_as_much_at": price * ratio,
+        "answer_usd_per_gpu_hour": own,
+        "answer_costs_as_much_at": own / ratio,
+    }
 
 
 def runner_up(best: Tried, tried: Sequence[Tried], untried: Sequence[Candidate] = ()) -> str:

@@ -397,6 +397,24 @@ def test_answer_is_cheapest_that_was_seen_to_attain(found):
     assert {line.confidence for line in found.lines} <= {"sure", "likely", "unsure", ""}
 
 
+@pytest.mark.parametrize("margin", [0.99, 1.01])
+def test_beyond_the_price_at_which_both_cost_as_much_the_other_wins(margin):
+    """A question asked again at a price next to that at which two GPUs cost as much."""
+    options = {"gpus": ("h100-sxm", "a100-80gb-sxm"), "tensor_parallel_sizes": (1,), **SHORT}
+    options["designs"] = ("together",)
+    scenario = asked(**{"slo.tpot": "40 ms", "workload.arrivals.rate": "6 /s"})
+    before = plan(scenario, PlanOptions(**options), jobs=1)
+    ((other, at),) = before.summary["break_even"].items()
+    price = margin * at["costs_as_much_at"]
+    after = plan(scenario, PlanOptions(prices={other: price}, **options), jobs=1)
+    assert other not in before.name
+    assert (other in after.name) == (margin < 1)
+    assert (after.name == before.name) == (margin > 1)
+    assert f"Both cost as much at {at['costs_as_much_at']:.3g} $ a GPU-hour of {other}" in " ".join(
+        before.runner_up.split()
+    )
+
+
 def test_the_answer_runs_again_as_it_was(found, tmp_path):
     found.save(tmp_path / "out")
     again = Scenario.load(tmp_path / "out" / "scenario.yaml")
