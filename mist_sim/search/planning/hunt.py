@@ -783,7 +783,8 @@ class Refining:
             out.
         `good`: the share of good requests in a run until the verdict is known, 0 if no engine is
         left. `attains`: whether that is enough; only an estimate if `undecided`. `slo`: as
-        in a summary.
+        in a summary. `goodput`: where it is not enough, the load up to which it is, unless
+        designs are slow; NaN: not found.
         """
         trials: dict[str, Trial] = {}
         cases: dict[str, Scenario] = {}
@@ -808,6 +809,10 @@ class Refining:
                 "attains": trial.seems_attained and not missed,
                 "undecided": trial.attained is None or bool(doubt_of(trial)),
             }
+            left = fewer[name]
+            if left is not None and left.design not in _SLOW and not found[name]["attains"]:
+                with suppress(OutOfTimeError):
+                    found[name]["goodput"] = self.goodput(cases[name], trial).rate
         return found
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, floor, inf, isnan
+from math import ceil, floor, inf, isnan, nan
 from pathlib import Path
 from typing import Any, Literal
 
@@ -201,7 +201,10 @@ def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[
     lines.append(Line("limits", _limits(at_rate), sure))
     lines.append(_headroom(found["goodput"], question, sure))
     for name, each in found["one_less"].items():
-        lines.append(Line(name, _left(name, each), _one_less_confidence({name: each})))
+        text = _left(name, each)
+        if not isnan(load := each.get("goodput", nan)):
+            text += f"; enough up to {load:.4g} {found['goodput'].unit}"
+        lines.append(Line(name, text, _one_less_confidence({name: each})))
     return [*lines, *_spending(at_rate, found["at_goodput"], sure)]
 
 
