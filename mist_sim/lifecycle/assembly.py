@@ -145,9 +145,7 @@ class Policy:
         retries = self._on_failure.max_retries if self._on_failure.policy != "fail" else 0
         is_retried = request.num_losses <= retries
         now = self._env.now
-        self._recorder.record_loss(
-            client_id, request.request_id, now, num_tokens, retried=is_retried
-        )
+        self._recorder.losses.add((request.request_id, client_id, now, num_tokens, is_retried))
         if is_retried:
             return None
         if retries:

@@ -264,7 +264,7 @@ class Controller:
         """Record that failed clients are made up for, if as many are up as are wanted."""
         if self._missing and self._count("up") >= self._wanted:
             for member in self._missing:
-                self._recorder.record_made_up(member.client.client_id, self._env.now)
+                self._recorder.made_up.add((member.client.client_id, self._env.now))
             self._missing.clear()
 
     def _in(self, state: State) -> list[Member]:

@@ -99,7 +99,7 @@ class Fleet:
             self._roster.leave(member.client.client_id)
             member.state = "off"
         for member in self.members.values():
-            self._recorder.record_state(member.client.client_id, self._env.now, member.state)
+            self._recorder.states.add((member.client.client_id, self._env.now, member.state))
 
     def why_nobody(self, need: Need) -> str | None:
         """Return why no client serves a stage, now or later; None: one may."""
@@ -216,4 +216,4 @@ class Fleet:
 
     def _become(self, member: Member, state: State) -> None:
         member.state = state
-        self._recorder.record_state(member.client.client_id, self._env.now, state)
+        self._recorder.states.add((member.client.client_id, self._env.now, state))

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.core.columns import TableColumns
+from mist_sim.core.recorder import STATUSES, Recorder
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.clients import output_tokens_before
 from mist_sim.metrics.goodput import Slo, slo_verdicts
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.records.columns import TableColumns
-from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.stability import FILLING
 from mist_sim.stages import Decode, Prefill
 
@@ -71,9 +71,7 @@ class Counted:
     arrived after it, too. duration: seconds from the end of the warm-up to the last completion.
     """
 
-    def __init__(
-        self, recorder: ColumnRecorder, warmup: float = 0.0, *, open_loop: bool = True
-    ) -> None:
+    def __init__(self, recorder: Recorder, warmup: float = 0.0, *, open_loop: bool = True) -> None:
         self.recorder, self.warmup, self.open_loop = recorder, warmup, open_loop
         self.c = request_columns(recorder)
         self._choose(self.c["parent_id"] == self.c["request_id"])
@@ -111,7 +109,7 @@ class Counted:
         return steady_part(self, self.duration, lap=1 if self.open_loop else max(self.peak, 1))
 
 
-def request_columns(recorder: ColumnRecorder) -> TableColumns:
+def request_columns(recorder: Recorder) -> TableColumns:
     """Return the columns of requests; if the slo has classes, `group` is the class.
 
     Children of other requests belong to no class.
@@ -340,7 +338,7 @@ def _figures_of(slo: Slo, run: Counted) -> dict[str, Any]:
 class RequestRows:
     """The rows of requests by their ids."""
 
-    def __init__(self, recorder: ColumnRecorder) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         requests = recorder.requests.columns()
         self._rows: Places = np.argsort(requests["request_id"])
         self._ids: Places = requests["request_id"][self._rows]
@@ -357,7 +355,7 @@ class RequestRows:
         return np.asarray(np.bincount(self.of(request_ids), values, len(self)), dtype=float)
 
 
-def spawned(recorder: ColumnRecorder) -> dict[str, Any]:
+def spawned(recorder: Recorder) -> dict[str, Any]:
     """Return the children of a run: columns with an item a child.
 
     parent_id: of the request that waits for it. visit: row of the visit that sent it. stages: code
@@ -386,7 +384,7 @@ def spawned(recorder: ColumnRecorder) -> dict[str, Any]:
     }
 
 
-def ends_with_children(recorder: ColumnRecorder) -> Array:
+def ends_with_children(recorder: Recorder) -> Array:
     """Return when each visit ended together with the children that it sent, seconds."""
     ends: Array = recorder.visits.columns()["finished_at"].copy()
     children = spawned(recorder)
@@ -456,7 +454,7 @@ class Breakdown:
         they sent; stages that workers serve in one visit share one, such as "preprocess + rag".
     """
 
-    def __init__(self, recorder: ColumnRecorder) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         # Of two at once the later one counts. An answer's memory may be reserved before its prompt.
         self._names = [DECODE, QUEUE]
@@ -585,7 +583,7 @@ def _clipped(intervals: _Intervals, requests: Rows) -> _Intervals:
     return _Intervals(intervals.row, intervals.what, start, end).select(end > start)
 
 
-def breakdown_summary(recorder: ColumnRecorder, done: Mask) -> dict[str, Any]:
+def breakdown_summary(recorder: Recorder, done: Mask) -> dict[str, Any]:
     """Return figures of each part of the latency of some requests, and its share of all of it."""
     parts = {name: seconds[done] for name, seconds in Breakdown(recorder).seconds.items()}
     sums = {name: seconds.sum() for name, seconds in parts.items()}
@@ -608,7 +606,7 @@ class Use(NamedTuple):
     tokens: float
 
 
-def front_end_use(recorder: ColumnRecorder, warmup: float) -> Use | None:
+def front_end_use(recorder: Recorder, warmup: float) -> Use | None:
     """Return the use of the busiest process in the steady part of a run; None without a front end.
 
     A process takes its share of all requests, when they enter an engine's queue, and of the output

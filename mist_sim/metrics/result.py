@@ -9,6 +9,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from mist_sim.core.recorder import Recorder
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.core.sliders import Sliders
 from mist_sim.core.step_limits import StepLimits
@@ -22,7 +23,6 @@ from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.load import load_of_run
-from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests import Counted
 from mist_sim.metrics.run_warnings import pooled_warnings, run_warnings
 from mist_sim.metrics.sensitivity import sensitivities
@@ -87,7 +87,7 @@ class Result(Findings):
     presenter: shows the result as tables.
     """
 
-    recorder: ColumnRecorder
+    recorder: Recorder
     client_names: list[str]
     num_gpu_blocks: list[int]
     block_tokens: list[int] = field(default_factory=list)

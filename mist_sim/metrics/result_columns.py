@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.core.columns import Table
+from mist_sim.core.recorder import STATUSES, Recorder, empty_table
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.clients import POWERED, interference, run_periods
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.records.columns import Table
-from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder, empty_table
 from mist_sim.metrics.requests import Breakdown, ends_with_children, request_columns, samples
 from mist_sim.metrics.spending import Ledger
 from mist_sim.metrics.tables import (
@@ -32,7 +32,7 @@ from mist_sim.metrics.tables import (
 )
 
 
-def requests_columns(recorder: ColumnRecorder) -> Columns:
+def requests_columns(recorder: Recorder) -> Columns:
     """Return a row per request, in order of injection; times in seconds from the start of the run.
 
     parent_id: of a child, whose own id is below 0, the request that waited for it; missing
@@ -69,7 +69,7 @@ def requests_columns(recorder: ColumnRecorder) -> Columns:
     return in_order(columns, np.argsort(c["request_id"]))
 
 
-def class_columns(recorder: ColumnRecorder, names: Sequence[str]) -> Columns:
+def class_columns(recorder: Recorder, names: Sequence[str]) -> Columns:
     """Return each request's class as a column of the table of requests; absent without classes.
 
     names: names of the classes, as in `Slo.groups`; "" for none.
@@ -80,7 +80,7 @@ def class_columns(recorder: ColumnRecorder, names: Sequence[str]) -> Columns:
     return {"class": Coded(c["group"][np.argsort(c["request_id"])], names)}
 
 
-def stages_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
+def stages_columns(recorder: Recorder, client_names: list[str]) -> Columns:
     """A row a stage that was served: where, and when it was queued, started and finished.
 
     Prefill and decode of one visit share the queue; decode starts at the first token. Stages
@@ -99,7 +99,7 @@ def stages_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns
 _STAGE_COLUMNS = ("request_id", "stage", "client", "queued_at", "started_at", "finished_at")
 
 
-def stages_summary(recorder: ColumnRecorder, done: NDArray[np.bool_]) -> dict[str, Any]:
+def stages_summary(recorder: Recorder, done: NDArray[np.bool_]) -> dict[str, Any]:
     """Return figures of the time in each stage of some requests, milliseconds.
 
     done: of the rows of requests, which. The time is from the entry into the queue of a client to
@@ -123,9 +123,7 @@ def stages_summary(recorder: ColumnRecorder, done: NDArray[np.bool_]) -> dict[st
     return {"stage_latency_ms": found}
 
 
-def _served_stages(
-    recorder: ColumnRecorder, client_names: Sequence[str]
-) -> Iterator[dict[str, Any]]:
+def _served_stages(recorder: Recorder, client_names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the rows of `stages_columns` for each place in each pipeline, not in order."""
     visits, ends = recorder.visits.columns(), ends_with_children(recorder)
     pipelines: list[Any] = recorder.pipelines.values
@@ -155,7 +153,7 @@ def _served_stages(
             }
 
 
-def steps_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
+def steps_columns(recorder: Recorder, client_names: list[str]) -> Columns:
     """Return a row per run of steps with the same members, track by track in order of time.
 
     track: the steps of one clock; a client has one for each of its engines, and in a pipeline
@@ -200,7 +198,7 @@ def _runs(
     }
 
 
-def retrievals_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
+def retrievals_columns(recorder: Recorder, client_names: list[str]) -> Columns:
     """Return a row for each level that had entries of a requested context, by start.
 
     client: the retrieving client. level: empty for entries that no level had and an engine
@@ -219,12 +217,12 @@ def retrievals_columns(recorder: ColumnRecorder, client_names: list[str]) -> Col
     return in_order(columns, np.argsort(c["start"], kind="stable"))
 
 
-def level_names(recorder: ColumnRecorder) -> list[str]:
+def level_names(recorder: Recorder) -> list[str]:
     """Return the levels of retrieval clients by code; the first is "", of what none had."""
-    return ["" if name is None else str(name) for name in recorder.level_names.values]
+    return ["" if name is None else str(name) for name in recorder.retrievals.names]
 
 
-def breakdown_columns(recorder: ColumnRecorder) -> Columns:
+def breakdown_columns(recorder: Recorder) -> Columns:
     """A row a request of a user, in their order: latency (`e2el`), and the seconds of its parts.
 
     The time of children counts in the stage that sent them.
@@ -236,7 +234,7 @@ def breakdown_columns(recorder: ColumnRecorder) -> Columns:
     return in_order(columns, rows[(c["parent_id"] == c["request_id"])[rows]])
 
 
-def transfers_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
+def transfers_columns(recorder: Recorder, client_names: list[str]) -> Columns:
     """Return a row per move of a request's KV entries from one place to another, by start.
 
     client: the client whose memory the entries came to or left. kind: "swap_out", "swap_in", "load"
@@ -248,7 +246,7 @@ def transfers_columns(recorder: ColumnRecorder, client_names: list[str]) -> Colu
     """
     c = recorder.moves.columns()
     clients = np.array(recorder.track_clients, dtype=np.int32)
-    names = [str(name) for name in recorder.move_names.values]
+    names = [str(name) for name in recorder.moves.names]
     columns: Columns = {
         "request_id": c["request_id"],
         "client": Coded(clients[c["track"]], client_names),
@@ -261,7 +259,7 @@ def transfers_columns(recorder: ColumnRecorder, client_names: list[str]) -> Colu
     return in_order(columns, np.argsort(c["start"], kind="stable"))
 
 
-def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
+def token_times(recorder: Recorder, request_id: int) -> Array:
     """Return when the user received each output token of a request, in seconds.
 
     Tokens of one step (verified drafts) come at the same time. Prefill steps between the request's
@@ -297,7 +295,7 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
     return received
 
 
-def _is_decode(recorder: ColumnRecorder, track: int, first: int, end: int) -> Any:
+def _is_decode(recorder: Recorder, track: int, first: int, end: int) -> Any:
     """Return which of a track's steps [first, end) decoded something."""
     c = recorder.steps[track].columns()
     run_ends = np.cumsum(c["num_steps"])
@@ -306,7 +304,7 @@ def _is_decode(recorder: ColumnRecorder, track: int, first: int, end: int) -> An
 
 
 def clients_columns(
-    recorder: ColumnRecorder,
+    recorder: Recorder,
     client_names: list[str],
     client_models: list[str],
     num_gpu_blocks: list[int],
@@ -380,7 +378,7 @@ class _Totals(NamedTuple):
     decode_steps: int = 0
 
 
-def _peak(recorder: ColumnRecorder, client_id: int, tracks: Sequence[_Totals]) -> int:
+def _peak(recorder: Recorder, client_id: int, tracks: Sequence[_Totals]) -> int:
     """Return the sum of the peaks of a client's pools, in the layout where it is highest.
 
     An engine that came back has tracks in each of its lives, and one peak; so have the ranks of a
@@ -411,7 +409,7 @@ def _busy(starts: Array, ends: Array, busy: Array) -> float:
     return float(in_runs + less[less != 0].sum())
 
 
-def _track_totals(recorder: ColumnRecorder, track: int) -> _Totals:
+def _track_totals(recorder: Recorder, track: int) -> _Totals:
     steps = recorder.steps[track].columns()
     num_steps = steps["num_steps"]
     return _Totals(
@@ -430,7 +428,7 @@ _MOST_INTERVALS = 100_000
 
 
 def over_time_columns(
-    recorder: ColumnRecorder,
+    recorder: Recorder,
     ledger: Ledger,
     client_names: Sequence[str],
     interval: float | None = None,
@@ -479,7 +477,7 @@ def _edges(end: float, interval: float | None) -> Array:
     return np.append(np.arange(number) * interval, end)
 
 
-def _sums(recorder: ColumnRecorder, client_id: int, edges: Array) -> dict[str, Array]:
+def _sums(recorder: Recorder, client_id: int, edges: Array) -> dict[str, Array]:
     """Return a client's cumulative sums from the start of the run up to each time."""
     visits = recorder.visits.columns()
     mine = visits["client_id"] == client_id
@@ -506,7 +504,7 @@ def _sums(recorder: ColumnRecorder, client_id: int, edges: Array) -> dict[str, A
     }
 
 
-def _track_sums(recorder: ColumnRecorder, track: int, edges: Array) -> tuple[Array, Array, Array]:
+def _track_sums(recorder: Recorder, track: int, edges: Array) -> tuple[Array, Array, Array]:
     """Return prompt tokens computed, tokens emitted and seconds of work of a track."""
     rows = recorder.steps[track].columns()
     ends = recorder.step_ends[track][:]

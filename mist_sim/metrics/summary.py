@@ -19,12 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mist_sim.core.recorder import STATUSES, Recorder
 from mist_sim.metrics import clients, requests, stats
 from mist_sim.metrics.expected_errors import shares_with_verdicts, with_verdicts
 from mist_sim.metrics.goodput import Slo, figure_verdicts
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
-from mist_sim.metrics.records.together import together
 from mist_sim.metrics.recoveries import outages, recoveries, through_failures
 from mist_sim.metrics.requests import Counted, Mask, samples
 from mist_sim.metrics.result_columns import level_names, stages_summary
@@ -37,6 +36,7 @@ from mist_sim.metrics.stability import (
     judged,
     relative_variance,
 )
+from mist_sim.metrics.together import together
 
 _WINDOWS = 20
 _FEWEST = 2 * _WINDOWS  # arrivals of which a variance says anything
@@ -325,7 +325,7 @@ def _memory(run: Counted) -> dict[str, Any]:
     }
 
 
-def _moves(recorder: ColumnRecorder, request_ids: Any, queried: Any) -> dict[str, Any]:
+def _moves(recorder: Recorder, request_ids: Any, queried: Any) -> dict[str, Any]:
     """Return how often KV entries of some requests moved; kinds without moves are absent.
 
     queried: tokens that they looked up in prefix caches, of which `tier_hit_rates` are shares.
@@ -334,7 +334,7 @@ def _moves(recorder: ColumnRecorder, request_ids: Any, queried: Any) -> dict[str
     `swap_out`, `swap_in`, and `retrieval` from a level of a retrieval client. Seconds are summed,
     also over simultaneous transfers. Bytes are NaN if unknown for any transfer.
     """
-    moves, names = recorder.moves.columns(), [str(name) for name in recorder.move_names.values]
+    moves, names = recorder.moves.columns(), [str(name) for name in recorder.moves.names]
     mine = np.isin(moves["request_id"], request_ids)
     codes = np.flatnonzero(np.bincount(moves["kind"][mine])).tolist()
     kinds = {names[code]: mine & (moves["kind"] == code) for code in codes}
@@ -385,7 +385,7 @@ def _tier_hit_rates(
     return {"tier_hit_rates": rates} if rates else {}
 
 
-def _answers_moved(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
+def _answers_moved(recorder: Recorder, request_ids: Any) -> dict[str, Any]:
     """Return how often answers moved: the mean over all requests, and the largest number.
 
     The hand-over from the client of the prompt to the first decode client does not count. Empty if
@@ -406,7 +406,7 @@ def _answers_moved(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]
     }
 
 
-def _retrievals(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
+def _retrievals(recorder: Recorder, request_ids: Any) -> dict[str, Any]:
     """Return the hits of retrievals of some requests; empty without retrievals.
 
     retrieval_hit_rate: share of the tokens asked for that any level had. retrieval_hit_rates: the
@@ -434,7 +434,7 @@ def _retrievals(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
     }
 
 
-def extrapolated_share(recorder: ColumnRecorder) -> float:
+def extrapolated_share(recorder: Recorder) -> float:
     """Return the share of steps outside the range that their predictor was measured in."""
     runs = [tracks.runs for tracks in together(recorder)]
     num_steps = sum(int(rows["num_steps"].sum()) for rows in runs)
@@ -442,7 +442,7 @@ def extrapolated_share(recorder: ColumnRecorder) -> float:
     return num_outside / num_steps if num_steps else 0.0
 
 
-def _speculation(recorder: ColumnRecorder, after: float) -> dict[str, float]:
+def _speculation(recorder: Recorder, after: float) -> dict[str, float]:
     """Return the figures of speculative decoding, as in `vllm bench serve`; empty without it.
 
     acceptance_rate: accepted draft tokens in percent. acceptance_length: tokens per step and
