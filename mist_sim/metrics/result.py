@@ -56,6 +56,14 @@ if TYPE_CHECKING:
     from mist_sim.metrics.summary_types import Summary
 
 
+class _Frame(cached_property["pd.DataFrame"]):
+    """The table of that name as a frame, made once."""
+
+    def __init__(self, doc: str) -> None:
+        super().__init__(lambda result: result.table(self.attrname))
+        self.__doc__ = doc
+
+
 @dataclass(frozen=True, repr=False)
 class Result(Findings):
     """The records of one run, and the figures computed from them.
@@ -235,30 +243,14 @@ class Result(Findings):
         """Dollars by client and request; None if no cost is asked for."""
         return Bill(self.ledger, self.cost) if self.cost is not None else None
 
-    @cached_property
-    def requests(self) -> pd.DataFrame:
-        """A row a request (see `result_columns.requests_columns`), with its energy and cost."""
-        return frame_of(self.columns("requests"))
-
-    @cached_property
-    def stages(self) -> pd.DataFrame:
-        """A row a served stage (see `result_columns.stages_columns`)."""
-        return frame_of(self.columns("stages"))
-
-    @cached_property
-    def steps(self) -> pd.DataFrame:
-        """A row a run of engine steps (see `result_columns.steps_columns`)."""
-        return frame_of(self.columns("steps"))
-
-    @cached_property
-    def clients(self) -> pd.DataFrame:
-        """A row a client (see `result_columns.clients_columns`), with its energy and cost."""
-        return frame_of(self.columns("clients"))
-
-    @cached_property
-    def breakdown(self) -> pd.DataFrame:
-        """Parts of the latency of each request of a user (see `breakdown.Breakdown`), seconds."""
-        return frame_of(self.columns("breakdown"))
+    requests = _Frame("A row a request (`result_columns.requests_columns`), with energy and cost.")
+    stages = _Frame("A row a served stage (`result_columns.stages_columns`).")
+    steps = _Frame("A row a run of engine steps (`result_columns.steps_columns`).")
+    clients = _Frame("A row a client (`result_columns.clients_columns`), with energy and cost.")
+    breakdown = _Frame("Parts of the latency of users' requests (`requests.Breakdown`), seconds.")
+    transfers = _Frame("KV entries that went somewhere else (`result_columns.transfers_columns`).")
+    retrievals = _Frame("KV entries asked for, by level (`result_columns.retrievals_columns`).")
+    client_states = _Frame("Times of clients up, starting, draining or away (`clients.Lives`).")
 
     def over_time(self, interval: float | None = None) -> pd.DataFrame:
         """Clients in intervals of so many seconds (see `result_columns.over_time_columns`)."""
@@ -267,21 +259,6 @@ class Result(Findings):
             result_columns.over_time_columns(self.recorder, self.ledger, names, interval)
         )
 
-    @cached_property
-    def transfers(self) -> pd.DataFrame:
-        """KV entries that went somewhere else (see `result_columns.transfers_columns`)."""
-        return frame_of(self.columns("transfers"))
-
-    @cached_property
-    def retrievals(self) -> pd.DataFrame:
-        """KV entries asked for, by level (see `retrievals.retrievals_columns`)."""
-        return frame_of(self.columns("retrievals"))
-
-    @cached_property
-    def client_states(self) -> pd.DataFrame:
-        """Times of clients up, starting, draining or away (see `lives.states_columns`)."""
-        return frame_of(self.columns("client_states"))
-
     def columns(self, table: str) -> Columns:
         """Return the columns of one of `TABLES`, without pandas; its frame has the same.
 
@@ -289,6 +266,14 @@ class Result(Findings):
         """
         check_tables([table])
         return _COLUMNS[table](self)
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Return one of `TABLES` as a frame. Raises ScenarioError for a table that there is not."""
+        return frame_of(self.columns(name))
+
+    def has(self, name: str) -> bool:
+        """Tell whether a table has rows. Raises ScenarioError for a table that there is not."""
+        return num_rows(self.columns(name)) > 0
 
     def token_times(self, request_id: int) -> Array:
         """Return when the user had each output token of a request, in seconds."""
@@ -335,7 +320,7 @@ class Result(Findings):
         """Return the tables written by default."""
         tables = ["requests", "stages", "steps", "clients"]
         others = ("transfers", "retrievals", "client_states")
-        return tables + [name for name in others if num_rows(self.columns(name))]
+        return tables + [name for name in others if self.has(name)]
 
 
 def _there(**parts: Any) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from mist_sim.metrics.recoveries import (
 )
 from mist_sim.metrics.run_warnings import recovery_lines
 from mist_sim.metrics.tables import RunFolder
-from mist_sim.report.folder_page import folder_page
-from mist_sim.report.pictures.catalog import OfResult, drawn
+from mist_sim.report.pictures.catalog import drawn
 from mist_sim.report.pictures.picture import Span
+from mist_sim.report.presenters import folder_page
 from mist_sim.rng import Streams
 from tests.reference.scenarios import of_profile
 from tests.warned import texts
@@ -282,7 +282,7 @@ def test_outages_are_told_on_screen_and_shaded_everywhere(tmp_path, capsys):
     result.show()
     assert "Latency through failures, p99, ms" in capsys.readouterr().out
     result.save(tmp_path / "run")
-    for run_data in (OfResult(result), RunFolder(tmp_path / "run")):
+    for run_data in (result, RunFolder(tmp_path / "run")):
         for name, picture in drawn(run_data):
             for panel in picture.panels:
                 spans = [(m.begin, m.end) for m in panel.marks if isinstance(m, Span)]
