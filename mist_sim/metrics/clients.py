@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from math import ceil, inf, isnan, nan
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -354,26 +354,38 @@ class InterferenceLaw:
         return (tpot - self.intercept) / self.slope
 
 
-def layouts_summary(layouts: Mapping[str, tuple[LayoutPeriod, ...]]) -> list[dict[str, Any]]:
-    """Return every layout of each client that changed its layout.
+class LayoutOfClient(TypedDict):
+    """A layout of a client, and when it began; seconds of the run.
 
-    start: end of the last step in the layout before; ready: when steps in this one could begin,
-        seconds.
+    start: end of the last step in the layout before; ready: when steps in this one could begin.
     layout: its description. num_gpu_blocks: KV blocks of all its engines. collectives: how they are
         timed, for a client on several nodes.
     """
-    return [
-        {
-            "client": name,
-            "start": period.start,
-            "ready": period.ready,
-            "layout": period.title,
-            "num_gpu_blocks": period.num_gpu_blocks,
-        }
-        | ({"collectives": period.collectives} if period.collectives else {})
-        for name, periods in layouts.items()
-        for period in periods
-    ]
+
+    client: str
+    start: float
+    ready: float
+    layout: str
+    num_gpu_blocks: int
+    collectives: NotRequired[str]
+
+
+def layouts_summary(layouts: Mapping[str, tuple[LayoutPeriod, ...]]) -> list[LayoutOfClient]:
+    """Return every layout of each client that changed its layout."""
+    found = []
+    for name, periods in layouts.items():
+        for period in periods:
+            each: LayoutOfClient = {
+                "client": name,
+                "start": period.start,
+                "ready": period.ready,
+                "layout": period.title,
+                "num_gpu_blocks": period.num_gpu_blocks,
+            }
+            if period.collectives:
+                each["collectives"] = period.collectives
+            found.append(each)
+    return found
 
 
 POWERED: tuple[State, ...] = ("starting", "up", "draining")
@@ -476,16 +488,24 @@ def states_columns(lives: Lives, client_names: Sequence[str]) -> Columns:
     }
 
 
-def lives_summary(recorder: Recorder, lives: Lives, statuses: Any, begin: float) -> dict[str, Any]:
+class OfClients(TypedDict, total=False):
+    """Figures of clients that have limits, and of those that fail, start or leave."""
+
+    room: float
+    room_limit: str
+    num_lost: int
+    num_lost_visits: int
+    num_retried_visits: int
+    lost_kv_tokens: int
+    num_client_failures: int
+    num_client_starts: int
+    mean_clients_up: float
+
+
+def lives_summary(recorder: Recorder, lives: Lives, statuses: Any, begin: float) -> OfClients:
     """Return failures, starts and losses of clients; empty if no client changed its state.
 
     statuses: of the requests that count. begin: end of the warm-up; clients count from there on.
-
-    num_lost: requests that ended because a client failed. num_lost_visits: visits lost with
-    a client, num_retried_visits: of these, visits whose request continued at another client.
-        lost_kv_tokens: tokens whose KV entries were lost. num_client_failures, num_client_starts:
-        numbers of failures and starts.
-    mean_clients_up: mean over time.
     """
     if not lives.is_told:
         return {}
@@ -564,18 +584,19 @@ def rooms(
     return found
 
 
-def room_summary(found: Sequence[Room], names: Sequence[str]) -> dict[str, Any]:
-    """Return the room of the client with the least, and which limit it reached longest.
+def room_summary(found: Sequence[Room], names: Sequence[str]) -> OfClients:
+    """Return the room of the client with the least, and which limit it reached longest, if any.
 
-    names: of the clients. room: NaN if no client's is known. room_limit: such as "KV memory at
-    llm"; left out if no limit was reached.
+    names: of the clients. NaN if no client's room is known.
     """
     known = [(float(each.room), each, name) for each, name in zip(found, names, strict=True)]
     known = [each for each in known if each[0] == each[0]]
     if not known:
         return {"room": nan}
     share, least, name = min(known, key=lambda each: each[0])
-    return {"room": share} | ({"room_limit": f"{least.limit} at {name}"} if least.limit else {})
+    if not least.limit:
+        return {"room": share}
+    return {"room": share, "room_limit": f"{least.limit} at {name}"}
 
 
 def room_columns(found: Sequence[Room]) -> Columns:

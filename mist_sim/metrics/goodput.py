@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -291,6 +291,31 @@ def _check_limit(name: str, limit: float | None) -> None:
 def _check_share(share: float | None) -> None:
     if share is not None and not 0 < share <= 1:
         raise ValueError(f"slo.attainment must be in (0, 1], got {share:g}")
+
+
+class SloFigure(TypedDict):
+    """A figure beside its limit, milliseconds. verdict: pass, miss, or within error.
+
+    of_requests: whether a good request keeps the limit; else it is one on a percentile of the run.
+    error_known: whether the verdict knows the expected error of the step times.
+    """
+
+    limit: float
+    value: float
+    kept: bool
+    of_requests: bool
+    verdict: str
+    error_known: bool
+
+
+class SloShare(TypedDict):
+    """The share of good requests beside the one asked for; the rest is as of `SloFigure`."""
+
+    asked: float
+    value: float
+    kept: bool
+    verdict: str
+    error_known: bool
 
 
 def slo_verdicts(

@@ -16,7 +16,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from mist_sim.core.columns import TableColumns
 from mist_sim.core.recorder import STATUSES, Recorder
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.clients import output_tokens_before
-from mist_sim.metrics.goodput import Slo, slo_verdicts
+from mist_sim.metrics.goodput import Slo, SloFigure, SloShare, slo_verdicts
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.stability import FILLING
 from mist_sim.stages import Decode, Prefill
@@ -45,6 +45,73 @@ _PIECES = 10  # of a steady part, in each of which arrivals are counted
 _VARIES = 1.25  # times: the most arrivals of a piece over the fewest, that are worth a word
 _BY_CHANCE = 33.7  # chi-square of nine degrees of freedom that one in 10,000 steady loads exceeds
 _OF_GROUPS = ("mean", "p50", "p90", "p95", "p99")  # as of all requests
+
+
+class _OfGroups(TypedDict):
+    """Figures of a run and of groups of its requests; latencies are milliseconds."""
+
+    completed: int
+    failed: int
+    total_input_tokens: int
+    total_output_tokens: int
+    request_throughput: float
+    output_throughput: float
+    total_token_throughput: float
+    steady_request_throughput: float
+    steady_output_throughput: float
+    steady_total_token_throughput: float
+    mean_ttft_ms: float
+    p50_ttft_ms: float
+    p90_ttft_ms: float
+    p95_ttft_ms: float
+    p99_ttft_ms: float
+    mean_tpot_ms: float
+    p50_tpot_ms: float
+    p90_tpot_ms: float
+    p95_tpot_ms: float
+    p99_tpot_ms: float
+    mean_e2el_ms: float
+    p50_e2el_ms: float
+    p90_e2el_ms: float
+    p95_e2el_ms: float
+    p99_e2el_ms: float
+
+
+class _Goodput(TypedDict, total=False):
+    """Figures where the scenario has limits on requests."""
+
+    request_goodput: float
+    steady_request_goodput: float
+    good_request_fraction: float
+    num_missed: int
+    misses: dict[str, int]
+
+
+class GroupFigures(_OfGroups, _Goodput):
+    """The figures of the requests of one model or class."""
+
+
+class LatencyPart(stats.Milliseconds):
+    """A part of the latency, milliseconds. share: of the whole."""
+
+    share: float
+
+
+class OfRequests(_OfGroups):
+    """Figures of the requests of every run."""
+
+    duration: float
+    latency_breakdown_ms: dict[str, LatencyPart]
+
+
+class OfSomeRequests(_Goodput, total=False):
+    """Figures of requests where they have limits, groups, or a load that varies."""
+
+    steady_arrivals_per_s: list[float]
+    slo: dict[str, SloFigure]
+    slo_shares: dict[str, SloShare]
+    models: dict[str, GroupFigures]
+    classes: dict[str, GroupFigures]
 
 
 class SteadyPart(NamedTuple):

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Required, TypedDict, cast, get_type_hints
 
 from mist_sim.core.recorder import Recorder
-from mist_sim.core.result_warnings import ResultWarning
+from mist_sim.core.result_warnings import ResultWarning, WarningData
 from mist_sim.core.sliders import Sliders
 from mist_sim.core.step_limits import StepLimits
 from mist_sim.errors import ScenarioError, brief, did_you_mean
@@ -18,8 +18,8 @@ from mist_sim.garbage import rare_collections
 from mist_sim.hardware.gpu_group import GpuMachine, LayoutPeriod
 from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.metrics import clients, result_columns
-from mist_sim.metrics.clients import Room
-from mist_sim.metrics.expected_errors import expected_errors
+from mist_sim.metrics.clients import LayoutOfClient, Room
+from mist_sim.metrics.expected_errors import ExpectedError, expected_errors
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.load import load_of_run
@@ -30,13 +30,20 @@ from mist_sim.metrics.spending import (
     Bill,
     CostOptions,
     Ledger,
+    OfSpending,
     PowerOptions,
     rent_summary,
     spending_summary,
     spent_by_clients,
     spent_on_requests,
 )
-from mist_sim.metrics.summary import extrapolated_share, figures, verdicts
+from mist_sim.metrics.summary import (
+    OfEveryRun,
+    OfSomeRuns,
+    extrapolated_share,
+    figures,
+    verdicts,
+)
 from mist_sim.metrics.tables import (
     ONE_LINE,
     Columns,
@@ -53,7 +60,63 @@ from mist_sim.output import json_text, output_file, output_folder, write_text
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mist_sim.metrics.summary_types import Summary
+
+class AssumedHost(TypedDict):
+    """Effect of an assumed host of GPUs on PCIe: milliseconds a step of so many tokens.
+
+    num_groups: groups of GPUs of a client that sum on the host, each alone.
+    """
+
+    num_groups: int
+    host: str
+    measured_with: str
+    num_tokens: int
+    communication_ms: float
+    other_host: str
+    other_communication_ms: float
+
+
+class SliderPosition(TypedDict):
+    """TaiChi's sliders from a time on, in seconds of the run."""
+
+    time: float
+    num_p: int
+    num_d: int
+    s_p: int
+    s_d: int
+
+
+class Summary(OfEveryRun, OfSomeRuns, OfSpending, total=False):
+    """The metrics of a run (`Result.summary`): keys of `vllm bench serve`, and ours.
+
+    Keys of classes that are not `total` exist only if the scenario has such figures. Type checkers
+    accept literal keys only; for a computed key, treat the summary as a `Mapping[str, Any]`.
+    `docs/reference/metrics.md` says what each key means, and its unit. A figure is declared beside
+    what computes it.
+    """
+
+    warnings: Required[list[WarningData]]
+    engines: dict[str, str]
+    kernels: dict[str, dict[str, str]]
+    assumed: dict[str, list[str]]
+    assumed_host: dict[str, AssumedHost]
+    collectives: dict[str, str]
+    expected_errors: dict[str, dict[str, ExpectedError | None]]
+    layouts: list[LayoutOfClient]
+    reconfigurations: list[SliderPosition]
+
+
+def check_number(option: str, name: str) -> None:
+    """Raise ScenarioError unless a summary may have a number of that name.
+
+    option: that names it, for the message.
+    """
+    known = [each for each, kind in get_type_hints(Summary).items() if kind in (int, float, bool)]
+    if name not in known:
+        raise ScenarioError(
+            f"{option} has no number {brief(name)}{did_you_mean(name, known)} "
+            "docs/reference/metrics.md has all"
+        )
 
 
 class _Frame(cached_property["pd.DataFrame"]):

@@ -99,6 +99,12 @@ def stages_columns(recorder: Recorder, client_names: list[str]) -> Columns:
 _STAGE_COLUMNS = ("request_id", "stage", "client", "queued_at", "started_at", "finished_at")
 
 
+class StageLatency(stats.Milliseconds):
+    """The time in a stage, milliseconds. count: how often it was served."""
+
+    count: int
+
+
 def stages_summary(recorder: Recorder, done: NDArray[np.bool_]) -> dict[str, Any]:
     """Return figures of the time in each stage of some requests, milliseconds.
 

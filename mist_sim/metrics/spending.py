@@ -18,7 +18,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import isclose
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -642,6 +642,28 @@ def api_cost(prices: ApiPrices, requests: Mapping[str, Any]) -> Array:
         + requests["num_output_tokens"] * prices.output
     )
     return np.asarray(np.where(requests["status"] == 0, dollars, 0.0) / _MILLION)
+
+
+class OfSpending(TypedDict, total=False):
+    """Joules and dollars of runs on GPUs that are known, and where their prices come from."""
+
+    power_unknown: list[str]
+    energy_j: float
+    idle_energy_j: float
+    average_power_w: float
+    energy_per_output_token_j: float
+    good_tokens_per_j: float
+    power_estimates: dict[str, str]
+    cost_usd: float
+    cost_per_million_output_tokens_usd: float
+    electricity_cost_usd: float
+    good_tokens_per_usd: float
+    api_cost_usd: float
+    api_cost_per_million_output_tokens_usd: float
+    prices: dict[str, str]
+    mean_usd_per_hour: float
+    usd_per_hour: float
+    price_origins: list[str]
 
 
 def spending_summary(

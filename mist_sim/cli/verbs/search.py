@@ -173,7 +173,7 @@ def sweep(
         requests.
     with_goodput --goodput: Show the goodput at each point: the largest rate that keeps the limits.
     """
-    from mist_sim.metrics.summary_types import check_number
+    from mist_sim.metrics.result import check_number
     from mist_sim.search.spaces import SearchOptions
     from mist_sim.search.sweeps import GOOD, goodput_sweep
     from mist_sim.search.sweeps import sweep as run

@@ -411,9 +411,8 @@ def _of_client(name: str, value: Any) -> str:
 
 
 def _details(run: RunData) -> dict[str, str]:
-    times, engines, assumed = (
-        run.summary.get(key, {}) for key in ("estimates", "engines", "assumed")
-    )
+    summary: Mapping[str, Any] = run.summary
+    times, engines, assumed = (summary.get(key, {}) for key in ("estimates", "engines", "assumed"))
     lines = [
         *(f"{client}: step times {origin}" for client, origin in times.items()),
         *(f"{client}: defaults of {name}" for client, name in engines.items()),

@@ -49,7 +49,7 @@ def requests(*slow, failed=()):
 
 def back(absences, columns):
     return [
-        (each.begin, each.end, each.back_after.get("ttft"))
+        (each["begin"], each["end"], each["back_after"].get("ttft"))
         for each in recoveries(absences, columns)
     ]
 
@@ -77,11 +77,10 @@ def test_no_recovery_before_the_last_client_is_back(away, slow, gone):
         absences.append((300.0, inf))
     columns = requests(*((begin, begin + long) for begin, long in slow))
     for each in recoveries(absences, columns):
-        ends = [end for begin, end in absences if begin <= each.end and end < inf]
-        back = max(ends, default=each.begin)
-        assert (
-            each.back_after["ttft"] in (None, 0.0) or each.begin + each.back_after["ttft"] >= back
-        )
+        ends = [end for begin, end in absences if begin <= each["end"] and end < inf]
+        back, begin = max(ends, default=each["begin"]), each["begin"]
+        after = each["back_after"]["ttft"]
+        assert after in (None, 0.0) or begin + after >= back
 
 
 def test_waves_after_the_last_client_is_back_are_one_disturbance():
@@ -105,7 +104,7 @@ def test_requests_that_failed_are_slow():
 
 def test_a_latency_that_no_request_has_is_left_out():
     (found,) = recoveries([(300.0, 350.0)], requests())
-    assert found == Recovery(300.0, 300.0, {"ttft": 0.0, "e2el": 0.0})
+    assert found == Recovery(begin=300.0, end=300.0, back_after={"ttft": 0.0, "e2el": 0.0})
 
 
 def test_too_few_requests_before_the_failure_tell_nothing():
