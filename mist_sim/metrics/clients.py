@@ -475,10 +475,7 @@ def _rows(table: Table, *names: str) -> Iterator[tuple[Any, ...]]:
 
 
 def states_columns(lives: Lives, client_names: Sequence[str]) -> Columns:
-    """A row a period of a client in one state: off, starting, up, draining, failed.
-
-    start, end: seconds. Empty where all clients are up all the time.
-    """
+    """A row a period of a client in one state, seconds; empty where all are up all the time."""
     periods = lives.periods
     return {
         "client": texts(client_names[period.client_id] for period in periods),

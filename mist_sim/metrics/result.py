@@ -131,6 +131,8 @@ class _Frame(cached_property["pd.DataFrame"]):
 class Result(Findings):
     """The records of one run, and the figures computed from them.
 
+    docs/guides/results.md says what the columns of its tables mean.
+
     client_names: position is the client_id of the records.
     num_gpu_blocks: KV blocks of each client, 0 for those without a cache.
     block_tokens: tokens of a block of each client, 0 without a cache. block_groups: groups of
@@ -306,17 +308,17 @@ class Result(Findings):
         """Dollars by client and request; None if no cost is asked for."""
         return Bill(self.ledger, self.cost) if self.cost is not None else None
 
-    requests = _Frame("A row a request (`result_columns.requests_columns`), with energy and cost.")
-    stages = _Frame("A row a served stage (`result_columns.stages_columns`).")
-    steps = _Frame("A row a run of engine steps (`result_columns.steps_columns`).")
-    clients = _Frame("A row a client (`result_columns.clients_columns`), with energy and cost.")
-    breakdown = _Frame("Parts of the latency of users' requests (`requests.Breakdown`), seconds.")
-    transfers = _Frame("KV entries that went somewhere else (`result_columns.transfers_columns`).")
-    retrievals = _Frame("KV entries asked for, by level (`result_columns.retrievals_columns`).")
-    client_states = _Frame("Times of clients up, starting, draining or away (`clients.Lives`).")
+    requests = _Frame("A row a request, with its energy and cost.")
+    stages = _Frame("A row a stage that was served.")
+    steps = _Frame("A row a run of engine steps.")
+    clients = _Frame("A row a client, with its energy and cost.")
+    breakdown = _Frame("Parts of the latency of each request of a user, seconds.")
+    transfers = _Frame("KV entries that went somewhere else.")
+    retrievals = _Frame("KV entries asked for, by level.")
+    client_states = _Frame("Times of clients up, starting, draining or away.")
 
     def over_time(self, interval: float | None = None) -> pd.DataFrame:
-        """Clients in intervals of so many seconds (see `result_columns.over_time_columns`)."""
+        """Clients in intervals of so many seconds; raises as `result_columns.over_time_columns`."""
         names = self.client_names
         return frame_of(
             result_columns.over_time_columns(self.recorder, self.ledger, names, interval)

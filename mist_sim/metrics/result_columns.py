@@ -1,7 +1,8 @@
 """The tables of a result, made from its records when someone asks.
 
-`over_time` has clients in equal intervals. Sums over the intervals are the totals of the run: rates
-times seconds are the tokens and visits of the clients, watts times seconds their joules.
+docs/guides/results.md says what each column means, and its unit. Sums over the intervals of
+`over_time` are the totals of the run: rates times seconds are the tokens and visits of the clients,
+watts times seconds their joules.
 """
 
 from __future__ import annotations
@@ -33,12 +34,7 @@ from mist_sim.metrics.tables import (
 
 
 def requests_columns(recorder: Recorder) -> Columns:
-    """Return a row per request, in order of injection; times in seconds from the start of the run.
-
-    parent_id: of a child, whose own id is below 0, the request that waited for it; missing
-        otherwise.
-    model: the model requested; empty for any.
-    """
+    """Return a row per request, in order of injection."""
     c = recorder.requests.columns()
     times = samples(c)
     reasons = [str(reason or "") for reason in recorder.reasons.values]
@@ -162,17 +158,7 @@ def _served_stages(recorder: Recorder, client_names: Sequence[str]) -> Iterator[
 def steps_columns(recorder: Recorder, client_names: list[str]) -> Columns:
     """Return a row per run of steps with the same members, track by track in order of time.
 
-    track: the steps of one clock; a client has one for each of its engines, and in a pipeline
-    one for each micro-batch, whose steps last from when it is ready until its pass returns.
-    start, end: seconds. num_steps: engine steps in the run. num_chunks, num_prefill_tokens:
-    prompts in prefill and their new tokens in each step. num_decodes, context_sum: decodes, and
-    tokens that the cache holds for them before the first step. chunk_context_sum,
-    num_prefill_pairs: tokens that the cache holds of the prompts before the first step, and the
-    pairs of query and key that causality leaves them in all steps of the run. busy: seconds of
-    work in the run, on all ranks. num_waiting: queue length when the run ended. num_used_blocks:
-    KV blocks held in its last step. num_extrapolated: steps outside what a predictor's times were
-    measured for. layout: number of the client's layout, from 0; only where a client changed its
-    own, which has other tracks in each.
+    A step of a micro-batch in a pipeline lasts from when it is ready until its pass returns.
     """
     if not recorder.steps:
         return dict(_runs(empty_table("steps"), np.empty(0), 0, {"track": 0}, client_names))
@@ -205,14 +191,7 @@ def _runs(
 
 
 def retrievals_columns(recorder: Recorder, client_names: list[str]) -> Columns:
-    """Return a row for each level that had entries of a requested context, by start.
-
-    client: the retrieving client. level: empty for entries that no level had and an engine
-        computes.
-    num_tokens: tokens whose entries these are, a mean with expected hits. num_bytes: bytes from the
-        level.
-    start, end: of the batch, seconds.
-    """
+    """Return a row for each level that had entries of a requested context, by start."""
     c = recorder.retrievals.columns()
     columns: Columns = {
         "request_id": c["request_id"],
@@ -241,15 +220,7 @@ def breakdown_columns(recorder: Recorder) -> Columns:
 
 
 def transfers_columns(recorder: Recorder, client_names: list[str]) -> Columns:
-    """Return a row per move of a request's KV entries from one place to another, by start.
-
-    client: the client whose memory the entries came to or left. kind: "swap_out", "swap_in", "load"
-        from a tier, or "hand_over" from another client. source, destination: "gpu", the client's
-        own memory; "host", its swap space; the name of a tier, or of the client that had them.
-        num_tokens: tokens whose entries moved. num_bytes: their size; NaN if unknown. start, end:
-        seconds, from the reservation of memory until all entries are there; a swap starts when the
-        step that waits for it would have begun.
-    """
+    """Return a row per move of a request's KV entries from one place to another, by start."""
     c = recorder.moves.columns()
     clients = np.array(recorder.track_clients, dtype=np.int32)
     names = [str(name) for name in recorder.moves.names]
@@ -317,17 +288,8 @@ def clients_columns(
 ) -> Columns:
     """Return a row per client: visits and tokens served, time in steps, mean batch, memory.
 
-    model: the model it serves; empty for a client without one. num_output_tokens: tokens of its
-        visits, first tokens included, which prompts give; num_decode_tokens: tokens of decodes.
-    busy: seconds of work in engine steps, summed over engines and ranks of a pipeline; for clients
-        without steps, seconds in service, summed over workers. mean_running: visits begun and not
-        ended, a mean over the time from the first begin to the last end; NaN without any.
-    mean_decodes: decodes per step, a mean over steps that decode, not over time.
-        peak_used_blocks: most KV blocks held in a step, of num_gpu_blocks (0: no KV cache). Peaks
-        of several engines are summed; an engine that restarted has one peak; of several layouts the
-        highest peak and the largest number of blocks count.
-    prefix_cache_hit_rate: share of the prompt tokens looked up that were cached; NaN without
-    look-ups.
+    Peaks of several engines are summed; an engine that restarted has one peak; of several layouts
+    the highest peak and the largest number of blocks count.
     """
     visits = recorder.visits.columns()
     rows = []
@@ -441,14 +403,8 @@ def over_time_columns(
 ) -> Columns:
     """Return a row per client and interval, client by client.
 
-    interval: seconds (> 0); None: a hundredth of the run. The last one may be shorter.
-
-    start, end: seconds. visits, prefill_tokens, output_tokens: rates per second of visits that
-        ended, prompt tokens computed and tokens emitted; tokens count at the end of their step.
-        busy: seconds of work per second, as in the table of clients. utilisation: `busy` divided by
-        the number of engines and pipeline ranks; NaN for clients without steps. num_waiting,
-        num_in_service: visits in the queue and in service, mean over the interval. power: mean
-        watts, idle power included; only with clients that have GPUs.
+    interval: seconds (> 0); None: a hundredth of the run. The last one may be shorter. Tokens count
+    at the end of their step.
 
     Raises ValueError for an interval that is not positive, or so short that there would be more
     than 100,000.

@@ -758,11 +758,7 @@ def spent_on_requests(recorder: Recorder, ledger: Ledger, bill: Bill | None) -> 
 
 
 def spent_by_clients(recorder: Recorder, ledger: Ledger, bill: Bill | None, slo: Slo) -> Columns:
-    """Return columns of the table of clients: their totals over the whole run, idle time included.
-
-    good_tokens: output tokens from the client for requests that kept the slo; also per joule and
-        per dollar. Only with an slo.
-    """
+    """Return columns of the table of clients: their totals over the whole run, idle included."""
     clients = range(len(ledger.machines))
     if not any(ledger.machines):
         return {}
