@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import count, starmap
 from typing import Any, NamedTuple
@@ -47,9 +47,8 @@ class Table:
     def pack(self) -> None:
         """Pack the latest rows, and move many packed ones into the columns."""
         if self.rows:
-            if self._texts:
-                self.rows[:] = map(self._coded, self.rows)
-            self._packed += b"".join(starmap(self._pack_row, self.rows))
+            rows = self._coded() if self._texts else self.rows
+            self._packed += b"".join(starmap(self._pack_row, rows))
             self.rows.clear()
             if len(self._packed) >= _MOST_PACKED:
                 self._split()
@@ -66,9 +65,13 @@ class Table:
         self.pack()
         return None if self._length else self._packed
 
-    def _coded(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return a row with the codes of its texts."""
-        return tuple(self.code(each) if k in self._texts else each for k, each in enumerate(row))
+    def _coded(self) -> Iterable[tuple[Any, ...]]:
+        """Return the latest rows with the codes of their texts, in the order of first sight."""
+        codes = list(map(self.code, [row[k] for row in self.rows for k in self._texts]))
+        columns: list[Any] = list(zip(*self.rows, strict=True))
+        for place, k in enumerate(self._texts):
+            columns[k] = codes[place :: len(self._texts)]
+        return zip(*columns, strict=True)
 
     def _split(self) -> None:
         """Move the packed rows into the columns."""
@@ -161,13 +164,13 @@ class _Layout(NamedTuple):
     row: np.dtype[np.void]
     pack: Callable[..., bytes]
     kinds: tuple[tuple[str, np.dtype[np.generic]], ...]
-    texts: frozenset[int]
+    texts: tuple[int, ...]
 
 
 @cache
 def _layout(columns: tuple[tuple[str, str], ...]) -> _Layout:
     """Return the layout of tables with such columns, of which there may be one a track."""
-    texts = frozenset(k for k, (_, kind) in enumerate(columns) if kind == "text")
+    texts = tuple(k for k, (_, kind) in enumerate(columns) if kind == "text")
     row = np.dtype([(name, "i4" if k in texts else kind) for k, (name, kind) in enumerate(columns)])
     kinds = tuple((name, row[name]) for name, _ in columns)
     chars = ["q" if kind.char == "l" else kind.char for _, kind in kinds]
