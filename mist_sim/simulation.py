@@ -21,13 +21,13 @@ from mist_sim.conservation import Conservation
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.coordination.entrance import Entrance
 from mist_sim.core import result_warnings as kinds
+from mist_sim.core.batch import StepLimits
 from mist_sim.core.flowing import FlowPolicy
 from mist_sim.core.front_end import FRONT_END, MEASURED, NONE, ApiServers, FrontEnd, Servers
 from mist_sim.core.hand_over import HandOver
 from mist_sim.core.recorder import Recorder, noting
 from mist_sim.core.request import Request
 from mist_sim.core.result_warnings import ResultWarning, merged
-from mist_sim.core.step_limits import StepLimits
 from mist_sim.core.views import ClientView
 from mist_sim.environment import POLL, Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError, brief

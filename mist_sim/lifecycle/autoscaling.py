@@ -12,13 +12,11 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from simpy.events import Event
 
 from mist_sim.core.recorder import Recorder
-from mist_sim.core.states import State
-from mist_sim.core.views import ClientState
+from mist_sim.core.views import ClientState, State
 from mist_sim.durations import require_plan
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError, brief
-from mist_sim.lifecycle.endless import Endless
-from mist_sim.lifecycle.fleet import Fleet, Member
+from mist_sim.lifecycle.fleet import Endless, Fleet, Member
 from mist_sim.registry import Registry
 from mist_sim.units import Seconds, require_quantities
 

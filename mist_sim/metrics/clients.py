@@ -23,10 +23,10 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.core.batch import StepLimits
 from mist_sim.core.columns import Table
 from mist_sim.core.recorder import STATUSES, Recorder
-from mist_sim.core.states import State
-from mist_sim.core.step_limits import StepLimits
+from mist_sim.core.views import State
 from mist_sim.hardware.gpu_group import LayoutPeriod
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.latency import Array

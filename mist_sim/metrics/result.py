@@ -9,10 +9,10 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Required, TypedDict, cast, get_type_hints
 
+from mist_sim.core.batch import StepLimits
 from mist_sim.core.recorder import Recorder
 from mist_sim.core.result_warnings import ResultWarning, WarningData
 from mist_sim.core.sliders import Sliders
-from mist_sim.core.step_limits import StepLimits
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.garbage import rare_collections
 from mist_sim.hardware.gpu_group import GpuMachine, LayoutPeriod

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.core.batch import StepLimits
 from mist_sim.core.recorder import Recorder
-from mist_sim.core.step_limits import StepLimits
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.requests import RequestRows
 from mist_sim.metrics.stability import relative_variance

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.recorder import Recorder
-from mist_sim.core.states import STATES
+from mist_sim.core.views import STATES
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.devices import is_its_device
 from mist_sim.hardware.gpu_group import GpuGroup, GpuMachine, num_gpus, without_watts
