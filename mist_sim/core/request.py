@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from math import inf, nan
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from mist_sim.core.images import Images
-
 Content = tuple[tuple[int, int], ...]
 """What the first tokens of a request are: spans of (content id, number of tokens >= 1), in order.
 
@@ -79,6 +77,35 @@ class Stage:
         Raises TypeError for a stage that cannot be split.
         """
         raise TypeError(f"a stage {self.kind!r} cannot be left in part")
+
+
+class Image(NamedTuple):
+    """An image.
+
+    patches: of each of its parts, within which a vision tower attends. tokens: of the prompt.
+    parts: 1, or its tiles.
+    """
+
+    patches: int
+    tokens: int
+    parts: int = 1
+
+
+class Images(NamedTuple):
+    """Equal images, with which a prompt begins. number: of them (>= 1)."""
+
+    number: int
+    each: Image
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the prompt that are theirs."""
+        return self.number * self.each.tokens
+
+    def reached(self, first: int, last: int) -> int:
+        """Return how many begin among the tokens [first, last) of the prompt."""
+        size = self.each.tokens
+        return min(self.number, -(-last // size)) - min(self.number, -(-first // size))
 
 
 class Limits(NamedTuple):

@@ -29,11 +29,11 @@ from typing import Any, Unpack
 import numpy as np
 
 from mist_sim.clients.kv_cache import KvCacheConfig
+from mist_sim.core.recorder import Recorder
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec, HostSpec, load_gpu
 from mist_sim.hardware.devices import default_host
 from mist_sim.hardware.predictors.overhead import own_time_in
-from mist_sim.metrics import ColumnRecorder
 from mist_sim.metrics.latency import is_of_gaps
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.engines.links import host_of
@@ -253,7 +253,7 @@ def relaxed_run(
     if longer is not None:
         source: Any = replace(longer.source, num_requests=num_requests)  # type: ignore[type-var]
         simulation.workload = replace(longer, source=source)
-    recorder = ColumnRecorder()
+    recorder = Recorder()
     simulation.run(recorder=recorder)
     times = RequestTimes.of(recorder, simulation.warmup)
     if not len(times):

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from mist_sim.bounds import COUNT
-from mist_sim.core.images import Images
-from mist_sim.core.request import Content
+from mist_sim.core.request import Content, Images
 from mist_sim.registry import Registry
 
 TRACE_READERS = Registry(

@@ -571,19 +571,8 @@ class SteppedLane:
         """Record a move that a step waits for; return its seconds."""
         store = self._stores.of(move)
         transit = store.keep(move) if out else store.fetch(move)
-        visit = move.sequence.visit
-        self._recorder.record_move(
-            self._tracks[0],
-            visit.request.request_id,
-            move.kind,
-            move.source,
-            move.destination,
-            move.num_tokens,
-            transit.num_bytes,
-            time,
-            time + transit.after,
-            again=move.is_swap or visit.num_preemptions > 0,
-        )
+        spent = transit.num_bytes, time, time + transit.after
+        write_move(self._recorder, self._tracks[0], move, *spent, again=move.is_swap)
         return transit.after
 
     def _release_held(self, sequence: SequenceState) -> None:
@@ -769,7 +758,7 @@ class SteppedLane:
 
     def gap(self, time: float, gap: float, number: int = 1, track: int = 0) -> None:
         """So many requests got their next token `gap` seconds after the one before."""
-        self._recorder.record_gap(self._tracks[track], time, gap, number)
+        self._recorder.gaps.add((time, gap, number))
 
     def emit(self, slot: int) -> None:
         """A prompt, or a preempted answer, is computed."""
@@ -784,7 +773,7 @@ class SteppedLane:
             most = sequence.num_final_tokens - lane.joined_with(slot)
             tokens, num_accepted = path.take(number, most)
             num_drafts, at = number * lane.num_drafts, lane.decoded_at()
-            self._recorder.record_drafts(at, number, num_drafts, num_accepted)
+            self._recorder.drafts.add((at, number, num_drafts, num_accepted))
         self._recorder.record_tokens(
             self._tracks[track], request_id, first, last, tokens, resumed=resumed
         )
