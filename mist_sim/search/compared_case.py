@@ -18,7 +18,6 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
 from mist_sim.metrics.expected_errors import biases_of, expected_ranges
 from mist_sim.metrics.keeping import GOOD, Doubts, Kept, doubts_of, has_no_rate, judge, judged
-from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.run_warnings import room_line
 from mist_sim.scenario import Scenario
@@ -194,14 +193,10 @@ class Case:
             found = found._replace(biases=biases_of(self.summaries[0]), throughput_error=error)
         if (goodput := self.goodput) is None:
             return found
-        # the binding resource is named in the sentence of the first limit
-        first = goodput.first_limit if self.binding is None else None
+        found = found.by_rate(goodput)
         return found._replace(
-            interval=goodput.bounds,
-            first_limit=limit_title(first) if first else None,
-            is_steady=goodput.is_steady,
-            is_coarse=goodput.is_coarse,
-            is_undecided=goodput.status == "undecided",
+            # the binding resource is named in the sentence of the first limit
+            first_limit=found.first_limit if self.binding is None else None,
             error_interval=goodput.error_interval,
             has_step_ends=goodput.step_ends is not None,
         )

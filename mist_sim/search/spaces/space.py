@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf, isfinite, nan
+from math import inf, isfinite, isnan, nan
 from pathlib import Path
 from typing import Any, Literal
 
@@ -135,6 +135,28 @@ class Configuration:
     def own_rate(self) -> float:
         """Requests per second of the scenario as it stands."""
         return Rates(self.scenario).own
+
+    @property
+    def rate(self) -> float:
+        """The goodput, requests per second; NaN where it was not searched, or has no end."""
+        return self.goodput.rate if self.goodput else nan
+
+    @property
+    def is_open(self) -> bool:
+        """Whether all rates tried are attained."""
+        return self.goodput is not None and self.goodput.is_open
+
+    @property
+    def lowest(self) -> float:
+        """The goodput or, if all rates tried are attained, the highest of them; 0 without."""
+        if self.goodput is None or (isnan(self.rate) and not self.is_open):
+            return 0.0
+        return self.goodput.bounds[0] if self.is_open else self.rate
+
+    @property
+    def missed_at(self) -> float:
+        """The rate that it was not seen to serve in its only run; NaN without one."""
+        return self.trial.rate if self.status == "stopped" and self.trial else nan
 
     @property
     def trials(self) -> list[Trial]:

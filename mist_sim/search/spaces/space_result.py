@@ -14,22 +14,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import inf, isnan, nan
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.core.result_warnings import ResultWarning, merged, of_data, of_points
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.expected_errors import biases_of
 from mist_sim.metrics.latency import limit_title
-from mist_sim.output import write_text
 from mist_sim.report.elements import labels_of, setting_cells
 from mist_sim.report.pictures.findings import front_picture
-from mist_sim.report.pictures.picture import write_png
 from mist_sim.report.presenters import SPACE
 from mist_sim.search.ranking import BIASED, NEAR, Ranked, lowest, rivals
 from mist_sim.search.spaces.objectives import OBJECTIVES, Objective
 from mist_sim.search.spaces.space import Configuration, Space
-from mist_sim.studies.tabled import Tabled
+from mist_sim.studies.tabled import Content, Tabled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -213,21 +210,19 @@ class SpaceSearch(Tabled):
     def __repr__(self) -> str:
         return f"<SpaceSearch: {len(self.rows)} configurations, {len(self.best)} on the front>"
 
-    def write_files(self, folder: Path) -> None:
-        """Write search.json, search.csv, search.parquet, scenarios of the front, and its plot.
+    @property
+    def files(self) -> dict[str, Content]:
+        """The table, the scenarios of the front, and its picture for two objectives.
 
-        The best by the first objective, if there is one, is best.yaml. The plot takes Matplotlib
-        and two objectives.
+        The best by the first objective, if there is one, is best.yaml.
         """
-        super().write_files(folder)
-        self.table.to_parquet(folder / "search.parquet", index=False)
-        for row in self.front[:1]:
-            write_text(folder / "best.yaml", self.best[row["number"]])
-        for row in self.front[1:]:
-            write_text(folder / f"front-{row['number']}.yaml", self.best[row["number"]])
+        found: dict[str, Content] = {"search.parquet": self.table}
+        for place, row in enumerate(self.front):
+            name = f"front-{row['number']}.yaml" if place else "best.yaml"
+            found[name] = self.best[row["number"]]
         if self.best and len(self.objectives) > 1:
-            picture = partial(front_picture, self.summary)
-            write_png(picture, folder / "front.png", self.warnings, self.title)
+            found["front.png"] = partial(front_picture, self.summary)
+        return found
 
 
 def row_of(rows: Sequence[Mapping[str, Any]], named: str) -> Mapping[str, Any]:
@@ -340,11 +335,9 @@ def _how_sure(objective: Objective, best: Configuration, told: Sequence[Configur
     ranked = {
         each: Ranked(
             each.name,
-            {name: each.figures[name] for name in ("goodput", objective.name)},
-            each.goodput.interval if each.goodput else None,
-            None,
-            biases=biases_of(vars(each.goodput)) if each.goodput else {},
-        )
+            {objective.name: each.figures[objective.name]},
+            biases=biases_of(vars(each.goodput)),
+        ).by_rate(each.goodput)
         for each in fit
     }
     if not any(each.goodput.is_steady for each in fit if each.goodput):
