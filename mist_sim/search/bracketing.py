@@ -1,4 +1,4 @@
-"""Bracketing and bisection: the next rate to try, given the verdicts so far.
+"""Which rate to try next, given the verdicts so far: bracketing, bisection, and races of designs.
 
 BestServe's Algorithm 8 bisects between a rate that is attained and one that is missed. As printed
 its loop never runs (`while high - low < tolerance`), and its upper end, 1.2 over the time of one
@@ -6,12 +6,11 @@ request, is below the goodput of several instances that batch. So the loop here 
 ends are further apart, and the upper end doubles until a rate is missed. Bisection alone never
 sees a rate that is attained above one that is missed; a ladder of rates before it may.
 
-A search that goes on until the interval of a goodput is known, and narrow where runs can tell.
+In steady state the verdict of both ends may be unknown, and the interval of the goodput between
+rates further apart. Longer runs at these two halve it.
 
-Bisection ends where two rates are near. In steady state the verdict of both may be unknown, and
-the interval of the goodput between rates further apart. Longer runs at these two halve it.
-
-Searches are driven side by side: each round of runs answers what all of them ask. In a race of
+Searches are driven side by side: each round of runs answers what all of them ask. Most of a
+comparison's time went into the goodput of designs that serve half of the best, so in a race of
 designs most runs go to those near the best:
 
 1. All designs are searched with short runs. One is held back as soon as it seems to miss a rate
@@ -21,10 +20,6 @@ designs most runs go to those near the best:
 3. Those held back are tried at the largest rate that is known to be attained. A design that misses
    this rate is out. Short runs find its goodput, to within its distance from the leader's, and a
    whole run checks that it attains the rate found, or a lower one. Others go to stage 2.
-
-Most of a comparison's time went into the goodput of designs that serve half of the best, narrowed
-to two percent. So a design is out once it misses a rate below one that another design attains, and
-its goodput is known to within its distance from the leader's.
 """
 
 from __future__ import annotations

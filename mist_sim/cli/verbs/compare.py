@@ -155,25 +155,22 @@ def _varied(
     An impossible one is its error. Raises ScenarioError where a case sets a key that varies, and
     for an impossible one that is alone.
     """
-    from mist_sim.studies.points import points_of
+    from mist_sim.studies.points import combinations
     from mist_sim.studies.varied_gpus import varied
 
+    for case, settings in cases.items():
+        if twice := settings.keys() & vary.keys():
+            raise ScenarioError(
+                f"--case {case} sets {min(twice)}, which --vary sets too; leave one out"
+            )
     found: dict[str, Scenario | ScenarioError] = {}
     for name, scenario in loaded.items():
-        for case, settings in (cases or {"": {}}).items():
-            for point in points_of(vary):
-                is_named = len(loaded) > 1 or not (case or point.name)
-                words = [name] * is_named + [case] * bool(case) + [point.name] * bool(vary)
-                label = " ".join(words)
-                if twice := settings.keys() & point.values.keys():
-                    raise ScenarioError(
-                        f"--case {case} sets {min(twice)}, which --vary sets too; leave one out"
-                    )
-                changes = {**settings, **point.values}
-                try:
-                    found[label] = varied(scenario, changes) if changes else scenario
-                except ScenarioError as error:
-                    found[label] = error
+        for words, _, changes in combinations(cases, vary):
+            label = " ".join([name] * (len(loaded) > 1 or not any(words)) + words)
+            try:
+                found[label] = varied(scenario, changes) if changes else scenario
+            except ScenarioError as error:
+                found[label] = error
     if len(found) == 1 and isinstance(only := found[label], ScenarioError):
         raise ScenarioError(f"{label}: {only}") from only
     return found

@@ -21,7 +21,7 @@ from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.spaces.objectives import Constraints, Objective, constraints_of, objectives_of
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Rates
-from mist_sim.studies.points import points_of
+from mist_sim.studies.points import combinations
 from mist_sim.studies.task import Failure
 from mist_sim.studies.varied_gpus import varied
 
@@ -265,18 +265,12 @@ class Space:
         Raises ScenarioError for more than 10,000.
         """
         found: list[Configuration] = []
-        points = points_of(self.vary)
-        for case, settings in (self.cases or {"": {}}).items():
-            for point in points:
-                words = [case] * bool(case) + [point.name] * bool(self.vary)
-                values = {**({"case": case} if case else {}), **point.values}
-                found += self._of_point(
-                    " ".join(words), values, {**settings, **point.values}, len(found)
+        for words, values, changes in combinations(self.cases, self.vary):
+            found += self._of_point(" ".join(words), values, changes, len(found))
+            if len(found) > COPIES:
+                raise ScenarioError(
+                    f"a space must have <= {COPIES} configurations; try fewer values"
                 )
-                if len(found) > COPIES:
-                    raise ScenarioError(
-                        f"a space must have <= {COPIES} configurations; try fewer values"
-                    )
         return found
 
     def _of_point(

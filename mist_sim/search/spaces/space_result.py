@@ -1,10 +1,9 @@
 """The result of a search: a row a configuration, the front, and a sentence on the best.
 
-The front, and the rate that a configuration must serve to join it.
-
 Some figures are known without a run (GPUs, dollars an hour), others are goodput divided by such a
 number. A configuration that does not lead in a known figure has to lead in one of the goodputs, and
-this gives the rate that it must reach. So one run at that rate shows whether a search can pay.
+this gives the rate that it must reach to join the front. So one run at that rate shows whether a
+search can pay.
 """
 
 from __future__ import annotations
