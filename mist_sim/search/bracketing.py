@@ -333,15 +333,28 @@ def _until_near(
     search: Search, trials: Sequence[Trial], tolerance: float, sees_queues: bool
 ) -> SureSearch:
     """Search until the ends of the bracket are near or both undecided, or runs are too short."""
+
+    def may_end() -> bool:
+        if is_in_vain(trials) or (not sees_queues and _are_full(trials)):
+            return True
+        bracket, undecided = seeming(trials), {t.rate for t in trials if t.attained is None}
+        return {bracket.low, bracket.high} <= undecided and bracket.middle(2 * tolerance) is None
+
+    return _asking(search, trials, may_end)
+
+
+def once_each(search: Search, trials: Sequence[Trial]) -> SureSearch:
+    """Ask for each rate once, until runs are too short. trials: of the rates tried so far."""
+    return _asking(search, trials, lambda: is_in_vain(trials))
+
+
+def _asking(search: Search, trials: Sequence[Trial], may_end: Callable[[], bool]) -> SureSearch:
+    """Ask for the rates of a search, each once, until it ends or may end."""
     asked = next(search)
     while True:
         answers = yield _once(asked)
-        bracket = seeming(trials)
-        if is_in_vain(trials) or (not sees_queues and _are_full(trials)):
-            return bracket
-        undecided = {trial.rate for trial in trials if trial.attained is None}
-        if {bracket.low, bracket.high} <= undecided and bracket.middle(2 * tolerance) is None:
-            return bracket
+        if may_end():
+            return seeming(trials)
         try:
             asked = search.send(answers)
         except StopIteration:
@@ -599,16 +612,3 @@ class Race:
         found = dict(zip(missing, self.run(missing, None), strict=True))
         self._known |= {pair: trial for pair, trial in found.items() if trial}
         return [self._known.get(pair) for pair in pairs]
-
-
-def once_each(search: Search, trials: Sequence[Trial]) -> SureSearch:
-    """Ask for each rate once, until runs are too short. trials: of the rates tried so far."""
-    asked = next(search)
-    while True:
-        answers = yield [(rate, 1) for rate in asked]
-        if is_in_vain(trials):
-            return seeming(trials)
-        try:
-            asked = search.send(answers)
-        except StopIteration:
-            return seeming(trials)

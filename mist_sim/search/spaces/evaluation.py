@@ -25,7 +25,7 @@ from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.bounds import Demand, alone, demand_on, engines_of, most
 from mist_sim.search.spaces.objectives import Constraints, Objective, Source
 from mist_sim.search.spaces.space import Configuration
-from mist_sim.search.spaces.space_result import Rival, dominates, rate_to_beat
+from mist_sim.search.spaces.space_result import dominates, rate_to_beat
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver
@@ -121,7 +121,7 @@ class Evaluation:
     driver: Driver
     is_race: bool = True
     told: list[Configuration] = field(default_factory=list)
-    _rivals: list[Rival] = field(default_factory=list)
+    _rivals: list[Configuration] = field(default_factory=list)
     _lowest_missed: float | None = None
     _names: list[str] = field(default_factory=list)  # of those that are searched now
     _trials: dict[tuple[int, int], list[Trial]] = field(default_factory=dict)
@@ -196,7 +196,7 @@ class Evaluation:
                 self._fail(each, Failure("ScenarioError", _NO_FIGURE.format(objective.name)))
                 return
         each.status = "kept"
-        self._rivals.append(Rival(each.goodput.rate if each.goodput else 0.0, each.known))
+        self._rivals.append(each)
 
     def _fail(self, each: Configuration, failure: Failure) -> None:
         each.status, each.failure = "failed", failure.plain

@@ -31,14 +31,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class Rival:
-    """A configuration with a goodput. rate: requests per second. known: figures without a run."""
-
-    rate: float
-    known: Mapping[str, float]
-
-
 def front(several: Iterable[Configuration], objectives: Sequence[Objective]) -> list[Configuration]:
     """Return those that no other dominates: equal in all figures and better in one.
 
@@ -69,11 +61,12 @@ def dominates(
 
 
 def rate_to_beat(
-    known: Mapping[str, float], rivals: Iterable[Rival], objectives: Sequence[Objective]
+    known: Mapping[str, float], rivals: Iterable[Configuration], objectives: Sequence[Objective]
 ) -> float:
     """Return the rate that a configuration must exceed so that no rival dominates or equals it.
 
-    known: of the configuration. objectives: known ones and goodputs. 0 if no rival does.
+    known: of the configuration. rivals: have a goodput, where it is an objective. objectives: known
+    ones and goodputs. 0 if no rival does.
     """
     of_rate = [each for each in objectives if each.source == "rate"]
     fixed = [each for each in objectives if each.source == "known"]
