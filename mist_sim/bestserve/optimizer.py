@@ -55,7 +55,7 @@ Per = Literal["gpu", "usd", "joule"]
 _HOUR = 3600.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Entry:
     """The result of a strategy.
 
@@ -421,12 +421,13 @@ def rank_strategies(
             for k, strategy in enumerate(strategies)
         ]
         _raise_if_none(entries, rows)
-        entries = _priced(entries, template, longest, is_needed=by == "usd")
+        _price(entries, template, longest, is_needed=by == "usd")
         if by == "joule":
-            entries = _powered(entries, template, longest, driver)
+            _power(entries, template, longest, driver)
         ordered = in_order(entries, by)
-        found = Ranking(ordered, requests, target, seeds, scenario.headline, by)
-        return _checked(found, template, options, check, driver) if check else found
+        best = [entry for entry in ordered if entry.rate > 0][:check]
+        _check(best, template, longest, options, driver)
+        return Ranking(ordered, requests, target, seeds, scenario.headline, by)
 
 
 def _so_far(done: Mapping[Key, Row], strategies: Sequence[Strategy], number: int) -> str:
@@ -530,20 +531,19 @@ def _entry(
     return Entry(strategy, goodput=goodput, known_warnings=known)
 
 
-def _priced(
-    entries: Sequence[Entry], template: Template, longest: int, *, is_needed: bool
-) -> list[Entry]:
-    """Return entries with the dollars of their GPUs an hour.
+def _price(entries: Sequence[Entry], template: Template, longest: int, *, is_needed: bool) -> None:
+    """Note the dollars of the GPUs of entries an hour.
 
     is_needed: raise ScenarioError for a GPU without a price.
     """
     cost = template.scenario.cost
     options = cost.make() if cost else CostOptions()
     known: dict[Strategy, float] = {}
-    found = []
     for entry in entries:
+        if entry.left_out:
+            continue
         one = replace(entry.strategy.one_of_each, together=1, prefill=0, decode=0)
-        if not entry.left_out and one not in known:
+        if one not in known:
             client = Built(template.full(one, longest)).simulation.clients[0]
             try:
                 known[one] = dollars_an_hour([client.traits.machine], options)
@@ -551,33 +551,27 @@ def _priced(
                 if is_needed:
                     raise
                 known[one] = nan
-        dollars = nan if entry.left_out else known[one] * entry.strategy.num_instances
-        found.append(replace(entry, usd_per_hour=dollars))
-    return found
+        entry.usd_per_hour = known[one] * entry.strategy.num_instances
 
 
-def _powered(
-    entries: Sequence[Entry], template: Template, longest: int, driver: Driver
-) -> list[Entry]:
-    """Return entries with the joules of a request, of a full run at each one's goodput.
+def _power(entries: Sequence[Entry], template: Template, longest: int, driver: Driver) -> None:
+    """Note the joules of a request, of a full run at each entry's goodput.
 
     An entry without goodput has none, nor one whose run failed. Raises what a run raises if all of
     them fail.
     """
+    several = [entry for entry in entries if entry.goodput is not None and entry.rate > 0]
     tasks = [
         at_goodput((k, "at goodput"), Built(template.full(entry.strategy, longest)), entry.goodput)
-        for k, entry in enumerate(entries)
-        if entry.goodput is not None and entry.rate > 0
+        for k, entry in enumerate(several)
+        if entry.goodput is not None
     ]
     rows = driver.run(tasks, keep_errors=True)
-    found = {row.key[0]: row.result for row in rows if row.failure is None}
-    if rows and not found:
+    if rows and all(row.failure for row in rows):
         rows[0].value  # noqa: B018 - raises its error
-    most = [found.get(k, {}).get("requests_per_joule") for k in range(len(entries))]
-    return [
-        replace(entry, joules=1 / each) if each else entry
-        for entry, each in zip(entries, most, strict=True)
-    ]
+    for entry, row in zip(several, rows, strict=True):
+        if most := (row.result or {}).get("requests_per_joule"):
+            entry.joules = 1 / most
 
 
 def _raise_if_none(entries: Sequence[Entry], rows: Sequence[Row]) -> None:
@@ -592,23 +586,22 @@ def _raise_if_none(entries: Sequence[Entry], rows: Sequence[Row]) -> None:
     ) from error
 
 
-def _checked(
-    ranking: Ranking, template: Template, options: GoodputOptions, check: int, driver: Driver
-) -> Ranking:
+def _check(
+    best: Sequence[Entry],
+    template: Template,
+    longest: int,
+    options: GoodputOptions,
+    driver: Driver,
+) -> None:
     """Search the best in the full simulation too, from the rates that BestServe's have."""
-    best = [entry for entry in ranking.entries if entry.rate > 0][:check]
     builts = []
     for entry in best:
-        full = Built(template.full(entry.strategy, int(ranking.requests.prompt.max())))
+        full = Built(template.full(entry.strategy, longest))
         builts.append(Built(full.at(settable(entry.rate))))
-    found = search_goodputs(
-        builts, replace(options, as_is=True, rates=None), driver, keep_errors=True
-    )
-    checked = {
-        entry.strategy: replace(entry, full=each)
-        if isinstance(each, Goodput)
-        else replace(entry, full_failure=str(each))
-        for entry, each in zip(best, found, strict=True)
-    }
-    entries = tuple(checked.get(each.strategy, each) for each in ranking.entries)
-    return replace(ranking, entries=entries)
+    as_they_stand = replace(options, as_is=True, rates=None)
+    found = search_goodputs(builts, as_they_stand, driver, keep_errors=True)
+    for entry, each in zip(best, found, strict=True):
+        if isinstance(each, Goodput):
+            entry.full = each
+        else:
+            entry.full_failure = str(each)
