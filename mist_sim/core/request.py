@@ -14,7 +14,8 @@ Content = tuple[tuple[int, int], ...]
 
 Equal ids mean the same place and the same tokens, and the same tokens in all places before: an
 id names a path, as a chain hash does. The spans of an id may differ in length, as those of a
-conversation that grows; the shorter one is then the beginning of the longer one.
+conversation that grows; the shorter one is then the beginning of the longer one. Ids of your own
+are any numbers >= 0; those that the package makes are negative.
 """
 
 
