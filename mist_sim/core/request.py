@@ -162,7 +162,7 @@ class Request:
         records; recomputation after a loss does not count again. No router or scheduler may read
         `num_output_tokens`, which a real system does not know in advance.
     num_predicted_tokens: tokens that a predictor says its answer will have, for routers and orders
-        of the queue; None: nobody predicts them.
+        of the queue; None: no prediction.
     session_id: groups the turns of one conversation; None for a request without a conversation.
     priority: smaller is more urgent (as in vLLM), for schedulers that use it.
     content: ids of the tokens of its prompts, from the first prompt's first token on, each prompt
