@@ -157,8 +157,8 @@ def figures(run: Counted, slo: Slo, estimates: Mapping[str, str]) -> dict[str, A
 
     Only requests that users send count, not their children. Arrivals before the end of the warm-up
     are left out, as are token gaps and engine time before it. Rates are per second of `duration`,
-    from the end of the warm-up to the last completion, over everything that ends in it, as vLLM
-    counts them; those of the steady part (`steady_part`) are named so. Latencies are in
+    from the end of the warm-up until the last request ends, over everything that ends in it, as
+    vLLM counts them; those of the steady part (`steady_part`) are named so. Latencies are in
     milliseconds over finished requests, ITL over all gaps.
     """
     recorder = run.recorder
