@@ -183,9 +183,10 @@ class Drafting(Replica):
         number = self.num_tokens[slot] - 1
         if self.known_until == inf:
             return number
+        num_last = 0 if self.was_apart else self.num_last[slot]
         if self.covers_next:
-            return number - max(self.num_last[slot], 1)
-        return number - max(self.num_last[slot] - 1, 0)
+            return number - max(num_last, 1)
+        return number - max(num_last - 1, 0)
 
     def num_cacheable(self, slot: int) -> int:
         """Return the computed tokens of an answer that others may find as it leaves.
@@ -203,11 +204,12 @@ class Drafting(Replica):
         """
         if self.known_until == inf:
             return 0
+        num_last = 0 if self.was_apart else self.num_last[slot]
         if self.covers_next:
-            return max(self.num_last[slot], 1)
-        if not self.num_last[slot]:
+            return max(num_last, 1)
+        if not num_last:
             return 0
-        return self.num_last[slot] - (0 if self.was_ahead else 1)
+        return num_last - (0 if self.was_ahead else 1)
 
     def release(self, slot: int) -> None:
         """Let another request have a slot."""

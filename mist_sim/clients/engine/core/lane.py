@@ -211,7 +211,8 @@ class Lane:
         self.is_apart, self.num_apart, self.waits_since, self.num_late = False, 0, -1.0, 0
         self.num_beside = 0  # of these, the tokens of the latest step
         self.known_until = inf  # latest time of which the next plan knows; inf: of all
-        self.was_ahead = False  # whether its plan was made ahead
+        # whether its plan was made ahead, and whether it was of prompts alone (`is_apart`)
+        self.was_ahead = self.was_apart = False
         self.num_new = 0  # tokens of prompts in it
         self.has_changed = True  # whether its members are others than of the step before
         self.is_alone = False  # whether it has a row of its own in the records
@@ -2515,6 +2516,7 @@ class Lane:
         self.has_changed = False
         self.is_alone = on_the_spot or wait > 0 or self.num_copied > 0 or self.some_missed
         self.start, self.time, self.phase = start, start + seconds, self.end_phase
+        self.was_apart = self.is_apart
         self.was_ahead = is_ahead and not self.is_apart  # a step of prompts leaves nothing unknown
         self.known_until = start if self.plans_ahead else inf
         self.num_quiet = -1
