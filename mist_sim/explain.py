@@ -413,6 +413,11 @@ _ON_THE_SPOT = (
 )
 
 
+_PASS = (
+    "The time is that of a pass through all {ranks} ranks of the pipeline. Up to {ranks} batches "
+    "are on their way at once, one a rank, so a rank is busy about 1/{ranks} of it."
+)
+
 _OF_RUNS = (DISTANCE, FRONT_END, NO_PREFIXES, START_UP, LEFT_OUT)
 """Warnings about what is outside a step, and how far runs are from measured ones."""
 
@@ -455,6 +460,8 @@ def _explained(
     notes: tuple[str, ...] = (),
 ) -> StepExplained:
     machine, traits = client.traits.machine, traits_of(client.predictor)
+    if (ranks := max([group.pipeline for group in client.traits.engines], default=1)) > 1:
+        notes += (_PASS.format(ranks=ranks),)
     gpu = machine.groups[0].gpu if machine is not None else None
     bar = _expected(client, batch)
     far = distance_warnings({client.name: {"": bar}}) if client.traits.times else ()

@@ -12,7 +12,8 @@ Content = tuple[tuple[int, int], ...]
 
 Equal ids mean the same place and the same tokens, and the same tokens in all places before: an
 id names a path, as a chain hash does. The spans of an id may differ in length, as those of a
-conversation that grows; the shorter one is then the beginning of the longer one.
+conversation that grows; the shorter one is then the beginning of the longer one. Ids of your own
+are any numbers >= 0; those that the package makes are negative.
 """
 
 
@@ -188,7 +189,7 @@ class Request:
         records; recomputation after a loss does not count again. No router or scheduler may read
         `num_output_tokens`, which a real system does not know in advance.
     num_predicted_tokens: tokens that a predictor says its answer will have, for routers and orders
-        of the queue; None: nobody predicts them.
+        of the queue; None: no prediction.
     session_id: groups the turns of one conversation; None for a request without a conversation.
     priority: smaller is more urgent (as in vLLM), for schedulers that use it.
     content: ids of the tokens of its prompts, from the first prompt's first token on, each prompt

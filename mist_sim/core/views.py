@@ -297,8 +297,8 @@ class Phases:
 class ClientState:
     """The object behind a `ClientView`, whose figures are read-only.
 
-    number, outstanding, phases: behind the figures of these names, for those who keep the counts;
-    only stays at the client change them (`Stay.become`), and the engine's core, which has `Phases`
+    number, outstanding, phases: behind the figures of these names, for parts that keep counts; only
+    stays at the client change them (`Stay.become`), and the engine's core, which has `Phases`
     of its own.
     visits: visits at the client now.
     watchers: notified when a request comes or leaves; phase_watchers: when a request starts to wait
@@ -353,7 +353,7 @@ class ClientState:
         self._pool: str | None = None
         self.model: str | None = None
         self.outstanding = 0
-        self._num_prompt_tokens = 0  # kept while somebody watches
+        self._num_prompt_tokens = 0  # kept while watched
         self._blocks = 0
         self.visits: Collection[Visit] = ()
         self.has_watchers = False

@@ -526,7 +526,8 @@ class Room(NamedTuple):
 
     room: without a step, or in steps at no limit. at_tokens: in steps with `max_num_batched_tokens`
         tokens; at_sequences: with `max_num_seqs` requests; at_memory: in steps that leave fewer KV
-        blocks free than a prompt of mean length takes (all steps, if the cache has fewer in all).
+        blocks free than a prompt of mean length takes (all steps, if the cache has fewer in all),
+        or than the longest takes, if requests wait meanwhile and the steps are at no other limit.
         at_adapters: in steps while requests wait since `max_loras` other adapters are in use.
         NaN if unknown.
     """
@@ -562,9 +563,11 @@ def rooms(
     if not len(arrival) or arrival.min() == arrival.max():
         return [Room()] * len(limits)
     begin, end = float(arrival.min()), float(arrival.max())
-    mean = float(prompt_tokens.mean())
+    mean, longest = float(prompt_tokens.mean()), int(prompt_tokens.max())
     limited = [
-        _LimitedTrack(track, client_id, each, sequences, _blocks_of(mean, each))
+        _LimitedTrack(
+            track, client_id, each, sequences, _blocks_of(mean, each), _blocks_of(longest, each)
+        )
         for client_id, each in enumerate(limits)
         if each is not None
         for track, sequences in zip(recorder.tracks_of(client_id), each.sequences, strict=True)
@@ -602,13 +605,14 @@ def room_columns(found: Sequence[Room]) -> Columns:
 
 
 class _LimitedTrack(NamedTuple):
-    """A track, and the limits of its steps. needed: KV blocks that a prompt takes."""
+    """A track and its steps' limits. needed, longest: KV blocks of the mean and longest prompt."""
 
     number: int
     client_id: int
     limits: StepLimits
     sequences: int
     needed: int
+    longest: int
 
 
 def _seconds_at_limits(
@@ -645,19 +649,31 @@ def _seconds_at_limits(
 def _at_limits(tracks: Tracks, limited: Sequence[_LimitedTrack]) -> NDArray[np.bool_]:
     """Return which runs of steps of some tracks are at which limit, a row a limit."""
     limits = [
-        (*track.limits[:2], track.sequences, track.limits.num_blocks, track.needed)
+        (*track.limits[:2], track.sequences, track.limits.num_blocks, *track[-2:])
         for track in limited
     ]
     of_runs = np.repeat(np.array(limits).T, np.diff(tracks.run_cuts), axis=1)
-    most_tokens, tokens_a_decode, most_sequences, num_blocks, needed = of_runs
+    most_tokens, tokens_a_decode, most_sequences, num_blocks, needed, longest = of_runs
     decodes = tracks.runs["num_decodes"].astype(np.int64)
-    return np.array(
-        [
-            tracks.runs["num_prefill_tokens"] + decodes * tokens_a_decode >= most_tokens,
-            tracks.runs["num_chunks"] + decodes >= most_sequences,
-            num_blocks - tracks.runs["num_used_blocks"] < needed,
-        ]
-    )
+    free = num_blocks - tracks.runs["num_used_blocks"]
+    at_tokens = tracks.runs["num_prefill_tokens"] + decodes * tokens_a_decode >= most_tokens
+    at_sequences = tracks.runs["num_chunks"] + decodes >= most_sequences
+    is_stuck = _waits(tracks) & ~at_tokens & ~at_sequences
+    return np.array([at_tokens, at_sequences, (free < needed) | (is_stuck & (free < longest))])
+
+
+def _waits(tracks: Tracks) -> NDArray[np.bool_]:
+    """Return in which runs of steps requests wait that came before the run ahead of it.
+
+    One that comes while a step runs may wait for the next plan but one, whatever the room.
+    """
+    at_end = tracks.runs["num_waiting"] > 0
+    found: NDArray[np.bool_] = at_end.copy()
+    found[:2] = False
+    found[2:] &= at_end[1:-1] & at_end[:-2]
+    for cut in tracks.run_cuts[:-1]:  # the runs before are of another track
+        found[cut : cut + 2] = False
+    return found
 
 
 def _blocks_of(prompt_tokens: float, limits: StepLimits) -> int:

@@ -135,7 +135,7 @@ class Counted:
     c: columns of all requests, with `group` where the slo has classes (`request_columns`). Masks of
     its rows: of_users; `counted`, of these those that arrive after the warm-up; `finished`, those
     that finished, whenever; `ended`, those that finished after the warm-up; `done`, those that
-    arrived after it, too. duration: seconds from the end of the warm-up to the last completion.
+    arrived after it, too. duration: see there.
     """
 
     def __init__(self, recorder: Recorder, warmup: float = 0.0, *, open_loop: bool = True) -> None:
@@ -159,9 +159,12 @@ class Counted:
 
     @cached_property
     def duration(self) -> float:
-        """Seconds from the end of the warm-up to the last completion; 0 without any."""
-        ends = self.c["finished_at"][self.ended]
-        return float(ends.max() - self.warmup) if len(ends) else 0.0
+        """Seconds from the end of the warm-up until the last request ends, served or not.
+
+        As `benchmark_duration` of vLLM's `benchmark`, which waits for failed requests, too.
+        """
+        ends = self.c["finished_at"][self.of_users]
+        return max(float(ends.max(initial=0.0)) - self.warmup, 0.0)
 
     @cached_property
     def peak(self) -> int:

@@ -1,11 +1,7 @@
-"""What binds a deployment at its goodput: runs with more of one resource, and the answer.
+"""What binds a deployment at its goodput: the resource whose relaxation by a tenth helps most.
 
-The same scenario with more of one resource.
-
-A GPU gets other rates and keeps all measurements: the shares of its rates that kernels reach, their
-tables, its name. So relaxing by 0 changes nothing.
-
-What binds a deployment at its goodput: the resource whose relaxation by a tenth helps most.
+A relaxed GPU has other rates and keeps all measurements: the shares of its rates that kernels
+reach, their tables, its name. So relaxing by 0 changes nothing.
 
 All runs use one rate a little above the goodput, with the same requests and random streams (common
 random numbers), so that they differ only by the relaxed resource. A resource moves goodput if
@@ -249,10 +245,8 @@ def relaxed_run(
             raise ScenarioError(f"the scenario has no {resource} that can be relaxed")
         scenario = found
     simulation = build(scenario)
-    longer = lengthened(simulation, target, num_requests) if num_requests else None
-    if longer is not None:
-        source: Any = replace(longer.source, num_requests=num_requests)  # type: ignore[type-var]
-        simulation.workload = replace(longer, source=source)
+    longer = lengthened(simulation, target, num_requests, spare=1) if num_requests else None
+    simulation.workload = longer or simulation.workload
     recorder = Recorder()
     simulation.run(recorder=recorder)
     times = RequestTimes.of(recorder, simulation.warmup)

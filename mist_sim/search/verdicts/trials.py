@@ -216,9 +216,12 @@ def try_rate(
     return run_workload(simulation, target, num_requests, rate, seed)
 
 
-def lengthened(simulation: Simulation, target: Target, most: int) -> Workload | None:
+def lengthened(
+    simulation: Simulation, target: Target, most: int, spare: int = _SPARE
+) -> Workload | None:
     """Return the workload with as many requests as a run of `most` may need; its first ones stay.
 
+    spare: requests that may arrive for each of these.
     None where that is no question: of a trace or other fixed rows, of requests that arrive at given
     times or all at once, of clients that fail, start or change at given times, and where every
     single request has to be good.
@@ -231,7 +234,7 @@ def lengthened(simulation: Simulation, target: Target, most: int) -> Workload | 
         return None
     if isinstance(workload.arrivals, AllAtOnce):
         return None
-    source = replace(workload.source, num_requests=most * _SPARE)
+    source = replace(workload.source, num_requests=most * spare)
     longer: Workload = replace(workload, source=source)
     return longer
 

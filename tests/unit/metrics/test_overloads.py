@@ -69,6 +69,19 @@ def test_two_bursts_are_two_overloads():
     assert both[1]["begin"] == pytest.approx(both[0]["begin"] + 27 * MINUTE, abs=5)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_rush_in_a_long_run_is_seen(seed):
+    """The steps of the rate into the rush and out of it are no noise of arrivals."""
+    rng = Streams(seed).generator("rush")
+    parts = [(2, 0, 60), (11, 60, 70), (2, 70, 120)]
+    arrival = np.concatenate([poisson(rng, r, a * MINUTE, b * MINUTE) for r, a, b in parts])
+    one = found(arrival, rng.exponential(0.1, len(arrival)))
+    assert len(one) == 1
+    assert one[0].begin == pytest.approx(61 * MINUTE, abs=2 * MINUTE)
+    assert one[0].end == pytest.approx((70 + 10 / 8) * MINUTE, abs=MINUTE)
+    assert one[0].most_waiting == pytest.approx(600, abs=300)
+
+
 @pytest.mark.parametrize("load", [0.5, 0.8, 0.95])
 def test_chance_is_seldom_an_overload(load):
     """Of 100 runs of an M/M/1 with up to 95 % of what it can do, at most 3 have one."""

@@ -23,9 +23,9 @@ from mist_sim.search.binding import (
     what_binds,
 )
 from mist_sim.search.binding_result import Binding, worth
-from mist_sim.search.bracketing import Bracket
+from mist_sim.search.bracketing import Bracket, SeedGoodput
 from mist_sim.search.goodput import GoodputOptions, find_goodput
-from mist_sim.search.goodput_result import Goodput, SeedGoodput
+from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.verdicts.request_times import Target, target_of
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
