@@ -116,6 +116,7 @@ COMPARISON = Tables(
 STUDY = Tables("study:study_table", page="study:study_page", draw="study:metric_picture")
 PLAN = Tables("plan:plan_table", page="plan:plan_page")
 RESHARDING = Tables("resharding:resharding_table")
+BUNDLES = Tables("bundles:bundles_table", has_title=False, whole=True)
 STEP = Tables("step:step_table")
 SPACE = Tables("space:space_table", page="space:search_page")
 SWEEP = Tables("sweep:sweep_table", page="sweep:sweep_page")
