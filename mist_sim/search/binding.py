@@ -25,11 +25,11 @@ from typing import Any, Unpack
 import numpy as np
 
 from mist_sim.clients.kv_cache import KvCacheConfig
+from mist_sim.core.recorder import Recorder
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec, HostSpec, load_gpu
 from mist_sim.hardware.devices import default_host
 from mist_sim.hardware.predictors.overhead import own_time_in
-from mist_sim.metrics import ColumnRecorder
 from mist_sim.metrics.latency import is_of_gaps
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.engines.links import host_of
@@ -247,7 +247,7 @@ def relaxed_run(
     simulation = build(scenario)
     longer = lengthened(simulation, target, num_requests, spare=1) if num_requests else None
     simulation.workload = longer or simulation.workload
-    recorder = ColumnRecorder()
+    recorder = Recorder()
     simulation.run(recorder=recorder)
     times = RequestTimes.of(recorder, simulation.warmup)
     if not len(times):

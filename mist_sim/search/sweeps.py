@@ -16,7 +16,7 @@ from mist_sim.core.result_warnings import ResultWarning, of_data, of_points
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.keeping import missed_percentiles
 from mist_sim.metrics.replications import Estimate
-from mist_sim.metrics.summary_types import check_number
+from mist_sim.metrics.result import check_number
 from mist_sim.report.elements import labels_of, setting_cells, value_text
 from mist_sim.report.pictures.findings import sweep_picture
 from mist_sim.report.presenters import SWEEP

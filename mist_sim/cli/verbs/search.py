@@ -113,7 +113,7 @@ def _check_judged(space: Space, given: list[str]) -> None:
 def _explain_results(folder: Path, explain: str | None) -> None:
     """Show a row of results that were written before."""
     from mist_sim.inputs import object_in
-    from mist_sim.report.folder_page import MOST_BYTES
+    from mist_sim.report.presenters import MOST_BYTES
     from mist_sim.search.spaces.space_result import row_of
 
     path = folder / _RESULTS
@@ -163,7 +163,7 @@ def sweep(
         requests.
     with_goodput --goodput: Show the goodput at each point: the largest rate that keeps the limits.
     """
-    from mist_sim.metrics.summary_types import check_number
+    from mist_sim.metrics.result import check_number
     from mist_sim.search.spaces import SearchOptions
     from mist_sim.search.sweeps import GOOD, goodput_sweep
     from mist_sim.search.sweeps import sweep as run

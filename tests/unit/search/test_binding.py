@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from mist_sim import Scenario, ScenarioError
-from mist_sim.metrics import ColumnRecorder, Slo
+from mist_sim.core.recorder import Recorder
+from mist_sim.metrics import Slo
 from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.binding import (
@@ -64,7 +65,7 @@ FABRIC = {**APART, "network": {"topology": "hgx-h100", "nodes": 2}}
 
 
 def times_of(scenario):
-    recorder = ColumnRecorder()
+    recorder = Recorder()
     build(scenario).run(recorder=recorder)
     columns = recorder.requests.columns()
     return np.array([columns["first_token_at"], columns["finished_at"]])

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from mist_sim import Scenario, ScenarioError, Slo, simulate
 from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.load import OPEN, Load
-from mist_sim.report.folder_page import folder_page
 from mist_sim.report.goodput import error_words
 from mist_sim.report.pictures.picture import Points
+from mist_sim.report.presenters import folder_page
 from mist_sim.rng import Streams
 from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
