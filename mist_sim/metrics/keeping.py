@@ -26,7 +26,7 @@ _NAMED = 8  # names in a list; of more, the sentence has the number
 USERS = "workload.arrivals.concurrency"
 """What a closed loop may have more of; it has no rate."""
 
-NO_RATE = f"mist run --vary {USERS}=... tells how many users a closed loop may have."
+NO_RATE = "mist goodput tells how many users a closed loop may have."
 
 
 def has_no_rate(summaries: Sequence[Mapping[str, Any]]) -> bool:

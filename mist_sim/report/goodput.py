@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from math import exp, isfinite, isinf, isnan, nan
+from math import ceil, exp, floor, isfinite, isinf, isnan, nan
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -40,7 +40,7 @@ def goodput_table(summary: Mapping[str, Any]) -> RenderableType:
     return Group(
         *section("Goodput", pairs(_figures(summary))),
         *_spending(summary),
-        *section("Rates tried", _trials(summary)),
+        *section("Users tried" if _of_users(summary) else "Rates tried", _trials(summary)),
         *_what_binds(summary.get("binding")),
         *expected_of_each({"": summary["expected_errors"]}, _NO_LOAD),
     )
@@ -92,20 +92,27 @@ def _limit(name: str, ms: float) -> str:
 
 
 def _figures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    unit = summary["unit"]
     doubt = "" if summary["interval"][0] or isnan(summary["goodput"]) else ", undecided"
-    yield "goodput", _rate(summary["goodput"]), f"/s{doubt}, {asked(summary)}"
+    yield "goodput", _rate(summary["goodput"]), f"{unit}{doubt}, {asked(summary)}"
     if not isnan(summary["goodput_per_gpu"]):
         gpus = summary["num_gpus"]
-        yield "per GPU", _rate(summary["goodput_per_gpu"]), f"/s, {gpus} GPU{'s' * (gpus > 1)}"
+        yield "per GPU", _rate(summary["goodput_per_gpu"]), f"{unit}, {gpus} GPU{'s' * (gpus > 1)}"
     if off := summary.get("error_interval"):
-        yield "nine in ten", between(*off), f"/s, {error_words(summary)}"
+        yield "nine in ten", between(*off), f"{unit}, {error_words(summary)}"
     low, high = summary["interval"]
+    if _of_users(summary):
+        low, high = floor(low), high if isinf(high) else ceil(high)
     of_seeds = f", 95 % of {len(summary['seeds'])} seeds" if len(summary["seeds"]) > 1 else ""
     unknown = "; no rate tried is known to be attained"
-    yield "at least", _rate(low or nan), f"/s{of_seeds if low else unknown}"
-    yield "below", "-" if isinf(high) else _rate(high), f"/s{of_seeds}"
+    yield "at least", _rate(low or nan), f"{unit}{of_seeds if low else unknown}"
+    yield "below", "-" if isinf(high) else _rate(high), f"{unit}{of_seeds}"
     if summary["first_limit"]:
-        yield "first to miss", limit_title(summary["first_limit"]), "beyond that rate"
+        yield (
+            "first to miss",
+            limit_title(summary["first_limit"]),
+            "beyond that" if _of_users(summary) else "beyond that rate",
+        )
     runs, requests = summary["num_runs"], summary["num_requests"]
     trials = [trial for seed in summary["seeds"] for trial in seed["trials"]]
     undecided = sum(trial["attained"] is None for trial in trials)
@@ -132,6 +139,16 @@ def _spending(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield from section("At the goodput", pairs(rows))
 
 
+def _of_users(summary: Mapping[str, Any]) -> bool:
+    """Whether the goodput is a number of users, of a closed loop."""
+    return bool(summary["unit"] == "users")
+
+
+def _load(summary: Mapping[str, Any]) -> str:
+    """Return what goodputs are of, in words."""
+    return "users" if _of_users(summary) else "requests a second"
+
+
 def _trials(summary: Mapping[str, Any]) -> RenderableType:
     """Return a table with a row per run: its rate, result and limits."""
     seeds = summary["seeds"]
@@ -148,7 +165,8 @@ def _trials(summary: Mapping[str, Any]) -> RenderableType:
         for seed in seeds
         for trial in seed["trials"]
     ]
-    titles = [*(["seed"] if len(seeds) > 1 else []), "rate, /s", decides, "", "requests"]
+    load = "users" if _of_users(summary) else "rate, /s"
+    titles = [*(["seed"] if len(seeds) > 1 else []), load, decides, "", "requests"]
     texts = len(titles) - 2
     table = columns(titles, rows, right=[k for k in range(len(titles)) if k != texts])
     if all(trial["is_whole"] for seed in seeds for trial in seed["trials"]):
@@ -242,22 +260,23 @@ def goodput_page(summary: Mapping[str, Any], title: str) -> Page:
 
 def _brief(summary: Mapping[str, Any], title: str) -> Brief:
     what = title.split(";", maxsplit=1)[0]
-    question = f"How many requests a second can {what} serve within the limits?"
+    load = _load(summary)
+    question = f"How many {load} can {what} serve within the limits?"
     low, high = summary["interval"]
     is_known = not isnan(summary["goodput"])
-    how = f"between {low:.4g} and {high:.4g} requests a second by the runs"
+    how = f"between {low:.4g} and {high:.4g} {load} by the runs"
     if off := summary.get("error_interval"):
         how += f", {between(*off)} {error_words(summary)}"
     how = how if is_known else summary["status"]
     rate = f"{summary['goodput']:.4g}" if is_known else "-"
     first = summary["first_limit"]
     room = [
-        Card("limits", rate, "requests a second", note=asked(summary)),
+        Card("limits", rate, load, note=asked(summary)),
         monthly(summary),
         Card(
             "room",
             "-" if isinf(high) or not is_known else f"{high:.4g}",
-            "" if isinf(high) or not is_known else "requests a second miss a limit",
+            "" if isinf(high) or not is_known else f"{load} miss a limit",
             note=f"{limit_title(first)} misses first" if first else "no limit was missed",
         ),
     ]
@@ -271,7 +290,7 @@ def _verdict(summary: Mapping[str, Any]) -> Verdict:
     first = summary["first_limit"]
     beyond = f"; beyond it {limit_title(first)} misses first" if first else ""
     sentence = f"{asked(summary)}{beyond}."
-    return Verdict("plain", f"{summary['goodput']:.4g} requests a second.", sentence)
+    return Verdict("plain", f"{summary['goodput']:.4g} {_load(summary)}.", sentence)
 
 
 def _drawings(summary: Mapping[str, Any]) -> Iterator[Drawing]:
@@ -284,7 +303,11 @@ def _drawings(summary: Mapping[str, Any]) -> Iterator[Drawing]:
     known = [trial for trial in trials if isfinite(trial["share"])]
     what = "Good requests" if of_requests else "Time over limit"
     if known:
-        yield Drawing("rates", f"{what} at each rate tried", _rates(summary, known))
+        yield Drawing(
+            "rates",
+            f"{what} at each {'number of users' if _of_users(summary) else 'rate'} tried",
+            _rates(summary, known),
+        )
 
 
 def _rates(summary: Mapping[str, Any], trials: list[Mapping[str, Any]]) -> Picture:
@@ -300,12 +323,14 @@ def _rates(summary: Mapping[str, Any], trials: list[Mapping[str, Any]]) -> Pictu
     for attained, (name, colour, symbol) in _MARKS.items():
         if rows := [trial for trial in trials if trial["attained"] is attained]:
             at = [row["rate"] for row in rows], [100 * row["share"] for row in rows]
-            texts = [f"{row['rate']:.4g} /s: {_told(row, of_requests)}" for row in rows]
+            texts = [
+                f"{row['rate']:.4g} {summary['unit']}: {_told(row, of_requests)}" for row in rows
+            ]
             marks.append(Points(*at, name, colour, symbol, texts))
     asked_for = 100 * summary["attainment_asked"] if of_requests else 100.0
     marks.append(Limit(asked_for, f"asked for {asked_for:g} %" if of_requests else "limit"))
     title = "good requests, %" if of_requests else "time over limit, %"
-    return Picture([Panel(title, marks, "requests a second", height=3.0)])
+    return Picture([Panel(title, marks, _load(summary), height=3.0)])
 
 
 def _told(trial: Mapping[str, Any], of_requests: bool) -> str:

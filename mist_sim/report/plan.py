@@ -35,7 +35,7 @@ def plan_table(summary: Mapping[str, Any]) -> RenderableType:
     left_out = [Text(f"{name}: {text}") for name, text in summary["left_out"].items()]
     commands = [*summary["deployment_notes"], *_counted(summary["vllm"]), *summary["proxy"]]
     binding, total = summary["binding"], len(summary["tried"])
-    title = f"Tried at {summary['rate']:.4g} /s"
+    title = f"Tried {_load(summary)}"
     if total > _MOST_ROWS:
         title += f", {_MOST_ROWS} of {total} shown"
     if excluded := sum(summary["excluded"].values()):
@@ -49,6 +49,13 @@ def plan_table(summary: Mapping[str, Any]) -> RenderableType:
         *section("Left out", Group(*left_out)) if left_out else (),
         *section("Deploy", Group(*map(Text, commands))),
     )
+
+
+def _load(summary: Mapping[str, Any], unit: str = "/s") -> str:
+    """Return the load that was asked for, with a preposition. unit: of a rate."""
+    if "users" in summary:
+        return f"with {summary['users']} user{'s' * (summary['users'] > 1)}"
+    return f"at {summary['rate']:.4g} {unit}"
 
 
 def _lines(summary: Mapping[str, Any]) -> RenderableType:
@@ -128,12 +135,12 @@ def plan_page(summary: Mapping[str, Any], title: str) -> Page:
 def _brief(summary: Mapping[str, Any], title: str) -> Brief:
     headroom = summary["headroom"]
     tiles = [
-        limits_kept(summary["limits"], f"at {summary['rate']:.4g} requests a second"),
+        limits_kept(summary["limits"], _load(summary, "requests a second")),
         monthly(summary),
         Card(
             "room",
             "-" if headroom is None else f"{100 * headroom:.0f} %",
-            "" if headroom is None else "more requests",
+            "" if headroom is None else "more users" if "users" in summary else "more requests",
             note="until a limit is missed" if headroom is not None else "goodput not known",
         ),
     ]
@@ -174,7 +181,8 @@ def _verdict(summary: Mapping[str, Any]) -> Verdict:
     headroom = summary["headroom"]
     room = "" if headroom is None else f", with {100 * headroom:.0f} % headroom"
     month = f"{HOURS_A_MONTH * summary['usd_per_hour']:,.0f} $ a month"
-    sentence = f"{summary['usd_per_hour']:.2f} $/h, {month}, serve {summary['rate']:.4g} /s{room}"
+    load = _load(summary).partition(" ")[2]
+    sentence = f"{summary['usd_per_hour']:.2f} $/h, {month}, serve {load}{room}"
     _, near, margin = buy["text"].partition("; ") if buy else ("", "", "")  # if a limit is near
     told = f"; {level} that the limits are kept{near}{margin}." if level else "."
     return Verdict(_LEVELS.get(level, "plain"), f"Buy {_answer(summary)}.", sentence + told)

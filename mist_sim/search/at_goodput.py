@@ -11,7 +11,7 @@ from mist_sim.metrics.stats import share
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.studies.built import Built
+from mist_sim.studies.built import Built, Users
 from mist_sim.studies.subjects import one_run
 from mist_sim.studies.task import Key, Task
 
@@ -25,24 +25,27 @@ def at_goodput(key: Key, built: Built, goodput: Goodput) -> Task:
 
     It is as long as the longest run of the search.
     """
-    changes = built.rates.at(goodput.rate)
+    load = built.load
+    changes = load.at(goodput.rate)
     if goodput.is_steady:
         longest = max(trial.num_requests for s in goodput.searches for trial in s.trials)
         changes["workload.lengths.num_requests"] = max(longest, _LONG_RUN)
     data = as_data(Scenario.from_dict(built.data, changes))
-    return Task(key, spending_at, (data, built.scenario.seed, goodput.rate))
+    rate = None if isinstance(load, Users) else goodput.rate
+    return Task(key, spending_at, (data, built.scenario.seed, rate))
 
 
-def spending_at(data: dict[str, Any], seed: int, rate: float) -> dict[str, float]:
+def spending_at(data: dict[str, Any], seed: int, rate: float | None) -> dict[str, float]:
     """Run a scenario; return what a rate takes while it lasts, as far as GPUs and prices are known.
 
-    data: the scenario, at that rate (requests per second). Dollars and joules are those of the
+    data: the scenario, at that rate (requests per second); None: that at which requests end in the
+    steady part, of a closed loop. Dollars and joules are those of the
     steady part (`steady_part`), so that they are of the rate, however short the run is.
     """
     return _spending(build(one_run(data, seed)).run(), rate)
 
 
-def summary_at(data: dict[str, Any], seed: int, rate: float) -> dict[str, Any]:
+def summary_at(data: dict[str, Any], seed: int, rate: float | None) -> dict[str, Any]:
     """Run a scenario; return its summary, in which dollars and joules a token are of the rate.
 
     They are those of `spending_at`; parameters as there.
@@ -52,9 +55,11 @@ def summary_at(data: dict[str, Any], seed: int, rate: float) -> dict[str, Any]:
     return {**result.summary, **{name: spending[name] for name in _A_TOKEN if name in spending}}
 
 
-def _spending(result: Result, rate: float) -> dict[str, float]:
+def _spending(result: Result, rate: float | None) -> dict[str, float]:
     """Return what a rate takes, a request and a token; good tokens are those of good requests."""
     summary = result.summary
+    if rate is None:
+        rate = float(summary["steady_request_throughput"])
     tokens = share(summary["output_throughput"] * summary["duration"], summary["completed"])
     found = {"output_tokens_per_s": rate * tokens}
     # the share of output tokens that good requests got; NaN without limits or GPUs

@@ -277,14 +277,13 @@ def _rows(target: Target, times: RequestTimes) -> dict[str, tuple[Array, float]]
     return found
 
 
-_ALONE = 2.0**-20  # times the scenario's own rate
 _NUMBER = 200  # requests, where the workload may have any number
 
 
 def lone_run(key: Key, built: Built, target: Target, *, as_is: bool) -> Task:
     """Return the run that tells, as a task of a study. as_is: with all requests of the workload."""
-    rate = built.rates.own * _ALONE
-    arguments = built.data, built.rates.at(rate), built.scenario.seed, rate, target
+    load = built.load
+    arguments = built.data, load.at(load.lone), built.scenario.seed, load.lone, target
     return Task(key, relaxed_run, (*arguments, None, 0.0, None if as_is else _NUMBER))
 
 

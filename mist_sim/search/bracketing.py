@@ -6,6 +6,9 @@ request, is below the goodput of several instances that batch. So the loop here 
 ends are further apart, and the upper end doubles until a rate is missed. Bisection alone never
 sees a rate that is attained above one that is missed; a ladder of rates before it may.
 
+A search over the users of a closed loop is the same: where it begins with an int, it stays with
+whole numbers from 1 on.
+
 In steady state the verdict of both ends may be unknown, and the interval of the goodput between
 rates further apart. Longer runs at these two halve it.
 
@@ -91,8 +94,9 @@ class Bracket:
         """
         if self.low is None or self.high is None:
             return None
+        middle = settable((self.low + self.high) / 2, self.low)
         is_narrow = self.high - self.low <= tolerance * self.high
-        return None if is_narrow else (self.low + self.high) / 2
+        return None if is_narrow or middle in (self.low, self.high) else middle
 
 
 @dataclass(frozen=True)
@@ -192,7 +196,7 @@ def between(low: float, high: float, tolerance: float) -> Search:
 
     tolerance: as in `Bracket.middle`.
     """
-    tried = dict((yield rounded(np.geomspace(low, high, LADDER).tolist())))
+    tried = dict((yield rounded(np.geomspace(low, high, LADDER).tolist(), low)))
     return (yield from _bisect(tried, tolerance))
 
 
@@ -202,7 +206,7 @@ def around(start: float, tolerance: float) -> Search:
     bracket = Bracket.of(tried)
     if bracket.low is not None and bracket.high is not None:
         rungs = np.geomspace(bracket.low, bracket.high, _STEPS_OF_TWO + 1)[1:-1]
-        tried.update((yield rounded(rungs.tolist())))
+        tried.update((yield [each for each in rounded(rungs.tolist(), start) if each not in tried]))
     return (yield from _bisect(tried, tolerance))
 
 
@@ -217,13 +221,16 @@ def _until_it_ends(
 ) -> Generator[list[float], Verdicts, dict[float, bool]]:
     """Try a rate, and go up if it is attained, or down, until the next one is not, or is."""
     smallest, largest = QUANTITIES["rate"]
-    tried = dict((yield rounded([start])))
+    tried = dict((yield rounded([start], start)))
     factor = ratio if all(tried.values()) else 1 / ratio
     for step in range(1, _MOST_DOUBLINGS + 1):
         rate = start * factor**step
         if not smallest <= rate <= largest:
             break
-        found = yield rounded([rate])
+        asked = rounded([rate], start)
+        if asked[0] in tried:  # of a few users
+            break
+        found = yield asked
         tried.update(found)
         if all(found.values()) != (factor > 1):
             break
@@ -233,18 +240,18 @@ def _until_it_ends(
 def _bisect(tried: dict[float, bool], tolerance: float) -> Search:
     """Halve the lowest bracket until it is narrow."""
     while (middle := Bracket.of(tried).middle(tolerance)) is not None:
-        tried.update((yield rounded([middle])))
+        tried.update((yield [middle]))
     return Bracket.of(tried)
 
 
-def rounded(rates: Iterable[float]) -> list[float]:
-    """Return rates that people can set again, each once."""
-    return list(dict.fromkeys(map(settable, rates)))
+def rounded(rates: Iterable[float], like: float = 0.0) -> list[float]:
+    """Return rates that people can set again, each once; numbers of users where `like` is one."""
+    return list(dict.fromkeys(settable(rate, like) for rate in rates))
 
 
-def settable(rate: float) -> float:
-    """Return a rate that people can set again."""
-    return float(f"{rate:.{_DIGITS}g}")
+def settable(rate: float, like: float = 0.0) -> float:
+    """Return a rate that people can set again; a whole number of users where `like` is an int."""
+    return max(round(rate), 1) if isinstance(like, int) else float(f"{rate:.{_DIGITS}g}")
 
 
 _OUTWARD = 1.06  # ratio from one rate to the next, if the interval extends beyond the rates tried
@@ -286,7 +293,7 @@ def until_sure(
     while (middle := seeming(trials).middle(2 * tolerance)) is not None:
         if SeedGoodput.seeming(trials).untold:
             break
-        yield [(rate, _LONGER) for rate in rounded([middle])]
+        yield [(middle, _LONGER)]
     yield from _outward(seeming(trials), trials)
     return seeming(trials)
 
@@ -368,7 +375,11 @@ def _outward(bracket: Bracket, trials: Sequence[Trial]) -> Iterator[list[Asked]]
         if found.status != "found" or ((ends := found.interval)[0] > 0 and ends[1] < inf):
             break
         rates = [trial.rate for trial in found.trials]
-        yield _once(rounded([rates[-1] * _OUTWARD if ends[0] > 0 else rates[0] / _OUTWARD]))
+        end = rates[-1] * _OUTWARD if ends[0] > 0 else rates[0] / _OUTWARD
+        asked = rounded([end], rates[0])
+        if asked[0] in rates:  # of a few users
+            break
+        yield _once(asked)
 
 
 def _once(rates: Iterable[float]) -> list[Asked]:
@@ -574,7 +585,7 @@ class Race:
             near = low is None or high is None or is_coarse_enough(low, high, leader)
             if near or SeedGoodput.seeming(found).untold:
                 break
-            yield [(rate, 1) for rate in rounded([middle])]
+            yield [(middle, 1)]
         return seeming(found)
 
     def _checked(self, found: list[Trial]) -> SureSearch:

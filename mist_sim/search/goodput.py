@@ -1,5 +1,8 @@
 """Goodput: the largest rate of arrivals at which a scenario attains its SLO.
 
+Of a closed loop, which has no rate, it is the largest number of users. They are searched and judged
+in the same way, and are an int wherever a rate is a float.
+
 Each rate is one run with the same requests and random streams (common random numbers), in which
 only the arrivals scale. It goes on until it is known whether the rate is attained in steady state;
 a workload that is a certain one, such as a trace, is judged as it stands. BestServe's Algorithms 8
@@ -39,13 +42,14 @@ from mist_sim.search.bracketing import (
     near,
     once_each,
     seeming,
+    settable,
     take,
     until_sure,
 )
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.verdicts.request_times import Target, target_of
 from mist_sim.search.verdicts.trials import Trial, trial_data
-from mist_sim.studies.built import Built, check_rates
+from mist_sim.studies.built import Built, Users, check_rates, load_in_words
 from mist_sim.studies.driver import Driver, How, OutOfTimeError, studying
 from mist_sim.studies.subjects import check_scenarios, seeds_from
 from mist_sim.studies.task import Failure, Key, Row, Task
@@ -67,7 +71,8 @@ class GoodputOptions:
     attainment, relaxation, each: as in `Target`; None: the scenario's slo, or 0.9. The slo may also
         require each limit on its own.
     percentiles: as in `Target`. rates: the lowest and the highest rate to try, requests per second;
-        by default the search begins at the scenario's own. tolerance: largest gap between the
+        by default the search begins at the scenario's own; of a closed loop, numbers of users.
+        tolerance: largest gap between the
         attained and the missed rate, as a share of the latter.
     most_requests: of any run, which continues until its verdict is known (>= 1,000, and so many
         as can tell of the attainment). None: `usual_requests`, or as many as can tell, and four
@@ -145,18 +150,26 @@ class GoodputOptions:
         times: so many times as many requests as others have at most. pause: as in `try_rate`.
         """
         most = None if self.as_is else self.longest(target) * (1 if self.most_requests else times)
-        rates = built.rates
-        arguments = built.data, rates.at(rate), seed, rate, target, rates.num_requests, most
+        load = built.load
+        arguments = built.data, load.at(rate), seed, rate, target, load.num_requests, most
         if pause is not None:
             return Task((*key, "short"), trial_data, (*arguments, pause))
         return Task(key, trial_data, arguments)
 
     def search(self, own_rate: float, tolerance: float | None = None) -> Search:
-        """Return a search over rates. tolerance: None: that of the options."""
+        """Return a search over rates, or users for an int. tolerance: None: that of the options."""
         tolerance = self.tolerance if tolerance is None else tolerance
-        if self.rates is not None:
-            return between(*self.rates, tolerance)
-        return around(own_rate, tolerance)
+        if self.rates is None:
+            return around(own_rate, tolerance)
+        low, high = self.rates
+        if not isinstance(own_rate, int):
+            return between(float(low), float(high), tolerance)
+        if not (1 <= low < high and float(low).is_integer() and float(high).is_integer()):
+            raise ScenarioError(
+                "rates must be LOW:HIGH in whole numbers of users for a closed loop, 1 <= LOW < "
+                f"HIGH, got {low:g}:{high:g}"
+            )
+        return between(int(low), int(high), tolerance)
 
 
 def find_goodput(
@@ -167,7 +180,7 @@ def find_goodput(
     seconds: float | None = None,
     **how: Unpack[How],
 ) -> Goodput:
-    """Return the largest arrival rate at which a scenario attains its SLO.
+    """Return the largest arrival rate, or number of users, at which a scenario attains its SLO.
 
     With replications every seed is searched, and the result is their mean.
 
@@ -196,13 +209,18 @@ def find_goodputs(
     subjects = {str(k): as_data(scenario) for k, scenario in enumerate(scenarios)}
     with studying("goodput", subjects, vars(options), **how) as driver:  # why only adds runs
         builts = [Built(scenario) for scenario in scenarios]
+        if why and any(isinstance(built.load, Users) for built in builts):
+            raise ScenarioError(
+                "why must be False for the users of a closed loop, where what binds is not known; "
+                "leave --why out, or give workload.arrivals a rate"
+            )
         tried: dict[SearchKey, list[Trial]] = {}
         several = len(builts) > 1
         names = [f"scenario {k}" if several else "" for k in range(len(builts))]
         driver.so_far = lambda: so_far(tried, names)
         driver.deadline = None if seconds is None else monotonic() + seconds
         try:
-            rows = search_goodputs(builts, options, driver, tried=tried)
+            rows = search_goodputs(builts, options, driver, tried=tried, takes_users=True)
         except OutOfTimeError:
             return _out_of_time(builts, options, tried)
         found = [each for each in rows if isinstance(each, Goodput)]
@@ -265,10 +283,11 @@ def with_step_ends(
             factors[end] = factor
             scaled[end] = _with_steps(built.scenario, factor)
             for search in goodput.searches:
-                start = (search.bracket.low or goodput.rate) / factor
+                start = search.bracket.low or goodput.rate
                 key = end, search.seed
                 trials[key] = []
-                searches[key] = once_each(near(start, _NEAR, _ENDS), trials[key])
+                first = settable(start / factor, start)
+                searches[key] = once_each(near(first, _NEAR, _ENDS), trials[key])
 
     def run(asked: Sequence[tuple[SearchKey, Asked]]) -> list[Trial | None]:
         tasks = []
@@ -353,14 +372,19 @@ def search_goodputs(
     keep_errors: bool = False,
     race: bool = False,
     tried: dict[SearchKey, list[Trial]] | None = None,
+    takes_users: bool = False,
 ) -> list[Goodput | Failure]:
     """Return the goodput of each scenario, searched side by side in a study.
 
     keep_errors: if a run fails, that scenario has its failure in place of a goodput, and the others
         continue; by default the error is raised. race: designs that surely serve less than another
         are searched only as finely as needed (`Race`). tried: takes the trials of each scenario,
-        by position and seed, as they finish.
+        by position and seed, as they finish. takes_users: whether closed loops are searched, too;
+        else they raise ScenarioError.
     """
+    if not takes_users:
+        for built in builts:
+            built.rates  # noqa: B018 - raises for a closed loop
     scenarios = [built.scenario for built in builts]
     targets = [options.target(scenario) for scenario in scenarios]
     all_seeds = [seeds_from(scenario.seed, scenario.replications) for scenario in scenarios]
@@ -385,7 +409,7 @@ def search_goodputs(
         return [None if row.failure else Trial.of(row.result) for row in rows]
 
     trials = {} if tried is None else tried
-    own = {(k, s): builts[k].rates.own for k, seeds in enumerate(all_seeds) for s in seeds}
+    own = {(k, s): builts[k].load.own for k, seeds in enumerate(all_seeds) for s in seeds}
     trials |= {key: [] for key in own}
 
     def whole(key: SearchKey) -> SureSearch:
@@ -439,7 +463,7 @@ def _goodput_of(
         searches=tuple(searches),
         target=target,
         tolerance=options.tolerance,
-        num_requests=built.rates.num_requests,
+        num_requests=built.load.num_requests,
         num_gpus=built.num_gpus,
         scenario=built.scenario.resolved(),
         title=built.scenario.headline,
@@ -485,10 +509,11 @@ def so_far(tried: Mapping[SearchKey, Sequence[Trial]], names: Sequence[str]) -> 
             several = [trial for trials in of_seeds for trial in trials]
             bracket, number = seeming(several), len({trial.rate for trial in several})
             low, high = bracket.low, bracket.high
-            least = "none attained yet" if low is None else f"attained up to {low:.4g} /s"
-            most = "none missed yet" if high is None else f"missed at {high:.4g} /s"
+            least = "none attained yet" if low is None else f"attained up to {load_in_words(low)}"
+            most = "none missed yet" if high is None else f"missed at {load_in_words(high)}"
             told_of = f"{name}: " if name else ""
-            words = f"{told_of}{in_words(number, 'rate')} tried, {least}, {most}"
+            what = "number of users" if isinstance(several[0].rate, int) else "rate"
+            words = f"{told_of}{in_words(number, what)} tried, {least}, {most}"
             found.append((low or 0.0, words))
     found.sort(key=lambda each: -each[0])
     return "; ".join(words for _, words in found[:_TOLD])
@@ -506,4 +531,4 @@ def _settings(built: Built, searches: Sequence[SeedGoodput]) -> dict[str, Any]:
     """Return the scenario settings for the rate that one search found."""
     low = searches[0].bracket.low
     is_one = [search.status for search in searches] == ["found"]
-    return built.rates.at(low) if is_one and low is not None else {}
+    return built.load.at(low) if is_one and low is not None else {}

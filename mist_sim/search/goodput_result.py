@@ -21,6 +21,7 @@ from mist_sim.search.binding_result import Binding, LoneRequests
 from mist_sim.search.bracketing import SeedGoodput, last_kept, near_limit
 from mist_sim.search.verdicts.request_times import Target
 from mist_sim.search.verdicts.trials import Trial
+from mist_sim.studies.built import RATE, load_in_words, unit_of
 from mist_sim.studies.tabled import Tabled
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _MOST_USEFUL = 1_000_000  # requests of a run that is worth its minutes
 
 @dataclass(frozen=True, repr=False)
 class Goodput(Tabled):
-    """The largest arrival rate at which a scenario attains its SLO.
+    """The largest arrival rate at which a scenario attains its SLO; of a closed loop, users.
 
     searches: one per seed. target: the condition of attainment. tolerance: of the search.
     num_requests: in each run. num_gpus: of the scenario; None if unknown, 0 for none.
@@ -97,6 +98,16 @@ class Goodput(Tabled):
         if self.status != "found":
             return nan
         return estimate([search.bracket.low or nan for search in self.searches]).mean
+
+    @property
+    def unit(self) -> str:
+        """The unit of its rates: "/s", or "users" of a closed loop."""
+        return unit_of(next((t.rate for each in self.searches for t in each.trials), 0.0))
+
+    @property
+    def what(self) -> str:
+        """What was searched for, in words."""
+        return "rate" if self.unit == RATE else "number of users"
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -263,12 +274,13 @@ class Goodput(Tabled):
 
     @property
     def data(self) -> dict[str, Any]:
-        """Everything but the warnings as plain data; rates in requests per second."""
+        """Everything but the warnings as plain data; rates in `unit`."""
         classes = self.target.slo.classes.items()
         shares = {name: of.attainment for name, of in classes if of.attainment is not None}
         return {
             "goodput": self.rate,
             "goodput_per_gpu": self.per_gpu,
+            "unit": self.unit,
             "status": self.status,
             "interval": list(self.interval),
             **({} if self.status == "found" else {"bounds": list(self.bounds)}),
@@ -303,7 +315,7 @@ class Goodput(Tabled):
         }
 
     def __repr__(self) -> str:
-        found = self.status if isnan(self.rate) else f"{self.rate:g} /s"
+        found = self.status if isnan(self.rate) else f"{self.rate:g} {self.unit}"
         return f"<Goodput: {found}, {self.num_runs} runs>"
 
     @property
@@ -348,24 +360,24 @@ def _undecided(search: SeedGoodput, trials: Sequence[Trial]) -> str:
     for trial in trials:
         reasons.setdefault(trial.reason, []).append(trial)
     most = max(trial.num_requests for trial in trials)
-    why = "; ".join(f"at {_rates(each)} /s {reason}" for reason, each in reasons.items())
+    why = "; ".join(f"at {_rates(each)} {reason}" for reason, each in reasons.items())
     told = [f"undecided after {most:,} requests: {why}."]
     within = [trial for trial in trials if 0 < (trial.needs or 0) <= _MOST_USEFUL]
     beyond = [trial for trial in trials if (trial.needs or 0) > _MOST_USEFUL]
     low, high = search.bracket.low or 0.0, search.bracket.high or inf
     near = [trial for trial in beyond if low <= trial.rate <= high]
     if within:
-        where = f" at {_rates(within)} /s" if len(within) < len(trials) else ""
+        where = f" at {_rates(within)}" if len(within) < len(trials) else ""
         told.append(f"--most-requests {_most(within)} may tell{where}.")
     if near:
         told.append(
-            f"At {_rates(near)} /s not even {_MOST_USEFUL:,} would: that is too near to the "
+            f"At {_rates(near)} not even {_MOST_USEFUL:,} would: that is too near to the "
             "goodput. Go by its interval, or take a wider --tolerance."
         )
     known = (*within, *near)
     if far := [each for each in trials if each not in known and (each.needs or each.tells)]:
         told.append(
-            f"At {_rates(far)} /s runs are too short to say how many requests would tell: raise "
+            f"At {_rates(far)} runs are too short to say how many requests would tell: raise "
             "--most-requests, or go by the other rates."
         )
     if search.status == "found" and not search.interval[0]:
@@ -383,12 +395,13 @@ def _most(trials: Sequence[Trial]) -> str:
 
 
 def _rates(trials: Sequence[Trial]) -> str:
-    """Return rates; of many, the first, and up to where the others go."""
+    """Return rates with their unit; of many, the first, and up to where the others go."""
     rates = [f"{trial.rate:g}" for trial in trials]
+    unit = unit_of(trials[0].rate)
     if len(rates) <= _MOST_RATES:
-        return ", ".join(rates)
+        return f"{', '.join(rates)} {unit}"
     first = rates[: _MOST_RATES // 2]
-    return f"{', '.join(first)} and {len(rates) - len(first)} more up to {rates[-1]}"
+    return f"{', '.join(first)} and {len(rates) - len(first)} more up to {rates[-1]} {unit}"
 
 
 def _of_deciding_runs(search: SeedGoodput) -> tuple[ResultWarning, ...]:
@@ -405,7 +418,8 @@ def _of_deciding_runs(search: SeedGoodput) -> tuple[ResultWarning, ...]:
         full = [each for each in missed.warnings if each.kind is kinds.FRONT_END_FULL]
         shown += [(missed, each) for each in full]
     return tuple(
-        replace(each, text=f"in the run at {run.rate:.4g} /s: {each.text}") for run, each in shown
+        replace(each, text=f"in the run at {load_in_words(run.rate)}: {each.text}")
+        for run, each in shown
     )
 
 
@@ -413,7 +427,11 @@ def _beyond(search: SeedGoodput, found: Goodput) -> str:
     """Return why all rates tried are attained, and what would tell where that ends."""
     full = [trial.rate for trial in search.trials if trial.keeps_in_overload]
     if found.blindness and full:
-        return f"From {full[0]:g} /s on more may arrive than is served: {found.blindness}."
+        return (
+            f"From {full[0]:g} {found.unit} on more may arrive than is served: {found.blindness}."
+        )
+    if found.unit != RATE:
+        return "Try more users, with --rates."
     return (
         "Try higher rates, or send more requests: so few may be served in time however close "
         "together they come."
@@ -426,8 +444,8 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:
     if search.status == "all attained":
         yield ResultWarning(
             kinds.ALL_ATTAINED,
-            f"{where}attained at every rate tried, the highest {trials[-1].rate:g} /s: the goodput "
-            f"is not known. {_beyond(search, found)}",
+            f"{where}attained at every {found.what} tried, the highest {trials[-1].rate:g} "
+            f"{found.unit}: the goodput is not known. {_beyond(search, found)}",
         )
     nothing_kept = search.status != "undecided" and bracket.low is None
     end = bracket.high or inf  # runs beyond it that say nothing do not matter
@@ -440,11 +458,11 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:
         rates = _rates(search.untold)
         yield ResultWarning(
             kinds.UNDECIDED,
-            f"{where}the goodput is not known, since runs at {rates} /s tell nothing.",
+            f"{where}the goodput is not known, since runs at {rates} tell nothing.",
         )
     elif nothing_kept:
         first = trials[0]
-        rate = f"{first.rate:g} /s"
+        rate = f"{first.rate:g} {found.unit}"
         if first.rate < _LONE:  # a request is long over before the next
             rate = f"less than {_LONE:g} /s, of lone requests"
         told = ""
@@ -453,28 +471,29 @@ def _warnings(search: SeedGoodput, found: Goodput) -> Iterator[ResultWarning]:
             told += f"; --most-requests {_most([first])} may tell." if first.needs else "."
         yield ResultWarning(
             kinds.ALL_MISSED,
-            f"{where}missed at the lowest rate tried, {rate}, where "
+            f"{where}missed at the lowest {found.what} tried, {rate}, where "
             f"{_how_bad(first, found.target)}: there is no goodput from there on.{told}",
         )
     if bracket.attained_above:
         rates = ", ".join(f"{rate:g}" for rate in bracket.attained_above)
         yield ResultWarning(
             kinds.NOT_MONOTONE,
-            f"{where}not monotone: missed at {bracket.high:g} /s, but attained at {rates} /s. The "
-            "goodput is the rate up to which all rates tried are attained.",
+            f"{where}not monotone: missed at {bracket.high:g} {found.unit}, but attained at "
+            f"{rates} {found.unit}. The goodput is the {found.what} up to which "
+            "all tried are attained.",
         )
     low = search.at(bracket.low)
     if low and bracket.high and low.stability in ("unstable", AT_END):
         yield ResultWarning(
             kinds.UNSTABLE_THERE,
-            f"{where}{low.rate:.4g} /s is no rate that lasts: queues grow until the run ends, so "
-            f"that with more requests the goodput is lower.{found.longer}",
+            f"{where}{load_in_words(low.rate)} is no {found.what} that lasts: queues grow until "
+            f"the run ends, so that with more requests the goodput is lower.{found.longer}",
         )
     elif low and bracket.high and low.stability not in ("stable", None):
         needs = f" {rounded_up(low.needs):,} requests would tell, about." if low.needs else ""
         yield ResultWarning(
             kinds.TOO_SHORT_THERE,
             f"{where}{low.num_requests:,} requests are too few for a steady answer: whether the "
-            f"clients keep up at {low.rate:.4g} /s is not known, and if not, the goodput is lower."
-            f"{needs}{found.longer}",
+            f"clients keep up at {load_in_words(low.rate)} is not known, and if not, the "
+            f"goodput is lower.{needs}{found.longer}",
         )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
-from typing import Any
+from typing import Any, ClassVar
 from weakref import ref
 
 import numpy as np
@@ -18,7 +18,7 @@ from mist_sim.bounds import QUANTITIES
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import gpu_group
-from mist_sim.metrics.keeping import NO_RATE
+from mist_sim.metrics.keeping import USERS
 from mist_sim.metrics.spending import dollars_an_hour, rent_summary
 from mist_sim.rng import Streams
 from mist_sim.scenario import Scenario, build
@@ -56,6 +56,12 @@ class Built:
     def rates(self) -> Rates:
         """The rates at which its requests can be sent. Raises ScenarioError as `Rates` does."""
         return Rates(self.scenario, ref(self))
+
+    @cached_property
+    def load(self) -> Rates | Users:
+        """Its users, if it is a closed loop, or else its rates. Raises ScenarioError as these."""
+        is_loop = isinstance(self.simulation.workload.arrivals, ClosedLoop)
+        return Users(self.scenario) if is_loop else self.rates
 
     def at(self, rate: float) -> Scenario:
         """Return the scenario at a rate (requests per second)."""
@@ -122,9 +128,24 @@ class Built:
 
 _BY_TIMES = TraceArrivals | ScheduledArrivals | DailyArrivals  # rates over the workload's requests
 
-_ENGINES_FOR_USERS = (
-    "mist run --vary clients.0.count=1,2,4 tells how many engines keep the limits of so many users;"
-)
+_FOR_USERS = "mist goodput tells how many users it may have, mist plan what so many need"
+_ALONE = 2.0**-20  # times the scenario's own rate
+
+
+RATE, USER_COUNT = "/s", "users"
+"""Units of a load."""
+
+
+def unit_of(load: float) -> str:
+    """Return the unit of a load: an int is a number of users, a float a rate."""
+    return USER_COUNT if isinstance(load, int) else RATE
+
+
+def load_in_words(load: float) -> str:
+    """Return a load with its unit; requests per second with four digits."""
+    if isinstance(load, int):
+        return f"{load} user{'s' * (load != 1)}"
+    return f"{load:.4g} {RATE}"
 
 
 @dataclass(frozen=True)
@@ -150,7 +171,7 @@ class Rates:
             raise ScenarioError(
                 f"workload.arrivals must have a rate that can be changed, got {self._written}; "
                 "choose poisson, gamma, constant, uniform, normal, bursty, schedule, day or a "
-                "trace's own times" + of_users * f"; {_ENGINES_FOR_USERS} {NO_RATE}"
+                "trace's own times" + of_users * f"; {_FOR_USERS}"
             )
         if not 0 < self.own < np.inf:
             raise ScenarioError(
@@ -172,6 +193,11 @@ class Rates:
         if isinstance(arrivals, BurstyArrivals):
             return arrivals.rate_on * arrivals.on / (arrivals.on + arrivals.off)
         return float(arrivals.rate)
+
+    @property
+    def lone(self) -> float:
+        """A rate at which a request is long over before the next, requests per second."""
+        return self.own * _ALONE
 
     @property
     def num_requests(self) -> int:
@@ -213,6 +239,44 @@ class Rates:
         workload = (built or Built(self.scenario)).workload
         requests = workload.requests(Streams(self.scenario.seed))
         return [request.arrival_time or 0.0 for request in requests]
+
+
+@dataclass(frozen=True)
+class Users:
+    """The numbers of users that a closed loop can have; they send the same requests, in turn.
+
+    Raises ScenarioError for users who go through sessions.
+    """
+
+    scenario: Scenario
+    lone: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self._loop.sessions:
+            raise ScenarioError(
+                "workload.arrivals.sessions must be false for a search over users, whose requests "
+                f"come in turn, got true; mist run --vary {USERS}=... runs numbers of them"
+            )
+
+    @property
+    def own(self) -> int:
+        """Users of the scenario."""
+        return self._loop.concurrency
+
+    @cached_property
+    def num_requests(self) -> int:
+        """Number of requests of the workload."""
+        workload = build(self.scenario).workload
+        return sum(1 for _ in workload.requests(Streams(self.scenario.seed)))
+
+    def at(self, users: float) -> dict[str, Any]:
+        """Return the scenario settings for a number of users (>= 1), rounded."""
+        return {USERS: max(round(users), 1)}
+
+    @cached_property
+    def _loop(self) -> ClosedLoop:
+        found: ClosedLoop = self.scenario.workload.arrivals.make()
+        return found
 
 
 def check_rates(rates: tuple[float, float]) -> None:

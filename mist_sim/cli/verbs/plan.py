@@ -9,8 +9,9 @@ from typing import Any
 
 from mist_sim.cli.scenario_input import ScenarioName, Settings, keys_of, load
 from mist_sim.cli.session import Session, note
-from mist_sim.cli.values import given, whole_numbers, words
+from mist_sim.cli.values import given, quantity, vary_of, whole_numbers, words
 from mist_sim.errors import ScenarioError, brief
+from mist_sim.units import DURATION
 
 _ROWS = 400  # requests of lengths that the command line gives; runs draw as many as they need
 
@@ -26,6 +27,8 @@ def plan(
     price: Sequence[str] = (),
     model: str | None = None,
     rate: float | None = None,
+    users: int | None = None,
+    think: str | None = None,
     ttft_ms: float | None = None,
     tpot_ms: float | None = None,
     e2el_ms: float | None = None,
@@ -39,6 +42,7 @@ def plan(
     tp: str = "1,2,4,8",
     designs: str = "together,apart,hybrid,afd",
     routers: str | None = None,
+    vary: Sequence[str] = (),
     total_requests: int = 600_000,
     seconds: float = 0.0,
     most_requests: int | None = None,
@@ -50,7 +54,7 @@ def plan(
     allow_programs: bool = False,
     session: Session,
 ) -> None:
-    """Find the cheapest GPUs that keep the limits at a rate, and how to set them.
+    """Find the cheapest GPUs that keep the limits at a rate or for users, and how to set them.
 
     The load is that of SCENARIO, of vllm bench serve, or of --trace, --profile or --input-len and
     --output-len; the engines' options are those of SCENARIO or vllm serve.
@@ -61,6 +65,8 @@ def plan(
     price GPU=DOLLARS: Your price of one GPU an hour, in place of the catalog's; repeatable.
     model: The model (mist list models).
     rate N: Requests per second; by default the scenario's or trace's own.
+    users N: People who each send a request, read the answer and think, in place of a rate.
+    think TIME: How long users think on average, such as 30s; exponential.  [default: not at all]
     e2el_ms MS: Limit on the whole request.
     itl_ms MS: Limit on the p99 of all gaps between tokens.
     profile NAME: Draw lengths from a shipped profile of a trace, such as azure-conv-2023.
@@ -69,6 +75,8 @@ def plan(
     tp N[,N...]: Tensor parallel sizes to try.
     designs NAME[,...]: Designs to try; reshard is another one.
     routers NAME[,...]: Routers to try; by default least_outstanding.
+    vary KEY=VALUE,...: Options of engines to try, by their key below a client, such as
+        pipeline_parallel_size=1,2 or kv_cache.kv_cache_dtype=auto,fp8; repeatable.
     total_requests N: Stop looking for something cheaper after so many simulated requests; 0: when
         no candidate is open.
     write FILE: Write the answer as a scenario for mist run.
@@ -80,7 +88,7 @@ def plan(
     own = keys_of(commands, settings, approximate=approximate)
     said = {"workload": own.pop("workload")} if "workload" in own else {}
     lengths = {"profile": profile, "trace": trace, "input_len": input_len, "output_len": output_len}
-    said |= _workload(lengths, form, rate) | own  # options of a trace may be set, too
+    said |= _workload(lengths, form, rate, users) | own  # options of a trace may be set, too
     limits = given(ttft=ttft_ms, tpot=tpot_ms, e2el=e2el_ms, itl=itl_ms)
     said |= {f"slo.{name}": f"{ms!r} ms" for name, ms in limits.items()}
     said |= given(seed=seed, model=model)
@@ -89,12 +97,15 @@ def plan(
     options = PlanOptions(
         gpus=asked or _own_gpus(loaded),
         rate=rate,
+        users=users,
+        think=0.0 if think is None else quantity(think, DURATION, "--think"),
         max_gpus=max_gpus,
         max_usd_per_hour=max_usd_per_hour,
         prices=dict(map(_price, price)),
         tensor_parallel_sizes=whole_numbers(tp, "--tp"),
         designs=words(designs, "--designs") or (),
         routers=words(routers, "--routers"),
+        vary=vary_of(vary),
         attainment=attainment,
         most_requests=most_requests,
         as_is=as_is,
@@ -132,7 +143,9 @@ def _loaded(
     return load(None, said, allow_programs=allow_programs)
 
 
-def _workload(said: dict[str, Any], form: str, rate: float | None) -> dict[str, Any]:
+def _workload(
+    said: dict[str, Any], form: str, rate: float | None, users: int | None
+) -> dict[str, Any]:
     """Return the workload from the options; empty without any."""
     kinds = {
         "--profile": said["profile"] is not None,
@@ -146,9 +159,9 @@ def _workload(said: dict[str, Any], form: str, rate: float | None) -> dict[str, 
         return {}
     if names == ["--trace"]:
         return {"workload": {"trace": {"type": form, "path": said["trace"]}}}
-    if rate is None:
-        raise ScenarioError(f"--rate is required with {names[0]}, which has no arrivals")
-    arrivals = {"type": "poisson", "rate": f"{rate!r} /s"}
+    if rate is None and users is None:
+        raise ScenarioError(f"--rate or --users is required with {names[0]}, which has no arrivals")
+    arrivals: Any = "all_at_once" if rate is None else {"type": "poisson", "rate": f"{rate!r} /s"}
     lengths: dict[str, Any] = {"type": "profile", "name": said["profile"]}
     if names == ["--input-len"]:
         if said["input_len"] is None or said["output_len"] is None:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import ceil, inf, sqrt
 from typing import Any, NamedTuple
 
@@ -47,7 +48,7 @@ from mist_sim.search.planning.question import Question
 from mist_sim.search.verdicts.request_times import Target
 from mist_sim.search.verdicts.trials import lengthened
 from mist_sim.studies.built import Built
-from mist_sim.traces import TraceArrivals
+from mist_sim.traces import ClosedLoop, TraceArrivals
 
 Array = NDArray[np.float64]
 
@@ -60,11 +61,14 @@ class Demand:
     """The requests of a workload.
 
     prompts, answers: tokens of each (of a drawn workload, of its first ones). rate: requests per
-        second. share: required share of good requests. limits: limits of a good request. is_steady:
-        whether it is judged in steady state rather than as it stands. span: seconds from the first
+        second; of users, those that they send when a mean request takes just its limits. share:
+        required share of good requests. limits: limits of a good request. is_steady: whether it is
+        judged in steady state rather than as it stands. span: seconds from the first
         arrival to the last of a workload as it stands; infinite if unknown. cached: whether a
         prefix cache may have parts of prompts. is_plain: whether each request is just a prompt and
-        its answer.
+        its answer. think: seconds that users do on average between two requests; None: requests
+        come whatever became of others. No bound on the work of users is proved, since those with a
+        late answer send less.
     """
 
     prompts: Array
@@ -76,6 +80,7 @@ class Demand:
     span: float = inf
     cached: bool = False
     is_plain: bool = True
+    think: float | None = None
 
     @property
     def mean_prompt(self) -> float:
@@ -86,6 +91,13 @@ class Demand:
     def mean_answer(self) -> float:
         """Tokens."""
         return float(self.answers.mean())
+
+    @property
+    def turn(self) -> float:
+        """Seconds from one request of a user to the next, if a mean request takes its limits."""
+        limits = self.limits
+        found = (limits.ttft or 0.0) + (limits.tpot or 0.0) * max(self.mean_answer - 1, 0.0)
+        return (self.think or 0.0) + (found if limits.e2el is None else limits.e2el)
 
     def engines_for(self, work: Array) -> float:
         """Return the least number of engines for good requests, if each works without a pause.
@@ -144,7 +156,7 @@ def demand_of(question: Question, engine: Engine) -> Demand:
 
 
 def demand_on(built: Built, target: Target, rate: float, *, as_is: bool = False) -> Demand:
-    """Return the demand on a scenario at a rate (requests per second).
+    """Return the demand on a scenario at a rate (requests per second), or of a closed loop's users.
 
     target: the condition to attain. as_is: for the workload as it stands, not in steady state.
     Raises ScenarioError for a workload without requests.
@@ -157,7 +169,12 @@ def demand_on(built: Built, target: Target, rate: float, *, as_is: bool = False)
         found = replace(_demand(built, workload.source, rate), is_steady=False)
         if isinstance(workload.arrivals, TraceArrivals):
             found = replace(found, span=(len(found.prompts) - 1) / rate)
-    return replace(found, share=target.least_asked, limits=target.slo.loosest)
+    found = replace(found, share=target.least_asked, limits=target.slo.loosest)
+    if not isinstance(workload.arrivals, ClosedLoop):
+        return found
+    pauses = workload.arrivals.think_times(built.simulation.streams.generator("think_time"))
+    found = replace(found, think=float(np.mean([*islice(pauses, _ROWS)])))
+    return replace(found, rate=rate / found.turn if found.turn > 0 else inf)
 
 
 def own_demand(built: Built, rate: float) -> Demand:
@@ -309,7 +326,7 @@ def engines_of(built: Built) -> tuple[Least, Needs] | None:
 
 def fewest(least: Least, demand: Demand) -> Needs:
     """Return a lower bound of the number of engines, for every design (see above)."""
-    if not demand.is_plain:
+    if not demand.is_plain or demand.think is not None:
         return Needs(1, 1, 1)
     work = _work(least, demand)
     together, prompts, answers = (max(map(demand.engines_for, each)) for each in work)

@@ -31,7 +31,7 @@ from mist_sim.search.designs import (
     with_best_pair,
     without_sides,
 )
-from mist_sim.search.planning.question import LEAST_OUTSTANDING, Question
+from mist_sim.search.planning.question import LEAST_OUTSTANDING, Question, Settings
 from mist_sim.studies.built import Built
 
 _SLOTS = 8  # GPUs per node if these are linked by PCIe
@@ -52,16 +52,19 @@ class Engine:
     """An engine that can be bought, as it stands alone.
 
     gpu: as it was asked for. width: its tensor parallel size. built: a scenario with one of it.
+    settings: of the options that vary.
     """
 
     gpu: str
     width: int
     built: Built
+    settings: Settings = ()
 
     @property
     def name(self) -> str:
         """Its name in tables."""
-        return _label(self.gpu_name, self.built.scenario.clients[0].parameters())
+        own = self.built.scenario.clients[0].parameters()
+        return _label(self.gpu_name, own, self.settings)
 
     @cached_property
     def gpu_name(self) -> str:
@@ -117,9 +120,10 @@ class Engine:
         return float(sum(rank.step_time(batch) for rank in self.client.predictor.ranks))
 
 
-def _label(gpu: str, sizes: Mapping[str, Any]) -> str:
-    """Return an engine's name: its GPU, and by how many of them it is split."""
+def _label(gpu: str, sizes: Mapping[str, Any], settings: Settings = ()) -> str:
+    """Return an engine's name: its GPU, by how many of them it is split, and what varies."""
     told = [f" {short} {sizes[size]}" for size, short in _SPLITS.items() if sizes.get(size, 1) != 1]
+    told += [f" {key.split('.')[-1]}={value}" for key, value in settings if key not in _SPLITS]
     return gpu + "".join(told)
 
 
@@ -165,25 +169,29 @@ def engines_of(question: Question) -> Shop:
     names: Mapping[str, str] = {load_gpu(gpu).name: gpu for gpu in options.gpus}
     if len(names) < len(options.gpus):
         raise ScenarioError(f"gpus must differ, got {', '.join(options.gpus)}")
-    for (name, gpu), width in product(names.items(), options.tensor_parallel_sizes):
-        found = _offer(question, gpu, width)
+    ways = names.items(), options.tensor_parallel_sizes, list(question.settings)
+    for (name, gpu), width, settings in product(*ways):
+        found = _offer(question, gpu, width, settings)
         if isinstance(found, Engine):
             shop.engines.append(found)
         else:
-            label = _label(name, question.sizes(width))
+            label = _label(name, question.sizes(width, settings), settings)
             shop.others.append(LeftOut(label, name, *found))
     shop.engines.sort(key=lambda engine: (engine.dollars, engine.name))
     return shop
 
 
-def _offer(question: Question, gpu: str, width: int) -> Engine | tuple[str, str]:
+def _offer(
+    question: Question, gpu: str, width: int, settings: Settings
+) -> Engine | tuple[str, str]:
     """Return an engine; for one that cannot be bought, the kind of the reason, and the reason."""
     options = question.options
     room = load_gpu(gpu).interconnect.domain or _SLOTS
     if width > room:
         return "the node", f"the links of a node join {room} GPUs"
     try:
-        engine = Engine(gpu, width, Built(startable(question.having(gpu, width, 1))))
+        alone = question.having(gpu, width, 1, settings=settings)
+        engine = Engine(gpu, width, Built(startable(alone)), settings)
         num_gpus, dollars = engine.num_gpus, engine.dollars
     except TraceError:
         raise  # no other engine would read it
@@ -259,7 +267,9 @@ class Candidate:
     @property
     def family(self) -> tuple[object, ...]:
         """All but the counts: equal for candidates that differ in their counts only."""
-        return self.engine.gpu, self.engine.width, self.design, self.chunks, self.router
+        engine = self.engine
+        settings = repr(engine.settings)  # values may be lists
+        return engine.gpu, engine.width, settings, self.design, self.chunks, self.router
 
     @property
     def setting(self) -> str:
@@ -403,7 +413,8 @@ def scenario_of(candidate: Candidate, question: Question, rate: float | None = N
     Raises ScenarioError for an impossible design.
     """
     engine = candidate.engine
-    base = question.having(engine.gpu, engine.width, candidate.num_engines, candidate.router)
+    number, router = candidate.num_engines, candidate.router
+    base = question.having(engine.gpu, engine.width, number, router, engine.settings)
     found = _designed(candidate, Fleet(base))
     if question.network is not None and found.network is not None:
         found = Scenario.from_dict(as_data(found), {"network": question.network})

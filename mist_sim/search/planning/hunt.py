@@ -439,7 +439,7 @@ class Hunt:
         found: dict[Candidate, Trial] = {}
         unsure = [*field]
         for length in (_SHORT, longest) if longest > _SHORT else (longest,):
-            trials = self._trials(unsure, length, self.rate * factor)
+            trials = self._trials(unsure, length, self._question.times(factor))
             if len(trials) < len(unsure):
                 return []
             told = {each: trial for each, trial in trials.items() if isinstance(trial, Trial)}
@@ -502,7 +502,8 @@ class Hunt:
         found = {}
         for each in chosen:
             is_brief = most == _SHORT and each.design in _SLOW
-            found[each] = min(_SHORTER if is_brief else most, self._question.options.longest)
+            number = max(_SHORTER if is_brief else most, self._question.least_requests)
+            found[each] = min(number, self._question.options.longest)
         return found
 
     @property
@@ -707,7 +708,8 @@ class Refining:
         tasks = []
         for name, scenario in cases.items():
             data = as_data(self.as_run(scenario, number))
-            arguments = data, scenario.seed, self.question.rate
+            rate = self.question.rate if self.question.loop is None else None
+            arguments = data, scenario.seed, rate
             tasks.append(Task((name, "figures", number), summary_at, arguments))
         rows: dict[Key, Row] = {}
         with suppress(OutOfTimeError):
@@ -728,7 +730,8 @@ class Refining:
             own = {"percentiles": None, "attainment": shares[place]}
             changes |= {f"slo.classes.{name}.{key}": value for key, value in own.items()}
         if self.is_steady:
-            changes["workload.lengths.num_requests"] = max(self.question.num_requests, number)
+            least = max(self.question.num_requests, number, self.question.least_requests)
+            changes["workload.lengths.num_requests"] = least
         return Scenario.from_dict(as_data(scenario), changes)
 
     def goodput(self, scenario: Scenario, known: Trial) -> Goodput:
@@ -737,18 +740,19 @@ class Refining:
         known: the run at the rate that is asked for, which is all that is known when time is up.
         """
         options = self.question.options
-        most = max(_GOODPUT_RUN, self.question.target.least_requests)
+        question = self.question
+        most = max(_GOODPUT_RUN, question.target.least_requests, question.least_requests)
         how = GoodputOptions(
             attainment=options.attainment,
             tolerance=_TOLERANCE,
             most_requests=options.most_requests and min(options.most_requests, most),
-            usual_requests=_GOODPUT_RUN,
+            usual_requests=most,
             as_is=options.as_is,
         )
         built = Built(scenario)
         tried: dict[tuple[int, int], list[Trial]] = {}
         try:
-            (found,) = search_goodputs([built], how, self.driver, tried=tried)
+            (found,) = search_goodputs([built], how, self.driver, tried=tried, takes_users=True)
         except OutOfTimeError:
             key = 0, scenario.seed
             (so_far,) = goodputs_so_far([built], how, {key: [known, *tried.get(key, ())]})
@@ -779,7 +783,8 @@ class Refining:
             out.
         `good`: the share of good requests in a run until the verdict is known, 0 if no engine is
         left. `attains`: whether that is enough; only an estimate if `undecided`. `slo`: as
-        in a summary.
+        in a summary. `goodput`: where it is not enough, the load up to which it is, unless
+        designs are slow; NaN: not found.
         """
         trials: dict[str, Trial] = {}
         cases: dict[str, Scenario] = {}
@@ -804,6 +809,10 @@ class Refining:
                 "attains": trial.seems_attained and not missed,
                 "undecided": trial.attained is None or bool(doubt_of(trial)),
             }
+            left = fewer[name]
+            if left is not None and left.design not in _SLOW and not found[name]["attains"]:
+                with suppress(OutOfTimeError):
+                    found[name]["goodput"] = self.goodput(cases[name], trial).rate
         return found
 
 

@@ -10,6 +10,7 @@ from math import isnan, nan
 from typing import Any, NamedTuple, Unpack
 
 from mist_sim.core.result_warnings import of_points
+from mist_sim.durations import DurationDistribution, ExponentialDuration
 from mist_sim.errors import ScenarioError, in_words, listed
 from mist_sim.metrics.expected_errors import WITHIN, expected_ranges
 from mist_sim.metrics.latency import limit_of, limit_title, metric_of
@@ -31,10 +32,17 @@ from mist_sim.search.planning.candidates import (
 )
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.hunt import Budget, Hunt, Refining, Tried, doubt_of, missed_in
-from mist_sim.search.planning.plan_result import Plan, kept_by, lines_of, nearest_miss, runner_up
+from mist_sim.search.planning.plan_result import (
+    Plan,
+    break_even,
+    kept_by,
+    lines_of,
+    nearest_miss,
+    runner_up,
+)
 from mist_sim.search.planning.question import PlanOptions, Question
 from mist_sim.search.verdicts.trials import Trial
-from mist_sim.studies.built import Built
+from mist_sim.studies.built import Built, load_in_words
 from mist_sim.studies.driver import How, OutOfTimeError, studying
 from mist_sim.studies.subjects import check_scenarios
 
@@ -67,6 +75,7 @@ def plan(
         raise ScenarioError(_nothing_to_buy(question, shop))
     question.measure(shop.engines[0].built)
     demand = demand_of(question, shop.engines[0])
+    question.begin_over(demand.turn)
     space = list(candidates(shop.engines, question))
     if not space:
         raise ScenarioError(
@@ -113,7 +122,7 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
     fewer = best.candidate.without_one
     hunt.run(filter(None, fewer.values()), question.options.longest)
     one_less = refining.one_less(fewer, hunt.tried)
-    if goodput.rate > 0:
+    if goodput.rate > 0 and question.loop is None:
         with suppress(OutOfTimeError):
             goodput = replace(goodput, binding=search_binding(Built(chosen), goodput, driver))
     engine = best.candidate.engine
@@ -135,7 +144,8 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
         scenario=refining.as_run(chosen, answer.number),
         title=_title(question, shop),
         name=best.candidate.name,
-        rate=question.rate,
+        rate=question.rate if question.loop is None else at_rate["steady_request_throughput"],
+        users=None if question.loop is None else question.loop.concurrency,
         usd_per_hour=best.candidate.dollars,
         num_gpus=best.candidate.num_gpus,
         lines=lines_of(question, best, found),
@@ -152,10 +162,21 @@ def _answer(question: Question, shop: Shop, hunt: Hunt, refining: Refining) -> P
             *([] if chosen.gateway is None else [_GATEWAY]),
             *_notes(hunt, answer, question),
             *_cut_off(hunt, fewer, found),
-            *told_to_start(question.having(engine.gpu, engine.width, 1), chosen),
+            *told_to_start(
+                question.having(engine.gpu, engine.width, 1, settings=engine.settings), chosen
+            ),
         ],
         of_engines={each.name: each.built.warnings for each in shop.engines},
+        break_even=dict(_break_even(hunt, best.candidate)),
     )
+
+
+def _break_even(hunt: Hunt, best: Candidate) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each other GPU with which the limits are kept, and at which prices it costs as much."""
+    for gpu, name in {e.engine.gpu: e.engine.gpu_name for e in hunt.possible}.items():
+        cheapest = hunt.cheapest(gpu)
+        if gpu != best.engine.gpu and cheapest is not None:
+            yield name, break_even(best, cheapest.candidate)
 
 
 class _Answer(NamedTuple):
@@ -355,9 +376,24 @@ def _title(question: Question, shop: Shop) -> str:
     )
     gpus = listed(dict.fromkeys(engine.gpu_name for engine in shop.engines))
     return (
-        f"{question.model} at {question.rate:.4g} /s; "
+        f"{question.model} {_load(question)}; "
         f"{100 * question.target.attainment:g} % keep {limits}; from {gpus}; "
         f"at most {question.options.budget}"
+    )
+
+
+def _load(question: Question) -> str:
+    """Return the rate, or the users and how long they think, in words."""
+    load = load_in_words(question.rate)
+    if (loop := question.loop) is None:
+        return f"at {load}"
+    think = loop.think_time
+    if isinstance(think, ExponentialDuration):
+        return f"for {load}, who think {duration(think.mean)} on average"
+    return (
+        f"for {load}"
+        if isinstance(think, DurationDistribution) or not think
+        else (f"for {load}, who think {duration(think)}")
     )
 
 
@@ -391,7 +427,7 @@ def _no_answer(question: Question, shop: Shop, hunt: Hunt) -> str:
     if nearest is not None and nearest.trial is not None:
         told = (
             f"; {nearest.candidate.name} comes nearest, with {nearest.trial.good} requests of "
-            f"{question.rate:g} /s"
+            f"{load_in_words(question.rate)}"
         )
     if left:
         what = f"{_open(hunt, left)}; more --total-requests, --most-requests or --seconds may tell"
@@ -402,6 +438,6 @@ def _no_answer(question: Question, shop: Shop, hunt: Hunt) -> str:
     lost = "".join(f"; {gpu} is left out: {reason}" for gpu, reason in shop.lost.items())
     return (
         f"no deployment of {question.model} within {question.options.budget} "
-        f"{'is seen to keep' if left else 'keeps'} the limits at "
-        f"{question.rate:g} /s: {most}{told}; {what}{lost}"
+        f"{'is seen to keep' if left else 'keeps'} the limits "
+        f"{_load(question)}: {most}{told}; {what}{lost}"
     )

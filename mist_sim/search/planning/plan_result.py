@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isnan
+from math import ceil, floor, inf, isnan, nan
 from typing import Any, Literal
 
 from mist_sim.core import result_warnings as kinds
@@ -24,6 +24,7 @@ from mist_sim.search.planning.candidates import Candidate
 from mist_sim.search.planning.deployment import Deployment
 from mist_sim.search.planning.hunt import Confidence, Tried, confidence_of, doubt_of, missed_in
 from mist_sim.search.planning.question import LEAST_OUTSTANDING, Question
+from mist_sim.studies.built import load_in_words
 from mist_sim.studies.tabled import Tabled
 
 
@@ -41,7 +42,8 @@ class Plan(Tabled):
     """A plan: GPUs to buy for a load, and their settings.
 
     scenario: the answer, ready to run: that run has the figures of `at_rate`. title: the question.
-        name, usd_per_hour, num_gpus: of the answer. lines: the answer in words. runner_up: the
+        name, usd_per_hour, num_gpus: of the answer. rate: requests per second that are asked for,
+        or that `users` send it (None: no closed loop). lines: the answer in words. runner_up: the
         second-best candidate, and why it lost; empty if nothing else was tried. goodput: of the
         answer, with what binds it if time was left. at_rate: summary of a run; its dollars and
         joules a token leave out ramp and end. at_goodput: the spending of a run there
@@ -50,7 +52,8 @@ class Plan(Tabled):
     of_engines: what runs with each engine that could be chosen warn of, by its name.
     excluded: number of candidates excluded by each bound. not_tried: cheaper candidates that are
         not known to miss, the most promising first. left_out: impossible engines, with the reason.
-    notes: for the reader of the answer.
+    notes: for the reader of the answer. break_even: by each other GPU that keeps the limits, the
+        prices at which its cheapest candidate costs as much (`plan_result.break_even`).
     """
 
     presenter = PLAN
@@ -60,6 +63,7 @@ class Plan(Tabled):
     title: str
     name: str
     rate: float
+    users: int | None
     usd_per_hour: float
     num_gpus: int
     lines: Sequence[Line]
@@ -75,11 +79,12 @@ class Plan(Tabled):
     left_out: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
     of_engines: Mapping[str, Sequence[ResultWarning]] = field(default_factory=dict)
+    break_even: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def headroom(self) -> float:
-        """Goodput over the rate that was asked for, minus one; NaN where no goodput was found."""
-        return self.goodput.rate / self.rate - 1
+        """Goodput over the load that was asked for, minus one; NaN where no goodput was found."""
+        return self.goodput.rate / (self.users or self.rate) - 1
 
     @property
     def cells(self) -> Sequence[Mapping[str, Any]]:
@@ -112,6 +117,7 @@ class Plan(Tabled):
             "title": self.title,
             "name": self.name,
             "rate": self.rate,
+            **({} if self.users is None else {"users": self.users}),
             "usd_per_hour": self.usd_per_hour,
             "usd_per_month": HOURS_A_MONTH * self.usd_per_hour,
             "num_gpus": self.num_gpus,
@@ -125,6 +131,7 @@ class Plan(Tabled):
             "limits": self.at_rate.get("slo", {}),
             "lines": [vars(line) for line in self.lines],
             "runner_up": self.runner_up,
+            "break_even": {gpu: dict(prices) for gpu, prices in self.break_even.items()},
             "one_less": {name: dict(found) for name, found in self.one_less.items()},
             "binding": binding.summary if binding else None,
             "vllm": list(self.deployment.commands),
@@ -184,10 +191,16 @@ def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[
         if candidate.design == "hybrid":
             router = "length_aware, as TaiChi has it"
         lines.append(Line("router", router if candidate.router else "the scenario's own"))
+    if question.loop is not None:
+        rate = at_rate["steady_request_throughput"]
+        lines.append(Line("load", f"{load_in_words(question.rate)} send {rate:.4g} /s", sure))
     lines.append(Line("limits", _limits(at_rate), sure))
     lines.append(_headroom(found["goodput"], question, sure))
     for name, each in found["one_less"].items():
-        lines.append(Line(name, _left(name, each), _one_less_confidence({name: each})))
+        text = _left(name, each)
+        if not isnan(load := each.get("goodput", nan)):
+            text += f"; enough up to {load:.4g} {found['goodput'].unit}"
+        lines.append(Line(name, text, _one_less_confidence({name: each})))
     return [*lines, *_spending(at_rate, found["at_goodput"], sure)]
 
 
@@ -200,10 +213,36 @@ def kept_by(best: Tried, second: Tried, untried: Sequence[Candidate]) -> str:
     verb = "keeps" if second.attained else "seems to keep"
     more = f"costs {100 * (it.dollars / winner.dollars - 1):.0f} % more"
     told = f"{it.name} ({it.offer}) {verb} the limits, too, and {more}."
+    if it.engine.gpu != winner.engine.gpu and it.price > winner.price:
+        at = break_even(winner, it)
+        told += (
+            f" Both cost as much at {at['costs_as_much_at']:.3g} $ a GPU-hour of "
+            f"{it.engine.gpu_name} (now {at['usd_per_gpu_hour']:.3g}), or at "
+            f"{at['answer_costs_as_much_at']:.3g} $ of {winner.engine.gpu_name} (now "
+            f"{at['answer_usd_per_gpu_hour']:.3g})."
+        )
     if others := [e for e in untried if e.price < it.price and not _is_like(e, winner)]:
         least = min(others, key=lambda each: each.rank)
         told += f" Not tried: {len(others)} cheaper, from {least.dollars:.4g} $/h ({least.name})."
     return told
+
+
+def break_even(winner: Candidate, other: Candidate) -> dict[str, Any]:
+    """Return the prices at which a candidate with another GPU costs as much as the answer.
+
+    Dollars of a GPU an hour, now and then: of the other's GPU if the answer's price stays, and of
+    the answer's if the other's does. Fewer of the other's GPUs, which were not tried, may do, too:
+    then these ends are nearer.
+    """
+    ratio = winner.dollars / other.dollars
+    price, own = (each.dollars / each.num_gpus for each in (other, winner))
+    return {
+        "name": other.name,
+        "usd_per_gpu_hour": price,
+        "costs_as_much_at": price * ratio,
+        "answer_usd_per_gpu_hour": own,
+        "answer_costs_as_much_at": own / ratio,
+    }
 
 
 def runner_up(best: Tried, tried: Sequence[Tried], untried: Sequence[Candidate] = ()) -> str:
@@ -251,7 +290,8 @@ def _is_like(one: Candidate, other: Candidate) -> bool:
 
 def _compared(best: Tried, second: Tried) -> str:
     """Return why one that costs as much is not the answer: its room, or its design."""
-    rooms = f"it serves {_served(second)} the rate, this one {_served(best)}"
+    load = "users" if best.trial and isinstance(best.trial.rate, int) else "rate"
+    rooms = f"it serves {_served(second)} the {load}, this one {_served(best)}"
     if second.candidate.design == best.candidate.design:
         if second.room == 1 and second.missed == inf:  # no run at a higher rate
             return "; which has more room was not tried"
@@ -259,8 +299,8 @@ def _compared(best: Tried, second: Tried) -> str:
             missed = min(second.missed, best.missed)
             until = f" and miss {missed:.3g} times" if missed < inf else ""
             return (
-                f"; both keep the limits at {best.room:.3g} times the rate{until}: which has more "
-                "room is not known"
+                f"; both keep the limits at {best.room:.3g} times the {load}{until}: which has "
+                "more room is not known"
             )
     if second.room < best.room:
         return f", with less room: {rooms}"
@@ -317,15 +357,19 @@ def _doubt(found: Mapping[str, Any]) -> str:
     return f"; error of cheaper engines not known: {listed(unknown)}" if unknown else ""
 
 
+_SIZES = ("pipeline_parallel_size", "data_parallel_size")
+
+
 def _engine(question: Question, candidate: Candidate) -> str:
     engine = candidate.engine
     gpus = "1 GPU" if engine.num_gpus == 1 else f"{engine.num_gpus} GPUs"
-    sizes = question.sizes(engine.width)
+    sizes = question.sizes(engine.width, engine.settings)
     split = [
         f", {name} parallel size {sizes[f'{name}_parallel_size']}"
         for name in ("tensor", "pipeline", "data")
         if sizes.get(f"{name}_parallel_size", 1) != 1
     ]
+    split += [f", {key} {value}" for key, value in engine.settings if key not in _SIZES]
     return f"{question.model} on {gpus}{''.join(split)}"
 
 
@@ -366,15 +410,20 @@ def _ms(value: float) -> str:
 
 def _headroom(goodput: Goodput, question: Question, sure: Confidence) -> Line:
     if goodput.blindness:
-        most = f"limits are kept at any rate tried, up to {goodput.bounds[0]:.4g} /s"
+        most = f"limits are kept at any {goodput.what} tried, up to {goodput.bounds[0]:.4g} "
+        most += goodput.unit
         return Line("headroom", f"not known: {most}; {goodput.blindness}", "unsure")
     if isnan(goodput.rate):
-        return Line("headroom", f"not known: {goodput.status} at the rates tried", "unsure")
+        return Line(
+            "headroom", f"not known: {goodput.status} at the {goodput.what}s tried", "unsure"
+        )
     low, high = goodput.interval
+    if question.loop is not None:
+        low, high = floor(low), high if high == inf else ceil(high)
     more = goodput.rate / question.rate - 1
     first = f"; {limit_title(goodput.first_limit)} misses first" if goodput.first_limit else ""
-    between = f" ({low:.4g} to {high:.4g})" if high < float("inf") else ""
-    text = f"{100 * more:.0f} %: goodput {goodput.rate:.4g} /s{between}{first}"
+    between = f" ({low:.4g} to {high:.4g})" if high < inf else ""
+    text = f"{100 * more:.0f} %: goodput {goodput.rate:.4g} {goodput.unit}{between}{first}"
     return Line("headroom", text, "sure" if sure == "sure" and low > question.rate else sure)
 
 

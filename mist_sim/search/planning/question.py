@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from math import inf
 from typing import Any
 
 from mist_sim.bounds import COPIES
-from mist_sim.errors import ScenarioError, brief, did_you_mean, listed
+from mist_sim.errors import ScenarioError, brief, did_you_mean, in_words, listed
 from mist_sim.routers import ROUTERS
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
+from mist_sim.search.bracketing import settable
 from mist_sim.search.designs import DESIGNS
 from mist_sim.search.goodput import USUAL_REQUESTS, GoodputOptions
 from mist_sim.search.verdicts.request_times import Target
-from mist_sim.studies.built import Built, Rates
+from mist_sim.search.verdicts.steady_state import least_of_users
+from mist_sim.studies.built import Built, Rates, Users
 from mist_sim.studies.varied_gpus import clients_in, given_prices, kind_of
+from mist_sim.traces import ClosedLoop
 from mist_sim.units import RENT
 
 _USUAL = DESIGNS[:-1]  # re-sharding is for throughput: few limits on latencies leave it any
@@ -26,6 +30,8 @@ WIDTHS = (1, 2, 4, 8)
 """Tensor parallel sizes to try: the GPUs of a node are eight, and models are cut in halves."""
 
 _OWN_KEYS = ("name", "count", "gpu", "role", "place", "gpu_price", "tensor_parallel_size")
+_CHUNK = "scheduler.max_num_batched_tokens"
+_DECIDED = {"tensor_parallel_size": "give tensor_parallel_sizes", "gpu": "give gpus"}
 _PLANNED = ("llm", "afd")  # types of clients in place of which a plan puts its own
 _MOST_GPUS = 16
 
@@ -38,25 +44,34 @@ class PlanOptions:
     """Options of a plan: what may be bought, and how the search goes.
 
     gpus: names of the catalog, or paths of spec files. rate: requests per second (> 0); None: the
-    scenario's own. max_gpus: in all (>= 1). max_usd_per_hour: dollars an hour in all (> 0); None:
-    any. tensor_parallel_sizes, designs, routers: what is tried; designs are of `DESIGNS`, all but
-    reshard by default; routers: None: the scenario's own, or least_outstanding where it names none.
-    prices: dollars of one GPU an hour in place of the catalog's and the scenario's, by any name of
-    a GPU in `gpus`, such as x1 for a file x1.toml. attainment, most_requests, as_is: as in
-    `GoodputOptions`. total_requests: after which the search stops looking for something better, of
-    all its runs (> 0); those of hybrids, bundles and re-sharding engines count as ten. seconds: of
-    a clock, after which it stops (> 0). None: when all is known.
+    scenario's own. users: people who each send a request, read its answer and think, in place of
+    arrivals (>= 1); None: arrivals, or the users of the scenario's own closed loop. think: seconds
+    that they do on average (>= 0); times are exponential, as those of terminals in queueing theory
+    (Lazowska et al., Quantitative System Performance, 1984). max_gpus: in all (>= 1).
+    max_usd_per_hour: dollars an hour in all (> 0); None: any. tensor_parallel_sizes, designs,
+    routers: what is tried; designs are of `DESIGNS`, all but reshard by default; routers: None: the
+    scenario's own, or least_outstanding where it names none. vary: further options of engines to
+    try, by their key below a client, such as pipeline_parallel_size: (1, 2) or
+    kv_cache.kv_cache_dtype: (auto, fp8); engines of each combination are candidates. prices:
+    dollars of one GPU an hour in place of the catalog's and the scenario's, by any name of a GPU in
+    `gpus`, such as x1 for a file x1.toml. attainment, most_requests, as_is: as in `GoodputOptions`.
+    total_requests: after which the search stops looking for something better, of all its runs (>
+    0); those of hybrids, bundles and re-sharding engines count as ten. seconds: of a clock, after
+    which it stops (> 0). None: when all is known.
 
     Raises ScenarioError for values that make no search.
     """
 
     gpus: tuple[str, ...]
     rate: float | None = None
+    users: int | None = None
+    think: float = 0.0
     max_gpus: int = _MOST_GPUS
     max_usd_per_hour: float | None = None
     tensor_parallel_sizes: tuple[int, ...] = WIDTHS
     designs: tuple[str, ...] = _USUAL
     routers: tuple[str, ...] | None = None
+    vary: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     prices: Mapping[str, float] = field(default_factory=dict)
     attainment: float | None = None
     most_requests: int | None = None
@@ -87,7 +102,32 @@ class PlanOptions:
                 raise ScenarioError(f"{name} must be finite and > 0, got {value:g}")
         if not 1 <= self.max_gpus <= COPIES:
             raise ScenarioError(f"max_gpus must be in [1, {COPIES}], got {self.max_gpus}")
+        self._check_vary()
+        self._check_users()
         self._check_prices()
+
+    def _check_vary(self) -> None:
+        for key in self.vary:
+            if key in (*_OWN_KEYS, _CHUNK):
+                how = _DECIDED.get(key, "the plan finds it")
+                raise ScenarioError(f"vary must be of options that a plan leaves, got {key}: {how}")
+            _check_list(f"vary {key}", tuple(map(repr, self.vary[key])))
+
+    def _check_users(self) -> None:
+        if self.users is not None:
+            if self.rate is not None:
+                raise ScenarioError(
+                    f"rate must be left out with users, who set it, got {self.rate:g} /s and "
+                    f"{in_words(self.users, 'user')}"
+                )
+            if self.users < 1:
+                raise ScenarioError(f"users must be >= 1, got {self.users}")
+            if not 0 <= self.think < inf:
+                raise ScenarioError(f"think must be finite and >= 0 s, got {self.think:g} s")
+        elif self.think:
+            raise ScenarioError(
+                f"think must be given with users, got {self.think:g} s alone; give users"
+            )
 
     def _check_prices(self) -> None:
         names = {kind_of(gpu): gpu for gpu in self.gpus} if self.prices else {}
@@ -115,7 +155,8 @@ class PlanOptions:
     @property
     def longest(self) -> int:
         """Requests of the longest run at the rate that is asked for."""
-        return self.most_requests or USUAL_REQUESTS
+        users = 0 if self.users is None else least_of_users(self.users)
+        return self.most_requests or max(USUAL_REQUESTS, users)
 
     @property
     def goodput(self) -> GoodputOptions:
@@ -128,6 +169,10 @@ class PlanOptions:
 def _check_list(name: str, values: tuple[Any, ...]) -> None:
     if not values or len(set(values)) < len(values):
         raise ScenarioError(f"{name} must be one or more that differ, got {brief(list(values))}")
+
+
+Settings = tuple[tuple[str, Any], ...]
+"""Options of engines that vary, as keys below a client, and their values."""
 
 
 class Question:
@@ -147,6 +192,15 @@ class Question:
                 "scenario of its own, with its client, its limits and its share of the rate "
                 "(--rate)"
             )
+        if options.users is not None:
+            scenario = with_users(scenario, options.users, options.think)
+        loop = scenario.workload.arrivals.make()
+        self.loop: ClosedLoop | None = loop if isinstance(loop, ClosedLoop) else None
+        if self.loop is not None and options.rate is not None:
+            raise ScenarioError(
+                f"rate must be left out for a closed loop, whose users set it, got "
+                f"{options.rate:g} /s; give users, or workload.arrivals a rate"
+            )
         said: Mapping[str, Any] = scenario.origin.said or as_data(scenario)
         self._engine = _engine_of(said)
         self._own_prices = given_prices(said)
@@ -155,31 +209,49 @@ class Question:
         self.network = said.get("network")
         self.target: Target = options.goodput.target(scenario)
         self.model = self._engine.get("model") or scenario.model
-        self._rates: Rates | None = None
+        self._load: Rates | Users | None = None
 
     def measure(self, built: Built) -> None:
         """Read how many requests there are, and how often they come, off a scenario of these.
 
         Raises ScenarioError for arrivals without a rate.
         """
-        self._rates = built.rates
+        self._load = built.load
+
+    def begin_over(self, seconds: float) -> None:
+        """Let users whom the options ask for begin one by one, over some seconds.
+
+        All at once they would wait for one another as they never do again.
+        """
+        if self.options.users is not None:
+            ramp = {"workload.arrivals.ramp_up": f"{seconds!r} s"}
+            self._scenario = self._scenario.changed(ramp)
 
     @property
-    def rates(self) -> Rates:
-        """The rates at which the requests can be sent; known once they were measured."""
-        if self._rates is None:
+    def load(self) -> Rates | Users:
+        """The rates or users that can send the requests; known once measured."""
+        if self._load is None:
             raise ScenarioError("the workload of a plan is not known before its engines")
-        return self._rates
+        return self._load
 
     @property
     def rate(self) -> float:
-        """Requests per second that are asked for."""
-        return self.options.rate or self.rates.own
+        """Requests per second that are asked for; an int: users."""
+        return self.load.own if self.options.rate is None else float(self.options.rate)
 
     @property
     def num_requests(self) -> int:
         """Requests of the workload as it stands."""
-        return self.rates.num_requests
+        return self.load.num_requests
+
+    @property
+    def least_requests(self) -> int:
+        """Requests of the shortest run that tells well of so many users; 0 without."""
+        return 0 if self.loop is None else least_of_users(self.loop.concurrency)
+
+    def times(self, factor: float) -> float:
+        """Return a multiple of the rate that is asked for; of users a whole number."""
+        return settable(self.rate * factor, self.rate) if self.loop else self.rate * factor
 
     @property
     def routers(self) -> tuple[str | None, ...]:
@@ -188,14 +260,27 @@ class Question:
             return self.options.routers
         return (None,) if self._has_router else (LEAST_OUTSTANDING,)
 
-    def sizes(self, width: int) -> dict[str, Any]:
-        """Return the given options of an engine of one tensor parallel size."""
-        return {**self._engine, "tensor_parallel_size": width}
+    def sizes(self, width: int, settings: Settings = ()) -> dict[str, Any]:
+        """Return the given options of an engine of one tensor parallel size, and of settings."""
+        return {**self._engine, "tensor_parallel_size": width, **dict(settings)}
 
-    def having(self, gpu: str, width: int, count: int, router: str | None = None) -> Scenario:
+    @property
+    def settings(self) -> Iterator[Settings]:
+        """Each way to set the options that vary."""
+        vary = self.options.vary
+        return (tuple(zip(vary, each, strict=True)) for each in product(*vary.values()))
+
+    def having(
+        self,
+        gpu: str,
+        width: int,
+        count: int,
+        router: str | None = None,
+        settings: Settings = (),
+    ) -> Scenario:
         """Return the scenario with so many equal engines that do both, at its own rate.
 
-        width: GPUs that share every layer.
+        width: GPUs that share every layer. settings: options of engines, in place of its own.
         Raises ScenarioError where that cannot be.
         """
         engine = self._engine | {"name": "llm", "gpu": gpu, "count": count}
@@ -217,6 +302,7 @@ class Question:
             changes["cost"] = {}
         if router is not None:
             changes["router"] = router
+        changes |= {f"clients.0.{key}": value for key, value in settings}
         return self._scenario.changed(changes)
 
     def _price(self, gpu: str) -> str | None:
@@ -244,11 +330,21 @@ class Question:
                 )
 
     def at_rate(self, scenario: Scenario, rate: float | None = None) -> Scenario:
-        """Return a scenario at a rate (requests per second), by default the one asked for."""
+        """Return a scenario at a rate (1/s), or with users (an int), by default those asked for."""
         if rate is None and self.options.rate is None:
             return scenario
-        changes = self.rates.at(rate or self.rate)
+        changes = self.load.at(rate or self.rate)
         return Scenario.from_dict(as_data(scenario), changes)
+
+
+def with_users(scenario: Scenario, users: int, think: float) -> Scenario:
+    """Return a scenario whose requests are sent by users, in place of its arrivals.
+
+    think: seconds from an answer to the next request of its user, on average.
+    """
+    pause = {"type": "exponential", "mean": f"{think!r} s"} if think else "0 s"
+    arrivals = {"type": "closed_loop", "concurrency": users, "think_time": pause}
+    return scenario.changed({"workload.arrivals": arrivals})
 
 
 def _engine_of(said: Mapping[str, Any]) -> dict[str, Any]:

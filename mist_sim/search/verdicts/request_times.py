@@ -22,6 +22,7 @@ from mist_sim.metrics.latency import NAMES, percentile_of
 from mist_sim.metrics.requests import OTHERS, request_columns
 from mist_sim.metrics.run_warnings import pooled_warnings
 from mist_sim.search.verdicts.steady_state import least_requests, quantile
+from mist_sim.studies.built import load_in_words
 from mist_sim.units import DURATION
 
 
@@ -394,8 +395,8 @@ def check_attainment(share: float) -> None:
 
 
 def none_counts(warmup: float, rate: float) -> ScenarioError:
-    """Return the error of a run in which no request counts; seconds, and requests a second."""
+    """Return the error of a run in which no request counts; seconds, and a rate or users."""
     return ScenarioError(
-        f"warmup must end before the last request arrives, got {warmup:g} s; at {rate:g} /s "
-        "none arrives later; lower it or the rates, or send more requests"
+        f"warmup must end before the last request arrives, got {warmup:g} s; at "
+        f"{load_in_words(rate)} none arrives later; lower it or the rates, or send more requests"
     )

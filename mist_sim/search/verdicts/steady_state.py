@@ -19,6 +19,9 @@ A service near its capacity looks good for a long time: its queue has not grown 
 - there must be so many stretches of requests, each with luck of its own, as their waits tell, that
   bad ones would have been among them.
 
+Where users wait for their answers before they ask again (a closed loop), no queue grows beyond
+them, so that the second is no question; and a run goes on until each has sent several requests.
+
 Few such stretches tell little of times near their limit, but they tell of a share far below: were
 each stretch good or missed as a whole, the number of good ones would be binomial.
 
@@ -45,6 +48,7 @@ ERROR = 0.01
 They lean to one side, so that it is more: docs/background/verdicts.md says how much.
 """
 
+_FEW_TURNS = "the users have sent too few requests each"
 _EVER_MORE = "ever more requests are there, so that no steady state is in sight"
 _SLOW_WAITS = "the waits change too slowly for so short a run"
 _MANY_WAIT = "so many wait at times that the clients may not keep up"
@@ -102,6 +106,7 @@ class Seen(NamedTuple):
     queue: of all visits, until a client began with them.
     classes: of each row of the ratios, the requests that it is of; None: all of them.
     gaps: between tokens, for each limit on them.
+    users: of a closed loop; None: requests come whatever became of others.
     """
 
     ids: NDArray[np.int64]
@@ -112,6 +117,7 @@ class Seen(NamedTuple):
     queue: Stays
     classes: Sequence[OfClass | None] = ()
     gaps: Sequence[SeenGaps] = ()
+    users: int | None = None
 
 
 @dataclass(frozen=True)
@@ -151,6 +157,11 @@ def least_requests(share: float) -> int:
     return max(_FIRST // 2, 4 * _of_a_batch(share))
 
 
+def least_of_users(users: int) -> int:
+    """Return the requests of a run that tell well of a closed loop's users: four ramps."""
+    return ceil(4 * FILLING * users)
+
+
 def look(seen: Seen, share: float, error: float) -> Look:
     """Tell whether a service attains a share of good requests in steady state.
 
@@ -163,8 +174,15 @@ def look(seen: Seen, share: float, error: float) -> Look:
     ids, arrival, times = seen.ids[:num_known], seen.stays.begin[:num_known], seen.times[:num_known]
     num = int(ids[-1]) + 1
     time = float(np.nanmean(times)) if not np.isnan(times).all() else 0.0
-    filled_at = arrival[0] + FILLING * time
-    num_filling = int(ids[min(np.searchsorted(arrival, filled_at), num_known - 1)])
+    if seen.users is None:
+        filled_at = arrival[0] + FILLING * time
+        num_filling = int(ids[min(np.searchsorted(arrival, filled_at), num_known - 1)])
+    else:  # a user's time from one request to the next is that in which all users send one
+        num_filling = ceil(FILLING * seen.users)
+        if 2 * num_filling > num:
+            needs = ceil(_GROWTH * 2 * num_filling)
+            return Look(None, nan, (-inf, inf), num, _FEW_TURNS, needs)
+        filled_at = arrival[np.searchsorted(ids, num_filling)]
     ramp = min(max(ceil(_RAMP * num), num_filling), num // 2)
     if (ids >= ramp).sum() < 2 * _of_a_batch(share):
         reason = "too few requests have ended for two batches"
@@ -190,7 +208,7 @@ def look(seen: Seen, share: float, error: float) -> Look:
     least = max(_STRETCHES, _MISSED / (1 - share)) if is_near else _STRETCHES
     unsettled = _unsettled(seen, num_known, ramp, filled_at + _FILLED * time, num_filling, least)
     if any(each.high > -near for each in found):
-        told = _near_limit(found, crowd, num_ended, num_crowds)
+        told = _near_limit(found, crowd, num_ended, num_crowds, is_open=seen.users is None)
         return Look(None, *seems, *told, lasts=not near and unsettled is None)
     if unsettled is None:
         return Look(True, *seems)
@@ -216,6 +234,8 @@ def _unsettled(
     if num_filling > num // 2 or arrival[-1] < full_at:
         filling = (full_at - arrival[0]) / lasted if lasted > 0 else inf
         return "the clients are still filling up", max(filling, 2 * num_filling / num)
+    if seen.users is not None:  # no more wait than there are
+        return None
     most, few = most_waiting(arrival, seen.queue, times[~np.isnan(times)])
     if most > few:
         return _MANY_WAIT, (most / few) ** 2 if few > 0 else inf
@@ -295,18 +315,19 @@ def _surely_fewer(found: _Compared, num_stretches: float, error: float) -> bool:
 
 
 def _near_limit(
-    found: Sequence[_Compared], crowd: Array, num_ended: int, num_stretches: float
+    found: Sequence[_Compared], crowd: Array, num_ended: int, num_stretches: float, *, is_open: bool
 ) -> tuple[str, int | None]:
     """Return why times near their limit tell nothing, and how many requests would tell.
 
     crowd: requests in the system when each arrives, num_stretches of them independent. Where ever
-    more are there, times have no quantile that more requests would make out.
+    more are there, times have no quantile that more requests would make out, but of the users of a
+    closed loop (not is_open).
     """
     means = [part.mean() for part in np.array_split(crowd, _GROWING)]
-    if all(later > earlier for earlier, later in pairwise(means)):
+    if is_open and all(later > earlier for earlier, later in pairwise(means)):
         return _EVER_MORE, None
-    is_open = any(each.low <= 0 <= each.high for each in found)
-    if is_open and not any(each.low > 0 for each in found):
+    is_between = any(each.low <= 0 <= each.high for each in found)
+    if is_between and not any(each.low > 0 for each in found):
         needs = _needs(num_ended, max(each.factor for each in found))
         if any(abs(each.low + each.high) / 2 < _NEAR for each in found if each.low <= 0):
             return "the times are too near to their limit", needs

@@ -38,7 +38,7 @@ from mist_sim.search.verdicts.steady_state import (
 from mist_sim.simulation import Simulation
 from mist_sim.simulation_rules import too_small_warnings
 from mist_sim.studies.subjects import one_run
-from mist_sim.traces import AllAtOnce, ArrivalProcess, Workload
+from mist_sim.traces import AllAtOnce, ArrivalProcess, ClosedLoop, Workload
 from mist_sim.traces.base import RowSampler
 
 _LOOKS = 50  # at the misses, in a run
@@ -83,9 +83,10 @@ class Watch(Recorder, Generic[_T]):
 class Trial:
     """Figures of a run at one rate.
 
-    rate: requests per second. attained: None if the longest run was undecided. attainment: share of
-        good requests, as the target counts them; an upper bound if a run of the workload as it
-        stands ended early because it could no longer attain. is_whole: it did not end early.
+    rate: requests per second, or the users of a closed loop (an int). attained: None if the longest
+        run was undecided. attainment: share of good requests, as the target counts them; an upper
+        bound if a run of the workload as it stands ended early because it could no longer attain.
+        is_whole: it did not end early.
     stability: whether the clients kept up (`metrics.stability.Stability`), known of runs of the
     workload as it stands that attained.
     num_requests: requests looked at. is_steady: in steady state; else the workload as it stands.
@@ -222,13 +223,15 @@ def lengthened(
     """Return the workload with as many requests as a run of `most` may need; its first ones stay.
 
     spare: requests that may arrive for each of these.
-    None where that is no question: of a trace or other fixed rows, of requests that arrive at given
-    times or all at once, of clients that fail, start or change at given times, and where every
-    single request has to be good.
+    None where that is no question: of a trace or other fixed rows, of users who go through
+    sessions, of requests that arrive at given times or all at once, of clients that fail, start or
+    change at given times, and where every single request has to be good.
     """
     workload: Any = simulation.workload
     is_drawn = isinstance(workload.source, RowSampler) and hasattr(workload.source, "num_requests")
-    is_stream = isinstance(workload.arrivals, ArrivalProcess)
+    arrivals = workload.arrivals
+    is_loop = isinstance(arrivals, ClosedLoop) and not arrivals.sessions
+    is_stream = is_loop or isinstance(arrivals, ArrivalProcess)
     changes = simulation.lifecycle is not None or simulation.reconfigure is not None
     if not is_drawn or not is_stream or changes or target.most_asked == 1:
         return None
@@ -250,12 +253,14 @@ def run_until_known(
     before that is the one that the whole run would have. None: go on.
     Raises ScenarioError where no request counts.
     """
-    warmup, whole = simulation.warmup, looks(most)
+    warmup, whole, arrivals = simulation.warmup, looks(most), simulation.workload.arrivals
+    users = arrivals.concurrency if isinstance(arrivals, ClosedLoop) else None
     numbers = iter([n for n in whole if pause is None or n <= max(pause, whole[0])])
     num_ended, next_look = 0, next(numbers)
 
     def so_far() -> Look:
-        return look(_seen(recorder, target, warmup), target.most_asked, ERROR / len(whole))
+        seen = _seen(recorder, target, warmup)._replace(users=users)
+        return look(seen, target.most_asked, ERROR / len(whole))
 
     def tells(request: Request) -> Look | None:
         nonlocal num_ended, next_look

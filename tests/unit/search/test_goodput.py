@@ -130,7 +130,7 @@ def test_whatever_the_verdicts_a_bracket_says_what_was_tried(found, seed):
 
 def test_the_ladder_sees_what_bisection_alone_would_not():
     """Attained up to 10 and from 50 to 60 a second: bisection from 1 to 100 would end at 10."""
-    bracket, _ = play(between(1, 100, 0.01), lambda rate: rate <= 10 or 50 <= rate <= 60)
+    bracket, _ = play(between(1.0, 100.0, 0.01), lambda rate: rate <= 10 or 50 <= rate <= 60)
     assert bracket.low == pytest.approx(10, rel=0.01)
     assert bracket.attained_above == (51.7947,)
 
@@ -567,7 +567,7 @@ def test_what_is_not_monotone_is_said(capsys):
     (warning,) = map(str, found.warnings)
     assert warning == (
         "not monotone: missed at 2 /s, but attained at 3 /s. The goodput is the rate up to which "
-        "all rates tried are attained."
+        "all tried are attained."
     )
     found.show()
     assert "Not monotone" in capsys.readouterr().out
@@ -718,8 +718,12 @@ ONE = ("--jobs", "1")
             "warmup must end before the last",
         ),
         (
-            ("llm.yaml", "--set", "workload.arrivals={type: closed_loop, concurrency: 2}"),
-            "workload.arrivals must have a rate",
+            (
+                "llm.yaml",
+                "--set",
+                "workload.arrivals={type: closed_loop, concurrency: 2, sessions: true}",
+            ),
+            "workload.arrivals.sessions must be false for a search over users",
         ),
         (("llm.yaml", "--set", "workload.arrivals=all_at_once"), "workload.arrivals must have a"),
         (("nobody.yaml",), "no scenario file and no preset"),

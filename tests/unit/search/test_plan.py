@@ -106,6 +106,27 @@ def test_nothing_cheaper_is_passed_over(first):
         check_against_all(number)
 
 
+def test_options_that_vary_make_engines_of_their_own():
+    vary = {"pipeline_parallel_size": (1, 2), "kv_cache.kv_cache_dtype": ("auto", "fp8")}
+    options = PlanOptions(gpus=("h100-sxm",), tensor_parallel_sizes=(1,), vary=vary, **SHORT)
+    question, shop, space = measured(asked(), options)
+    sizes = [(each.name, each.num_gpus) for each in shop.engines]
+    assert sorted(sizes) == [
+        ("h100-sxm PP 2 kv_cache_dtype=auto", 2),
+        ("h100-sxm PP 2 kv_cache_dtype=fp8", 2),
+        ("h100-sxm kv_cache_dtype=auto", 1),
+        ("h100-sxm kv_cache_dtype=fp8", 1),
+    ]
+    for each in space:
+        for client in scenario_of(each, question).clients:
+            said = client.parameters()
+            had = said["pipeline_parallel_size"], said["kv_cache"].kv_cache_dtype
+            assert had == tuple(value for _, value in each.engine.settings)
+    prices = [each.price for each in space if verdict(each, question)]
+    assert hunted(question, shop, space).best.candidate.price == min(prices)
+    assert len({each.family for each in space if each.design == "together"}) == 12
+
+
 @pytest.mark.deep
 def test_nothing_cheaper_is_passed_over_in_fifty_spaces():
     assert sum(check_against_all(number) for number in range(100, 150)) > 15
@@ -376,6 +397,24 @@ def test_answer_is_cheapest_that_was_seen_to_attain(found):
     assert {line.confidence for line in found.lines} <= {"sure", "likely", "unsure", ""}
 
 
+@pytest.mark.parametrize("margin", [0.99, 1.01])
+def test_beyond_the_price_at_which_both_cost_as_much_the_other_wins(margin):
+    """A question asked again at a price next to that at which two GPUs cost as much."""
+    options = {"gpus": ("h100-sxm", "a100-80gb-sxm"), "tensor_parallel_sizes": (1,), **SHORT}
+    options["designs"] = ("together",)
+    scenario = asked(**{"slo.tpot": "40 ms", "workload.arrivals.rate": "6 /s"})
+    before = plan(scenario, PlanOptions(**options), jobs=1)
+    ((other, at),) = before.summary["break_even"].items()
+    price = margin * at["costs_as_much_at"]
+    after = plan(scenario, PlanOptions(prices={other: price}, **options), jobs=1)
+    assert other not in before.name
+    assert (other in after.name) == (margin < 1)
+    assert (after.name == before.name) == (margin > 1)
+    assert f"Both cost as much at {at['costs_as_much_at']:.3g} $ a GPU-hour of {other}" in " ".join(
+        before.runner_up.split()
+    )
+
+
 def test_the_answer_runs_again_as_it_was(found, tmp_path):
     found.save(tmp_path / "out")
     again = Scenario.load(tmp_path / "out" / "scenario.yaml")
@@ -579,6 +618,9 @@ test_options_that_make_no_search = refused(
     ({"most_requests": 0}, "most_requests must be >= 1000, got 0"),
     ({"routers": ("nobody",)}, "nobody"),
     ({"tensor_parallel_sizes": (0,)}, "tensor_parallel_sizes must be >= 1"),
+    ({"vary": {"tensor_parallel_size": (1, 2)}}, "vary must be of options that a plan leaves"),
+    ({"vary": {"scheduler.max_num_batched_tokens": (1, 2)}}, "the plan finds it"),
+    ({"vary": {"pipeline_parallel_size": (1, 1)}}, "vary pipeline_parallel_size must be one or"),
     ({"prices": {"l4": 1.0}}, "prices must be of GPUs that are asked for, h100, got 'l4'"),
     ({"prices": {"h100": 0.0}}, "prices h100 must be finite and > 0"),
 )
@@ -594,6 +636,7 @@ test_options_that_make_no_search = refused(
         ({"workload.arrivals": {"type": "all_at_once"}}, {}, "must have a rate"),
         ({"model": "llama-3.1-405b"}, {"gpus": ("l4",)}, "memory excludes 4 of 4, such as l4"),
         ({}, {"max_usd_per_hour": 1.0}, "the budget excludes 4 of 4, such as h100-sxm: costs"),
+        ({}, {"vary": {"no_option": (1,)}}, "no_option"),
         ({}, {"tensor_parallel_sizes": (3,)}, "the model's sizes excludes 1 of 1"),
         ({}, {"designs": ("apart",), "max_gpus": 1}, "within the budget of 1 GPU: apart, hybrid"),
         ({"slo.tpot": "1 us"}, {}, "cannot keep TPOT even for a request alone"),
@@ -637,6 +680,7 @@ OPTIONS = """
     --gpus l40s, --max-gpus 3, --max-usd-per-hour 9, --price h100=1.5, --model qwen2.5-7b,
     --rate 6, --ttft-ms 400, --tpot-ms 20, --e2el-ms 9000, --attainment 0.95,
     --profile azure-code-2023, --tp 2, --designs apart, --routers round_robin, --seconds 5,
+    --vary pipeline_parallel_size=2,
     --total-requests 5000, --most-requests 5000, --as-is, --set seed=3
 """
 
@@ -667,7 +711,7 @@ def test_every_option_of_the_command_line_changes_what_is_asked(words, monkeypat
         (["--model", "llama-3.1-8b", "--gpus", "h100", "--trace", "no.csv"], "no file no.csv"),
         (["--input-len", "5", *LOAD], "--profile must not be given with --input-len"),
         (["--input-len", "5", "--rate", "1"], "--input-len and --output-len must be given"),
-        (["--profile", "azure-conv-2023"], "--rate is required with --profile"),
+        (["--profile", "azure-conv-2023"], "--rate or --users is required with --profile"),
         (["demo", "--gpus", "h100,,l4"], "--gpus must be words"),
         (["demo", "--price", "h100"], "--price must be GPU=DOLLARS"),
         (["demo", "--tp", "two"], "--tp must be whole numbers"),
@@ -703,6 +747,12 @@ def test_one_engine_less_is_judged_by_a_run_without_it():
     assert said["attains"] == verdict(left, question)
     line = next(line for line in found.lines if line.name == "one less")
     assert line.text.startswith("still keeps the limits") == said["attains"]
+    assert not said["attains"]
+    assert 0.5 * 100 < said["goodput"] < 100
+    assert line.text.endswith(f"; enough up to {said['goodput']:.4g} /s")
+    for rate, is_enough in ((said["goodput"], True), (1.08 * said["goodput"], False)):
+        at = replace(options, rate=rate)
+        assert verdict(left, measured(scenario, at)[0]) == is_enough
 
 
 @pytest.mark.parametrize("late_after", [1, 3])

@@ -21,9 +21,16 @@ from mist_sim.studies.driver import Driver
 from tests.reference.scenarios import of_profile
 
 ENGINE: Any = SimpleNamespace(
-    gpu="h100", gpu_name="h100", name="h100", width=1, num_gpus=1, dollars=2.0, chunks=(2048,)
+    gpu="h100",
+    gpu_name="h100",
+    name="h100",
+    width=1,
+    num_gpus=1,
+    dollars=2.0,
+    chunks=(2048,),
+    settings=(),
 )
-ATTAINED: Any = SimpleNamespace(attained=True, seems_attained=True)
+ATTAINED: Any = SimpleNamespace(attained=True, seems_attained=True, rate=6.0)
 
 
 def tried(design: str, first: int, second: int = 0, room: float = 1.0) -> Tried:

@@ -301,3 +301,12 @@ def test_looks_end_at_the_longest_run():
 )
 def test_a_quantile_is_what_share_does_not_exceed(share, expected):
     assert quantile(np.arange(1.0, 11.0), share) == expected
+
+
+def test_users_never_queue_beyond_their_number_but_have_to_come_several_times():
+    """Three requests of each user are the ramp, and at most half of the run."""
+    crowded = run(0.3, queued=np.full(NUM, 100.0))
+    assert verdict(crowded._replace(users=NUM // 6)) == (True, "")
+    found = look(crowded._replace(users=NUM // 6 + 1), 0.9, 0.001)
+    assert (found.attained, found.needs) == (None, 6003)
+    assert found.reason == "the users have sent too few requests each"

@@ -402,12 +402,12 @@ def test_rows_judged_at_their_own_rate_give_reason(monkeypatch, tmp_path):
 def test_the_goodput_of_a_plan_is_searched_with_as_many_as_tell(share, given, most, monkeypatch):
     scenario, asked = Scenario.from_dict(QUEUE), []
 
-    def search(builts, options, driver, tried):
+    def search(builts, options, driver, tried, takes_users):
         asked.append(options.longest(options.target(builts[0].scenario)))
         return ["found"]
 
     monkeypatch.setattr(refining, "search_goodputs", search)
     options = PlanOptions(gpus=("h100-sxm",), attainment=share, most_requests=given)
-    question = SimpleNamespace(options=options, target=target(share))
+    question = SimpleNamespace(options=options, target=target(share), least_requests=0)
     assert refining.Refining(question, None, is_steady=True).goodput(scenario, None) == "found"
     assert asked == [most]

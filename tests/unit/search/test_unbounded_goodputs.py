@@ -135,5 +135,5 @@ def test_limits_see_queues_if_one_is_on_a_time_with_a_wait(slo, sees):
 
 def test_many_rates_are_a_few_and_how_far_they_go():
     trials = [SimpleNamespace(rate=10.0 * 2**k) for k in range(20)]
-    assert _rates(trials[:3]) == "10, 20, 40"
-    assert _rates(trials) == "10, 20, 40, 80 and 16 more up to 5.24288e+06"
+    assert _rates(trials[:3]) == "10, 20, 40 /s"
+    assert _rates(trials) == "10, 20, 40, 80 and 16 more up to 5.24288e+06 /s"
