@@ -21,12 +21,13 @@ from mist_sim.conservation import Conservation
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.coordination.entrance import Entrance
 from mist_sim.core import result_warnings as kinds
+from mist_sim.core.batch import StepLimits
 from mist_sim.core.flowing import FlowPolicy
 from mist_sim.core.front_end import FRONT_END, MEASURED, NONE, ApiServers, FrontEnd, Servers
 from mist_sim.core.hand_over import HandOver
+from mist_sim.core.recorder import Recorder, noting
 from mist_sim.core.request import Request
 from mist_sim.core.result_warnings import ResultWarning, merged
-from mist_sim.core.step_limits import StepLimits
 from mist_sim.core.views import ClientView
 from mist_sim.environment import POLL, Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError, brief
@@ -42,12 +43,11 @@ from mist_sim.load_generation import (
     SessionUsers,
     Users,
 )
-from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
+from mist_sim.metrics import CostOptions, PowerOptions, Result, Slo
 from mist_sim.metrics.assumptions import assumption_warnings
 from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.goodput import SloWatch
 from mist_sim.metrics.load import CLOSED, OPEN, Load
-from mist_sim.metrics.records.recorder import noting
 from mist_sim.metrics.run_warnings import distance_warnings
 from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Reconfigurer, Search
@@ -186,9 +186,7 @@ class Simulation:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
         self.streams = Streams(seed)
 
-    def run(
-        self, progress: Progress | None = None, *, recorder: ColumnRecorder | None = None
-    ) -> Result:
+    def run(self, progress: Progress | None = None, *, recorder: Recorder | None = None) -> Result:
         """Simulate until every request has finished or failed.
 
         recorder: a new recorder in place of the default one, for example one that ends the run by
@@ -202,7 +200,7 @@ class Simulation:
         self,
         progress: Progress | None = None,
         *,
-        recorder: ColumnRecorder | None = None,
+        recorder: Recorder | None = None,
         told: Mapping[str, Any] | None = None,
     ) -> Run:
         """Return a run that has not gone on yet, to be looked at on its way.
@@ -258,7 +256,7 @@ class Simulation:
 
     def _result(
         self,
-        recorder: ColumnRecorder,
+        recorder: Recorder,
         sliders: Reconfigurer | None,
         never_came: Sequence[ResultWarning],
     ) -> Result:
@@ -304,7 +302,7 @@ class Simulation:
             presenter=RUN,
         )
 
-    def _idle(self, recorder: ColumnRecorder) -> Iterator[ResultWarning]:
+    def _idle(self, recorder: Recorder) -> Iterator[ResultWarning]:
         """Yield a warning for each group of clients that its router leaves idle."""
         if self.lifecycle is None:  # clients that are away have no visits
             yield from idle_warnings(recorder, self.clients, {"": self.router, **self.routers})
@@ -368,7 +366,7 @@ class Simulation:
     def _over_nodes(self) -> dict[str, str]:
         return {c.name: text for c in self.clients if (text := _collectives(c))}
 
-    def _servers(self, recorder: ColumnRecorder) -> ApiServers | None:
+    def _servers(self, recorder: Recorder) -> ApiServers | None:
         """Return a run's front end, and tell the recorder; None: requests take no time there."""
         assumed = any(FRONT_END in options for options in self._assumed().values())
         default = MEASURED if assumed else NONE
@@ -400,7 +398,7 @@ class Simulation:
         lives = self.lifecycle.assumed(self.network) if self.lifecycle is not None else {}
         return _joined([found, lives])
 
-    def _assumed_after(self, recorder: ColumnRecorder) -> dict[str, tuple[str, ...]]:
+    def _assumed_after(self, recorder: Recorder) -> dict[str, tuple[str, ...]]:
         """Return the assumptions by client, with those of the trace."""
         found = self._assumed()
         requests = recorder.requests.columns()
@@ -415,7 +413,7 @@ class Simulation:
         changes = client.layouts or self.lifecycle is not None or self.reconfigure is not None
         return None if changes else client.traits.step_limits
 
-    def _start_clients(self, env: Environment, recorder: ColumnRecorder) -> Roster:
+    def _start_clients(self, env: Environment, recorder: Recorder) -> Roster:
         """Let the clients join the run, and seed the router."""
         if self.network is not None:
             self.network.start(env)
@@ -442,12 +440,12 @@ class Simulation:
                 router.seed(self.streams.generator(stream))
         return roster
 
-    def _recorder(self) -> ColumnRecorder:
+    def _recorder(self) -> Recorder:
         """Return the recorder; for some policies it counts the requests within limits."""
         asks = self.lifecycle is not None and self.lifecycle.asks_for_slo
-        return SloWatch(self.slo) if asks else ColumnRecorder()
+        return SloWatch(self.slo) if asks else Recorder()
 
-    def _requests(self, recorder: ColumnRecorder) -> Iterator[Request]:
+    def _requests(self, recorder: Recorder) -> Iterator[Request]:
         """Return the requests of users; note classes of limits and workload, and adapters."""
         requests = self.workload.requests(self.streams)
         if self.slo.classes:
@@ -465,7 +463,7 @@ class Simulation:
         self,
         env: Environment,
         coordinator: Coordinator,
-        recorder: ColumnRecorder,
+        recorder: Recorder,
         entrance: Entrance | None,
     ) -> Manager | None:
         """Start the processes that let clients fail, start and leave, if the scenario has any."""
@@ -509,7 +507,7 @@ class Simulation:
         return Reconfigurer(self.reconfigure, env, self.clients, policy, self.search)
 
     def _load_generator(
-        self, env: Environment, coordinator: Coordinator, recorder: ColumnRecorder
+        self, env: Environment, coordinator: Coordinator, recorder: Recorder
     ) -> LoadGenerator:
         """Return the load generator of the workload: an open loop, capped or not, or users."""
         retries, rng = self.workload.retries, self.streams.generator("retries")
@@ -520,7 +518,7 @@ class Simulation:
         if loop is None:
             load = OpenLoop(env, coordinator, recorder, retries, rng)
             if self._walks_are_plain:
-                load.walk_plainly(at_once=type(recorder) is ColumnRecorder)
+                load.walk_plainly(at_once=type(recorder) is Recorder)
             return load
         users = SessionUsers if loop.sessions else Users
         pauses = loop.think_times(self.streams.generator("think_time"))
