@@ -395,7 +395,7 @@ class Recorder:
         return seconds, num_gaps
 
     def record_whole(self, client_id: int, visit: Visit) -> float:
-        """Note that a request left a client that served it whole, its only one, and the system.
+        """Note that a request left its only client, which served it whole, and the system.
 
         As `record_visit` and `record_end` write it: a prompt, and its answer of a token or more.
         Returns when its user has all of it, seconds.

@@ -104,7 +104,8 @@ def e2e(arrival: Array, finished: Array) -> Array:
 def tpot(decode_time: Array, num_gaps: NDArray[np.int64]) -> Array:
     """Time per output token after the first, seconds; NaN for a single token.
 
-    decode_time: from first token to last, seconds. num_gaps: output tokens after the first.
+    decode_time: from first token to last, seconds (`core.recorder.decode_time`). num_gaps: output
+        tokens after the first.
     """
     none = np.full(len(num_gaps), np.nan)
     result: Array = np.divide(decode_time, num_gaps, out=none, where=num_gaps > 0)

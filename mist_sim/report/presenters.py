@@ -149,6 +149,7 @@ PLAN = Tables(
     unknown={"tried.*.attainment": nan, "tried.*.estimate": nan},
 )
 RESHARDING = Tables("resharding:resharding_table")
+BUNDLES = Tables("bundles:bundles_table", has_title=False, whole=True)
 STEP = Tables("step:step_table")
 SPACE = Tables(
     "space:space_table",

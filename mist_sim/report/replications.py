@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import isnan
 from typing import TYPE_CHECKING
 
@@ -10,10 +10,13 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from mist_sim.report.elements import LONG_MS, count, metric_cell, number, pairs, section
+from mist_sim.report.elements import LONG_MS, Row, count, metric_cell, number, pairs, section
 from mist_sim.report.pages.page import Drawing, Page, Verdict
 from mist_sim.report.pictures.picture import Panel, Picture, Points
 from mist_sim.report.run import (
+    RATES,
+    SPENDING,
+    WORKLOAD,
     expected_section,
     latency_table,
     latency_title,
@@ -26,40 +29,6 @@ if TYPE_CHECKING:
     from mist_sim.metrics import Estimate, Replications
 
 _FIGURES = ("mean", "p50", "p90", "p99")
-_COUNTS = (
-    ("requests finished", "completed"),
-    ("requests rejected", "num_rejected"),
-    ("requests timed out", "num_timed_out"),
-    ("requests cancelled", "num_cancelled"),
-    ("requests lost", "num_lost"),
-    ("input tokens", "total_input_tokens"),
-    ("output tokens", "total_output_tokens"),
-    ("simulated time", "duration"),
-)
-_RATES = (
-    ("requests", "request_throughput"),
-    ("output tokens", "output_throughput"),
-    ("input and output tokens", "total_token_throughput"),
-    ("goodput", "request_goodput"),
-    ("requests, steady part", "steady_request_throughput"),
-    ("output tokens, steady part", "steady_output_throughput"),
-    ("goodput, steady part", "steady_request_goodput"),
-)
-_MILLION = "a million output tokens"
-_SPENDING = (
-    ("average power", "average_power_w"),
-    ("energy per output token", "energy_per_output_token_j"),
-    (_MILLION, "cost_per_million_output_tokens_usd"),
-    ("good output tokens", "good_tokens_per_usd"),
-    ("the same from an API", "api_cost_per_million_output_tokens_usd"),
-)
-_SPENT_IN = {
-    "average power": "W",
-    "energy per output token": "J",
-    _MILLION: "$",
-    "good output tokens": "per $",
-    "the same from an API": "$ a million",
-}
 
 
 def replications_table(found: Replications) -> RenderableType:
@@ -72,8 +41,8 @@ def replications_table(found: Replications) -> RenderableType:
     text = f"{len(found.seeds)} replications: mean ± half width of the 95 % confidence interval"
     return Group(
         Padding(Text(text), (0, 0, 1, 0)),
-        *section("Workload", pairs(_rows(found, _COUNTS, {"simulated time": "s"}))),
-        *section("Throughput", pairs(_rows(found, _RATES, dict.fromkeys(dict(_RATES), "/s")))),
+        *section("Workload", pairs(_rows(found, WORKLOAD))),
+        *section("Throughput", pairs(_rows(found, RATES))),
         *section(latency_title(found.summary), Group(latency, *told)),
         *expected_section(
             found.summary.get("expected_errors", {}), lambda key: _latency(key, found.estimate(key))
@@ -86,18 +55,17 @@ def replications_table(found: Replications) -> RenderableType:
 def _spending(found: Replications) -> Iterator[RenderableType]:
     """Yield energy and cost where a cost was asked for."""
     if "cost_usd" in found.estimates:
-        yield from section("Energy and cost", pairs(_rows(found, _SPENDING, _SPENT_IN)))
+        yield from section("Energy and cost", pairs(_rows(found, SPENDING)))
 
 
-def _rows(
-    found: Replications, rows: tuple[tuple[str, str], ...], units: dict[str, str]
-) -> Iterator[tuple[str, str, str]]:
-    for name, metric in rows:
+def _rows(found: Replications, figures: Mapping[str, tuple[str, str]]) -> Iterator[Row]:
+    """Yield the rows of figures that the runs have. figures: titles and units."""
+    for metric, (title, unit) in figures.items():
         if metric not in found.estimates:
             continue
         estimate = found.estimate(metric)
         if estimate.mean or metric == "num_rejected" or not metric.startswith("num_"):
-            yield name, _cell(*estimate), units.get(name, "")
+            yield title, _cell(*estimate), unit
 
 
 def _latency(key: str, estimate: Estimate) -> str:

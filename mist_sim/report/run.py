@@ -42,6 +42,51 @@ if TYPE_CHECKING:
 _STAGE_FIGURES = ("mean", "p50", "p90", "p99")
 _GIGA, _MS = 1e9, 1e3
 
+WORKLOAD = {
+    "completed": ("requests finished", ""),
+    "num_rejected": ("requests rejected", ""),
+    "num_timed_out": ("requests timed out", ""),
+    "num_cancelled": ("requests cancelled", ""),
+    "num_lost": ("requests lost", ""),
+    "total_input_tokens": ("input tokens", ""),
+    "total_output_tokens": ("output tokens", ""),
+    "duration": ("simulated time", "s"),
+}
+RATES = {
+    "request_throughput": ("requests", "/s"),
+    "output_throughput": ("output tokens", "/s"),
+    "total_token_throughput": ("input and output tokens", "/s"),
+    "request_goodput": ("goodput", "/s"),
+    "steady_request_throughput": ("requests, steady part", "/s"),
+    "steady_output_throughput": ("output tokens, steady part", "/s"),
+    "steady_request_goodput": ("goodput, steady part", "/s"),
+}
+SPENDING = {
+    "average_power_w": ("average power", "W"),
+    "energy_per_output_token_j": ("energy per output token", "J"),
+    "cost_per_million_output_tokens_usd": ("a million output tokens", "$"),
+    "good_tokens_per_usd": ("good output tokens", "per $"),
+    "api_cost_per_million_output_tokens_usd": ("the same from an API", "$ a million"),
+}
+TITLES_OF = {
+    **WORKLOAD,
+    **RATES,
+    **SPENDING,
+    "failed": ("requests failed", ""),
+    "num_preemptions": ("preemptions", ""),
+    "peak_requests_in_flight": ("requests in flight, peak", ""),
+    "good_tokens_per_j": ("good output tokens", "per J"),
+}
+"""Figures of a summary in tables of runs, and of their means: title and unit."""
+
+
+def figure_row(
+    summary: Mapping[str, Any], key: str, show: Callable[[Any], str] = number, remark: str = ""
+) -> Row:
+    """Return the row of a figure. remark: in place of its unit."""
+    title, unit = TITLES_OF[key]
+    return title, show(summary[key]), remark or unit
+
 
 def breakdown_sections(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Yield the parts of latencies, stages beside prefill and decode, and communication."""
@@ -407,26 +452,24 @@ def spending_section(result: Result) -> Iterator[RenderableType]:
         yield from section("Energy and cost", pairs([*joules, *dollars]))
 
 
-def _joules(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _joules(summary: Mapping[str, Any]) -> Iterator[Row]:
     idle = summary["idle_energy_j"] / summary["energy_j"] if summary["energy_j"] else 0.0
     remark = f"kJ, {percent(idle)} idle; GPU power {_origins(summary['power_estimates'])}"
     yield "energy", number(summary["energy_j"] / _KILO), remark
-    yield "average power", number(summary["average_power_w"]), "W"
-    yield "energy per output token", f"{summary['energy_per_output_token_j']:.3g}", "J"
+    yield figure_row(summary, "average_power_w")
+    yield figure_row(summary, "energy_per_output_token_j", "{:.3g}".format)
     if "good_tokens_per_j" in summary:
-        yield "good output tokens", number(summary["good_tokens_per_j"]), "per J"
+        yield figure_row(summary, "good_tokens_per_j")
 
 
-def _dollars(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _dollars(summary: Mapping[str, Any]) -> Iterator[Row]:
     yield "cost", f"{summary['cost_usd']:.3g}", f"$; GPUs at {_origins(summary['prices'])}"
     if "electricity_cost_usd" in summary:
         yield "of it electricity", f"{summary['electricity_cost_usd']:.3g}", "$"
     million = "cost_per_million_output_tokens_usd"
-    yield "a million output tokens", number(summary[million]), "$"
-    if "good_tokens_per_usd" in summary:
-        yield "good output tokens", number(summary["good_tokens_per_usd"]), "per $"
-    if f"api_{million}" in summary:
-        yield "the same from an API", number(summary[f"api_{million}"]), "$ a million"
+    for key in (million, "good_tokens_per_usd", f"api_{million}"):
+        if key in summary:
+            yield figure_row(summary, key)
 
 
 def _origins(names: Mapping[str, str]) -> str:
@@ -465,7 +508,7 @@ def _percent(share: float) -> str:
     return "-" if isnan(share) else f"{100 * share:.4g} %"
 
 
-def _verdict_rows(verdicts: Verdicts) -> Iterator[tuple[str, str, str]]:
+def _verdict_rows(verdicts: Verdicts) -> Iterator[Row]:
     for name, verdict in verdicts.items():
         remark = f"limit {_limit(verdict)}: {verdict['verdict']}"
         if isnan(verdict["value"]):
@@ -524,16 +567,10 @@ def _limit(verdict: Mapping[str, Any]) -> str:
 
 
 FIGURES = ("mean", "p50", "p90", "p95", "p99")
-_LOSSES = (
-    ("requests timed out", "num_timed_out", ""),
-    ("requests cancelled", "num_cancelled", "by users who went away"),
-    ("requests lost", "num_lost", "with clients that failed"),
-    ("sent to another client", "num_retried_visits", "times"),
-)
-_RATES = {
-    "requests": "request_throughput",
-    "output tokens": "output_throughput",
-    "input and output tokens": "total_token_throughput",
+_LOSSES = {
+    "num_timed_out": "",
+    "num_cancelled": "by users who went away",
+    "num_lost": "with clients that failed",
 }
 
 
@@ -575,13 +612,13 @@ def _doubt(summary: Mapping[str, Any]) -> str:
     return ""
 
 
-def _workload(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    yield "requests finished", count(summary["completed"]), result.loop + _doubt(summary)
+def _workload(result: Result, summary: Mapping[str, Any]) -> Iterator[Row]:
+    yield figure_row(summary, "completed", count, result.loop + _doubt(summary))
     yield from _failures(summary)
-    yield "input tokens", count(summary["total_input_tokens"]), ""
-    yield "output tokens", count(summary["total_output_tokens"]), ""
-    warmup = f"without {result.warmup:g} s of warm-up" if result.warmup else ""
-    yield "simulated time", number(summary["duration"]), f"s {warmup}".strip()
+    for key in ("total_input_tokens", "total_output_tokens"):
+        yield figure_row(summary, key, count)
+    warmup = f"s without {result.warmup:g} s of warm-up" if result.warmup else ""
+    yield figure_row(summary, "duration", remark=warmup)
     if "reconfigurations" in summary:
         yield "sliders moved", count(len(summary["reconfigurations"])), "times"
     if "max_moves_per_request" in summary:
@@ -593,11 +630,13 @@ def _workload(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[str,
         yield "layouts changed", count(len(clients) - len(set(clients))), "times"
 
 
-def _failures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    yield "requests rejected", count(summary["num_rejected"]), ""
-    for name, key, what in _LOSSES:
+def _failures(summary: Mapping[str, Any]) -> Iterator[Row]:
+    yield figure_row(summary, "num_rejected", count)
+    for key, what in _LOSSES.items():
         if summary.get(key):
-            yield name, count(summary[key]), what
+            yield figure_row(summary, key, count, what)
+    if summary.get("num_retried_visits"):
+        yield "sent to another client", count(summary["num_retried_visits"]), "times"
     if "mean_clients_up" in summary:
         failed, started = summary["num_client_failures"], summary["num_client_starts"]
         what = f"on average; {in_words(failed, 'failure')}, {in_words(started, 'start')}"
@@ -608,9 +647,9 @@ def _failures(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield "tokens computed in vain", count(wasted), "input and output"
 
 
-def _throughput(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    for name, key in _RATES.items():
-        yield name, number(summary[key]), _in_steady_part(summary, key)
+def _throughput(result: Result, summary: Mapping[str, Any]) -> Iterator[Row]:
+    for key in ("request_throughput", "output_throughput", "total_token_throughput"):
+        yield figure_row(summary, key, remark=_in_steady_part(summary, key))
     if summary["has_steady_part"]:
         begin, end = number(summary["steady_begin"]), number(summary["steady_end"])
         yield "", "", f"({_part(summary)}: {begin} to {end} s, without ramp and end)"
@@ -618,7 +657,7 @@ def _throughput(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[st
             low, high = map(number, summary["steady_arrivals_per_s"])
             yield "", "", f"(no steady load: {low} to {high} arrivals/s in tenths of that time)"
     yield "output tokens, peak", number(summary["max_output_tokens_per_s"]), "in one second"
-    yield "requests in flight, peak", count(summary["peak_requests_in_flight"]), ""
+    yield figure_row(summary, "peak_requests_in_flight", count)
     most = count(summary["max_concurrent_requests"])
     yield "requests in a second, peak", most, "ended ones too (max_concurrent_requests)"
     if "spec_decode_acceptance_rate" in summary:
@@ -626,7 +665,7 @@ def _throughput(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[st
         share = percent(summary["spec_decode_acceptance_rate"] / 100, digits=1)
         yield "tokens a decode step", accepted, f"{share} of the draft tokens accepted"
     if summary["num_preemptions"]:
-        yield "preemptions", count(summary["num_preemptions"]), "computed again for lack of memory"
+        yield figure_row(summary, "num_preemptions", count, "computed again for lack of memory")
     if summary["prefix_cache_hit_rate_unbounded"] > 0:
         found = percent(summary["prefix_cache_hit_rate"], digits=1)
         known = percent(summary["prefix_cache_hit_rate_unbounded"], digits=1)
@@ -641,7 +680,7 @@ def _throughput(result: Result, summary: Mapping[str, Any]) -> Iterator[tuple[st
     if "request_goodput" in summary:
         good = percent(summary["good_request_fraction"], digits=1)
         rates = _in_steady_part(summary, "request_goodput")
-        yield "goodput", number(summary["request_goodput"]), rates
+        yield figure_row(summary, "request_goodput", remark=rates)
         yield "", "", f"{good} of the requests keep"
         limits = result.slo.limits_on_requests.items()
         told = (f"{limit_title(name)} <= {duration(limit)}" for name, limit in limits)

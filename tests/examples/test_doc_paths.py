@@ -13,8 +13,7 @@ from tests.conftest import ROOT
 PACKAGE = ROOT / "mist_sim"
 TREES = ("benchmarks", "docs", "examples", "mist_sim", "plugins", "tests", "tools")
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-OF_OTHERS = {  # files of vLLM, aiconfigurator-core and openai-python that pages name, by page
-    "engines.md": {"vllm/v1/worker/gpu_model_runner.py"},
+OF_OTHERS = {  # files of vLLM that pages name, by page
     "metrics.md": {"vllm/v1/core/kv_cache_manager.py", "vllm/v1/metrics/stats.py"},
 }
 NAMED = re.compile(r"(?<![\w./-])([\w./-]*\w\.py)(?!\w)(?::(\w+(?:\.\w+)*))?")

@@ -1,4 +1,4 @@
-"""The ten scripts of docs/guides/ten_questions.md run and say what the page says."""
+"""The ten scripts of docs/faq.md run and say what the page says."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import ROOT
 
 SCRIPTS = ROOT / "examples/questions"
-PAGE = (ROOT / "docs/guides/ten_questions.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/faq.md").read_text(encoding="utf-8")
 
 _KEEP = r"at this rate \(90 % of requests\)"
 

@@ -261,8 +261,8 @@ def afd(
     kv_memory SIZE: The same as a size, with --model.
     as_json --json: Print the results as JSON.
     """
-    from mist_sim.cli.bundle_tables import Found, as_data, show
     from mist_sim.search import check_tail, estimate_slot_load, provision, tail_of
+    from mist_sim.search.bundles import Bundles
     from mist_sim.traces import TRACE_READERS
     from mist_sim.traces.base import LeavesOut
 
@@ -296,13 +296,13 @@ def afd(
         told += hardware.of_batches(best, times)
     if isinstance(source, LeavesOut) and (text := source.left_out.sentence(source.path)):
         told.append(ResultWarning(kinds.LEFT_OUT, text))
-    found = Found(spec, estimate, tail, provisioned, choices, told, unit)
+    found = Bundles(spec, estimate, tail, provisioned, choices, told, unit)
     if as_json:
         from mist_sim.output import json_text
 
-        typer.echo(json_text(as_data(found)), nl=False)
+        typer.echo(json_text(found.summary), nl=False)
     else:
-        show(found)
+        found.show()
 
 
 def slot_lengths(rows: Iterable[TraceRow], first_token: str = "prefill") -> tuple[Tokens, Tokens]:

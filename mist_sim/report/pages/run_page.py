@@ -41,6 +41,7 @@ from mist_sim.report.run import (
     THROUGH_FAILURES,
     TITLE,
     TITLES,
+    TITLES_OF,
     expected_rows,
     latency_title,
     note_on_turns,
@@ -166,13 +167,12 @@ _DOUBTS = {
 }
 _MILLION = 1e6
 _COUNTS = (
-    ("requests finished", "completed"),
-    ("requests failed", "failed"),
-    ("input tokens", "total_input_tokens"),
-    ("output tokens", "total_output_tokens"),
-    ("preemptions", "num_preemptions"),
-    ("requests in flight, peak", "peak_requests_in_flight"),
-    ("requests in a second, peak (vLLM's)", "max_concurrent_requests"),
+    "completed",
+    "failed",
+    "total_input_tokens",
+    "total_output_tokens",
+    "num_preemptions",
+    "peak_requests_in_flight",
 )
 _CLIENT_COLUMNS = {
     "client": "",
@@ -382,8 +382,10 @@ def _expected(summary: Mapping[str, Any]) -> Iterator[PageTable]:
 
 
 def _workload(summary: Mapping[str, Any]) -> PageTable:
-    shown = [(name, key, lambda value: count(int(value))) for name, key in _COUNTS]
-    shown.append(("simulated time, s", "duration", number))
+    named = [(TITLES_OF[key][0], key) for key in _COUNTS]
+    named.append(("requests in a second, peak (vLLM's)", "max_concurrent_requests"))
+    shown = [(name, key, lambda value: count(int(value))) for name, key in named]
+    shown.append((", ".join(TITLES_OF["duration"]), "duration", number))
     rows = [[Cell(name), Cell(_shown(summary.get(key), show), key)] for name, key, show in shown]
     return PageTable("Workload", ["", ""], rows)
 

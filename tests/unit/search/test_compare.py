@@ -27,9 +27,8 @@ from mist_sim.report.pictures.findings import plane_picture
 from mist_sim.report.pictures.style import can_draw
 from mist_sim.report.run import error_range, expected_of_each
 from mist_sim.search.compared_case import FIGURES, Case
-from mist_sim.search.comparison import Comparison, compare
+from mist_sim.search.comparison import Comparison, compare, workloads_differ
 from mist_sim.search.goodput import GoodputOptions, find_goodput
-from mist_sim.search.same_workload import workloads_differ
 from mist_sim.search.slo_plane import PlaneOptions, SloPlane, attainment, read_goodput
 from mist_sim.search.verdicts.request_times import RequestTimes, Target
 from mist_sim.studies.built import Built

@@ -16,6 +16,7 @@ from mist_sim.network import Fabric
 from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
 from mist_sim.scenario.schema import Splittable
+from mist_sim.search.comparison import workloads_differ
 from mist_sim.search.designs import (
     MOST,
     USUAL,
@@ -24,7 +25,6 @@ from mist_sim.search.designs import (
     designs_of,
     ratios_to_try,
 )
-from mist_sim.search.same_workload import workloads_differ
 from mist_sim.studies.built import Built
 from tests.reference.scenarios import of_profile
 from tests.refusals import refused

@@ -9,10 +9,10 @@ from mist_sim import Scenario, ScenarioError, Slo, simulate
 from mist_sim.core.sliders import Sliders, all_sliders
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.bracketing import Bracket, SeedGoodput
+from mist_sim.search.comparison import workloads_differ
 from mist_sim.search.designs import Slidable, designs_of
 from mist_sim.search.goodput import GoodputOptions, find_goodputs
 from mist_sim.search.goodput_result import Goodput
-from mist_sim.search.same_workload import workloads_differ
 from mist_sim.search.slider_search import SliderSearch, search_sliders
 from mist_sim.search.spaces.space import Configuration
 from mist_sim.search.verdicts.request_times import Target

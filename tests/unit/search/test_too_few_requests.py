@@ -351,13 +351,11 @@ def rows_of(
         is_silent = each.name.endswith(silent_one)
         return take(evaluation, each, replace(found, searches=(silent,)) if is_silent else found)
 
-    def silent_tried(evaluation, several):
-        rates = {each.name: rate for each, rate in several}
-        found = []
-        for each, trial in tried(evaluation, several):
+    def silent_tried(evaluation, rates):
+        found = tried(evaluation, rates)
+        for each in found:
             if each.name.endswith(silent_one):
-                each.trial = silent_trial(rates[each.name], 16_000)
-            found.append((each, each.trial or trial))
+                found[each] = each.trial = silent_trial(rates[each], 16_000)
         return found
 
     monkeypatch.setattr(Evaluation, "_take", silent_take)
