@@ -38,8 +38,8 @@ FAR = 2  # of them: then results say so before all else, and nothing is sure
 NOTHING_LIKE_IT = "no measured run is like it"
 
 SHARE = 0.9  # of measurements lie in a bar
-# Of the rows of a format, a kernel and a load, lie in bars without their origin: so many that of
-# all rows 91 % do, and 75 % or more of each group of ten.
+# Of the rows under a load, and of those with a kernel, lie in bars without their origin: so many
+# that of all rows 90 % do, and 75 % or more of each group of ten.
 LEAST = 0.8
 FEWEST = 10  # rows that are such a group
 
@@ -191,23 +191,22 @@ class Evidence:
     def margin(self, setting: Setting, load: Load | None) -> float:
         """Return by how much both ends move out, as a logarithm: the most that a group needs.
 
-        So that `LEAST` of the rows of the same format (of all where it has few), of the same
-        kernel and of the same load lie in the bars of the other origins.
+        So that `LEAST` of the rows under the same load (of the same format, or of all, where it has
+        few), and of those with the same kernel (under any load where it has few) lie in the bars of
+        the other origins.
         """
         known = ~np.isnan(self._beyond)
         same = {name: self._columns[name] == text for name, text in _facts(setting, load).items()}
-        alike = known & same["format"]
-        groups = [
-            alike if np.count_nonzero(alike) >= FEWEST else known,
-            alike & same["architecture"],
-            np.logical_and.reduce([known, *(same[n] for n in _PARTS["load"] if n in same)]),
-        ]
-        needed = [
-            float(np.quantile(self._beyond[group], LEAST, method="higher"))
-            for group in groups
-            if np.count_nonzero(group) >= FEWEST
-        ]
-        return max([0.0, *needed])
+        of_load = [same[name] for name in _PARTS["load"] if name in same]
+        loaded = known & np.logical_and.reduce(of_load) if of_load else np.zeros_like(known)
+        format_ = known & same["format"]
+        kernel = format_ & same["architecture"]
+        needed = [0.0]
+        for groups in ((loaded, format_, known), (kernel & loaded, kernel)):
+            large = [group for group in groups if np.count_nonzero(group) >= FEWEST]
+            if large:
+                needed.append(float(np.quantile(self._beyond[large[0]], LEAST, method="higher")))
+        return max(needed)
 
 
 def words(setting: Setting, load: Load | None = None) -> str:

@@ -94,7 +94,7 @@ The percentile of a limit takes the place of a median."""
 
 _BY_GOODPUT = ("goodput", "goodput_per_gpu", "headroom")
 _BY_GPU = ("num_gpus", "goodput_per_gpu")
-_STAR = "* the best{}; goodputs and means of seeds only if sure"
+_STAR = "* the best{}; goodputs, means of seeds only beyond errors"
 _RATES = (
     "tokens a second of the steady part of each run, without ramp and end; no star where requests "
     "come at a rate, which all serve that keep up; dollars and joules are of whole runs, with both"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_data, of_points
 from mist_sim.errors import listed
-from mist_sim.metrics.expected_errors import WITHIN, expected_ranges
+from mist_sim.metrics.expected_errors import WITHIN, expected_ranges, is_far
 from mist_sim.metrics.latency import limit_of, limit_title, metric_of
 from mist_sim.metrics.spending import HOURS_A_MONTH
 from mist_sim.report.presenters import PLAN
@@ -200,7 +200,8 @@ def lines_of(question: Question, best: Tried, found: Mapping[str, Any]) -> list[
         text = _left(name, each)
         if not isnan(load := each.get("goodput", nan)):
             text += f"; enough up to {load:.4g} {found['goodput'].unit}"
-        lines.append(Line(name, text, _one_less_confidence({name: each})))
+        told = "" if each["nobody"] else _one_less_confidence({name: each}, is_far(at_rate))
+        lines.append(Line(name, text, told))
     return [*lines, *_spending(at_rate, found["at_goodput"], sure)]
 
 
@@ -445,8 +446,12 @@ def _left(name: str, found: Mapping[str, Any]) -> str:
     return f"{share}{first}{more}"
 
 
-def _one_less_confidence(found: Mapping[str, Mapping[str, Any]]) -> Confidence:
-    """Return how sure the verdict on fewer engines is, for every step-time error in its range."""
+def _one_less_confidence(found: Mapping[str, Mapping[str, Any]], far: bool = False) -> Confidence:
+    """Return how sure the verdict on fewer engines is, for every step-time error in its range.
+
+    far: whether the engines are far from all measured runs.
+    """
+    firm: Confidence = "likely" if far else "sure"
     told: list[Confidence] = []
     for each in found.values():
         verdicts = {one["verdict"] for one in each["slo"].values()}
@@ -459,9 +464,9 @@ def _one_less_confidence(found: Mapping[str, Mapping[str, Any]]) -> Confidence:
         elif each["undecided"]:
             told.append("likely")
         elif is_good:
-            told.append("likely" if "within error" in verdicts else "sure")
+            told.append("likely" if "within error" in verdicts else firm)
         else:
-            told.append("sure" if "miss" in verdicts or each.get("unstable") else "likely")
+            told.append(firm if "miss" in verdicts or each.get("unstable") else "likely")
     return _worst(*told)
 
 

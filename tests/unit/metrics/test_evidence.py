@@ -93,3 +93,13 @@ def test_what_was_never_measured_has_no_bar(changes, why):
     evidence, setting = Evidence(rows_of([0.1]), "roofline", "tpot"), replace(HERE, **changes)
     assert why in evidence.unknown(setting)
     assert evidence.bar(setting, LOAD) is None
+
+
+def test_a_bar_widens_by_what_rows_under_its_load_need():
+    """Where ten were measured under it; else by what rows of its format need."""
+    other = Load("other load", "bursts")
+    rows = [row._replace(beyond={"tpot": 0.3}) for row in rows_of([0.3] * 30)]
+    rows += [row._replace(load=other, beyond={"tpot": -0.1}) for row in rows_of([0.0] * 10)]
+    assert Evidence(rows, "roofline", "tpot").margin(HERE, other) == 0.0
+    assert Evidence(rows[:-1], "roofline", "tpot").margin(HERE, other) == 0.3
+    assert Evidence(rows, "roofline", "tpot").margin(HERE, None) == 0.3

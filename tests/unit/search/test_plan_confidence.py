@@ -10,7 +10,7 @@ from mist_sim.search import PlanOptions, plan
 from mist_sim.search.planning.bounds import demand_of
 from mist_sim.search.planning.candidates import candidates, engines_of
 from mist_sim.search.planning.hunt import Hunt
-from mist_sim.search.planning.plan_result import _margin, _need
+from mist_sim.search.planning.plan_result import _margin, _need, _one_less_confidence
 from mist_sim.search.planning.question import Question
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.driver import Driver
@@ -82,6 +82,11 @@ def test_nothing_is_sure_without_a_known_error():
 )
 def test_a_purchase_is_as_sure_as_it_is_that_nothing_cheaper_does(less, is_cheapest, how):
     assert _need({"one_less": less, "is_cheapest": is_cheapest, "unknown": []}) == how
+
+
+@pytest.mark.parametrize("less", [one_less(attains=False), one_less(attains=True, verdict="pass")])
+def test_far_from_all_measurements_fewer_engines_are_no_sure_verdict(less):
+    assert [_one_less_confidence(less, far) for far in (False, True)] == ["sure", "likely"]
 
 
 @pytest.mark.deep
