@@ -101,8 +101,14 @@ def check_eviction(eviction: object) -> None:
 def push(heap: list[Any], node: tuple[Any, ...], eviction: Eviction) -> None:
     """Put a node, which begins with a rank, on a heap.
 
-    Raises ScenarioError for a rank that does not compare with those before.
+    Raises ScenarioError for None, NaN, and a rank that does not compare with those before.
     """
+    rank = node[0]
+    if rank is None or rank != rank:
+        raise ScenarioError(
+            f"{type(eviction).__name__}.rank must return a number, or a tuple of numbers, got "
+            f"{brief(rank)}"
+        )
     try:
         heappush(heap, node)
     except TypeError as error:

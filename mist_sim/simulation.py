@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral, Real
 from time import monotonic
 from typing import Any
 
@@ -51,6 +52,7 @@ from mist_sim.metrics.records.recorder import noting
 from mist_sim.metrics.run_warnings import distance_warnings
 from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Reconfigurer, Search
+from mist_sim.registry import Known, require_kind
 from mist_sim.report.presenters import RUN
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter, Router, Seeded, StageRouters
@@ -71,6 +73,7 @@ from mist_sim.simulation_rules import (
 from mist_sim.stages import Prefill
 from mist_sim.traces import DailyArrivals, RowSampler, ScheduledArrivals, Workload
 from mist_sim.traces.pipeline_templates import completion_pipeline
+from mist_sim.units import require_number
 
 Progress = Callable[[int, float], None]
 """Called with (requests finished or failed, simulated seconds), ten times a second at most.
@@ -135,8 +138,21 @@ class Simulation:
         clients = list(clients) if isinstance(clients, Iterable) else [clients]
         if not callable(getattr(workload, "requests", None)):
             raise ScenarioError(f"workload must be a Workload, got {brief(workload)}")
-        if not isinstance(slo, Slo | None):
-            raise ScenarioError(f"slo must be an Slo, such as Slo(ttft=0.5), got {brief(slo)}")
+        for name, said, kind, example in (
+            ("slo", slo, Slo, "Slo(ttft=0.5)"),
+            ("power", power, PowerOptions, "PowerOptions(pue=1.2)"),
+            ("cost", cost, CostOptions, "CostOptions()"),
+            ("hand_over", hand_over, HandOver, "HandOver(transfer='push')"),
+            ("lifecycle", lifecycle, Lifecycle, "Lifecycle(failures=(...,))"),
+            ("front_end", front_end, FrontEnd, "FrontEnd(response=1e-3)"),
+            ("routers", routers, Mapping, "{'decode': 'least_outstanding'}"),
+        ):
+            if said is not None:
+                require_kind(name, said, kind, example)
+        if network is not None and not callable(getattr(network, "admit", None)):
+            raise ScenarioError(
+                f"network must be one, such as a Link or Fabric, got {brief(network)}"
+            )
         self.hand_over = hand_over or HandOver()
         check_clients(clients, network, self.hand_over)
         check_lengths(clients, getattr(workload, "source", None))
@@ -149,6 +165,7 @@ class Simulation:
         if self.hand_over.pools == "local":
             self._pools = members.local_pools(network)
         self.seed = seed
+        require_number("warmup", warmup)
         if not 0 <= warmup < math.inf:
             raise ScenarioError(f"warmup must be finite and >= 0 s, got {warmup}")
         self.routers = {
@@ -182,9 +199,12 @@ class Simulation:
     @seed.setter
     def seed(self, seed: int) -> None:
         """Seed the runs that begin later; raises ScenarioError for a negative seed."""
+        said: object = seed
+        if isinstance(said, bool) or not isinstance(said, Integral):
+            raise ScenarioError(f"seed must be a whole number, got {brief(said)}")
         if seed < 0:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
-        self.streams = Streams(seed)
+        self.streams = Streams(int(seed))
 
     def run(
         self, progress: Progress | None = None, *, recorder: ColumnRecorder | None = None
@@ -212,6 +232,8 @@ class Simulation:
         Its clients are those of the simulation: a run that was started before cannot go on. Raises
         ScenarioError for input found to be bad (a trace row).
         """
+        if progress is not None and not callable(progress):
+            raise ScenarioError(f"progress must be a function (ended, now), got {brief(progress)}")
         env, recorder = Environment(), recorder or self._recorder()
         router = StageRouters(self.router, self.routers) if self.routers else self.router
         roster = self._start_clients(env, recorder)
@@ -487,6 +509,8 @@ class Simulation:
     def _never_came(self, end: float, lives: Manager | None) -> Iterator[ResultWarning]:
         """Yield a warning for each event that was asked for later than the run went, seconds."""
         found: list[tuple[str, str]] = []
+        if self.warmup and self.warmup >= end:
+            found.append(("the end of the warmup", f"{self.warmup:g} s"))
         if self.lifecycle is not None and lives is not None:
             found += self.lifecycle.not_by(end, lives.struck)
         if self.reconfigure is not None:
@@ -586,7 +610,9 @@ class Run:
     @property
     def views(self) -> dict[str, ClientView]:
         """What routers see of each client, by name, at the time when it is read."""
-        return {client.name: client.view for client in self._clients}
+        return Known(
+            {client.name: client.view for client in self._clients}, "the run has no client"
+        )
 
     def step(self) -> bool:
         """Go on to the next event, or the next step of an engine that others see.
@@ -619,7 +645,7 @@ class Run:
         if self._is_over():
             return self
         if until is not None:
-            if isinstance(until, bool) or not isinstance(until, int | float):
+            if isinstance(until, bool) or not isinstance(until, Real):
                 raise ScenarioError(f"until must be a number of seconds, got {brief(until)}")
             if not self.now <= until < math.inf:
                 raise ScenarioError(f"until must be finite and >= {self.now} s (now), got {until}")

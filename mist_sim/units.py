@@ -92,6 +92,11 @@ def require_number(name: str, value: object) -> None:
     )
 
 
+def plain_number(value: Any) -> Any:
+    """Return a scalar of NumPy as a number of Python, and anything else as it is."""
+    return value.item() if hasattr(value, "dtype") and value.shape == () else value
+
+
 def require_quantities(part: object) -> None:
     """Raise ValueError for fields of a dataclass that have text in place of quantities or tuples.
 

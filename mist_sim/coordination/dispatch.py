@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from numbers import Integral
+from operator import attrgetter
+
 from mist_sim.clients.base import Client
 from mist_sim.clients.roster import Roster
+from mist_sim.core.candidates import Candidates
 from mist_sim.core.hand_over import HandOverPolicy
 from mist_sim.core.request import Request, Stage
 from mist_sim.errors import ScenarioError, brief, listed
+from mist_sim.registry import comes_with_package
 from mist_sim.routers import RefusalError, Router
 from mist_sim.stages import Decode, Prefill
 
 _HANDED_OVER = (Prefill.kind, Decode.kind)
+_READ = (
+    "num_prompt_tokens",
+    "num_output_tokens",
+    "to_serve",
+    "priority",
+    "session_id",
+    "model",
+    "label",
+    "content",
+    "num_predicted_tokens",
+)
+_read: Callable[[Request], tuple[object, ...]] = attrgetter(*_READ)
 
 
 class Dispatch:
@@ -22,6 +40,7 @@ class Dispatch:
     def __init__(self, roster: Roster, router: Router, policy: HandOverPolicy | None) -> None:
         self.roster = roster
         self.router = router
+        self._is_own = not comes_with_package(type(router))
         self._policy = policy
 
     def route(self, request: Request, stage: Stage, source: str | None = None) -> Client | None:
@@ -48,15 +67,38 @@ class Dispatch:
             return None
         if self._policy is not None and kind in _HANDED_OVER:
             candidates = self._policy.among(request, stage, candidates)
-        client_id = self.router.choose(request, stage, candidates)
+        choose = self._watched_choose if self._is_own else self.router.choose
+        client_id = choose(request, stage, candidates)
         client = self.roster.get(client_id)
-        if client is None or stage.kind not in client.traits.serves:
-            raise ScenarioError(
-                f"{type(self.router).__name__}.choose returned {brief(client_id)}, which is not "
-                f"the client_id of a candidate for {stage.kind}: "
-                f"{[v.client_id for v in candidates]}"
-            )
+        if client is None or kind not in client.traits.serves:
+            raise self._no_candidate(client_id, stage, candidates)
         return client
+
+    def _watched_choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the choice of a router of one's own, which is a candidate's and changes nothing.
+
+        Raises ScenarioError for others.
+        """
+        before = _read(request)
+        said: object = self.router.choose(request, stage, candidates)
+        whole = isinstance(said, Integral) and not isinstance(said, bool)
+        if not whole or candidates.get(int(said)) is None:  # type: ignore[call-overload]
+            raise self._no_candidate(said, stage, candidates)
+        for name, was, now in zip(_READ, before, _read(request), strict=True):
+            if was is not now and was != now:
+                raise ScenarioError(
+                    f"{type(self.router).__name__}.choose must change nothing, and set {name} of "
+                    f"request {request.request_id} from {brief(was)} to {brief(now)}: keep what "
+                    "the router remembers in itself"
+                )
+        return int(said)  # type: ignore[call-overload]
+
+    def _no_candidate(self, said: object, stage: Stage, candidates: Candidates) -> ScenarioError:
+        known = {view.client_id: view.name for view in candidates}
+        return ScenarioError(
+            f"{type(self.router).__name__}.choose must return the client_id of a candidate for "
+            f"{stage.kind}, one of {listed(known)} ({listed(known.values())}), got {brief(said)}"
+        )
 
     def ask_ahead(self, request: Request, stage: Stage, source: str) -> None:
         """Let the router choose now for a stage that comes after the next visit, at `source`."""

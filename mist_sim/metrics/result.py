@@ -49,6 +49,7 @@ from mist_sim.metrics.tables import (
 from mist_sim.metrics.timeline import TABLES as TIMELINE_TABLES
 from mist_sim.metrics.timeline import timeline
 from mist_sim.output import json_text, output_file, output_folder, write_text
+from mist_sim.registry import Known
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,7 +135,7 @@ class Result(Findings):
     @cached_property
     def summary(self) -> Summary:
         """Metrics of the whole run; keys and units as `vllm bench serve` writes them."""
-        return cast("Summary", super().summary)
+        return cast("Summary", Known(super().summary, "the summary has no"))
 
     @cached_property
     def warnings(self) -> tuple[ResultWarning, ...]:
@@ -376,6 +377,10 @@ TABLES = tuple(_COLUMNS)
 
 def check_tables(names: Collection[str]) -> None:
     """Raise ScenarioError for tables that a result does not have."""
+    if isinstance(names, str):
+        raise ScenarioError(
+            f"tables must be a list of names, got {brief(names)}: write [{names!r}]"
+        )
     for name in names:
         if name not in TABLES:
             raise ScenarioError(

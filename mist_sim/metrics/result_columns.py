@@ -30,6 +30,7 @@ from mist_sim.metrics.tables import (
     in_order,
     texts,
 )
+from mist_sim.units import require_number
 
 
 def requests_columns(recorder: ColumnRecorder) -> Columns:
@@ -468,8 +469,10 @@ def _edges(end: float, interval: float | None) -> Array:
     """Return where intervals begin, and where the last one ends."""
     if interval is None:
         interval = end / _DEFAULT_INTERVALS
-    elif not 0 < interval < math.inf:
-        raise ValueError(f"interval must be finite and > 0 s, got {interval}")
+    else:
+        require_number("interval", interval)
+        if not 0 < interval < math.inf:
+            raise ValueError(f"interval must be finite and > 0 s, got {interval}")
     if not end:
         return np.zeros(1)
     if end / interval > _MOST_INTERVALS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import ClassVar
 
 from mist_sim.core.request import Stage
@@ -42,8 +43,10 @@ class Prefill(Prompted):
     num_prompt_tokens: int
 
     def __post_init__(self) -> None:
-        if self.num_prompt_tokens <= 0:
-            raise ValueError(f"num_prompt_tokens must be > 0, got {self.num_prompt_tokens}")
+        if not isinstance(self.num_prompt_tokens, Integral) or self.num_prompt_tokens <= 0:
+            raise ValueError(
+                f"num_prompt_tokens must be > 0 (whole), got {self.num_prompt_tokens!r}"
+            )
 
     @property
     def num_input_tokens(self) -> int:
@@ -94,8 +97,8 @@ class Decode(Stage):
     num_tokens: int
 
     def __post_init__(self) -> None:
-        if self.num_tokens < 0:
-            raise ValueError(f"num_tokens must be >= 0, got {self.num_tokens}")
+        if not isinstance(self.num_tokens, Integral) or self.num_tokens < 0:
+            raise ValueError(f"num_tokens must be >= 0 (whole), got {self.num_tokens!r}")
 
     @property
     def is_empty(self) -> bool:

@@ -485,6 +485,12 @@ def warnings_of(runs: Mapping[str, Result | RunData]) -> tuple[ResultWarning, ..
 
 
 def _each(runs: Mapping[str, Result | RunData], name: str) -> dict[str, Picture]:
+    given: object = runs
+    if not isinstance(given, Mapping):
+        raise ScenarioError(
+            f'runs must be a mapping from titles to results, such as {{"first": result}}, got '
+            f"{brief(given)}"
+        )
     return {
         title: draw(OfResult(run) if isinstance(run, Result) else run, name)
         for title, run in runs.items()
