@@ -207,37 +207,43 @@ class Simulation:
         self.streams = Streams(int(seed))
 
     def run(
-        self, progress: Progress | None = None, *, recorder: ColumnRecorder | None = None
+        self,
+        progress: Progress | None = None,
+        *,
+        recorder: ColumnRecorder | None = None,
+        events: bool = False,
     ) -> Result:
         """Simulate until every request has finished or failed.
 
         recorder: a new recorder in place of the default one, for example one that ends the run by
-            raising an exception.
+            raising an exception. events: whether `Result.events` lists the decisions.
         Raises ScenarioError for input found to be bad during the run (a trace row), and
         InvariantError if the simulation breaks a law of its own.
         """
-        return self.start(progress, recorder=recorder).run().result()
+        return self.start(progress, recorder=recorder, events=events).run().result()
 
     def start(
         self,
         progress: Progress | None = None,
         *,
         recorder: ColumnRecorder | None = None,
+        events: bool = False,
         told: Mapping[str, Any] | None = None,
     ) -> Run:
         """Return a run that has not gone on yet, to be looked at on its way.
 
-        progress, recorder: as in `run`. told: fields of its results that others know (their title).
+        progress, recorder, events: as in `run`. told: fields of its results that others know, such
+            as their title.
 
         Its clients are those of the simulation: a run that was started before cannot go on. Raises
         ScenarioError for input found to be bad (a trace row).
         """
-        if progress is not None and not callable(progress):
-            raise ScenarioError(f"progress must be a function (ended, now), got {brief(progress)}")
         env, recorder = Environment(), recorder or self._recorder()
+        recorder.keep_events(events)
         router = StageRouters(self.router, self.routers) if self.routers else self.router
         roster = self._start_clients(env, recorder)
         coordinator = Coordinator(env, roster, router, hand_over=self.hand_over)
+        coordinator.dispatch.events = recorder.events
         entrance = None
         if self.gateway is not None:
             entrance = Entrance(env, self.gateway, coordinator.dispatch)
@@ -726,7 +732,12 @@ def _run_until(env: Environment, end: Event) -> bool:
 
 
 def _now_and_then(progress: Progress) -> Progress:
-    """Return a function that forwards to `progress` at most ten times per second of real time."""
+    """Return a function that forwards to `progress` at most ten times per second of real time.
+
+    Raises ScenarioError for what is no function.
+    """
+    if not callable(progress):
+        raise ScenarioError(f"progress must be a function (ended, now), got {brief(progress)}")
     next_call = 0.0
 
     def tell(num_ended: int, now: float) -> None:

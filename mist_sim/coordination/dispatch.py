@@ -9,6 +9,7 @@ from operator import attrgetter
 from mist_sim.clients.base import Client
 from mist_sim.clients.roster import Roster
 from mist_sim.core.candidates import Candidates
+from mist_sim.core.events import ROUTED, Events
 from mist_sim.core.hand_over import HandOverPolicy
 from mist_sim.core.request import Request, Stage
 from mist_sim.errors import ScenarioError, brief, listed
@@ -34,13 +35,15 @@ _read: Callable[[Request], tuple[object, ...]] = attrgetter(*_READ)
 class Dispatch:
     """Asks the hand-over policy which clients may serve a stage, and the router to choose one.
 
-    roster: the clients present. policy: None: roles decide.
+    roster: the clients present. policy: None: roles decide. events: is told of each choice; None:
+        nobody is.
     """
 
     def __init__(self, roster: Roster, router: Router, policy: HandOverPolicy | None) -> None:
         self.roster = roster
         self.router = router
         self._is_own = not comes_with_package(type(router))
+        self.events: Events | None = None
         self._policy = policy
 
     def route(self, request: Request, stage: Stage, source: str | None = None) -> Client | None:
@@ -72,6 +75,10 @@ class Dispatch:
         client = self.roster.get(client_id)
         if client is None or kind not in client.traits.serves:
             raise self._no_candidate(client_id, stage, candidates)
+        if self.events is not None:
+            why = f"{type(self.router).__name__}: {kind}, one of {len(candidates)}"
+            who, tokens = request.request_id, request.num_prompt_tokens
+            self.events.note(client.env.now, ROUTED, who, client.client_id, why, tokens)
         return client
 
     def _watched_choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:

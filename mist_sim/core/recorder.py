@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mist_sim.core.batch import StepBatch
+from mist_sim.core.events import Events
 from mist_sim.core.request import Request
 from mist_sim.core.states import State
 from mist_sim.core.visit import Failure, Visit
@@ -35,7 +36,12 @@ class StepSink(NamedTuple):
 
 
 class Recorder(Protocol):
-    """Records what clients and the coordinator do; `metrics` provides the implementation."""
+    """Records what clients and the coordinator do; `metrics` provides the implementation.
+
+    events: takes decisions; None: they are not kept.
+    """
+
+    events: Events | None
 
     def add_track(self, client_id: int, layout: int = 0, pool: int | None = None) -> int:
         """Open a track for steps of a client; return its number, from 0.

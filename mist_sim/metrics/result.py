@@ -279,6 +279,14 @@ class Result(Findings):
         return frame_of(self.columns("retrievals"))
 
     @cached_property
+    def events(self) -> pd.DataFrame:
+        """A row a decision (see `result_columns.events_columns`).
+
+        Raises ScenarioError for a run that did not keep them.
+        """
+        return frame_of(self.columns("events"))
+
+    @cached_property
     def client_states(self) -> pd.DataFrame:
         """Times of clients up, starting, draining or away (see `lives.states_columns`)."""
         return frame_of(self.columns("client_states"))
@@ -289,6 +297,11 @@ class Result(Findings):
         Raises ScenarioError for a table that there is not.
         """
         check_tables([table])
+        if table == "events" and self.recorder.events is None:
+            raise ScenarioError(
+                "this run kept no events; give events=True to simulate, start or run, or --events "
+                "to mist run"
+            )
         return _COLUMNS[table](self)
 
     def token_times(self, request_id: int) -> Array:
@@ -315,13 +328,15 @@ class Result(Findings):
         return place.path
 
     def save_timeline(self, path: str | Path, *, replace: bool = False) -> None:
-        """Write requests, steps and transfers as Chrome trace events (ui.perfetto.dev draws them).
+        """Write what happened as Chrome trace events (ui.perfetto.dev draws them).
 
         replace: whether to overwrite an existing file.
         Raises ScenarioError if the file cannot be written.
         """
         with output_file(path, replace=replace) as file:
-            tables = {name: getattr(self, name) for name in TIMELINE_TABLES}
+            kept = self.recorder.events is not None
+            names = [name for name in TIMELINE_TABLES if kept or name != "events"]
+            tables = {name: getattr(self, name) for name in names}
             file.write(timeline(tables, self.summary))
 
     def write_files(self, folder: Path, tables: Collection[str] | None = None) -> None:
@@ -335,7 +350,9 @@ class Result(Findings):
     def _usual_tables(self) -> list[str]:
         """Return the tables written by default."""
         tables = ["requests", "stages", "steps", "clients"]
-        others = ("transfers", "retrievals", "client_states")
+        others = ["transfers", "retrievals", "client_states"]
+        if self.recorder.events is not None:
+            others.append("events")
         return tables + [name for name in others if num_rows(self.columns(name))]
 
 
@@ -365,6 +382,7 @@ _COLUMNS: Mapping[str, Callable[[Result], Columns]] = {
     "clients": _clients,
     "transfers": lambda of: result_columns.transfers_columns(of.recorder, of.client_names),
     "retrievals": lambda of: result_columns.retrievals_columns(of.recorder, of.client_names),
+    "events": lambda of: result_columns.events_columns(of.recorder, of.client_names),
     "client_states": lambda of: clients.states_columns(of.ledger.lives, of.client_names),
     "breakdown": lambda of: result_columns.breakdown_columns(of.recorder),
     "over_time": lambda of: result_columns.over_time_columns(

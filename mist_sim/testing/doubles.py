@@ -27,7 +27,7 @@ from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.batch import StepBatch, StepGrowth
 from mist_sim.core.request import Limits, Request, Stage
 from mist_sim.core.views import ClientView
-from mist_sim.core.visit import Failure, HeldKv, Moved, Served, Visit
+from mist_sim.core.visit import HeldKv, Moved, Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hardware.predictors import PipelinePredictor

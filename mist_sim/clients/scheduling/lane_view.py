@@ -90,6 +90,7 @@ class LaneView:
         self._planner = ""  # name of the scheduler whose plan is made; empty: none is
         self._begins = False  # whether a plan begins
         self._taking_part: set[int] = set()  # slots, in this plan
+        self.sent_back: set[int] | None = None  # slots that gave way here, where events are kept
 
     @property
     def time(self) -> float:
@@ -235,6 +236,7 @@ class LaneView:
                 raise ScenarioError(
                     f"lane.preempt: request {inside.request.request_id} is not in lane.seated"
                 )
+            self._note_sent_back(inside)
             self.core.send_back(inside.slot)
             return
         self._most(inside, "preempt", None)
@@ -243,7 +245,12 @@ class LaneView:
         if self.core.is_given:
             self._refuse("preempt", inside, "can give way only before the first lane.admit")
         self._taking_part.discard(inside.slot)
+        self._note_sent_back(inside)
         self.core.put_off(inside.slot)
+
+    def _note_sent_back(self, inside: Inside) -> None:
+        if self.sent_back is not None:
+            self.sent_back.add(inside.slot)
 
     @contextmanager
     def deciding(self, planner: str) -> Iterator[None]:

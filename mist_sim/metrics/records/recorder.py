@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, attended
+from mist_sim.core.events import KINDS
 from mist_sim.core.front_end import Servers
 from mist_sim.core.recorder import StepSink
 from mist_sim.core.request import Request
@@ -114,6 +115,8 @@ _TABLES = {
     "made_up": "client_id:i4 time:f8",
     # visits that were lost with a client
     "losses": "request_id:i8 client_id:i4 time:f8 num_tokens:i8 retried:?",
+    # decisions
+    "events": "time:f8 kind:i1 request_id:i8 client_id:i4 reason:i4 num_tokens:i8",
     # one track's runs of steps
     "steps": """
         start:f8 num_steps:i4 num_chunks:i4 num_prefill_tokens:i4 num_decodes:i4 context_sum:i8
@@ -148,6 +151,33 @@ def noting(
         yield request
 
 
+class EventTable:
+    """Keeps decisions as they are made; implements `core.events.Events`.
+
+    rows: one a decision. reasons: those in it.
+    """
+
+    def __init__(self) -> None:
+        self.rows = empty_table("events")
+        self.reasons = Categories()
+
+    def note(
+        self,
+        time: float,
+        kind: str,
+        request_id: int,
+        client_id: int,
+        reason: str,
+        num_tokens: int,
+    ) -> None:
+        """Add a row; see `core.events.Events`."""
+        code = KINDS.index(kind)
+        row = (time, code, request_id, client_id, self.reasons.code(reason), num_tokens)
+        self.rows.rows.append(row)
+        if len(self.rows.rows) >= _MOST_ROWS:
+            self.rows.pack()
+
+
 class ColumnRecorder:
     """The `Recorder` of every run.
 
@@ -169,7 +199,7 @@ class ColumnRecorder:
     counts classes; empty if the slo has none. labels: the same of classes of the workload, in
     label_names; empty if it has none. adapters: the LoRA adapter of each, in adapter_names, the
     first of which is None; empty if the workload names none. servers: of the front end; None: there
-    is none.
+    is none. events: decisions as they are made; None: they are not kept (`keep_events`).
 
     Visits and steps have the times of clients, requests those of their users: tokens come
     `response` seconds later, the first one `turn` more for each token of the same step before it,
@@ -178,6 +208,7 @@ class ColumnRecorder:
 
     response = output_token = turn = 0.0
     servers: Servers | None = None
+    events: EventTable | None = None
 
     def __init__(self) -> None:
         self.requests = empty_table("requests")
@@ -216,6 +247,10 @@ class ColumnRecorder:
         self.adapters: array[int] = array("i")
         self.adapter_names = Categories()
         self.adapter_names.code(None)  # code 0: the model's own weights
+
+    def keep_events(self, keep: bool) -> None:
+        """Say whether to keep the decisions of the run that begins, too."""
+        self.events = EventTable() if keep else None
 
     def add_track(self, client_id: int, layout: int = 0, pool: int | None = None) -> int:
         """Begin the columns of an engine or a rank; return its number."""
