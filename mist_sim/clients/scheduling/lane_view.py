@@ -162,6 +162,11 @@ class LaneView:
         return max(0, num_free - int(self.core.decode_need)) if self._planner else num_free
 
     @property
+    def num_blocks(self) -> int:
+        """KV-cache blocks that it has in all."""
+        return int(self.core.blocks.num_blocks)
+
+    @property
     def block_size(self) -> int:
         """Tokens of a KV-cache block."""
         return int(self.core.blocks.size)
