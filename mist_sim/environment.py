@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator
 from heapq import heappop, heappush
 from math import inf
-from numbers import Real
 from typing import Any, Protocol
 
 import simpy
@@ -151,7 +150,7 @@ class Environment(simpy.Environment):
 
         Raises ValueError for less than 0 s, and for what is no number.
         """
-        if not isinstance(delay, Real) or not delay >= 0:
+        if not (hasattr(delay, "__float__") and delay >= 0):
             raise ValueError(f"env.timeout needs seconds >= 0, got {delay!r} at {self.now:.6g} s")
         return Timeout(self, delay, value)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral, Real
 from time import monotonic
 from typing import Any
 
@@ -73,7 +72,7 @@ from mist_sim.simulation_rules import (
 from mist_sim.stages import Prefill
 from mist_sim.traces import DailyArrivals, RowSampler, ScheduledArrivals, Workload
 from mist_sim.traces.pipeline_templates import completion_pipeline
-from mist_sim.units import require_number
+from mist_sim.units import is_number, is_whole, require_number
 
 Progress = Callable[[int, float], None]
 """Called with (requests finished or failed, simulated seconds), ten times a second at most.
@@ -199,9 +198,8 @@ class Simulation:
     @seed.setter
     def seed(self, seed: int) -> None:
         """Seed the runs that begin later; raises ScenarioError for a negative seed."""
-        said: object = seed
-        if isinstance(said, bool) or not isinstance(said, Integral):
-            raise ScenarioError(f"seed must be a whole number, got {brief(said)}")
+        if not is_whole(seed):
+            raise ScenarioError(f"seed must be a whole number, got {brief(seed)}")
         if seed < 0:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
         self.streams = Streams(int(seed))
@@ -651,7 +649,7 @@ class Run:
         if self._is_over():
             return self
         if until is not None:
-            if isinstance(until, bool) or not isinstance(until, Real):
+            if not is_number(until):
                 raise ScenarioError(f"until must be a number of seconds, got {brief(until)}")
             if not self.now <= until < math.inf:
                 raise ScenarioError(f"until must be finite and >= {self.now} s (now), got {until}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from numbers import Integral
 from operator import attrgetter
 
 from mist_sim.clients.base import Client
@@ -16,6 +15,7 @@ from mist_sim.errors import ScenarioError, brief, listed
 from mist_sim.registry import comes_with_package
 from mist_sim.routers import RefusalError, Router
 from mist_sim.stages import Decode, Prefill
+from mist_sim.units import is_whole
 
 _HANDED_OVER = (Prefill.kind, Decode.kind)
 _READ = (
@@ -87,9 +87,8 @@ class Dispatch:
         Raises ScenarioError for others.
         """
         before = _read(request)
-        said: object = self.router.choose(request, stage, candidates)
-        whole = isinstance(said, Integral) and not isinstance(said, bool)
-        if not whole or candidates.get(int(said)) is None:  # type: ignore[call-overload]
+        said = self.router.choose(request, stage, candidates)
+        if not is_whole(said) or candidates.get(int(said)) is None:
             raise self._no_candidate(said, stage, candidates)
         for name, was, now in zip(_READ, before, _read(request), strict=True):
             if was is not now and was != now:
@@ -98,7 +97,7 @@ class Dispatch:
                     f"request {request.request_id} from {brief(was)} to {brief(now)}: keep what "
                     "the router remembers in itself"
                 )
-        return int(said)  # type: ignore[call-overload]
+        return int(said)
 
     def _no_candidate(self, said: object, stage: Stage, candidates: Candidates) -> ScenarioError:
         known = {view.client_id: view.name for view in candidates}

@@ -36,12 +36,11 @@ class StepSink(NamedTuple):
 
 
 class Recorder(Protocol):
-    """Records what clients and the coordinator do; `metrics` provides the implementation.
+    """Records what clients and the coordinator do; `metrics` provides the implementation."""
 
-    events: takes decisions; None: they are not kept.
-    """
-
-    events: Events | None
+    @property
+    def events(self) -> Events | None:
+        """What takes decisions; None: they are not kept."""
 
     def add_track(self, client_id: int, layout: int = 0, pool: int | None = None) -> int:
         """Open a track for steps of a client; return its number, from 0.

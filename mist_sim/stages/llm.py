@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import ClassVar
 
 from mist_sim.core.request import Stage
 from mist_sim.stages.stage_kinds import STAGES
+from mist_sim.units import is_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +43,10 @@ class Prefill(Prompted):
     num_prompt_tokens: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.num_prompt_tokens, Integral) or self.num_prompt_tokens <= 0:
-            raise ValueError(
-                f"num_prompt_tokens must be > 0 (whole), got {self.num_prompt_tokens!r}"
-            )
+        if not is_whole(self.num_prompt_tokens):
+            raise ValueError(f"num_prompt_tokens must be whole, got {self.num_prompt_tokens!r}")
+        if self.num_prompt_tokens <= 0:
+            raise ValueError(f"num_prompt_tokens must be > 0, got {self.num_prompt_tokens}")
 
     @property
     def num_input_tokens(self) -> int:
@@ -97,8 +97,10 @@ class Decode(Stage):
     num_tokens: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.num_tokens, Integral) or self.num_tokens < 0:
-            raise ValueError(f"num_tokens must be >= 0 (whole), got {self.num_tokens!r}")
+        if not is_whole(self.num_tokens):
+            raise ValueError(f"num_tokens must be whole, got {self.num_tokens!r}")
+        if self.num_tokens < 0:
+            raise ValueError(f"num_tokens must be >= 0, got {self.num_tokens}")
 
     @property
     def is_empty(self) -> bool:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice, repeat
-from numbers import Integral, Real
 from types import NoneType
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -49,6 +48,7 @@ from mist_sim.traces.predictions import Predictions
 from mist_sim.traces.prompt_images import ImageLaw
 from mist_sim.traces.retries import Retries
 from mist_sim.traces.time_limits import TimeLimits
+from mist_sim.units import is_number, is_whole
 
 BASE = "base"
 """The name that stands for no adapter: the model's own weights."""
@@ -356,14 +356,14 @@ class Workload:
         closed, request_id = self.closed_loop is not None, -1
         for request_id, ((given, time), priority) in enumerate(rows):
             if time is not None or not closed:
-                if type(time) is not float and not isinstance(time, Real):
+                if time is None or (type(time) is not float and not is_number(time)):
                     raise self._out_of_order(time, last)
                 if not last <= time < math.inf:
                     raise self._out_of_order(time, last)
                 last = time
             row = given
             if not (
-                isinstance(given, TraceRow)
+                type(given) is TraceRow
                 and type(given[0]) is int is type(given[1])
                 and type(given.num_predicted_tokens) in _COUNTS
             ):
@@ -406,7 +406,9 @@ class Workload:
         names = ["num_prompt_tokens", "num_output_tokens"]
         if row.num_predicted_tokens is not None:
             names.append("num_predicted_tokens")
-        found = {name: whole(f"{name} of {where}", getattr(row, name)) for name in names}
+        found: dict[str, Any] = {
+            name: whole(f"{name} of {where}", getattr(row, name)) for name in names
+        }
         return row._replace(**found)
 
     def _priorities(self, streams: Streams) -> Iterator[int]:
@@ -529,9 +531,9 @@ def _encodes(stages: tuple[Stage, ...]) -> bool:
 
 def whole(name: str, value: object) -> int:
     """Return a number of tokens as an int. Raises ScenarioError unless it is a whole number."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    if not is_whole(value):
         raise ScenarioError(f"{name} must be a whole number, got {brief(value)}")
-    return int(value)
+    return int(cast("int", value))
 
 
 def _stages_of(said: object) -> tuple[Stage, ...]:

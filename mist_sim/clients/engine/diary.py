@@ -50,10 +50,8 @@ class Diary:
                 self._note(PREEMPTED, sequence, why + where, int(lane.queued_tokens(slot)))
         self.sent_back.clear()
         running = {}
-        for slot in lane.running:
-            sequence = inside.get(slot)
-            if sequence is None:
-                continue
+        for slot in filter(inside.__contains__, lane.running):
+            sequence = inside[slot]
             running[sequence] = number = int(lane.story(slot)[6])
             if self._running.get(sequence) != number:
                 again = "again" if number else "first"

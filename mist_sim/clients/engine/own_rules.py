@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Integral
-
 import numpy as np
 
 from mist_sim.clients.scheduling import ChunkedScheduler, WaitingQueue
@@ -11,6 +9,7 @@ from mist_sim.clients.scheduling.lane_view import LaneView
 from mist_sim.clients.scheduling.order import is_ours
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.registry import require_method
+from mist_sim.units import is_whole
 
 _FORMS = {
     "plan": "plan(lane)",
@@ -81,9 +80,9 @@ class OwnRules:
             )
         return found.slot
 
-    def _whole(self, method: str, found: object) -> int:
+    def _whole(self, method: str, found: int) -> int:
         """Return a number of tokens; raises ScenarioError for what is no whole number."""
-        if isinstance(found, bool) or not isinstance(found, Integral):
+        if not is_whole(found):
             raise ScenarioError(
                 f"{type(self.scheduler).__name__}.{method} must return a whole number of tokens, "
                 f"got {brief(found)}"

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.errors import ScenarioError, brief
@@ -117,7 +117,7 @@ class Ranked(WaitingQueue):
         """Put a sequence into the heap, by its key and then its arrival."""
         if sequence in self._removed:  # its old entry is still in the heap
             self._forget_removed()
-        key = self._key(sequence)
+        key: Any = self._key(sequence)
         if key is None or key != key:
             raise ScenarioError(
                 f"the key of Ranked(key) must return a number, got {brief(key)} for request "

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.explained import Bound, OperatorTime, explained
 from mist_sim.hardware.sampling import SamplingTimes
 from mist_sim.registry import require_method
+from mist_sim.units import is_number
 
 Seconds = Callable[[StepBatch], float]
 """Seconds of a step."""
@@ -166,7 +166,7 @@ class Positive(Around):
     def step_time(self, batch: StepBatch) -> float:
         """Return the seconds of a step."""
         seconds = self.predictor.step_time(batch)
-        if not isinstance(seconds, Real):
+        if not is_number(seconds):
             raise ScenarioError(
                 f"predictor {type_of(self.predictor)}: step_time must return seconds, a number, "
                 f"got {brief(seconds)}"
@@ -178,7 +178,7 @@ class Positive(Around):
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         """Return the seconds of consecutive steps."""
         seconds = self.predictor.run(batch, growth, num_steps)
-        if not isinstance(seconds, np.ndarray) or seconds.shape != (num_steps,):
+        if getattr(seconds, "shape", None) != (num_steps,):
             raise ScenarioError(
                 f"predictor {type_of(self.predictor)}: run must return a NumPy array of seconds, "
                 f"one for each of the {num_steps} steps, got {brief(seconds)}"
