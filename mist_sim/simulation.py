@@ -21,6 +21,7 @@ from mist_sim.conservation import Conservation
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.coordination.entrance import Entrance
 from mist_sim.core import result_warnings as kinds
+from mist_sim.core.events import NO_REQUEST, Decision
 from mist_sim.core.flowing import FlowPolicy
 from mist_sim.core.front_end import FRONT_END, MEASURED, NONE, ApiServers, FrontEnd, Servers
 from mist_sim.core.hand_over import HandOver
@@ -47,7 +48,7 @@ from mist_sim.metrics.assumptions import assumption_warnings
 from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.goodput import SloWatch
 from mist_sim.metrics.load import CLOSED, OPEN, Load
-from mist_sim.metrics.records.recorder import noting
+from mist_sim.metrics.records.recorder import EventTable, noting
 from mist_sim.metrics.run_warnings import distance_warnings
 from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Reconfigurer, Search
@@ -280,7 +281,7 @@ class Simulation:
             if broken:
                 raise InvariantError(f"at {env.now} s: {broken}")
 
-        return Run(env, load, self.clients, check, result)
+        return Run(env, load, self.clients, check, result, recorder.events)
 
     def _result(
         self,
@@ -577,7 +578,7 @@ class Run:
     What it computes does not depend on where it is stopped.
 
     check: raises InvariantError for a law that is broken at the end, given whether the run came
-        there. result: returns the records.
+        there. result: returns the records. events: takes decisions; None: they are not kept.
     """
 
     def __init__(
@@ -587,9 +588,10 @@ class Run:
         clients: Sequence[Client],
         check: Callable[[bool], None],
         result: Callable[[], Result],
+        events: EventTable | None = None,
     ) -> None:
         self._env, self._load, self._clients = env, load, clients
-        self._check, self._result = check, result
+        self._check, self._result, self._events = check, result, events
 
     @property
     def now(self) -> float:
@@ -618,6 +620,24 @@ class Run:
             {client.name: client.view for client in self._clients}, "the run has no client"
         )
 
+    @property
+    def decisions(self) -> list[Decision]:
+        """What the latest `step` decided, in that order; ends and moves are in the result alone.
+
+        Empty after `run`. Raises ScenarioError for a run that was started without events=True.
+        """
+        if self._events is None:
+            raise ScenarioError("this run keeps no events; give events=True to start")
+        return [
+            Decision(time, kind, None if who == NO_REQUEST else who, self._clients[at].name, *rest)
+            for time, kind, who, at, *rest in self._events.latest or ()
+        ]
+
+    def _note_anew(self, latest: list[Any] | None) -> None:
+        """Let the decisions that follow be the latest ones; None: keep them in the result alone."""
+        if self._events is not None:
+            self._events.latest = latest
+
     def step(self) -> bool:
         """Go on to the next event, or the next step of an engine that others see.
 
@@ -625,6 +645,7 @@ class Run:
         ScenarioError and InvariantError as `Simulation.run` does.
         """
         self._check_latest()
+        self._note_anew([])
         if self._is_over():
             return False
         try:
@@ -646,6 +667,7 @@ class Run:
         if the simulation breaks a law of its own.
         """
         self._check_latest()
+        self._note_anew(None)
         if self._is_over():
             return self
         if until is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 ROUTED, PREEMPTED, EVICTED, ADMITTED, CUT, MOVED, ENDED = KINDS = (
     "routed",
@@ -14,6 +14,20 @@ ROUTED, PREEMPTED, EVICTED, ADMITTED, CUT, MOVED, ENDED = KINDS = (
     "ended",
 )
 """Kinds of decisions, in the order in which those of one instant are listed."""
+
+
+class Decision(NamedTuple):
+    """One decision, with the columns of `Result.events`.
+
+    time: seconds. event: of `KINDS`. request_id: None where blocks are evicted. client: by name.
+    """
+
+    time: float
+    event: str
+    request_id: int | None
+    client: str
+    reason: str
+    num_tokens: int
 
 
 class Events(Protocol):

@@ -154,12 +154,14 @@ def noting(
 class EventTable:
     """Keeps decisions as they are made; implements `core.events.Events`.
 
-    rows: one a decision. reasons: those in it.
+    rows: one a decision. reasons: those in it. latest: arguments of `note` since they were last
+    cleared; None: nobody reads them.
     """
 
     def __init__(self) -> None:
         self.rows = empty_table("events")
         self.reasons = Categories()
+        self.latest: list[tuple[float, str, int, int, str, int]] | None = None
 
     def note(
         self,
@@ -171,6 +173,8 @@ class EventTable:
         num_tokens: int,
     ) -> None:
         """Add a row; see `core.events.Events`."""
+        if self.latest is not None:
+            self.latest.append((time, kind, request_id, client_id, reason, num_tokens))
         code = KINDS.index(kind)
         row = (time, code, request_id, client_id, self.reasons.code(reason), num_tokens)
         self.rows.rows.append(row)

@@ -154,3 +154,26 @@ def test_a_run_step_by_step_has_the_same_events():
         made.step()
     stepped = made.run().result()
     assert stepped.events.equals(mist.simulate("demo", events=True).events)
+
+
+def test_each_step_says_what_it_decided():
+    workload = mist.Workload.from_lists([600] * 40, [300] * 40, [0.05 * k for k in range(40)])
+    simulation = mist.Simulation(clients=[llm(kv_cache=SMALL)], workload=workload)
+    made, told = simulation.start(events=True), []
+    while made.step():
+        told += made.decisions
+    kept = made.result().events
+    kept = kept[~kept.event.isin(["moved", "ended"])]
+    assert sorted(zip(kept.time, kept.event, kept.reason, strict=True)) == sorted(
+        (each.time, each.event, each.reason) for each in told
+    )
+    assert {each.client for each in told} == {"llm"}
+    preempted = next(each for each in told if each.event == "preempted")
+    assert preempted.request_id in range(40)
+    again = simulation.start(events=True)
+    while not any(each.event == "preempted" for each in again.decisions):
+        assert again.step()
+    assert again.now == preempted.time
+    assert again.run().decisions == []
+    with pytest.raises(ScenarioError, match="keeps no events; give events=True to start"):
+        _ = simulation.start().decisions
