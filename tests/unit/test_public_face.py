@@ -55,7 +55,8 @@ def test_the_page_of_public_names_lists_them_all():
 def test_guides_import_from_public_modules_alone():
     public = {"mist_sim", *re.findall(r"`(mist_sim\.\w+)`", _table_of_modules())}
     for page in sorted((ROOT / "docs/guides").glob("own_*.md")):
-        used = set(re.findall(r"^(?:from|import) (mist_sim[\w.]*)", page.read_text("utf-8"), re.MULTILINE))
+        text = page.read_text("utf-8")
+        used = set(re.findall(r"^(?:from|import) (mist_sim[\w.]*)", text, re.MULTILINE))
         assert used <= public, f"{page.name}: {sorted(used - public)} are no public modules"
 
 
