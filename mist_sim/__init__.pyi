@@ -105,7 +105,7 @@ from mist_sim.metrics import PowerOptions as PowerOptions
 from mist_sim.metrics import Replications as Replications
 from mist_sim.metrics import Result as Result
 from mist_sim.metrics import Slo as Slo
-from mist_sim.metrics.summary_types import Summary as Summary
+from mist_sim.metrics.result import Summary as Summary
 from mist_sim.models import ModelSpec as ModelSpec
 from mist_sim.models import SpeculativeConfig as SpeculativeConfig
 from mist_sim.models import load_model as load_model

@@ -95,7 +95,7 @@ class LimitAdmission(Admission):
     max_requests: requests inside, for each client that computes prompts (>= 1; llm-d's
         `maxConcurrency`); None: no limit.
     max_tokens: tokens of prompts and predicted answers inside, for each such client (>= 1); None:
-        no limit. A request goes in whatever its size where nobody is inside.
+        no limit. A request goes in whatever its size where none is inside.
     max_waiting: requests that wait at the gateway; one more is refused if it had to wait, too (0:
         none waits). None: no limit.
     shares: of these limits, the most that requests of a class may fill, by label (> 0, <= 1), but

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.clients import Client
+from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request
 from mist_sim.load_generation import LoadGenerator
-from mist_sim.metrics import ColumnRecorder
 
 Ids = NDArray[np.int64]
 
@@ -45,7 +45,7 @@ class Conservation:
         self._entered.append(request.request_id)
 
     def broken_law(
-        self, load: LoadGenerator, recorder: ColumnRecorder, clients: Sequence[Client]
+        self, load: LoadGenerator, recorder: Recorder, clients: Sequence[Client]
     ) -> str | None:
         """Return what a finished run has lost or counted twice, and where; None if nothing.
 
@@ -66,7 +66,7 @@ class Conservation:
             return None
         return f"request {request.request_id} was never sent: load generation stopped before it"
 
-    def _not_ended_once(self, recorder: ColumnRecorder, clients: Sequence[Client]) -> str | None:
+    def _not_ended_once(self, recorder: Recorder, clients: Sequence[Client]) -> str | None:
         """Check that the ended requests have one row for each that entered, and no other row."""
         entered, ended = _ints(self._entered), recorder.requests.columns()["request_id"]
         if np.array_equal(_sorted(entered), _sorted(ended)) and (np.diff(_sorted(ended)) > 0).all():
@@ -100,7 +100,7 @@ def _still_held(clients: Sequence[Client]) -> str | None:
 
 
 def _visits_unlike_records(
-    load: LoadGenerator, recorder: ColumnRecorder, clients: Sequence[Client]
+    load: LoadGenerator, recorder: Recorder, clients: Sequence[Client]
 ) -> str | None:
     """For every request, clients have recorded as many visits as its walks got back."""
     ids: Ids = recorder.requests.columns()["request_id"]
@@ -124,7 +124,7 @@ def _visits_unlike_records(
 
 
 def _stages_not_served(
-    load: LoadGenerator, recorder: ColumnRecorder, clients: Sequence[Client]
+    load: LoadGenerator, recorder: Recorder, clients: Sequence[Client]
 ) -> str | None:
     """A request that finished was served in each of its stages, and once when it was sent once.
 
@@ -147,7 +147,7 @@ def _stages_not_served(
     return None
 
 
-def _whereabouts(request_id: np.int64, recorder: ColumnRecorder, clients: Sequence[Client]) -> str:
+def _whereabouts(request_id: np.int64, recorder: Recorder, clients: Sequence[Client]) -> str:
     """Return the client of a request's last recorded visit, and the clients that hold any."""
     visits = recorder.visits.columns()
     mine = visits["client_id"][visits["request_id"] == request_id]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
+from mist_sim.core.recorder import Recorder
 from mist_sim.core.result_warnings import (
     DISTANCE,
     EXTRAPOLATED,
@@ -25,7 +26,6 @@ from mist_sim.hardware.devices import GpuSpec
 from mist_sim.hardware.predictors.base import traits_of
 from mist_sim.hardware.predictors.explained import OperatorTime, explained, merged
 from mist_sim.hardware.work import peak
-from mist_sim.metrics import ColumnRecorder
 from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.run_warnings import distance_warnings
 from mist_sim.metrics.tables import Findings
@@ -151,7 +151,7 @@ class _FoundError(Exception):
     """Ends a run: its step is known."""
 
 
-class _Watch(ColumnRecorder):
+class _Watch(Recorder):
     """Records a run until a client has computed the step of a moment."""
 
     def __init__(self, client_id: int, time: float) -> None:
@@ -413,6 +413,11 @@ _ON_THE_SPOT = (
 )
 
 
+_PASS = (
+    "The time is that of a pass through all {ranks} ranks of the pipeline. Up to {ranks} batches "
+    "are on their way at once, one a rank, so a rank is busy about 1/{ranks} of it."
+)
+
 _OF_RUNS = (DISTANCE, FRONT_END, NO_PREFIXES, START_UP, LEFT_OUT)
 """Warnings about what is outside a step, and how far runs are from measured ones."""
 
@@ -455,6 +460,8 @@ def _explained(
     notes: tuple[str, ...] = (),
 ) -> StepExplained:
     machine, traits = client.traits.machine, traits_of(client.predictor)
+    if (ranks := max([group.pipeline for group in client.traits.engines], default=1)) > 1:
+        notes += (_PASS.format(ranks=ranks),)
     gpu = machine.groups[0].gpu if machine is not None else None
     bar = _expected(client, batch)
     far = distance_warnings({client.name: {"": bar}}) if client.traits.times else ()

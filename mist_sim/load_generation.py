@@ -24,7 +24,7 @@ from simpy.events import Event
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.coordination.entrance import Entrance
 from mist_sim.core.front_end import ApiServers
-from mist_sim.core.recorder import Recorder
+from mist_sim.core.recorder import End, Recorder
 from mist_sim.core.request import Request
 from mist_sim.core.visit import SERVED, Failure, Visit
 from mist_sim.environment import MOVE, Environment
@@ -141,7 +141,7 @@ class LoadGenerator(ABC):
         request.front_end += leaving
         ended_at = self.env.now + leaving if failure is None else failure.time
         # rows are in the order in which steps end, as in plain walks
-        self.recorder.record_end(request, visits, ended_at, failure, num_attempts, in_vain)
+        self.recorder.record_end(End(request, visits, ended_at, failure, num_attempts, in_vain))
         self._count_row(request, len(in_vain) if failure else len(in_vain) + len(visits))
         if leaving:
             yield self.env.at(ended_at)
@@ -453,10 +453,10 @@ class OpenLoop(LoadGenerator):
             leaving = self._leaves_after(visits)
             request.front_end += leaving
             left_at = self.env.now + leaving
-            self.recorder.record_end(request, visits, left_at)
+            self.recorder.record_end(End(request, visits, left_at))
         else:
             left_at = failure.time
-            self.recorder.record_end(request, visits, left_at, failure, 1, visits)
+            self.recorder.record_end(End(request, visits, left_at, failure, 1, visits))
         self._count_plainly(request, len(visits), left_at)
 
     def _count_plainly(self, request: Request, num_visits: int, left_at: float) -> None:

@@ -21,13 +21,14 @@ from mist_sim.conservation import Conservation
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.coordination.entrance import Entrance
 from mist_sim.core import result_warnings as kinds
-from mist_sim.core.events import NO_REQUEST, Decision
+from mist_sim.core.batch import StepLimits
+from mist_sim.core.events import NO_REQUEST, Decision, Events
 from mist_sim.core.flowing import FlowPolicy
 from mist_sim.core.front_end import FRONT_END, MEASURED, NONE, ApiServers, FrontEnd, Servers
 from mist_sim.core.hand_over import HandOver
+from mist_sim.core.recorder import Recorder, noting
 from mist_sim.core.request import Request
 from mist_sim.core.result_warnings import ResultWarning, merged
-from mist_sim.core.step_limits import StepLimits
 from mist_sim.core.views import ClientView
 from mist_sim.environment import POLL, Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError, brief
@@ -43,12 +44,11 @@ from mist_sim.load_generation import (
     SessionUsers,
     Users,
 )
-from mist_sim.metrics import ColumnRecorder, CostOptions, PowerOptions, Result, Slo
+from mist_sim.metrics import CostOptions, PowerOptions, Result, Slo
 from mist_sim.metrics.assumptions import assumption_warnings
 from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.goodput import SloWatch
 from mist_sim.metrics.load import CLOSED, OPEN, Load
-from mist_sim.metrics.records.recorder import EventTable, noting
 from mist_sim.metrics.run_warnings import distance_warnings
 from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Reconfigurer, Search
@@ -209,7 +209,7 @@ class Simulation:
         self,
         progress: Progress | None = None,
         *,
-        recorder: ColumnRecorder | None = None,
+        recorder: Recorder | None = None,
         events: bool = False,
     ) -> Result:
         """Simulate until every request has finished or failed.
@@ -225,7 +225,7 @@ class Simulation:
         self,
         progress: Progress | None = None,
         *,
-        recorder: ColumnRecorder | None = None,
+        recorder: Recorder | None = None,
         events: bool = False,
         told: Mapping[str, Any] | None = None,
     ) -> Run:
@@ -285,7 +285,7 @@ class Simulation:
 
     def _result(
         self,
-        recorder: ColumnRecorder,
+        recorder: Recorder,
         sliders: Reconfigurer | None,
         never_came: Sequence[ResultWarning],
     ) -> Result:
@@ -331,7 +331,7 @@ class Simulation:
             presenter=RUN,
         )
 
-    def _idle(self, recorder: ColumnRecorder) -> Iterator[ResultWarning]:
+    def _idle(self, recorder: Recorder) -> Iterator[ResultWarning]:
         """Yield a warning for each group of clients that its router leaves idle."""
         if self.lifecycle is None:  # clients that are away have no visits
             yield from idle_warnings(recorder, self.clients, {"": self.router, **self.routers})
@@ -395,7 +395,7 @@ class Simulation:
     def _over_nodes(self) -> dict[str, str]:
         return {c.name: text for c in self.clients if (text := _collectives(c))}
 
-    def _servers(self, recorder: ColumnRecorder) -> ApiServers | None:
+    def _servers(self, recorder: Recorder) -> ApiServers | None:
         """Return a run's front end, and tell the recorder; None: requests take no time there."""
         assumed = any(FRONT_END in options for options in self._assumed().values())
         default = MEASURED if assumed else NONE
@@ -427,7 +427,7 @@ class Simulation:
         lives = self.lifecycle.assumed(self.network) if self.lifecycle is not None else {}
         return _joined([found, lives])
 
-    def _assumed_after(self, recorder: ColumnRecorder) -> dict[str, tuple[str, ...]]:
+    def _assumed_after(self, recorder: Recorder) -> dict[str, tuple[str, ...]]:
         """Return the assumptions by client, with those of the trace."""
         found = self._assumed()
         requests = recorder.requests.columns()
@@ -442,7 +442,7 @@ class Simulation:
         changes = client.layouts or self.lifecycle is not None or self.reconfigure is not None
         return None if changes else client.traits.step_limits
 
-    def _start_clients(self, env: Environment, recorder: ColumnRecorder) -> Roster:
+    def _start_clients(self, env: Environment, recorder: Recorder) -> Roster:
         """Let the clients join the run, and seed the router."""
         if self.network is not None:
             self.network.start(env)
@@ -469,12 +469,12 @@ class Simulation:
                 router.seed(self.streams.generator(stream))
         return roster
 
-    def _recorder(self) -> ColumnRecorder:
+    def _recorder(self) -> Recorder:
         """Return the recorder; for some policies it counts the requests within limits."""
         asks = self.lifecycle is not None and self.lifecycle.asks_for_slo
-        return SloWatch(self.slo) if asks else ColumnRecorder()
+        return SloWatch(self.slo) if asks else Recorder()
 
-    def _requests(self, recorder: ColumnRecorder) -> Iterator[Request]:
+    def _requests(self, recorder: Recorder) -> Iterator[Request]:
         """Return the requests of users; note classes of limits and workload, and adapters."""
         requests = self.workload.requests(self.streams)
         if self.slo.classes:
@@ -492,7 +492,7 @@ class Simulation:
         self,
         env: Environment,
         coordinator: Coordinator,
-        recorder: ColumnRecorder,
+        recorder: Recorder,
         entrance: Entrance | None,
     ) -> Manager | None:
         """Start the processes that let clients fail, start and leave, if the scenario has any."""
@@ -538,7 +538,7 @@ class Simulation:
         return Reconfigurer(self.reconfigure, env, self.clients, policy, self.search)
 
     def _load_generator(
-        self, env: Environment, coordinator: Coordinator, recorder: ColumnRecorder
+        self, env: Environment, coordinator: Coordinator, recorder: Recorder
     ) -> LoadGenerator:
         """Return the load generator of the workload: an open loop, capped or not, or users."""
         retries, rng = self.workload.retries, self.streams.generator("retries")
@@ -549,7 +549,7 @@ class Simulation:
         if loop is None:
             load = OpenLoop(env, coordinator, recorder, retries, rng)
             if self._walks_are_plain:
-                load.walk_plainly(at_once=type(recorder) is ColumnRecorder)
+                load.walk_plainly(at_once=type(recorder) is Recorder)
             return load
         users = SessionUsers if loop.sessions else Users
         pauses = loop.think_times(self.streams.generator("think_time"))
@@ -588,7 +588,7 @@ class Run:
         clients: Sequence[Client],
         check: Callable[[bool], None],
         result: Callable[[], Result],
-        events: EventTable | None = None,
+        events: Events | None = None,
     ) -> None:
         self._env, self._load, self._clients = env, load, clients
         self._check, self._result, self._events = check, result, events

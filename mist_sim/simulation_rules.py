@@ -16,6 +16,7 @@ from mist_sim.clients.rag import RagClient
 from mist_sim.clients.rules import check_shared_parts, check_shared_tiers
 from mist_sim.clients.traits import ClientTraits
 from mist_sim.core.hand_over import HandOver
+from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Stage
 from mist_sim.core.result_warnings import (
     BLIND_ROUTER,
@@ -32,7 +33,7 @@ from mist_sim.errors import ScenarioError, brief, did_you_mean, in_words, listed
 from mist_sim.hand_over_rules import check_hand_overs
 from mist_sim.hardware.gpu_group import num_gpus, without_watts
 from mist_sim.lifecycle import Lifecycle
-from mist_sim.metrics import ColumnRecorder, CostOptions, Slo
+from mist_sim.metrics import CostOptions, Slo
 from mist_sim.metrics.spending import gpu_prices
 from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
@@ -225,9 +226,7 @@ def check_routers(clients: Sequence[Client], routers: Mapping[str, Router]) -> N
             )
 
 
-def too_small_warnings(
-    recorder: ColumnRecorder, clients: Iterable[Client]
-) -> Iterator[ResultWarning]:
+def too_small_warnings(recorder: Recorder, clients: Iterable[Client]) -> Iterator[ResultWarning]:
     """Yield a warning for each group of requests that no engine's KV cache has room for.
 
     With what is missing, and what would hold the longest of them.
@@ -270,7 +269,7 @@ def cut_warnings(clients: Iterable[Client]) -> Iterator[ResultWarning]:
         )
 
 
-def waves_warnings(recorder: ColumnRecorder, loop: ClosedLoop | None) -> Iterator[ResultWarning]:
+def waves_warnings(recorder: Recorder, loop: ClosedLoop | None) -> Iterator[ResultWarning]:
     """Yield a warning where users move in waves, since requests and pauses are all equal.
 
     Pauses as short as those of load generators are not meant.
@@ -292,7 +291,7 @@ def waves_warnings(recorder: ColumnRecorder, loop: ClosedLoop | None) -> Iterato
 
 
 def common_start_warnings(
-    recorder: ColumnRecorder, loop: ClosedLoop | None, warmup: float
+    recorder: Recorder, loop: ClosedLoop | None, warmup: float
 ) -> Iterator[ResultWarning]:
     """Yield a warning where users who think start all at once, and those requests set the p99."""
     if loop is None or loop.concurrency == 1 or loop.ramp_up or warmup:
@@ -317,7 +316,7 @@ def common_start_warnings(
 
 
 def idle_warnings(
-    recorder: ColumnRecorder, clients: Iterable[Client], routers: Mapping[str, Router]
+    recorder: Recorder, clients: Iterable[Client], routers: Mapping[str, Router]
 ) -> Iterator[ResultWarning]:
     """Yield a warning for each group of clients alike of which one has all but all visits.
 
@@ -351,7 +350,7 @@ def idle_warnings(
 
 
 def blind_warnings(
-    recorder: ColumnRecorder, clients: Sequence[Client], routers: Mapping[str, Router]
+    recorder: Recorder, clients: Sequence[Client], routers: Mapping[str, Router]
 ) -> Iterator[ResultWarning]:
     """Yield a warning for each router by prefix, session or KV entries that had none to go by.
 
@@ -368,7 +367,7 @@ def blind_warnings(
         router = router.router if isinstance(router, PolledRouter) else router  # noqa: PLW2901
         by_entries = isinstance(router, PlacementAwareRouter)
         why = _why_blind(router, columns)
-        if by_entries and "hand_over" not in recorder.move_names.values:
+        if by_entries and "hand_over" not in recorder.moves.names:
             why = "no request brings KV entries, as no client hands any over"
         if why and len(mine) > 1 and len(columns["request_id"]) > 1:
             name = next(name for name, cls in ROUTERS.loaded().items() if isinstance(router, cls))

@@ -5,9 +5,8 @@ Architectures" (2025): `docs/background/bestserve.md`.
 """
 
 from mist_sim.bestserve.drawn_requests import Requests, requests_of
-from mist_sim.bestserve.optimizer import FEASIBLE, rank_strategies, search_rate
+from mist_sim.bestserve.optimizer import FEASIBLE, Entry, Ranking, rank_strategies, search_rate
 from mist_sim.bestserve.oracle import Batch, Oracle, Times
-from mist_sim.bestserve.ranking import Entry, Ranking
 from mist_sim.bestserve.simulators import Method, Served, simulate_strategy
 from mist_sim.bestserve.strategy import Space, Strategy
 

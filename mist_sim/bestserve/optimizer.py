@@ -1,4 +1,4 @@
-"""BestServe's Optimizer: the goodput of every strategy, and the best one per GPU.
+"""BestServe's Optimizer: the goodput of every strategy, those left out, and the best one per GPU.
 
 A strategy and a seed are a task of a study, which is searched in BestServe's simulators by
 Algorithm 8. Feasible (Algorithm 9) is what `Target` calls attained with `each=True` and
@@ -12,39 +12,277 @@ the reason. The best few can be searched in the full simulation as well.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from math import nan
-from typing import Any, Unpack, get_args
+from math import isnan, nan
+from textwrap import wrap
+from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
 
 from mist_sim.bestserve.drawn_requests import Requests, requests_of
 from mist_sim.bestserve.engines import Engines, Template
 from mist_sim.bestserve.oracle import Times
-from mist_sim.bestserve.ranking import Entry, Per, Ranking, in_order
 from mist_sim.bestserve.simulators import Method, contexts, pseudo_batches, simulate_strategy
 from mist_sim.bestserve.strategy import Space, Strategy
-from mist_sim.core.result_warnings import of_data
+from mist_sim.core import result_warnings as kinds
+from mist_sim.core.result_warnings import ResultWarning, of_data, of_points
 from mist_sim.errors import ScenarioError, brief, first_problem
 from mist_sim.hardware import load_gpu
 from mist_sim.metrics import CostOptions
 from mist_sim.metrics.spending import dollars_an_hour
 from mist_sim.output import json_text
 from mist_sim.report.elements import duration
+from mist_sim.report.presenters import BESTSERVE
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
-from mist_sim.search.bracketing import Bracket, Search, settable
+from mist_sim.search.bracketing import Search, SeedGoodput, drive, once_each, seeming, settable
 from mist_sim.search.goodput import GoodputOptions, search_goodputs
-from mist_sim.search.goodput_result import Goodput, SeedGoodput
+from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.verdicts.request_times import RequestTimes, Target, none_counts
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, How, studying
 from mist_sim.studies.subjects import seeds_from
+from mist_sim.studies.tabled import Content, Tabled
 from mist_sim.studies.task import Key, Row, Task
+
+Per = Literal["gpu", "usd", "joule"]
+"""A goodput a GPU, for a dollar, or for a joule."""
+
+_HOUR = 3600.0
+
+
+@dataclass
+class Entry:
+    """The result of a strategy.
+
+    goodput: in BestServe's simulators. full: in the full simulation, if requested;
+    full_failure: why there is none. left_out: why it is impossible, such as a model that does not
+        fit.
+    too_slow: why it attains no rate at all.
+    usd_per_hour: of all its GPUs; NaN if unknown. joules: of a request at the goodput, in a full
+        run at that rate; NaN if not requested. known_warnings: of its engines.
+    """
+
+    strategy: Strategy
+    goodput: Goodput | None = None
+    full: Goodput | None = None
+    full_failure: str | None = None
+    left_out: str | None = None
+    too_slow: str | None = None
+    usd_per_hour: float = nan
+    joules: float = nan
+    known_warnings: tuple[ResultWarning, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Name, layout, and batches of prompts and answers, such as "2m-tp4 4/16"."""
+        strategy = self.strategy
+        return f"{strategy.label} {strategy.prefill_batch}/{strategy.decode_batch}"
+
+    @property
+    def rate(self) -> float:
+        """The goodput, requests per second; 0 if no rate is attained, NaN if unknown."""
+        if self.too_slow:
+            return 0.0
+        if self.goodput is None:
+            return nan
+        return 0.0 if self.goodput.status == "all missed" else self.goodput.rate
+
+    @property
+    def per_gpu(self) -> float:
+        """The paper's normalised goodput: requests per second and GPU."""
+        return self.per("gpu")
+
+    def per(self, what: Per) -> float:
+        """Return the goodput in requests per second and GPU, for a dollar, or for a joule."""
+        return self.rate / self.divisor(what) if self.rate else self.rate
+
+    def divisor(self, what: Per) -> float:
+        """Return by what a rate is divided: GPUs, dollars a second, or watts at the goodput."""
+        if what == "gpu":
+            return float(self.strategy.num_gpus)
+        return self.usd_per_hour / _HOUR if what == "usd" else self.joules * self.rate
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Interval of the goodput, requests per second."""
+        if self.goodput is None:
+            return (0.0, 0.0) if self.too_slow else (nan, nan)
+        return self.goodput.interval
+
+
+_CAUTION = (
+    "BestServe's models find the goodputs; they take TPOT for shorter than the full simulation "
+    "does. At such a rate mist run may show many bad requests: mist goodput finds the rate that is "
+    "served, and --check does for the best."
+)
+
+
+def in_order(entries: Iterable[Entry], by: Per) -> tuple[Entry, ...]:
+    """Return entries by their goodput per GPU, dollar or joule; of equal ones fewer GPUs first."""
+
+    def place(entry: Entry) -> tuple[bool, float, int]:
+        value = entry.per(by)
+        return isnan(value), 0.0 if isnan(value) else -value, entry.strategy.num_gpus
+
+    return tuple(sorted(entries, key=place))
+
+
+@dataclass(frozen=True, repr=False)
+class Ranking(Tabled):
+    """Strategies by goodput per GPU, dollar or joule, the best first; those left out are last.
+
+    entries: as `in_order` has them. requests: of a run. target: the condition of attainment. seeds:
+    of the searches. title: what was simulated, in words. by: what the goodput is divided by.
+    """
+
+    presenter = BESTSERVE
+    stem = "bestserve"
+
+    entries: tuple[Entry, ...]
+    requests: Requests = field(compare=False)
+    target: Target
+    seeds: tuple[int, ...]
+    title: str = ""
+    by: Per = "gpu"
+
+    @property
+    def mean_output(self) -> float:
+        """Tokens of an answer, on average."""
+        return float(self.requests.output.mean())
+
+    @property
+    def best(self) -> Entry | None:
+        """The strategy with the largest goodput per GPU, dollar or joule; None if none has any."""
+        first = self.entries[0]
+        return first if first.per(self.by) > 0 else None
+
+    def is_close(self, entry: Entry) -> bool:
+        """Whether an entry's interval of goodput, divided alike, overlaps the best one's.
+
+        With one seed intervals are the search's own, and do not cover other seeds.
+        """
+        best = self.best
+        if best is None or isnan(entry.rate):
+            return False
+        high, low = entry.interval[1], best.interval[0]
+        return high / entry.divisor(self.by) >= low / best.divisor(self.by)
+
+    @property
+    def num_runs(self) -> int:
+        """Number of runs in both simulations."""
+        both = [found for e in self.entries for found in (e.goodput, e.full) if found]
+        return sum(found.num_runs for found in both)
+
+    @property
+    def cells(self) -> Iterator[dict[str, Any]]:
+        """A row a strategy, the best first; rates in requests per second, tokens per second.
+
+        full_goodput, full_error: where the full simulation was asked: its goodput, and the share by
+        which BestServe's is above it.
+        """
+        return map(self._row, self.entries)
+
+    def _row(self, entry: Entry) -> dict[str, Any]:
+        strategy, found = entry.strategy, entry.goodput
+        prompt = float(self.requests.prompt.mean())
+        full = entry.full.rate if entry.full else nan
+        return {
+            "strategy": strategy.name,
+            "gpu": strategy.gpu or "",
+            "tensor_parallel_size": strategy.tensor_parallel_size,
+            "pipeline_parallel_size": strategy.pipeline_parallel_size,
+            "prefill_batch": strategy.prefill_batch,
+            "decode_batch": strategy.decode_batch,
+            "num_gpus": strategy.num_gpus,
+            "usd_per_hour": entry.usd_per_hour,
+            "goodput": entry.rate,
+            "low": entry.interval[0],
+            "high": entry.interval[1],
+            "goodput_per_gpu": entry.per_gpu,
+            "goodput_per_usd": entry.per("usd"),
+            "goodput_per_joule": entry.per("joule"),
+            "output_tokens_per_s": entry.rate * self.mean_output,
+            "output_tokens_per_s_per_gpu": entry.per_gpu * self.mean_output,
+            "total_tokens_per_s_per_gpu": entry.per_gpu * (prompt + self.mean_output),
+            "first_limit": (found.first_limit or "") if found else "",
+            "is_close": self.is_close(entry),
+            "full_goodput": full,
+            "full_error": entry.rate / full - 1 if full else nan,
+            "left_out": entry.left_out or "",
+            "too_slow": entry.too_slow or "",
+        }
+
+    @property
+    def warnings(self) -> tuple[ResultWarning, ...]:
+        """Warnings of the searches of strategies.
+
+        A strategy that misses at every rate is in the table with a goodput of 0, so its search has
+        nothing to add.
+        """
+        mine: dict[str, list[ResultWarning]] = {}
+        for entry in self.entries:
+            found = list(entry.goodput.warnings) if entry.goodput is not None else []
+            if entry.goodput is not None and entry.goodput.status == "all missed":
+                found = [each for each in found if each.kind not in _OF_MISSED]
+            if entry.full is not None:
+                found += entry.full.warnings
+            if entry.full_failure:
+                text = f"the full simulation failed: {entry.full_failure}"
+                found.append(ResultWarning(kinds.FULL_FAILED, text))
+            mine[entry.label] = [*found, *entry.known_warnings]
+        return (ResultWarning(kinds.BESTSERVE, _CAUTION), *of_points(mine))
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Everything but the warnings as plain data; rates in requests per second."""
+        best, target = self.best, self.target
+        return {
+            "best": self._row(best) | {"strategy_fields": asdict(best.strategy)} if best else None,
+            "num_strategies": len(self.entries),
+            "num_left_out": sum(entry.left_out is not None for entry in self.entries),
+            "num_runs": self.num_runs,
+            "num_requests": len(self.requests),
+            "mean_prompt_tokens": float(self.requests.prompt.mean()),
+            "mean_output_tokens": self.mean_output,
+            "seeds": list(self.seeds),
+            "by": self.by,
+            "slo_ms": {name: limit * 1e3 for name, limit in target.slo.limits.items()},
+            "attainment_asked": target.attainment,
+            "relaxation": target.relaxation,
+            "each_limit_alone": target.each,
+            "strategies": self.table.to_dict("records"),
+        }
+
+    def __repr__(self) -> str:
+        found = f"best {self.best.label}" if self.best else "none attains"
+        return f"<Ranking: {len(self.entries)} strategies, {found}>"
+
+    @property
+    def files(self) -> dict[str, Content]:
+        """All rates tried, and the scenario of the best strategy."""
+        import pandas as pd
+
+        found: dict[str, Content] = {}
+        tried = [
+            entry.goodput.table.assign(strategy=entry.label)
+            for entry in self.entries
+            if entry.goodput is not None
+        ]
+        if tried:
+            found["trials.csv"] = pd.concat(tried)
+        if (best := self.best) is not None and best.goodput is not None:
+            caution = "".join(f"# {line}\n" for line in wrap(_CAUTION, 98))
+            found["best.yaml"] = caution + best.goodput.scenario
+        return found
+
+
+_OF_MISSED = (kinds.ALL_MISSED, kinds.LONE_REQUESTS)
+
 
 FEASIBLE = GoodputOptions(attainment=0.9, relaxation=0.1, each=True)
 """Algorithm 9: nine of ten keep each limit, which times may exceed by a tenth."""
@@ -73,15 +311,10 @@ def search_rate(simulate: Simulate, target: Target, search: Search, *, seed: int
             worst_limit=target.worst_limit(times),
         )
 
-    trials: list[Trial] = []
-    asked = next(search)
-    while True:
-        found = [tried(rate) for rate in asked]
-        trials += found
-        try:
-            asked = search.send({trial.rate: trial.seems_attained for trial in found})
-        except StopIteration as end:
-            return SeedGoodput.of(seed, end.value, trials)
+    trials = {(0, seed): list[Trial]()}
+    searches = {key: once_each(search, mine) for key, mine in trials.items()}
+    drive(searches, lambda asked: [tried(rate) for _, (rate, _) in asked], trials)
+    return SeedGoodput.seeming(trials[0, seed], seed)
 
 
 def at_rate(
@@ -188,12 +421,13 @@ def rank_strategies(
             for k, strategy in enumerate(strategies)
         ]
         _raise_if_none(entries, rows)
-        entries = _priced(entries, template, longest, is_needed=by == "usd")
+        _price(entries, template, longest, is_needed=by == "usd")
         if by == "joule":
-            entries = _powered(entries, template, longest, driver)
+            _power(entries, template, longest, driver)
         ordered = in_order(entries, by)
-        found = Ranking(ordered, requests, target, seeds, scenario.headline, by)
-        return _checked(found, template, options, check, driver) if check else found
+        best = [entry for entry in ordered if entry.rate > 0][:check]
+        _check(best, template, longest, options, driver)
+        return Ranking(ordered, requests, target, seeds, scenario.headline, by)
 
 
 def _so_far(done: Mapping[Key, Row], strategies: Sequence[Strategy], number: int) -> str:
@@ -203,7 +437,7 @@ def _so_far(done: Mapping[Key, Row], strategies: Sequence[Strategy], number: int
     rates = []
     for row in done.values():
         strategy, result = strategies[int(row.key[0])], row.result if row.failure is None else {}
-        low = _bracket(list(map(Trial.of, result.get("trials", ())))).low
+        low = seeming(list(map(Trial.of, result.get("trials", ())))).low
         rates.append(((low or 0.0) / strategy.num_gpus, strategy.label))
     best, label = max(rates)
     told = f"{len(done)} of {number} searches of strategies done; "
@@ -280,7 +514,7 @@ def _entry(
     searches = []
     for row in rows:
         trials = list(map(Trial.of, row.result["trials"]))
-        searches.append(SeedGoodput.of(int(row.key[-1]), _bracket(trials), trials))
+        searches.append(SeedGoodput.seeming(trials, int(row.key[-1])))
     full = template.full(strategy, int(requests.prompt.max()))
     low = searches[0].bracket.low
     settings = Built(full).rates.at(low) if low is not None else {}
@@ -297,24 +531,19 @@ def _entry(
     return Entry(strategy, goodput=goodput, known_warnings=known)
 
 
-def _bracket(trials: Sequence[Trial]) -> Bracket:
-    return Bracket.of({trial.rate: trial.seems_attained for trial in trials})
-
-
-def _priced(
-    entries: Sequence[Entry], template: Template, longest: int, *, is_needed: bool
-) -> list[Entry]:
-    """Return entries with the dollars of their GPUs an hour.
+def _price(entries: Sequence[Entry], template: Template, longest: int, *, is_needed: bool) -> None:
+    """Note the dollars of the GPUs of entries an hour.
 
     is_needed: raise ScenarioError for a GPU without a price.
     """
     cost = template.scenario.cost
     options = cost.make() if cost else CostOptions()
     known: dict[Strategy, float] = {}
-    found = []
     for entry in entries:
+        if entry.left_out:
+            continue
         one = replace(entry.strategy.one_of_each, together=1, prefill=0, decode=0)
-        if not entry.left_out and one not in known:
+        if one not in known:
             client = Built(template.full(one, longest)).simulation.clients[0]
             try:
                 known[one] = dollars_an_hour([client.traits.machine], options)
@@ -322,33 +551,27 @@ def _priced(
                 if is_needed:
                     raise
                 known[one] = nan
-        dollars = nan if entry.left_out else known[one] * entry.strategy.num_instances
-        found.append(replace(entry, usd_per_hour=dollars))
-    return found
+        entry.usd_per_hour = known[one] * entry.strategy.num_instances
 
 
-def _powered(
-    entries: Sequence[Entry], template: Template, longest: int, driver: Driver
-) -> list[Entry]:
-    """Return entries with the joules of a request, of a full run at each one's goodput.
+def _power(entries: Sequence[Entry], template: Template, longest: int, driver: Driver) -> None:
+    """Note the joules of a request, of a full run at each entry's goodput.
 
     An entry without goodput has none, nor one whose run failed. Raises what a run raises if all of
     them fail.
     """
+    several = [entry for entry in entries if entry.goodput is not None and entry.rate > 0]
     tasks = [
         at_goodput((k, "at goodput"), Built(template.full(entry.strategy, longest)), entry.goodput)
-        for k, entry in enumerate(entries)
-        if entry.goodput is not None and entry.rate > 0
+        for k, entry in enumerate(several)
+        if entry.goodput is not None
     ]
     rows = driver.run(tasks, keep_errors=True)
-    found = {row.key[0]: row.result for row in rows if row.failure is None}
-    if rows and not found:
+    if rows and all(row.failure for row in rows):
         rows[0].value  # noqa: B018 - raises its error
-    most = [found.get(k, {}).get("requests_per_joule") for k in range(len(entries))]
-    return [
-        replace(entry, joules=1 / each) if each else entry
-        for entry, each in zip(entries, most, strict=True)
-    ]
+    for entry, row in zip(several, rows, strict=True):
+        if most := (row.result or {}).get("requests_per_joule"):
+            entry.joules = 1 / most
 
 
 def _raise_if_none(entries: Sequence[Entry], rows: Sequence[Row]) -> None:
@@ -363,23 +586,22 @@ def _raise_if_none(entries: Sequence[Entry], rows: Sequence[Row]) -> None:
     ) from error
 
 
-def _checked(
-    ranking: Ranking, template: Template, options: GoodputOptions, check: int, driver: Driver
-) -> Ranking:
+def _check(
+    best: Sequence[Entry],
+    template: Template,
+    longest: int,
+    options: GoodputOptions,
+    driver: Driver,
+) -> None:
     """Search the best in the full simulation too, from the rates that BestServe's have."""
-    best = [entry for entry in ranking.entries if entry.rate > 0][:check]
     builts = []
     for entry in best:
-        full = Built(template.full(entry.strategy, int(ranking.requests.prompt.max())))
+        full = Built(template.full(entry.strategy, longest))
         builts.append(Built(full.at(settable(entry.rate))))
-    found = search_goodputs(
-        builts, replace(options, as_is=True, rates=None), driver, keep_errors=True
-    )
-    checked = {
-        entry.strategy: replace(entry, full=each)
-        if isinstance(each, Goodput)
-        else replace(entry, full_failure=str(each))
-        for entry, each in zip(best, found, strict=True)
-    }
-    entries = tuple(checked.get(each.strategy, each) for each in ranking.entries)
-    return replace(ranking, entries=entries)
+    as_they_stand = replace(options, as_is=True, rates=None)
+    found = search_goodputs(builts, as_they_stand, driver, keep_errors=True)
+    for entry, each in zip(best, found, strict=True):
+        if isinstance(each, Goodput):
+            entry.full = each
+        else:
+            entry.full_failure = str(each)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mist_sim.bounds import COPIES
@@ -26,6 +27,21 @@ def require(other: str, is_given: bool, **options: object) -> None:
     for name, value in options.items():
         if not (is_given or value is None or value is False):
             raise ScenarioError(f"{option_of(name)} has no effect without {other}; give that too")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judging:
+    """How rates are judged, as the command line has it; None: it does not say."""
+
+    each_tolerance: float | None = None
+    most_requests: int | None = None
+    as_is: bool = False
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What is given, by its name in `GoodputOptions` and `SearchOptions`."""
+        found = given(tolerance=self.each_tolerance, most_requests=self.most_requests)
+        return found | ({"as_is": True} if self.as_is else {})
 
 
 def overrides_of(settings: Iterable[str], option: str = "--set") -> dict[str, Any]:

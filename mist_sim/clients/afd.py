@@ -619,13 +619,13 @@ class BatchTrack:
                 num_fresh += 1
             elif sequence.last_token_at == sequence.last_token_at:  # else it is the first token
                 gap = first_end - sequence.last_token_at
-                self._recorder.record_gap(self._track, first_end, gap, 1)
+                self._recorder.gaps.add((first_end, gap, 1))
         num_stalled = num_decodes - len(self._joined)
         if self._last_end == start:
             num_fresh += num_stalled
         elif num_stalled:
             gap = first_end - self._last_end
-            self._recorder.record_gap(self._track, first_end, gap, num_stalled)
+            self._recorder.gaps.add((first_end, gap, num_stalled))
         return num_fresh
 
     def resume(self, sequence: SequenceState) -> None:

@@ -11,7 +11,7 @@ from mist_sim.clients.kv_cache.lane_memory import LaneMemory
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.clients.stores import store_of
 from mist_sim.clients.traits import ClientTraits, KvForm, TimesOrigin
-from mist_sim.core.step_limits import StepLimits
+from mist_sim.core.batch import StepLimits
 from mist_sim.hardware.machine import Machine
 
 

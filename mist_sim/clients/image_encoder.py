@@ -10,8 +10,8 @@ from mist_sim.clients.registry import CLIENTS
 from mist_sim.clients.step_track import StepTrack
 from mist_sim.clients.traits import ClientTraits, TimesOrigin
 from mist_sim.core.batch import StepBatch
-from mist_sim.core.images import Image
 from mist_sim.core.recorder import Recorder
+from mist_sim.core.request import Image
 from mist_sim.core.visit import Visit
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from mist_sim.clients.base import Client
 from mist_sim.clients.kv_cache import ContentHistory
 from mist_sim.clients.prefixes.prefix_cache import Chain
-from mist_sim.core.answers import AnswerLengths
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
 from mist_sim.core.views import (
     COUNTS,
+    AnswerLengths,
     ClientState,
     ClientView,
     Count,

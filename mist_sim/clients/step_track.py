@@ -37,19 +37,21 @@ class StepTrack:
 
 
 def write_move(
-    recorder: Recorder, track: int, move: KvMove, num_bytes: float, start: float, end: float
+    recorder: Recorder,
+    track: int,
+    move: KvMove,
+    num_bytes: float,
+    start: float,
+    end: float,
+    *,
+    again: bool = False,
 ) -> None:
-    """Write on a track which tokens' entries were moved for a sequence, and when (seconds)."""
-    visit = move.sequence.visit
-    recorder.record_move(
-        track,
-        visit.request.request_id,
-        move.kind,
-        move.source,
-        move.destination,
-        move.num_tokens,
-        num_bytes,
-        start,
-        end,
-        again=visit.num_preemptions > 0,
+    """Write on a track which tokens' entries were moved for a sequence, and when (seconds).
+
+    again: whether the request had been preempted before, though it does not count it yet.
+    """
+    visit, places = move.sequence.visit, (move.kind, move.source, move.destination)
+    again = again or visit.num_preemptions > 0
+    recorder.moves.add(
+        (visit.request.request_id, track, *places, move.num_tokens, num_bytes, start, end, again)
     )

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Literal, NamedTuple
 
+from mist_sim.core.batch import StepLimits
 from mist_sim.core.result_warnings import ResultWarning
-from mist_sim.core.step_limits import StepLimits
 from mist_sim.hardware.gpu_group import GpuMachine
 from mist_sim.hardware.setting import ACROSS_NODES, ACROSS_TRAYS, Borrowed, Setting
 from mist_sim.network import Store

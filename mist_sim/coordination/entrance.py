@@ -51,7 +51,7 @@ class _Door:
         self.of_class[request.label] = requests + number, tokens + number * num_tokens
 
     def heads(self) -> list[_Place]:
-        """Return who is next of each label, in order."""
+        """Return the next request of each label, in order."""
         for heap in self.heaps.values():
             while heap and self.waiting.get(heap[0].request) is not heap[0].entry:
                 heappop(heap)
@@ -74,8 +74,8 @@ class Entrance:
     def enter(self, request: Request) -> Generator[Event, Any, Failure | None]:
         """Wait until a request that is sent now is let in; return how it failed, or None.
 
-        Raises ScenarioError for an answer of the admission that is none, and where it lets nobody
-        in although nobody is inside.
+        Raises ScenarioError for an answer of the admission that is none, and where it lets none
+        in although none is inside.
         """
         door = self._doors.setdefault(request.model, _Door())
         rank = self._rank(request)
@@ -186,7 +186,7 @@ class Entrance:
         if delay == inf and not door.inside:
             raise ScenarioError(
                 f"{self._name}.delay lets request {request.request_id} wait until one ends at "
-                f"{self._env.now:.6g} s, and nobody is inside: let it in, refuse it "
+                f"{self._env.now:.6g} s, and none is inside: let it in, refuse it "
                 "(refusal), or name the seconds after which to ask again"
             )
         if 0 < delay < inf and self._env.now + delay < door.asks_at:

@@ -1,4 +1,4 @@
-"""The work of one engine step, and its growth from step to step."""
+"""The work of one engine step, its growth from step to step, and its limits."""
 
 from __future__ import annotations
 
@@ -62,6 +62,24 @@ class StepBatch:
     def num_prefill_tokens(self) -> int:
         """New prompt tokens in the step."""
         return sum([num_new for num_new, _ in self.chunks]) if self.chunks else 0
+
+
+class StepLimits(NamedTuple):
+    """Limits of the steps of a client whose engines can admit requests at any step.
+
+    tokens: prompt and decode tokens per step; tokens_a_decode: tokens that each decode takes.
+    sequences: limit of sequences per step for each track, engine by engine.
+    num_blocks, block_size: KV blocks of a track, and tokens per block; blocks_each: pool blocks
+        that one block of tokens takes. adapters: LoRA adapters that a step may use; 0: none.
+    """
+
+    tokens: int
+    tokens_a_decode: int
+    sequences: tuple[int, ...]
+    num_blocks: int
+    block_size: int
+    blocks_each: int = 1
+    adapters: int = 0
 
 
 def attended(chunks: Sequence[tuple[int, int]], num_steps: int) -> tuple[int, int, int]:

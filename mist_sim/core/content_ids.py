@@ -1,6 +1,7 @@
 """Content (see `core.request.Content`): ids, apart for each origin, and the beginning of it.
 
-A conversation, a block of a trace and a branch of a request never share an id by chance.
+A conversation, a block of a trace and a branch of a request never share an id by chance: the ids
+made here are negative. Those that a script or a reader of one's own gives are not.
 """
 
 from __future__ import annotations
@@ -10,25 +11,45 @@ from collections.abc import Iterable
 from mist_sim.core.request import Content
 
 OF_BLOCK, OF_CONVERSATION, OF_PREFIX, OF_BRANCH, OF_PATH, OF_RUN = range(6)
-"""Where content comes from."""
+OF_OTHERS = -1
+"""Where content comes from; others' ids are their own numbers, >= 0."""
 
 _NUM_ORIGINS = 8
+_STEP = 2 * _NUM_ORIGINS  # between the ids of numbers; those of hashes may be negative
 
 
 def content_id(origin: int, number: int) -> int:
     """Return the id of the content that has this number at its origin."""
-    return number * _NUM_ORIGINS + origin
+    return number if origin == OF_OTHERS else spans_of(origin, (number,), 1)[0][0]
 
 
 def spans_of(origin: int, numbers: Iterable[int], length: int) -> list[tuple[int, int]]:
     """Return spans of contents of one origin, all as long."""
-    return [(number * _NUM_ORIGINS + origin, length) for number in numbers]
+    below = origin + _NUM_ORIGINS
+    return [
+        (~(number * _STEP + origin) if number >= 0 else ~(~number * _STEP + below), length)
+        for number in numbers
+    ]
 
 
 def origin_of(span: int) -> tuple[int, int]:
     """Return the origin of a content id, and its number there."""
-    number, origin = divmod(span, _NUM_ORIGINS)
-    return origin, number
+    if span >= 0:
+        return OF_OTHERS, span
+    number, origin = divmod(~span, _STEP)
+    is_below = origin >= _NUM_ORIGINS
+    return (origin - _NUM_ORIGINS, ~number) if is_below else (origin, number)
+
+
+def computed_by(content: Content, variant: int, num_variants: int) -> Content:
+    """Return content whose entries differ by what computes them, such as an adapter.
+
+    variant: 0 <= variant < num_variants.
+    """
+    found = [(*origin_of(span), length) for span, length in content]
+    return tuple(
+        [(content_id(origin, n * num_variants + variant), length) for origin, n, length in found]
+    )
 
 
 class Runs:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
+
+from mist_sim.core.columns import Table
 
 ROUTED, PREEMPTED, EVICTED, ADMITTED, CUT, MOVED, ENDED = KINDS = (
     "routed",
@@ -30,8 +32,24 @@ class Decision(NamedTuple):
     num_tokens: int
 
 
-class Events(Protocol):
-    """Takes note of decisions as they are made."""
+NO_REQUEST = -(2**63)
+"""The id of no request: blocks that are evicted may be many requests'."""
+
+_MOST_ROWS = 256  # kept as tuples before they are packed
+
+
+class Events:
+    """Takes note of decisions as they are made.
+
+    rows: one a decision. latest: arguments of `note` since they were last cleared; None: nobody
+    reads them.
+    """
+
+    def __init__(self) -> None:
+        self.rows = Table(
+            time="f8", kind="i1", request_id="i8", client_id="i4", reason="text", num_tokens="i8"
+        )
+        self.latest: list[tuple[float, str, int, int, str, int]] | None = None
 
     def note(
         self,
@@ -41,13 +59,13 @@ class Events(Protocol):
         client_id: int,
         reason: str,
         num_tokens: int,
-        /,
     ) -> None:
         """A client, or the router, decides at `time` (seconds), of `KINDS`, for this reason.
 
-        request_id: below -2**62 for none. num_tokens: that it is about.
+        request_id: `NO_REQUEST` for none. num_tokens: that it is about.
         """
-
-
-NO_REQUEST = -(2**63)
-"""The id of no request: blocks that are evicted may be many requests'."""
+        if self.latest is not None:
+            self.latest.append((time, kind, request_id, client_id, reason, num_tokens))
+        self.rows.add((time, KINDS.index(kind), request_id, client_id, reason, num_tokens))
+        if len(self.rows.rows) >= _MOST_ROWS:
+            self.rows.pack()

@@ -158,20 +158,6 @@ class ApiServers:
     servers of its own, which no prompt passes.
     """
 
-    __slots__ = (
-        "_hop",
-        "_parse",
-        "_parse_place",
-        "_place",
-        "_processes",
-        "_prompt_token",
-        "_request",
-        "output_token",
-        "parses",
-        "response",
-        "turn",
-    )
-
     def __init__(
         self,
         options: FrontEnd,

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from math import inf, nan
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from mist_sim.core.images import Images
-
 Content = tuple[tuple[int, int], ...]
 """What the first tokens of a request are: spans of (content id, number of tokens >= 1), in order.
 
 Equal ids mean the same place and the same tokens, and the same tokens in all places before: an
 id names a path, as a chain hash does. The spans of an id may differ in length, as those of a
-conversation that grows; the shorter one is then the beginning of the longer one.
+conversation that grows; the shorter one is then the beginning of the longer one. Ids of your own
+are any numbers >= 0; those that the package makes are negative.
 """
 
 
@@ -79,6 +78,35 @@ class Stage:
         Raises TypeError for a stage that cannot be split.
         """
         raise TypeError(f"a stage {self.kind!r} cannot be left in part")
+
+
+class Image(NamedTuple):
+    """An image.
+
+    patches: of each of its parts, within which a vision tower attends. tokens: of the prompt.
+    parts: 1, or its tiles.
+    """
+
+    patches: int
+    tokens: int
+    parts: int = 1
+
+
+class Images(NamedTuple):
+    """Equal images, with which a prompt begins. number: of them (>= 1)."""
+
+    number: int
+    each: Image
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the prompt that are theirs."""
+        return self.number * self.each.tokens
+
+    def reached(self, first: int, last: int) -> int:
+        """Return how many begin among the tokens [first, last) of the prompt."""
+        size = self.each.tokens
+        return min(self.number, -(-last // size)) - min(self.number, -(-first // size))
 
 
 class Limits(NamedTuple):
@@ -161,7 +189,7 @@ class Request:
         records; recomputation after a loss does not count again. No router or scheduler may read
         `num_output_tokens`, which a real system does not know in advance.
     num_predicted_tokens: tokens that a predictor says its answer will have, for routers and orders
-        of the queue; None: nobody predicts them.
+        of the queue; None: no prediction.
     session_id: groups the turns of one conversation; None for a request without a conversation.
     priority: smaller is more urgent (as in vLLM), for schedulers that use it.
     content: ids of the tokens of its prompts, from the first prompt's first token on, each prompt

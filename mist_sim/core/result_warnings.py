@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,16 @@ KINDS: dict[str, WarningKind] = {}
 def _kind(name: str, meaning: str, *, leads: bool = False) -> WarningKind:
     KINDS[name] = WarningKind(name, meaning, leads)
     return KINDS[name]
+
+
+class WarningData(TypedDict):
+    """A warning as plain data: its `text` whole, and the parts of a `ResultWarning` that it has."""
+
+    kind: str
+    text: str
+    detail: NotRequired[str]
+    of: NotRequired[list[str]]
+    brief: NotRequired[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
-"""Views of clients for policies, and the counters behind them."""
+"""Views of clients for policies, the counters behind them, and the states of clients."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, Protocol, get_args
 
@@ -10,9 +11,18 @@ from mist_sim.errors import brief, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable
 
-    from mist_sim.core.answers import AnswerLengths
     from mist_sim.core.request import KeptEntries, Request
     from mist_sim.core.visit import Visit
+
+State = Literal["off", "starting", "up", "draining", "failed"]
+"""States of a client.
+
+off: it is not reserved, and draws nothing. starting: it loads weights and starts its engines.
+up: it takes visits. draining: it finishes those it has and takes no others. failed: it is reserved
+and draws nothing, until it is repaired.
+"""
+
+STATES: tuple[State, ...] = get_args(State)
 
 OUT: Final = 0
 WAITING: Final = 1
@@ -175,6 +185,33 @@ class ClientView(Protocol):
         """
 
 
+class AnswerLengths:
+    """Running means of the tokens of answers.
+
+    by_bits: the mean for prompts of so many binary digits, so of about as many tokens.
+    overall: the mean of all; 0 before any.
+    """
+
+    def __init__(self) -> None:
+        self.by_bits: dict[int, float] = {}
+        self.overall = 0.0
+        self._counts: defaultdict[int | None, int] = defaultdict(int)
+        self._sums: defaultdict[int | None, int] = defaultdict(int)
+
+    def add(self, num_prompt_tokens: int, num_tokens: int) -> None:
+        """Learn from one more answer to a prompt."""
+        bits = num_prompt_tokens.bit_length()
+        for key in (bits, None):
+            self._counts[key] += 1
+            self._sums[key] += num_tokens
+        self.by_bits[bits] = self._sums[bits] / self._counts[bits]
+        self.overall = self._sums[None] / self._counts[None]
+
+    def expected(self, num_prompt_tokens: int) -> float:
+        """Return the expected tokens of the answer to a prompt; 0 before any has ended."""
+        return self.by_bits.get(num_prompt_tokens.bit_length(), self.overall)
+
+
 class PrefillView(Protocol):
     """View of the prompts that a client with engines has to compute (see `ClientView`)."""
 
@@ -260,8 +297,8 @@ class Phases:
 class ClientState:
     """The object behind a `ClientView`, whose figures are read-only.
 
-    number, outstanding, phases: behind the figures of these names, for those who keep the counts;
-    only stays at the client change them (`Stay.become`), and the engine's core, which has `Phases`
+    number, outstanding, phases: behind the figures of these names, for parts that keep counts; only
+    stays at the client change them (`Stay.become`), and the engine's core, which has `Phases`
     of its own.
     visits: visits at the client now.
     watchers: notified when a request comes or leaves; phase_watchers: when a request starts to wait
@@ -316,7 +353,7 @@ class ClientState:
         self._pool: str | None = None
         self.model: str | None = None
         self.outstanding = 0
-        self._num_prompt_tokens = 0  # kept while somebody watches
+        self._num_prompt_tokens = 0  # kept while watched
         self._blocks = 0
         self.visits: Collection[Visit] = ()
         self.has_watchers = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from math import nan
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
@@ -120,6 +120,7 @@ class Pace(NamedTuple):
     num_backflows: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class HeldKv:
     """KV entries of a request that a client keeps after a visit, for the client of the next one.
 
@@ -127,6 +128,7 @@ class HeldKv:
     prompt.
 
     source: name of the client that keeps them. engine: the engine's number there.
+    let_go: called once, when the entries are not needed any more; None then, and if they are lost.
     num_tokens: tokens with entries.
     num_prompt_tokens, num_output_tokens: tokens of the prompt, and of the answer so far.
     last_token_at: when the latest of these tokens was emitted, seconds.
@@ -137,52 +139,23 @@ class HeldKv:
 
     is_awaited: ClassVar[bool] = False  # whether they may still have to be computed
 
-    __slots__ = (
-        "_is_copied",
-        "_is_lost",
-        "_let_go",
-        "compute_time",
-        "engine",
-        "last_token_at",
-        "num_bytes",
-        "num_output_tokens",
-        "num_prompt_tokens",
-        "num_tokens",
-        "pace",
-        "source",
-    )
-
-    def __init__(
-        self,
-        source: str,
-        let_go: Callable[[], None],
-        *,
-        num_tokens: int,
-        num_prompt_tokens: int,
-        num_output_tokens: int,
-        last_token_at: float,
-        engine: int = 0,
-        compute_time: float = 0.0,
-        num_bytes: float = 0.0,
-        pace: Pace | None = None,
-    ) -> None:
-        """let_go: called once, when the entries are not needed any more."""
-        self.source = source
-        self.num_tokens = num_tokens
-        self.num_prompt_tokens = num_prompt_tokens
-        self.num_output_tokens = num_output_tokens
-        self.last_token_at = last_token_at
-        self.engine = engine
-        self.compute_time = compute_time
-        self.num_bytes = num_bytes
-        self.pace = pace
-        self._let_go: Callable[[], None] | None = let_go
-        self._is_copied = False
-        self._is_lost = False
+    source: str
+    let_go: Callable[[], None] | None
+    _: KW_ONLY
+    num_tokens: int
+    num_prompt_tokens: int
+    num_output_tokens: int
+    last_token_at: float
+    engine: int = 0
+    compute_time: float = 0.0
+    num_bytes: float = 0.0
+    pace: Pace | None = None
+    _is_copied: bool = field(default=False, init=False)
+    _is_lost: bool = field(default=False, init=False)
 
     def change_hands(self, let_go: Callable[[], None], engine: int, num_bytes: float) -> None:
         """Note that another engine of the same client keeps the entries from now on."""
-        self._let_go = let_go
+        self.let_go = let_go
         self.engine = engine
         self.num_bytes = num_bytes
 
@@ -192,19 +165,19 @@ class HeldKv:
 
     def release(self) -> None:
         """They were copied."""
-        if self._let_go is not None:
-            let_go, self._let_go = self._let_go, None
-            let_go()
+        if self.let_go is not None:
+            release, self.let_go = self.let_go, None
+            release()
 
     @property
     def is_there(self) -> bool:
         """Whether they can be copied."""
-        return self._let_go is not None
+        return self.let_go is not None
 
     @property
     def is_waiting(self) -> bool:
         """Whether the entries are there and no copy has begun."""
-        return self._let_go is not None and not self._is_copied
+        return self.let_go is not None and not self._is_copied
 
     @property
     def is_computed(self) -> bool:
@@ -219,7 +192,7 @@ class HeldKv:
     def lose(self) -> None:
         """Note that the client that keeps the entries has failed, and its memory with it."""
         self._is_lost = True
-        self._let_go = None
+        self.let_go = None
 
     def drop(self) -> None:
         """Note that no client will ask for the entries any more; a copy under way ends first."""
@@ -262,12 +235,12 @@ class AwaitedKv(HeldKv):
     @property
     def is_there(self) -> bool:
         """Whether they can be copied now."""
-        return self._held is not None and self._let_go is not None
+        return self._held is not None and self.let_go is not None
 
     @property
     def is_dropped(self) -> bool:
         """Whether the entries are no longer needed."""
-        return self._let_go is None
+        return self.let_go is None
 
     @property
     def is_waiting(self) -> bool:

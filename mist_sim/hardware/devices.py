@@ -157,7 +157,7 @@ class Kernel:
     beside_prompts: how many times as long decodes take in a step with prompts (>= 1), where one
         kernel computes both and does not split the contexts of decodes.
     beyond_experts: how many times as long a product takes with more tokens than the GPU has experts
-        (>= 1), where a kernel then takes tiles that nobody tuned.
+        (>= 1), where a kernel then takes tiles that were not tuned.
     """
 
     mfu: float | None = None

@@ -27,7 +27,7 @@ USUAL, SOURCES = "usual", "sources"
 _WITH_TILES, _OTHER_TILES = ("experts_bf16", "experts_fp8"), 17
 
 BEYOND_EXPERTS = 1.28
-"""How many times as long Triton's experts take with tiles that nobody tuned (`has_tuned_tiles`).
+"""How many times as long Triton's experts take with tiles that were not tuned (`has_tuned_tiles`).
 
 Source: 21 median inter-token latencies of vLLM 0.11.1, experts in 16 bits, on H100 and B200, with
 more tokens than a GPU has experts (ML.ENERGY); H100 alone 1.27, B200 1.39. Experts in FP8 on an

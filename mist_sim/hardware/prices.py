@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 
 PriceKind = Literal["on_demand", "spot", "reserved_1y", "reserved_3y"]
-"""Terms of a rent: by the hour, as long as nobody bids more, or for one or three years."""
+"""Terms of a rent: by the hour, until somebody bids more, or for one or three years."""
 
 _KINDS: tuple[PriceKind, ...] = get_args(PriceKind)
 _WORDS: dict[PriceKind, str] = {

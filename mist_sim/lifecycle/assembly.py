@@ -18,9 +18,8 @@ from mist_sim.core.request import Request, Stage
 from mist_sim.core.visit import Failure, HeldKv, Lost, Visit
 from mist_sim.environment import CHANGE, Environment
 from mist_sim.lifecycle.autoscaling import Autoscaling, Controller
-from mist_sim.lifecycle.endless import Endless
 from mist_sim.lifecycle.failures import Drain, Failures, OnFailure
-from mist_sim.lifecycle.fleet import Fleet, Need
+from mist_sim.lifecycle.fleet import Endless, Fleet, Need
 from mist_sim.lifecycle.gateway import Gateway
 from mist_sim.lifecycle.lifecycle_options import Lifecycle
 from mist_sim.lifecycle.start_up import Starts
@@ -145,9 +144,7 @@ class Policy:
         retries = self._on_failure.max_retries if self._on_failure.policy != "fail" else 0
         is_retried = request.num_losses <= retries
         now = self._env.now
-        self._recorder.record_loss(
-            client_id, request.request_id, now, num_tokens, retried=is_retried
-        )
+        self._recorder.losses.add((request.request_id, client_id, now, num_tokens, is_retried))
         if is_retried:
             return None
         if retries:

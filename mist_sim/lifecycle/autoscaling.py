@@ -12,13 +12,11 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from simpy.events import Event
 
 from mist_sim.core.recorder import Recorder
-from mist_sim.core.states import State
-from mist_sim.core.views import ClientState
+from mist_sim.core.views import ClientState, State
 from mist_sim.durations import require_plan
 from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError, brief
-from mist_sim.lifecycle.endless import Endless
-from mist_sim.lifecycle.fleet import Fleet, Member
+from mist_sim.lifecycle.fleet import Endless, Fleet, Member
 from mist_sim.registry import Registry
 from mist_sim.units import Seconds, require_quantities
 
@@ -264,7 +262,7 @@ class Controller:
         """Record that failed clients are made up for, if as many are up as are wanted."""
         if self._missing and self._count("up") >= self._wanted:
             for member in self._missing:
-                self._recorder.record_made_up(member.client.client_id, self._env.now)
+                self._recorder.made_up.add((member.client.client_id, self._env.now))
             self._missing.clear()
 
     def _in(self, state: State) -> list[Member]:

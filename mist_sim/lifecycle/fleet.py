@@ -1,4 +1,4 @@
-"""The clients of a run and their states: up, starting, draining, or failed."""
+"""The clients of a run and their states, and the changes of these that recur without end."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from simpy.events import Event
 from mist_sim.clients import Client
 from mist_sim.clients.roster import Roster
 from mist_sim.core.recorder import Recorder
-from mist_sim.core.states import State
-from mist_sim.core.views import ClientState
-from mist_sim.environment import CHANGE, Environment
+from mist_sim.core.views import ClientState, State
+from mist_sim.environment import CHANGE, Environment, NothingLeftError
 from mist_sim.errors import brief
 
 
@@ -99,7 +98,7 @@ class Fleet:
             self._roster.leave(member.client.client_id)
             member.state = "off"
         for member in self.members.values():
-            self._recorder.record_state(member.client.client_id, self._env.now, member.state)
+            self._recorder.states.add((member.client.client_id, self._env.now, member.state))
 
     def why_nobody(self, need: Need) -> str | None:
         """Return why no client serves a stage, now or later; None: one may."""
@@ -216,4 +215,40 @@ class Fleet:
 
     def _become(self, member: Member, state: State) -> None:
         member.state = state
-        self._recorder.record_state(member.client.client_id, self._env.now, state)
+        self._recorder.states.add((member.client.client_id, self._env.now, state))
+
+
+class Endless:
+    """Schedules recurring events, and ends a run in which no other event is left.
+
+    Looks and further failures do not help requests that wait inside clients for one another's
+    memory, unless one of these fails; nor do new clients, which serve only requests waiting at the
+    gateway.
+
+    anybody_waits: returns whether requests wait at the gateway. failing: clients that fail again
+        and again.
+    """
+
+    def __init__(self, env: Environment, anybody_waits: Callable[[], bool]) -> None:
+        self.failing: list[Client] = []
+        self._env = env
+        self._anybody_waits = anybody_waits
+        self._events: set[Event] = set()
+
+    def at(self, time: float) -> Event:
+        """Return an event at a time (seconds), in the phase of changes.
+
+        It raises NothingLeftError if only such events are left, and they have no effect.
+        """
+        event = self._env.at(max(time, self._env.now), CHANGE)
+        event.callbacks.append(self._check)
+        self._events.add(event)
+        return event
+
+    def _check(self, event: Event) -> None:
+        self._events.discard(event)
+        if self._env.only_waits_for(self._events) and not self._may_change_something():
+            raise NothingLeftError("no events are left except looks and failures at random")
+
+    def _may_change_something(self) -> bool:
+        return self._anybody_waits() or any(not client.is_empty for client in self.failing)

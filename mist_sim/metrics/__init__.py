@@ -2,14 +2,12 @@
 
 from mist_sim.metrics.clients import InterferenceLaw
 from mist_sim.metrics.goodput import Slo
-from mist_sim.metrics.records.recorder import ColumnRecorder, WatchedEnds
 from mist_sim.metrics.replications import Estimate, Replications
 from mist_sim.metrics.result import Result
 from mist_sim.metrics.spending import ApiPrices, CostOptions, PowerOptions
 
 __all__ = [
     "ApiPrices",
-    "ColumnRecorder",
     "CostOptions",
     "Estimate",
     "InterferenceLaw",
@@ -17,5 +15,4 @@ __all__ = [
     "Replications",
     "Result",
     "Slo",
-    "WatchedEnds",
 ]

@@ -185,6 +185,13 @@ _SENTENCES = (
         "The times of LoRA adapters are computed from their sizes, and were not compared with "
         "measurements.",
     ),
+    _Sentence(
+        kinds.ADAPTERS,
+        ("lora.storage_bandwidth",),
+        "All LoRA adapters are assumed in host memory. vLLM keeps max_cpu_loras there, by default "
+        "max_loras, and reads others from storage when they are asked for: "
+        "lora.storage_bandwidth says how fast.",
+    ),
     _Sentence(kinds.IMAGES, (f"{_IMAGES}*",), _images),
     _Sentence(kinds.TOWERS, ("towers: *",), "{told}"),
     _Sentence(

@@ -18,27 +18,27 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from math import ceil, inf, isnan, nan
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.core.states import State
-from mist_sim.core.step_limits import StepLimits
+from mist_sim.core.batch import StepLimits
+from mist_sim.core.columns import Table
+from mist_sim.core.recorder import STATUSES, Recorder
+from mist_sim.core.views import State
 from mist_sim.hardware.gpu_group import LayoutPeriod
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.records.columns import Table
-from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
-from mist_sim.metrics.records.together import Tracks, merged, sum_each, together
 from mist_sim.metrics.tables import Columns, column, texts
+from mist_sim.metrics.together import Tracks, merged, sum_each, together
 from mist_sim.units import Seconds
 
 _PIECE = 65_536  # steps looked at together: few enough for a processor's cache
 _OF_GAPS = ("start", "num_steps", "num_decodes", "num_gaps")
 
 
-def pooled_gaps(recorder: ColumnRecorder, after: float = 0.0) -> Iterator[stats.Weighted]:
+def pooled_gaps(recorder: Recorder, after: float = 0.0) -> Iterator[stats.Weighted]:
     """Yield, piece by piece, every time between two tokens: seconds, and how many had it.
 
     after: gaps that end before this time are left out (seconds).
@@ -65,7 +65,7 @@ class TimedGaps(NamedTuple):
     counts: NDArray[np.int64]
 
 
-def timed_gaps(recorder: ColumnRecorder, after: float = 0.0) -> TimedGaps:
+def timed_gaps(recorder: Recorder, after: float = 0.0) -> TimedGaps:
     """Return all gaps by their time, even while the run goes on. after: as in `pooled_gaps`.
 
     The newest steps of a track, up to some hundred, are written later, and are left out until then.
@@ -86,7 +86,7 @@ def timed_gaps(recorder: ColumnRecorder, after: float = 0.0) -> TimedGaps:
     return TimedGaps(ends[places], gaps[places], counts[places])
 
 
-def gap_percentile(recorder: ColumnRecorder, after: float, percentile: float) -> float:
+def gap_percentile(recorder: Recorder, after: float, percentile: float) -> float:
     """Return a percentile (> 0, < 100) of all gaps, seconds; NaN without any."""
     found = stats.describe_weighted(lambda: pooled_gaps(recorder, after), (50.0, percentile))
     return found[f"p{percentile:g}"]
@@ -106,7 +106,7 @@ def _pieces(tracks: Tracks) -> Iterator[tuple[dict[str, Any], Array]]:
 
 
 def peak_token_rate(
-    recorder: ColumnRecorder, request_ids: NDArray[np.int64], sent_at: Array, begin: float
+    recorder: Recorder, request_ids: NDArray[np.int64], sent_at: Array, begin: float
 ) -> float:
     """Return the largest number of output chunks in one second, over the last attempts of requests.
 
@@ -129,7 +129,7 @@ def peak_token_rate(
 
 
 def _by_tracks(
-    recorder: ColumnRecorder, request_ids: NDArray[np.int64], sent_at: Array
+    recorder: Recorder, request_ids: NDArray[np.int64], sent_at: Array
 ) -> Iterator[tuple[Tracks, dict[str, Any]]]:
     """Yield the tokens of some requests by tracks put together, in their order there.
 
@@ -199,7 +199,7 @@ def sum_before(num_steps: Any, each_step: Any, steps: NDArray[np.int64]) -> Arra
 
 
 def output_tokens_before(
-    recorder: ColumnRecorder, request_ids: NDArray[np.int64], sent_at: Array, time: float
+    recorder: Recorder, request_ids: NDArray[np.int64], sent_at: Array, time: float
 ) -> int:
     """Return the output tokens of some requests before a time, in their last attempts.
 
@@ -219,7 +219,7 @@ def output_tokens_before(
 
 
 def _decoded_between(
-    recorder: ColumnRecorder, tracks: Tracks, rows: Mapping[str, Any], begin: Any, end: Any
+    recorder: Recorder, tracks: Tracks, rows: Mapping[str, Any], begin: Any, end: Any
 ) -> int:
     """Return how many tokens the decode steps [begin, end) of tracks gave in some token rows."""
     runs = tracks.runs
@@ -239,7 +239,7 @@ def _decoded_between(
     return num_tokens
 
 
-def utilisation(recorder: ColumnRecorder, arrival: Array) -> float:
+def utilisation(recorder: Recorder, arrival: Array) -> float:
     """Return the share of time that engines spend in steps, while requests arrive.
 
     The period runs from the first to the last counted arrival; the mean over engines, and over
@@ -263,13 +263,13 @@ def utilisation(recorder: ColumnRecorder, arrival: Array) -> float:
     return busy / (end - begin) / num_tracks
 
 
-def run_periods(recorder: ColumnRecorder, track: int) -> tuple[Array, Array]:
+def run_periods(recorder: Recorder, track: int) -> tuple[Array, Array]:
     """Return when each run of a track began and ended, seconds."""
     rows = recorder.steps[track].columns()
     return rows["start"], recorder.step_ends[track].of(np.cumsum(rows["num_steps"]) - 1)
 
 
-def interference(recorder: ColumnRecorder) -> Array:
+def interference(recorder: Recorder) -> Array:
     """Return the interference intensity of each row of the requests.
 
     It is the prompt tokens that the engine of the answer computed between the answer's first and
@@ -298,7 +298,7 @@ def interference(recorder: ColumnRecorder) -> Array:
 
 
 def _prefill_tokens(
-    recorder: ColumnRecorder,
+    recorder: Recorder,
     track: int,
     stay: tuple[NDArray[np.int64], NDArray[np.int64]],
     sent: Array,
@@ -354,26 +354,38 @@ class InterferenceLaw:
         return (tpot - self.intercept) / self.slope
 
 
-def layouts_summary(layouts: Mapping[str, tuple[LayoutPeriod, ...]]) -> list[dict[str, Any]]:
-    """Return every layout of each client that changed its layout.
+class LayoutOfClient(TypedDict):
+    """A layout of a client, and when it began; seconds of the run.
 
-    start: end of the last step in the layout before; ready: when steps in this one could begin,
-        seconds.
+    start: end of the last step in the layout before; ready: when steps in this one could begin.
     layout: its description. num_gpu_blocks: KV blocks of all its engines. collectives: how they are
         timed, for a client on several nodes.
     """
-    return [
-        {
-            "client": name,
-            "start": period.start,
-            "ready": period.ready,
-            "layout": period.title,
-            "num_gpu_blocks": period.num_gpu_blocks,
-        }
-        | ({"collectives": period.collectives} if period.collectives else {})
-        for name, periods in layouts.items()
-        for period in periods
-    ]
+
+    client: str
+    start: float
+    ready: float
+    layout: str
+    num_gpu_blocks: int
+    collectives: NotRequired[str]
+
+
+def layouts_summary(layouts: Mapping[str, tuple[LayoutPeriod, ...]]) -> list[LayoutOfClient]:
+    """Return every layout of each client that changed its layout."""
+    found = []
+    for name, periods in layouts.items():
+        for period in periods:
+            each: LayoutOfClient = {
+                "client": name,
+                "start": period.start,
+                "ready": period.ready,
+                "layout": period.title,
+                "num_gpu_blocks": period.num_gpu_blocks,
+            }
+            if period.collectives:
+                each["collectives"] = period.collectives
+            found.append(each)
+    return found
 
 
 POWERED: tuple[State, ...] = ("starting", "up", "draining")
@@ -397,9 +409,9 @@ class Lives:
     end: end of the run, seconds.
     """
 
-    def __init__(self, recorder: ColumnRecorder, end: float) -> None:
+    def __init__(self, recorder: Recorder, end: float) -> None:
         self.end = end
-        names: list[Any] = recorder.state_names.values
+        names = recorder.states.names
         self._changes_of: dict[int, list[tuple[float, State]]] = defaultdict(list)
         for client_id, time, state in _rows(recorder.states, "client_id", "time", "state"):
             self._changes_of[client_id].append((time, names[state]))
@@ -463,10 +475,7 @@ def _rows(table: Table, *names: str) -> Iterator[tuple[Any, ...]]:
 
 
 def states_columns(lives: Lives, client_names: Sequence[str]) -> Columns:
-    """A row a period of a client in one state: off, starting, up, draining, failed.
-
-    start, end: seconds. Empty where all clients are up all the time.
-    """
+    """A row a period of a client in one state, seconds; empty where all are up all the time."""
     periods = lives.periods
     return {
         "client": texts(client_names[period.client_id] for period in periods),
@@ -476,18 +485,24 @@ def states_columns(lives: Lives, client_names: Sequence[str]) -> Columns:
     }
 
 
-def lives_summary(
-    recorder: ColumnRecorder, lives: Lives, statuses: Any, begin: float
-) -> dict[str, Any]:
+class OfClients(TypedDict, total=False):
+    """Figures of clients that have limits, and of those that fail, start or leave."""
+
+    room: float
+    room_limit: str
+    num_lost: int
+    num_lost_visits: int
+    num_retried_visits: int
+    lost_kv_tokens: int
+    num_client_failures: int
+    num_client_starts: int
+    mean_clients_up: float
+
+
+def lives_summary(recorder: Recorder, lives: Lives, statuses: Any, begin: float) -> OfClients:
     """Return failures, starts and losses of clients; empty if no client changed its state.
 
     statuses: of the requests that count. begin: end of the warm-up; clients count from there on.
-
-    num_lost: requests that ended because a client failed. num_lost_visits: visits lost with
-    a client, num_retried_visits: of these, visits whose request continued at another client.
-        lost_kv_tokens: tokens whose KV entries were lost. num_client_failures, num_client_starts:
-        numbers of failures and starts.
-    mean_clients_up: mean over time.
     """
     if not lives.is_told:
         return {}
@@ -511,7 +526,8 @@ class Room(NamedTuple):
 
     room: without a step, or in steps at no limit. at_tokens: in steps with `max_num_batched_tokens`
         tokens; at_sequences: with `max_num_seqs` requests; at_memory: in steps that leave fewer KV
-        blocks free than a prompt of mean length takes (all steps, if the cache has fewer in all).
+        blocks free than a prompt of mean length takes (all steps, if the cache has fewer in all),
+        or than the longest takes, if requests wait meanwhile and the steps are at no other limit.
         at_adapters: in steps while requests wait since `max_loras` other adapters are in use.
         NaN if unknown.
     """
@@ -534,7 +550,7 @@ _LIMITS = ("max_num_batched_tokens", "max_num_seqs", "KV memory", "max_loras")
 
 
 def rooms(
-    recorder: ColumnRecorder,
+    recorder: Recorder,
     limits: Sequence[StepLimits | None],
     arrival: Array,
     prompt_tokens: NDArray[np.int64],
@@ -547,9 +563,11 @@ def rooms(
     if not len(arrival) or arrival.min() == arrival.max():
         return [Room()] * len(limits)
     begin, end = float(arrival.min()), float(arrival.max())
-    mean = float(prompt_tokens.mean())
+    mean, longest = float(prompt_tokens.mean()), int(prompt_tokens.max())
     limited = [
-        _LimitedTrack(track, client_id, each, sequences, _blocks_of(mean, each))
+        _LimitedTrack(
+            track, client_id, each, sequences, _blocks_of(mean, each), _blocks_of(longest, each)
+        )
         for client_id, each in enumerate(limits)
         if each is not None
         for track, sequences in zip(recorder.tracks_of(client_id), each.sequences, strict=True)
@@ -566,18 +584,19 @@ def rooms(
     return found
 
 
-def room_summary(found: Sequence[Room], names: Sequence[str]) -> dict[str, Any]:
-    """Return the room of the client with the least, and which limit it reached longest.
+def room_summary(found: Sequence[Room], names: Sequence[str]) -> OfClients:
+    """Return the room of the client with the least, and which limit it reached longest, if any.
 
-    names: of the clients. room: NaN if no client's is known. room_limit: such as "KV memory at
-    llm"; left out if no limit was reached.
+    names: of the clients. NaN if no client's room is known.
     """
     known = [(float(each.room), each, name) for each, name in zip(found, names, strict=True)]
     known = [each for each in known if each[0] == each[0]]
     if not known:
         return {"room": nan}
     share, least, name = min(known, key=lambda each: each[0])
-    return {"room": share} | ({"room_limit": f"{least.limit} at {name}"} if least.limit else {})
+    if not least.limit:
+        return {"room": share}
+    return {"room": share, "room_limit": f"{least.limit} at {name}"}
 
 
 def room_columns(found: Sequence[Room]) -> Columns:
@@ -586,17 +605,18 @@ def room_columns(found: Sequence[Room]) -> Columns:
 
 
 class _LimitedTrack(NamedTuple):
-    """A track, and the limits of its steps. needed: KV blocks that a prompt takes."""
+    """A track and its steps' limits. needed, longest: KV blocks of the mean and longest prompt."""
 
     number: int
     client_id: int
     limits: StepLimits
     sequences: int
     needed: int
+    longest: int
 
 
 def _seconds_at_limits(
-    recorder: ColumnRecorder,
+    recorder: Recorder,
     all_tracks: Sequence[_LimitedTrack],
     limits: Sequence[StepLimits | None],
     begin: float,
@@ -629,19 +649,31 @@ def _seconds_at_limits(
 def _at_limits(tracks: Tracks, limited: Sequence[_LimitedTrack]) -> NDArray[np.bool_]:
     """Return which runs of steps of some tracks are at which limit, a row a limit."""
     limits = [
-        (*track.limits[:2], track.sequences, track.limits.num_blocks, track.needed)
+        (*track.limits[:2], track.sequences, track.limits.num_blocks, *track[-2:])
         for track in limited
     ]
     of_runs = np.repeat(np.array(limits).T, np.diff(tracks.run_cuts), axis=1)
-    most_tokens, tokens_a_decode, most_sequences, num_blocks, needed = of_runs
+    most_tokens, tokens_a_decode, most_sequences, num_blocks, needed, longest = of_runs
     decodes = tracks.runs["num_decodes"].astype(np.int64)
-    return np.array(
-        [
-            tracks.runs["num_prefill_tokens"] + decodes * tokens_a_decode >= most_tokens,
-            tracks.runs["num_chunks"] + decodes >= most_sequences,
-            num_blocks - tracks.runs["num_used_blocks"] < needed,
-        ]
-    )
+    free = num_blocks - tracks.runs["num_used_blocks"]
+    at_tokens = tracks.runs["num_prefill_tokens"] + decodes * tokens_a_decode >= most_tokens
+    at_sequences = tracks.runs["num_chunks"] + decodes >= most_sequences
+    is_stuck = _waits(tracks) & ~at_tokens & ~at_sequences
+    return np.array([at_tokens, at_sequences, (free < needed) | (is_stuck & (free < longest))])
+
+
+def _waits(tracks: Tracks) -> NDArray[np.bool_]:
+    """Return in which runs of steps requests wait that came before the run ahead of it.
+
+    One that comes while a step runs may wait for the next plan but one, whatever the room.
+    """
+    at_end = tracks.runs["num_waiting"] > 0
+    found: NDArray[np.bool_] = at_end.copy()
+    found[:2] = False
+    found[2:] &= at_end[1:-1] & at_end[:-2]
+    for cut in tracks.run_cuts[:-1]:  # the runs before are of another track
+        found[cut : cut + 2] = False
+    return found
 
 
 def _blocks_of(prompt_tokens: float, limits: StepLimits) -> int:
@@ -653,7 +685,7 @@ _FREED, _LEFT_QUEUE, _QUEUED, _TAKEN = range(4)  # order of what happens at one 
 
 
 def _adapter_waits(
-    recorder: ColumnRecorder, limits: Sequence[StepLimits | None]
+    recorder: Recorder, limits: Sequence[StepLimits | None]
 ) -> dict[int, tuple[Array, Array]]:
     """Return from when to when requests wait for a slot, seconds, by track; no two times overlap.
 
@@ -689,7 +721,7 @@ def _adapter_waits(
     return found
 
 
-def _first_tracks(recorder: ColumnRecorder) -> dict[tuple[int, int], int]:
+def _first_tracks(recorder: Recorder) -> dict[tuple[int, int], int]:
     """Return where requests had their first tokens, by request and client."""
     tokens = recorder.tokens.columns()
     pairs = zip(tokens["request_id"].tolist(), tokens["track"].tolist(), strict=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.metrics.evidence import FAR, RESPECTS, ErrorBar, evidence_for, without, words
@@ -66,6 +66,27 @@ def at_load(
     low = (1 + bar.low) * sensitivity.factor(metric, shortest) / shortest - 1
     high = (1 + bar.high) * sensitivity.factor(metric, longest) / longest - 1
     return bar._replace(low=round(low, 3), high=round(high, 3))
+
+
+class ExpectedError(TypedDict):
+    """The range of nine in ten measurements, as measured / simulated - 1.
+
+    Without one, low and high are None and `like` says why. here: what the client is, in the words
+    of `like`. other: in what the nearest measured run is other. sensitivity: in an open loop, what
+    its load makes of errors of step times (`metrics.sensitivity`), whose range is `step_times`.
+    """
+
+    low: float | None
+    high: float | None
+    num_points: int
+    like: str
+    other: list[str]
+    here: str
+    knows_kernel: bool
+    load: str | None
+    arrivals: str | None
+    sensitivity: NotRequired[dict[str, float]]
+    step_times: NotRequired[list[float]]
 
 
 def expected_errors(

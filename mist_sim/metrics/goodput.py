@@ -6,16 +6,15 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.core.recorder import End, Recorder
 from mist_sim.core.request import Request
-from mist_sim.core.visit import Failure, Visit
 from mist_sim.errors import brief
 from mist_sim.metrics.latency import NAMES, Array, percentile_of, tpot
-from mist_sim.metrics.records.recorder import WatchedEnds
 from mist_sim.metrics.stats import known
 from mist_sim.units import Seconds, require_number
 
@@ -294,6 +293,31 @@ def _check_share(share: float | None) -> None:
         raise ValueError(f"slo.attainment must be in (0, 1], got {share:g}")
 
 
+class SloFigure(TypedDict):
+    """A figure beside its limit, milliseconds. verdict: pass, miss, or within error.
+
+    of_requests: whether a good request keeps the limit; else it is one on a percentile of the run.
+    error_known: whether the verdict knows the expected error of the step times.
+    """
+
+    limit: float
+    value: float
+    kept: bool
+    of_requests: bool
+    verdict: str
+    error_known: bool
+
+
+class SloShare(TypedDict):
+    """The share of good requests beside the one asked for; the rest is as of `SloFigure`."""
+
+    asked: float
+    value: float
+    kept: bool
+    verdict: str
+    error_known: bool
+
+
 def slo_verdicts(
     slo: Limits, samples: Mapping[str, Array], num_gaps: NDArray[np.int64], num_failed: int
 ) -> dict[str, dict[str, Any]]:
@@ -356,7 +380,7 @@ def _percentile(known: Array, num_all: int, percentile: float) -> float:
     return float(low + (rank - below) * (high - low))
 
 
-class SloWatch(WatchedEnds):
+class SloWatch(Recorder):
     """A recorder that knows how many requests have ended and how many of them kept all limits."""
 
     def __init__(self, slo: Slo) -> None:
@@ -364,15 +388,15 @@ class SloWatch(WatchedEnds):
         self._slo = slo
         self._num_ended = self._num_kept = 0
 
-    def ended(
-        self, request: Request, visits: list[Visit], time: float, failure: Failure | None
-    ) -> None:
-        """Count whether a user's request kept the limits."""
-        if request.parent_id is None:
+    def record_end(self, end: End) -> None:
+        """Note the end, and whether a user's request kept the limits."""
+        super().record_end(end)
+        if end.request.parent_id is None:
             self._num_ended += 1
-            self._num_kept += failure is None and self._is_kept(request, visits, time)
+            self._num_kept += end.failure is None and self._is_kept(end)
 
-    def _is_kept(self, request: Request, visits: list[Visit], time: float) -> bool:
+    def _is_kept(self, end: End) -> bool:
+        request, visits, time, *_ = end
         arrival = math.nan if request.arrival_time is None else request.arrival_time
         num_output_tokens = sum([visit.num_output_tokens for visit in visits])
         seconds, num_gaps = self.decode_time(visits, num_output_tokens, None)

@@ -22,14 +22,11 @@ Source: vLLM `bench serve`; DESIGN §7.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from math import nan
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from mist_sim.core.visit import Failure, Lost, Visit
 
 Array = NDArray[np.float64]
 
@@ -102,30 +99,6 @@ def ttft(arrival: Array, first_token: Array) -> Array:
 def e2e(arrival: Array, finished: Array) -> Array:
     """End-to-end latency, seconds."""
     return finished - arrival
-
-
-def decode_time(visits: Sequence[Visit]) -> tuple[float, int]:
-    """Return the seconds between the tokens of a request's answers, and the number of gaps.
-
-    A visit either begins an answer, whose first token has no gap before it, or continues the answer
-    of the visit before. If a client served tokens without token times, the time is NaN and there is
-    at least one gap. A visit that failed before its first token has no gap.
-    """
-    seconds, num_gaps = 0.0, 0
-    last_token_at = nan
-    for visit in visits:
-        if not visit.num_output_tokens:
-            if visit.continues and not (visit.is_cut or isinstance(visit.outcome, Lost | Failure)):
-                seconds, num_gaps = nan, num_gaps + 1
-            continue
-        if visit.continues_answer:
-            seconds += visit.last_token_at - last_token_at
-            num_gaps += visit.num_output_tokens
-        else:
-            seconds += visit.last_token_at - visit.first_token_at
-            num_gaps += visit.num_output_tokens - 1
-        last_token_at = visit.last_token_at
-    return seconds, num_gaps
 
 
 def tpot(decode_time: Array, num_gaps: NDArray[np.int64]) -> Array:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.records.together import together
+from mist_sim.core.recorder import Recorder
 from mist_sim.metrics.requests import Counted
+from mist_sim.metrics.together import together
 
 LONG_PROMPTS, LOW_LOAD = "long prompts", "low load"
 DECODE_HEAVY, OTHER_LOAD = "decode-heavy", "other load"
@@ -65,7 +65,7 @@ def load_of_run(run: Counted) -> Load | None:
     )
 
 
-def mean_batch(recorder: ColumnRecorder, after: float = 0.0) -> float:
+def mean_batch(recorder: Recorder, after: float = 0.0) -> float:
     """Return the mean number of decodes per step, over steps that decode; NaN without any.
 
     after: runs of steps that begin before this time do not count (seconds).

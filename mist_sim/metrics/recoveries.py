@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf, nan
-from typing import Any, NamedTuple
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -39,7 +39,26 @@ _USUAL = 0.9
 _IN_A_ROW = 2
 
 
-class Recovery(NamedTuple):
+class Outage(TypedDict):
+    """A time in which a failed client was missing, seconds. end: None for good."""
+
+    begin: float
+    end: float | None
+
+
+class PhaseFigures(TypedDict):
+    """Requests before, during or after failures; p99 of the finished ones in milliseconds."""
+
+    completed: int
+    failed: int
+    p99_ttft_ms: float
+    p99_tpot_ms: float
+    p99_e2el_ms: float
+    p99_queue_ms: float
+    arrivals_per_s: float
+
+
+class Recovery(TypedDict):
     """Latencies after a failure, or after several before whose end they were not back.
 
     begin, end: when the first and the last of them happened, seconds. back_after: seconds from
@@ -160,7 +179,7 @@ def _each(
             waits = {
                 name: None if at is None else max(at - begin, 0.0) for name, at in back.items()
             }
-            yield Recovery(begin, last, waits)
+            yield {"begin": begin, "end": last, "back_after": waits}
             begin = until
 
 

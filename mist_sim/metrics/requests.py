@@ -16,17 +16,17 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.core.columns import TableColumns
+from mist_sim.core.recorder import STATUSES, Recorder
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.clients import output_tokens_before
-from mist_sim.metrics.goodput import Slo, slo_verdicts
+from mist_sim.metrics.goodput import Slo, SloFigure, SloShare, slo_verdicts
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.records.columns import TableColumns
-from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
 from mist_sim.metrics.stability import FILLING
 from mist_sim.stages import Decode, Prefill
 
@@ -45,6 +45,73 @@ _PIECES = 10  # of a steady part, in each of which arrivals are counted
 _VARIES = 1.25  # times: the most arrivals of a piece over the fewest, that are worth a word
 _BY_CHANCE = 33.7  # chi-square of nine degrees of freedom that one in 10,000 steady loads exceeds
 _OF_GROUPS = ("mean", "p50", "p90", "p95", "p99")  # as of all requests
+
+
+class _OfGroups(TypedDict):
+    """Figures of a run and of groups of its requests; latencies are milliseconds."""
+
+    completed: int
+    failed: int
+    total_input_tokens: int
+    total_output_tokens: int
+    request_throughput: float
+    output_throughput: float
+    total_token_throughput: float
+    steady_request_throughput: float
+    steady_output_throughput: float
+    steady_total_token_throughput: float
+    mean_ttft_ms: float
+    p50_ttft_ms: float
+    p90_ttft_ms: float
+    p95_ttft_ms: float
+    p99_ttft_ms: float
+    mean_tpot_ms: float
+    p50_tpot_ms: float
+    p90_tpot_ms: float
+    p95_tpot_ms: float
+    p99_tpot_ms: float
+    mean_e2el_ms: float
+    p50_e2el_ms: float
+    p90_e2el_ms: float
+    p95_e2el_ms: float
+    p99_e2el_ms: float
+
+
+class _Goodput(TypedDict, total=False):
+    """Figures where the scenario has limits on requests."""
+
+    request_goodput: float
+    steady_request_goodput: float
+    good_request_fraction: float
+    num_missed: int
+    misses: dict[str, int]
+
+
+class GroupFigures(_OfGroups, _Goodput):
+    """The figures of the requests of one model or class."""
+
+
+class LatencyPart(stats.Milliseconds):
+    """A part of the latency, milliseconds. share: of the whole."""
+
+    share: float
+
+
+class OfRequests(_OfGroups):
+    """Figures of the requests of every run."""
+
+    duration: float
+    latency_breakdown_ms: dict[str, LatencyPart]
+
+
+class OfSomeRequests(_Goodput, total=False):
+    """Figures of requests where they have limits, groups, or a load that varies."""
+
+    steady_arrivals_per_s: list[float]
+    slo: dict[str, SloFigure]
+    slo_shares: dict[str, SloShare]
+    models: dict[str, GroupFigures]
+    classes: dict[str, GroupFigures]
 
 
 class SteadyPart(NamedTuple):
@@ -68,12 +135,10 @@ class Counted:
     c: columns of all requests, with `group` where the slo has classes (`request_columns`). Masks of
     its rows: of_users; `counted`, of these those that arrive after the warm-up; `finished`, those
     that finished, whenever; `ended`, those that finished after the warm-up; `done`, those that
-    arrived after it, too. duration: seconds from the end of the warm-up to the last completion.
+    arrived after it, too. duration: see there.
     """
 
-    def __init__(
-        self, recorder: ColumnRecorder, warmup: float = 0.0, *, open_loop: bool = True
-    ) -> None:
+    def __init__(self, recorder: Recorder, warmup: float = 0.0, *, open_loop: bool = True) -> None:
         self.recorder, self.warmup, self.open_loop = recorder, warmup, open_loop
         self.c = request_columns(recorder)
         self._choose(self.c["parent_id"] == self.c["request_id"])
@@ -94,9 +159,12 @@ class Counted:
 
     @cached_property
     def duration(self) -> float:
-        """Seconds from the end of the warm-up to the last completion; 0 without any."""
-        ends = self.c["finished_at"][self.ended]
-        return float(ends.max() - self.warmup) if len(ends) else 0.0
+        """Seconds from the end of the warm-up until the last request ends, served or not.
+
+        As `benchmark_duration` of vLLM's `benchmark`, which waits for failed requests, too.
+        """
+        ends = self.c["finished_at"][self.of_users]
+        return max(float(ends.max(initial=0.0)) - self.warmup, 0.0)
 
     @cached_property
     def peak(self) -> int:
@@ -111,7 +179,7 @@ class Counted:
         return steady_part(self, self.duration, lap=1 if self.open_loop else max(self.peak, 1))
 
 
-def request_columns(recorder: ColumnRecorder) -> TableColumns:
+def request_columns(recorder: Recorder) -> TableColumns:
     """Return the columns of requests; if the slo has classes, `group` is the class.
 
     Children of other requests belong to no class.
@@ -340,7 +408,7 @@ def _figures_of(slo: Slo, run: Counted) -> dict[str, Any]:
 class RequestRows:
     """The rows of requests by their ids."""
 
-    def __init__(self, recorder: ColumnRecorder) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         requests = recorder.requests.columns()
         self._rows: Places = np.argsort(requests["request_id"])
         self._ids: Places = requests["request_id"][self._rows]
@@ -357,7 +425,7 @@ class RequestRows:
         return np.asarray(np.bincount(self.of(request_ids), values, len(self)), dtype=float)
 
 
-def spawned(recorder: ColumnRecorder) -> dict[str, Any]:
+def spawned(recorder: Recorder) -> dict[str, Any]:
     """Return the children of a run: columns with an item a child.
 
     parent_id: of the request that waits for it. visit: row of the visit that sent it. stages: code
@@ -386,7 +454,7 @@ def spawned(recorder: ColumnRecorder) -> dict[str, Any]:
     }
 
 
-def ends_with_children(recorder: ColumnRecorder) -> Array:
+def ends_with_children(recorder: Recorder) -> Array:
     """Return when each visit ended together with the children that it sent, seconds."""
     ends: Array = recorder.visits.columns()["finished_at"].copy()
     children = spawned(recorder)
@@ -456,7 +524,7 @@ class Breakdown:
         they sent; stages that workers serve in one visit share one, such as "preprocess + rag".
     """
 
-    def __init__(self, recorder: ColumnRecorder) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         # Of two at once the later one counts. An answer's memory may be reserved before its prompt.
         self._names = [DECODE, QUEUE]
@@ -585,7 +653,7 @@ def _clipped(intervals: _Intervals, requests: Rows) -> _Intervals:
     return _Intervals(intervals.row, intervals.what, start, end).select(end > start)
 
 
-def breakdown_summary(recorder: ColumnRecorder, done: Mask) -> dict[str, Any]:
+def breakdown_summary(recorder: Recorder, done: Mask) -> dict[str, Any]:
     """Return figures of each part of the latency of some requests, and its share of all of it."""
     parts = {name: seconds[done] for name, seconds in Breakdown(recorder).seconds.items()}
     sums = {name: seconds.sum() for name, seconds in parts.items()}
@@ -608,7 +676,7 @@ class Use(NamedTuple):
     tokens: float
 
 
-def front_end_use(recorder: ColumnRecorder, warmup: float) -> Use | None:
+def front_end_use(recorder: Recorder, warmup: float) -> Use | None:
     """Return the use of the busiest process in the steady part of a run; None without a front end.
 
     A process takes its share of all requests, when they enter an engine's queue, and of the output

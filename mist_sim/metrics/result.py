@@ -7,22 +7,22 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Required, TypedDict, cast, get_type_hints
 
-from mist_sim.core.result_warnings import ResultWarning
+from mist_sim.core.batch import StepLimits
+from mist_sim.core.recorder import Recorder
+from mist_sim.core.result_warnings import ResultWarning, WarningData
 from mist_sim.core.sliders import Sliders
-from mist_sim.core.step_limits import StepLimits
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.garbage import rare_collections
 from mist_sim.hardware.gpu_group import GpuMachine, LayoutPeriod
 from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.metrics import clients, result_columns
-from mist_sim.metrics.clients import Room
-from mist_sim.metrics.expected_errors import expected_errors
+from mist_sim.metrics.clients import LayoutOfClient, Room
+from mist_sim.metrics.expected_errors import ExpectedError, expected_errors
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
 from mist_sim.metrics.load import load_of_run
-from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.requests import Counted
 from mist_sim.metrics.run_warnings import pooled_warnings, run_warnings
 from mist_sim.metrics.sensitivity import sensitivities
@@ -30,13 +30,20 @@ from mist_sim.metrics.spending import (
     Bill,
     CostOptions,
     Ledger,
+    OfSpending,
     PowerOptions,
     rent_summary,
     spending_summary,
     spent_by_clients,
     spent_on_requests,
 )
-from mist_sim.metrics.summary import extrapolated_share, figures, verdicts
+from mist_sim.metrics.summary import (
+    OfEveryRun,
+    OfSomeRuns,
+    extrapolated_share,
+    figures,
+    verdicts,
+)
 from mist_sim.metrics.tables import (
     ONE_LINE,
     Columns,
@@ -54,12 +61,78 @@ from mist_sim.registry import Known
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mist_sim.metrics.summary_types import Summary
+
+class AssumedHost(TypedDict):
+    """Effect of an assumed host of GPUs on PCIe: milliseconds a step of so many tokens.
+
+    num_groups: groups of GPUs of a client that sum on the host, each alone.
+    """
+
+    num_groups: int
+    host: str
+    measured_with: str
+    num_tokens: int
+    communication_ms: float
+    other_host: str
+    other_communication_ms: float
+
+
+class SliderPosition(TypedDict):
+    """TaiChi's sliders from a time on, in seconds of the run."""
+
+    time: float
+    num_p: int
+    num_d: int
+    s_p: int
+    s_d: int
+
+
+class Summary(OfEveryRun, OfSomeRuns, OfSpending, total=False):
+    """The metrics of a run (`Result.summary`): keys of `vllm bench serve`, and ours.
+
+    Keys of classes that are not `total` exist only if the scenario has such figures. Type checkers
+    accept literal keys only; for a computed key, treat the summary as a `Mapping[str, Any]`.
+    `docs/reference/metrics.md` says what each key means, and its unit. A figure is declared beside
+    what computes it.
+    """
+
+    warnings: Required[list[WarningData]]
+    engines: dict[str, str]
+    kernels: dict[str, dict[str, str]]
+    assumed: dict[str, list[str]]
+    assumed_host: dict[str, AssumedHost]
+    collectives: dict[str, str]
+    expected_errors: dict[str, dict[str, ExpectedError | None]]
+    layouts: list[LayoutOfClient]
+    reconfigurations: list[SliderPosition]
+
+
+def check_number(option: str, name: str) -> None:
+    """Raise ScenarioError unless a summary may have a number of that name.
+
+    option: that names it, for the message.
+    """
+    known = [each for each, kind in get_type_hints(Summary).items() if kind in (int, float, bool)]
+    if name not in known:
+        raise ScenarioError(
+            f"{option} has no number {brief(name)}{did_you_mean(name, known)} "
+            "docs/reference/metrics.md has all"
+        )
+
+
+class _Frame(cached_property["pd.DataFrame"]):
+    """The table of that name as a frame, made once."""
+
+    def __init__(self, doc: str) -> None:
+        super().__init__(lambda result: result.table(self.attrname))
+        self.__doc__ = doc
 
 
 @dataclass(frozen=True, repr=False)
 class Result(Findings):
     """The records of one run, and the figures computed from them.
+
+    docs/guides/results.md says what the columns of its tables mean.
 
     client_names: position is the client_id of the records.
     num_gpu_blocks: KV blocks of each client, 0 for those without a cache.
@@ -88,7 +161,7 @@ class Result(Findings):
     presenter: shows the result as tables.
     """
 
-    recorder: ColumnRecorder
+    recorder: Recorder
     client_names: list[str]
     num_gpu_blocks: list[int]
     block_tokens: list[int] = field(default_factory=list)
@@ -236,60 +309,22 @@ class Result(Findings):
         """Dollars by client and request; None if no cost is asked for."""
         return Bill(self.ledger, self.cost) if self.cost is not None else None
 
-    @cached_property
-    def requests(self) -> pd.DataFrame:
-        """A row a request (see `result_columns.requests_columns`), with its energy and cost."""
-        return frame_of(self.columns("requests"))
-
-    @cached_property
-    def stages(self) -> pd.DataFrame:
-        """A row a served stage (see `result_columns.stages_columns`)."""
-        return frame_of(self.columns("stages"))
-
-    @cached_property
-    def steps(self) -> pd.DataFrame:
-        """A row a run of engine steps (see `result_columns.steps_columns`)."""
-        return frame_of(self.columns("steps"))
-
-    @cached_property
-    def clients(self) -> pd.DataFrame:
-        """A row a client (see `result_columns.clients_columns`), with its energy and cost."""
-        return frame_of(self.columns("clients"))
-
-    @cached_property
-    def breakdown(self) -> pd.DataFrame:
-        """Parts of the latency of each request of a user (see `breakdown.Breakdown`), seconds."""
-        return frame_of(self.columns("breakdown"))
+    requests = _Frame("A row a request, with its energy and cost.")
+    stages = _Frame("A row a stage that was served.")
+    steps = _Frame("A row a run of engine steps.")
+    clients = _Frame("A row a client, with its energy and cost.")
+    breakdown = _Frame("Parts of the latency of each request of a user, seconds.")
+    transfers = _Frame("KV entries that went somewhere else.")
+    retrievals = _Frame("KV entries asked for, by level.")
+    events = _Frame("A row a decision; raises ScenarioError for a run that did not keep them.")
+    client_states = _Frame("Times of clients up, starting, draining or away.")
 
     def over_time(self, interval: float | None = None) -> pd.DataFrame:
-        """Clients in intervals of so many seconds (see `result_columns.over_time_columns`)."""
+        """Clients in intervals of so many seconds; raises as `result_columns.over_time_columns`."""
         names = self.client_names
         return frame_of(
             result_columns.over_time_columns(self.recorder, self.ledger, names, interval)
         )
-
-    @cached_property
-    def transfers(self) -> pd.DataFrame:
-        """KV entries that went somewhere else (see `result_columns.transfers_columns`)."""
-        return frame_of(self.columns("transfers"))
-
-    @cached_property
-    def retrievals(self) -> pd.DataFrame:
-        """KV entries asked for, by level (see `retrievals.retrievals_columns`)."""
-        return frame_of(self.columns("retrievals"))
-
-    @cached_property
-    def events(self) -> pd.DataFrame:
-        """A row a decision (see `result_columns.events_columns`).
-
-        Raises ScenarioError for a run that did not keep them.
-        """
-        return frame_of(self.columns("events"))
-
-    @cached_property
-    def client_states(self) -> pd.DataFrame:
-        """Times of clients up, starting, draining or away (see `lives.states_columns`)."""
-        return frame_of(self.columns("client_states"))
 
     def columns(self, table: str) -> Columns:
         """Return the columns of one of `TABLES`, without pandas; its frame has the same.
@@ -303,6 +338,14 @@ class Result(Findings):
                 "to mist run"
             )
         return _COLUMNS[table](self)
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Return one of `TABLES` as a frame. Raises ScenarioError for a table that there is not."""
+        return frame_of(self.columns(name))
+
+    def has(self, name: str) -> bool:
+        """Tell whether a table has rows. Raises ScenarioError for a table that there is not."""
+        return num_rows(self.columns(name)) > 0
 
     def token_times(self, request_id: int) -> Array:
         """Return when the user had each output token of a request, in seconds."""
@@ -350,10 +393,9 @@ class Result(Findings):
     def _usual_tables(self) -> list[str]:
         """Return the tables written by default."""
         tables = ["requests", "stages", "steps", "clients"]
-        others = ["transfers", "retrievals", "client_states"]
-        if self.recorder.events is not None:
-            others.append("events")
-        return tables + [name for name in others if num_rows(self.columns(name))]
+        others = ("transfers", "retrievals", "client_states")
+        kept = [] if self.recorder.events is None else ["events"]
+        return tables + [name for name in others if self.has(name)] + kept
 
 
 def _there(**parts: Any) -> dict[str, Any]:

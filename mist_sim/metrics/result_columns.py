@@ -1,7 +1,8 @@
 """The tables of a result, made from its records when someone asks.
 
-`over_time` has clients in equal intervals. Sums over the intervals are the totals of the run: rates
-times seconds are the tokens and visits of the clients, watts times seconds their joules.
+docs/guides/results.md says what each column means, and its unit. Sums over the intervals of
+`over_time` are the totals of the run: rates times seconds are the tokens and visits of the clients,
+watts times seconds their joules.
 """
 
 from __future__ import annotations
@@ -14,17 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.core.events import ADMITTED, ENDED, KINDS, MOVED, NO_REQUEST
+from mist_sim.core.columns import Categories, Table
+from mist_sim.core.events import ADMITTED, ENDED, KINDS, MOVED, NO_REQUEST, Events
+from mist_sim.core.recorder import STATUSES, Recorder, empty_table
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.clients import POWERED, interference, run_periods
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.records.columns import Categories, Table
-from mist_sim.metrics.records.recorder import (
-    STATUSES,
-    ColumnRecorder,
-    EventTable,
-    empty_table,
-)
 from mist_sim.metrics.requests import Breakdown, ends_with_children, request_columns, samples
 from mist_sim.metrics.spending import Ledger
 from mist_sim.metrics.tables import (
@@ -39,13 +35,8 @@ from mist_sim.metrics.tables import (
 from mist_sim.units import require_number
 
 
-def requests_columns(recorder: ColumnRecorder) -> Columns:
-    """Return a row per request, in order of injection; times in seconds from the start of the run.
-
-    parent_id: of a child, whose own id is below 0, the request that waited for it; missing
-        otherwise.
-    model: the model requested; empty for any.
-    """
+def requests_columns(recorder: Recorder) -> Columns:
+    """Return a row per request, in order of injection."""
     c = recorder.requests.columns()
     times = samples(c)
     reasons = [str(reason or "") for reason in recorder.reasons.values]
@@ -76,7 +67,7 @@ def requests_columns(recorder: ColumnRecorder) -> Columns:
     return in_order(columns, np.argsort(c["request_id"]))
 
 
-def class_columns(recorder: ColumnRecorder, names: Sequence[str]) -> Columns:
+def class_columns(recorder: Recorder, names: Sequence[str]) -> Columns:
     """Return each request's class as a column of the table of requests; absent without classes.
 
     names: names of the classes, as in `Slo.groups`; "" for none.
@@ -87,7 +78,7 @@ def class_columns(recorder: ColumnRecorder, names: Sequence[str]) -> Columns:
     return {"class": Coded(c["group"][np.argsort(c["request_id"])], names)}
 
 
-def stages_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
+def stages_columns(recorder: Recorder, client_names: list[str]) -> Columns:
     """A row a stage that was served: where, and when it was queued, started and finished.
 
     Prefill and decode of one visit share the queue; decode starts at the first token. Stages
@@ -106,7 +97,13 @@ def stages_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns
 _STAGE_COLUMNS = ("request_id", "stage", "client", "queued_at", "started_at", "finished_at")
 
 
-def stages_summary(recorder: ColumnRecorder, done: NDArray[np.bool_]) -> dict[str, Any]:
+class StageLatency(stats.Milliseconds):
+    """The time in a stage, milliseconds. count: how often it was served."""
+
+    count: int
+
+
+def stages_summary(recorder: Recorder, done: NDArray[np.bool_]) -> dict[str, Any]:
     """Return figures of the time in each stage of some requests, milliseconds.
 
     done: of the rows of requests, which. The time is from the entry into the queue of a client to
@@ -130,9 +127,7 @@ def stages_summary(recorder: ColumnRecorder, done: NDArray[np.bool_]) -> dict[st
     return {"stage_latency_ms": found}
 
 
-def _served_stages(
-    recorder: ColumnRecorder, client_names: Sequence[str]
-) -> Iterator[dict[str, Any]]:
+def _served_stages(recorder: Recorder, client_names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the rows of `stages_columns` for each place in each pipeline, not in order."""
     visits, ends = recorder.visits.columns(), ends_with_children(recorder)
     pipelines: list[Any] = recorder.pipelines.values
@@ -162,20 +157,10 @@ def _served_stages(
             }
 
 
-def steps_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
+def steps_columns(recorder: Recorder, client_names: list[str]) -> Columns:
     """Return a row per run of steps with the same members, track by track in order of time.
 
-    track: the steps of one clock; a client has one for each of its engines, and in a pipeline
-    one for each micro-batch, whose steps last from when it is ready until its pass returns.
-    start, end: seconds. num_steps: engine steps in the run. num_chunks, num_prefill_tokens:
-    prompts in prefill and their new tokens in each step. num_decodes, context_sum: decodes, and
-    tokens that the cache holds for them before the first step. chunk_context_sum,
-    num_prefill_pairs: tokens that the cache holds of the prompts before the first step, and the
-    pairs of query and key that causality leaves them in all steps of the run. busy: seconds of
-    work in the run, on all ranks. num_waiting: queue length when the run ended. num_used_blocks:
-    KV blocks held in its last step. num_extrapolated: steps outside what a predictor's times were
-    measured for. layout: number of the client's layout, from 0; only where a client changed its
-    own, which has other tracks in each.
+    A step of a micro-batch in a pipeline lasts from when it is ready until its pass returns.
     """
     if not recorder.steps:
         return dict(_runs(empty_table("steps"), np.empty(0), 0, {"track": 0}, client_names))
@@ -207,15 +192,8 @@ def _runs(
     }
 
 
-def retrievals_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
-    """Return a row for each level that had entries of a requested context, by start.
-
-    client: the retrieving client. level: empty for entries that no level had and an engine
-        computes.
-    num_tokens: tokens whose entries these are, a mean with expected hits. num_bytes: bytes from the
-        level.
-    start, end: of the batch, seconds.
-    """
+def retrievals_columns(recorder: Recorder, client_names: list[str]) -> Columns:
+    """Return a row for each level that had entries of a requested context, by start."""
     c = recorder.retrievals.columns()
     columns: Columns = {
         "request_id": c["request_id"],
@@ -226,12 +204,12 @@ def retrievals_columns(recorder: ColumnRecorder, client_names: list[str]) -> Col
     return in_order(columns, np.argsort(c["start"], kind="stable"))
 
 
-def level_names(recorder: ColumnRecorder) -> list[str]:
+def level_names(recorder: Recorder) -> list[str]:
     """Return the levels of retrieval clients by code; the first is "", of what none had."""
-    return ["" if name is None else str(name) for name in recorder.level_names.values]
+    return ["" if name is None else str(name) for name in recorder.retrievals.names]
 
 
-def breakdown_columns(recorder: ColumnRecorder) -> Columns:
+def breakdown_columns(recorder: Recorder) -> Columns:
     """A row a request of a user, in their order: latency (`e2el`), and the seconds of its parts.
 
     The time of children counts in the stage that sent them.
@@ -243,19 +221,11 @@ def breakdown_columns(recorder: ColumnRecorder) -> Columns:
     return in_order(columns, rows[(c["parent_id"] == c["request_id"])[rows]])
 
 
-def transfers_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
-    """Return a row per move of a request's KV entries from one place to another, by start.
-
-    client: the client whose memory the entries came to or left. kind: "swap_out", "swap_in", "load"
-        from a tier, or "hand_over" from another client. source, destination: "gpu", the client's
-        own memory; "host", its swap space; the name of a tier, or of the client that had them.
-        num_tokens: tokens whose entries moved. num_bytes: their size; NaN if unknown. start, end:
-        seconds, from the reservation of memory until all entries are there; a swap starts when the
-        step that waits for it would have begun.
-    """
+def transfers_columns(recorder: Recorder, client_names: list[str]) -> Columns:
+    """Return a row per move of a request's KV entries from one place to another, by start."""
     c = recorder.moves.columns()
     clients = np.array(recorder.track_clients, dtype=np.int32)
-    names = [str(name) for name in recorder.move_names.values]
+    names = [str(name) for name in recorder.moves.names]
     columns: Columns = {
         "request_id": c["request_id"],
         "client": Coded(clients[c["track"]], client_names),
@@ -268,7 +238,7 @@ def transfers_columns(recorder: ColumnRecorder, client_names: list[str]) -> Colu
     return in_order(columns, np.argsort(c["start"], kind="stable"))
 
 
-def events_columns(recorder: ColumnRecorder, client_names: list[str]) -> Columns:
+def events_columns(recorder: Recorder, client_names: list[str]) -> Columns:
     """Return a row per decision, by time; empty unless the run kept its events.
 
     event: of `core.events.KINDS`. request_id: missing for blocks that are evicted. client: where;
@@ -304,14 +274,14 @@ _Decisions = tuple[Any, Any, Any, Any, Any, Any]
 """Columns: request_id, client_id (-1: none), kind, time, num_tokens, reason."""
 
 
-def _decided(kept: EventTable) -> _Decisions:
+def _decided(kept: Events) -> _Decisions:
     """Return what was noted as it was decided."""
-    c, texts_of = kept.rows.columns(), texts([str(text) for text in kept.reasons.values])
+    c, texts_of = kept.rows.columns(), texts([str(text) for text in kept.rows.names])
     reasons = texts_of[c["reason"]] if len(texts_of) else []
     return c["request_id"], c["client_id"], c["kind"], c["time"], c["num_tokens"], reasons
 
 
-def _admitted(recorder: ColumnRecorder) -> _Decisions:
+def _admitted(recorder: Recorder) -> _Decisions:
     """Return when visits to clients without engines began."""
     c = recorder.visits.columns()
     mine = ~np.isin(c["client_id"], recorder.track_clients) & ~np.isnan(c["started_at"])
@@ -328,9 +298,9 @@ def _admitted(recorder: ColumnRecorder) -> _Decisions:
     )
 
 
-def _moved(recorder: ColumnRecorder) -> _Decisions:
+def _moved(recorder: Recorder) -> _Decisions:
     """Return when KV entries began to move."""
-    c, names = recorder.moves.columns(), recorder.move_names.values
+    c, names = recorder.moves.columns(), recorder.moves.names
     clients = np.array(recorder.track_clients, dtype=np.int32)[c["track"]]
     kinds = np.full(len(clients), KINDS.index(MOVED))
     ways = zip(c["kind"], c["source"], c["destination"], strict=True)
@@ -338,7 +308,7 @@ def _moved(recorder: ColumnRecorder) -> _Decisions:
     return c["request_id"], clients, kinds, c["start"], c["num_tokens"], reasons
 
 
-def _ended(recorder: ColumnRecorder) -> _Decisions:
+def _ended(recorder: Recorder) -> _Decisions:
     """Return when requests ended, and how."""
     c, visits = recorder.requests.columns(), recorder.visits.columns()
     last = dict(zip(visits["request_id"].tolist(), visits["client_id"].tolist(), strict=True))
@@ -351,7 +321,7 @@ def _ended(recorder: ColumnRecorder) -> _Decisions:
     return ids, clients, kinds, c["finished_at"], c["num_output_tokens"], reasons
 
 
-def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
+def token_times(recorder: Recorder, request_id: int) -> Array:
     """Return when the user received each output token of a request, in seconds.
 
     Tokens of one step (verified drafts) come at the same time. Prefill steps between the request's
@@ -387,7 +357,7 @@ def token_times(recorder: ColumnRecorder, request_id: int) -> Array:
     return received
 
 
-def _is_decode(recorder: ColumnRecorder, track: int, first: int, end: int) -> Any:
+def _is_decode(recorder: Recorder, track: int, first: int, end: int) -> Any:
     """Return which of a track's steps [first, end) decoded something."""
     c = recorder.steps[track].columns()
     run_ends = np.cumsum(c["num_steps"])
@@ -396,24 +366,15 @@ def _is_decode(recorder: ColumnRecorder, track: int, first: int, end: int) -> An
 
 
 def clients_columns(
-    recorder: ColumnRecorder,
+    recorder: Recorder,
     client_names: list[str],
     client_models: list[str],
     num_gpu_blocks: list[int],
 ) -> Columns:
     """Return a row per client: visits and tokens served, time in steps, mean batch, memory.
 
-    model: the model it serves; empty for a client without one. num_output_tokens: tokens of its
-        visits, first tokens included, which prompts give; num_decode_tokens: tokens of decodes.
-    busy: seconds of work in engine steps, summed over engines and ranks of a pipeline; for clients
-        without steps, seconds in service, summed over workers. mean_running: visits begun and not
-        ended, a mean over the time from the first begin to the last end; NaN without any.
-    mean_decodes: decodes per step, a mean over steps that decode, not over time.
-        peak_used_blocks: most KV blocks held in a step, of num_gpu_blocks (0: no KV cache). Peaks
-        of several engines are summed; an engine that restarted has one peak; of several layouts the
-        highest peak and the largest number of blocks count.
-    prefix_cache_hit_rate: share of the prompt tokens looked up that were cached; NaN without
-    look-ups.
+    Peaks of several engines are summed; an engine that restarted has one peak; of several layouts
+    the highest peak and the largest number of blocks count.
     """
     visits = recorder.visits.columns()
     rows = []
@@ -470,7 +431,7 @@ class _Totals(NamedTuple):
     decode_steps: int = 0
 
 
-def _peak(recorder: ColumnRecorder, client_id: int, tracks: Sequence[_Totals]) -> int:
+def _peak(recorder: Recorder, client_id: int, tracks: Sequence[_Totals]) -> int:
     """Return the sum of the peaks of a client's pools, in the layout where it is highest.
 
     An engine that came back has tracks in each of its lives, and one peak; so have the ranks of a
@@ -501,7 +462,7 @@ def _busy(starts: Array, ends: Array, busy: Array) -> float:
     return float(in_runs + less[less != 0].sum())
 
 
-def _track_totals(recorder: ColumnRecorder, track: int) -> _Totals:
+def _track_totals(recorder: Recorder, track: int) -> _Totals:
     steps = recorder.steps[track].columns()
     num_steps = steps["num_steps"]
     return _Totals(
@@ -520,21 +481,15 @@ _MOST_INTERVALS = 100_000
 
 
 def over_time_columns(
-    recorder: ColumnRecorder,
+    recorder: Recorder,
     ledger: Ledger,
     client_names: Sequence[str],
     interval: float | None = None,
 ) -> Columns:
     """Return a row per client and interval, client by client.
 
-    interval: seconds (> 0); None: a hundredth of the run. The last one may be shorter.
-
-    start, end: seconds. visits, prefill_tokens, output_tokens: rates per second of visits that
-        ended, prompt tokens computed and tokens emitted; tokens count at the end of their step.
-        busy: seconds of work per second, as in the table of clients. utilisation: `busy` divided by
-        the number of engines and pipeline ranks; NaN for clients without steps. num_waiting,
-        num_in_service: visits in the queue and in service, mean over the interval. power: mean
-        watts, idle power included; only with clients that have GPUs.
+    interval: seconds (> 0); None: a hundredth of the run. The last one may be shorter. Tokens count
+    at the end of their step.
 
     Raises ValueError for an interval that is not positive, or so short that there would be more
     than 100,000.
@@ -571,7 +526,7 @@ def _edges(end: float, interval: float | None) -> Array:
     return np.append(np.arange(number) * interval, end)
 
 
-def _sums(recorder: ColumnRecorder, client_id: int, edges: Array) -> dict[str, Array]:
+def _sums(recorder: Recorder, client_id: int, edges: Array) -> dict[str, Array]:
     """Return a client's cumulative sums from the start of the run up to each time."""
     visits = recorder.visits.columns()
     mine = visits["client_id"] == client_id
@@ -598,7 +553,7 @@ def _sums(recorder: ColumnRecorder, client_id: int, edges: Array) -> dict[str, A
     }
 
 
-def _track_sums(recorder: ColumnRecorder, track: int, edges: Array) -> tuple[Array, Array, Array]:
+def _track_sums(recorder: Recorder, track: int, edges: Array) -> tuple[Array, Array, Array]:
     """Return prompt tokens computed, tokens emitted and seconds of work of a track."""
     rows = recorder.steps[track].columns()
     ends = recorder.step_ends[track][:]

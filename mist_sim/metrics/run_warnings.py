@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from mist_sim.core import result_warnings as kinds
+from mist_sim.core.recorder import Recorder
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import listed
 from mist_sim.metrics.evidence import FAR, NOTHING_LIKE_IT, RESPECTS
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import limit_of, limit_title
-from mist_sim.metrics.records.recorder import ColumnRecorder
 from mist_sim.metrics.recoveries import FEWEST, RECOVERING
 from mist_sim.metrics.requests import ANY, OTHERS, Counted, Mask, front_end_use, samples
 from mist_sim.metrics.stability import AT_END
@@ -53,7 +53,7 @@ _FAR = 10
 
 def run_warnings(
     summary: Mapping[str, Any],
-    recorder: ColumnRecorder,
+    recorder: Recorder,
     warmup: float,
     *,
     is_of_rows: bool = False,
@@ -120,7 +120,7 @@ def distance_line(bar: Mapping[str, Any] | None, metric: str = "") -> tuple[str,
     )
 
 
-def record_warnings(recorder: ColumnRecorder, warmup: float) -> Iterator[ResultWarning]:
+def record_warnings(recorder: Recorder, warmup: float) -> Iterator[ResultWarning]:
     """Yield the warnings that need no summary, so that a run that ended early has them too."""
     run = Counted(recorder, warmup)
     c, counted = run.c, run.counted
@@ -317,7 +317,7 @@ def _slowest(metric: str, phases: Mapping[str, Any]) -> str:
     return f"p99 {before:,.0f} ms before, {during:,.0f} ms during failures"
 
 
-def _reasons(recorder: ColumnRecorder) -> list[tuple[int, str]]:
+def _reasons(recorder: Recorder) -> list[tuple[int, str]]:
     """Return (count, an example) of reasons that differ in numbers or clients only."""
     times = np.bincount(recorder.requests.columns()["reason"])
     found: dict[str, tuple[int, str]] = {}
@@ -343,7 +343,7 @@ _REMEDIES = {
 
 
 def pooled_warnings(
-    recorder: ColumnRecorder,
+    recorder: Recorder,
     slo: Slo,
     warmup: float,
     *,
@@ -389,12 +389,12 @@ def _good_masks(slo: Slo, c: Mapping[str, Any], each: bool) -> list[Mask]:
     return found
 
 
-def _by_model(recorder: ColumnRecorder, c: Mapping[str, Any]) -> dict[str, Mask]:
+def _by_model(recorder: Recorder, c: Mapping[str, Any]) -> dict[str, Mask]:
     names = recorder.models.values
     return {str(names[k] or ANY): c["model"] == k for k in np.unique(c["model"]).tolist()}
 
 
-def _by_label(recorder: ColumnRecorder, c: Mapping[str, Any]) -> dict[str, Mask]:
+def _by_label(recorder: Recorder, c: Mapping[str, Any]) -> dict[str, Mask]:
     """Return the requests by class of the workload; nothing where it has none."""
     if not recorder.labels:
         return {}

@@ -20,12 +20,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.core.step_limits import StepLimits
+from mist_sim.core.batch import StepLimits
+from mist_sim.core.recorder import Recorder
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.records.together import together
 from mist_sim.metrics.requests import RequestRows
 from mist_sim.metrics.stability import relative_variance
+from mist_sim.metrics.together import together
 
 _CHANCE = 0.02  # of some thousand requests: 1 / sqrt(n) more or fewer come than in the mean
 _FULL = 0.5  # of mean TTFT in the queue: most requests find a full batch
@@ -92,7 +92,7 @@ class Sensitivity(NamedTuple):
 
 
 def sensitivities(
-    recorder: ColumnRecorder, limits: Sequence[StepLimits | None], done: NDArray[np.bool_]
+    recorder: Recorder, limits: Sequence[StepLimits | None], done: NDArray[np.bool_]
 ) -> list[Sensitivity]:
     """Return how each client's latencies follow its step times, over a whole run.
 
@@ -159,7 +159,7 @@ class _Asked(NamedTuple):
     varies: float
 
 
-def _asked(recorder: ColumnRecorder, num_clients: int, done: NDArray[np.bool_]) -> Iterator[_Asked]:
+def _asked(recorder: Recorder, num_clients: int, done: NDArray[np.bool_]) -> Iterator[_Asked]:
     """Yield what each client is asked for. done: as of `sensitivities`."""
     visits, requests = recorder.visits.columns(), recorder.requests.columns()
     arrival, model, client = requests["arrival_time"], requests["model"], visits["client_id"]
@@ -226,7 +226,7 @@ class _Steps(NamedTuple):
     peak: float
 
 
-def _steps(recorder: ColumnRecorder, num_clients: int) -> Iterator[_Steps]:
+def _steps(recorder: Recorder, num_clients: int) -> Iterator[_Steps]:
     """Yield the steps of each client; nothing changes with the steps that a record joins."""
     sums = np.zeros((5, num_clients))
     alone = np.zeros((2, num_clients))  # seconds and number of steps with the fewest decodes

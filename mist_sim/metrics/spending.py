@@ -18,12 +18,13 @@ from functools import cached_property
 from itertools import pairwise
 from math import isclose
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.core.states import STATES
+from mist_sim.core.recorder import Recorder
+from mist_sim.core.views import STATES
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.devices import is_its_device
 from mist_sim.hardware.gpu_group import GpuGroup, GpuMachine, num_gpus, without_watts
@@ -32,11 +33,10 @@ from mist_sim.hardware.work import StepCounts
 from mist_sim.metrics.clients import POWERED, RESERVED, Lives
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.records.together import Tracks, joined_tracks, merged
 from mist_sim.metrics.requests import Counted, Mask, RequestRows, samples
 from mist_sim.metrics.stats import share
 from mist_sim.metrics.tables import Columns, column, in_order
+from mist_sim.metrics.together import Tracks, joined_tracks, merged
 from mist_sim.units import DollarsPerKwh, DollarsPerMillionTokens, Watts, require_quantities
 
 
@@ -142,7 +142,7 @@ class Ledger:
 
     def __init__(
         self,
-        recorder: ColumnRecorder,
+        recorder: Recorder,
         machines: Sequence[GpuMachine | None],
         options: PowerOptions,
         machines_by_layout: Mapping[int, Sequence[GpuMachine | None]] = MappingProxyType({}),
@@ -644,6 +644,28 @@ def api_cost(prices: ApiPrices, requests: Mapping[str, Any]) -> Array:
     return np.asarray(np.where(requests["status"] == 0, dollars, 0.0) / _MILLION)
 
 
+class OfSpending(TypedDict, total=False):
+    """Joules and dollars of runs on GPUs that are known, and where their prices come from."""
+
+    power_unknown: list[str]
+    energy_j: float
+    idle_energy_j: float
+    average_power_w: float
+    energy_per_output_token_j: float
+    good_tokens_per_j: float
+    power_estimates: dict[str, str]
+    cost_usd: float
+    cost_per_million_output_tokens_usd: float
+    electricity_cost_usd: float
+    good_tokens_per_usd: float
+    api_cost_usd: float
+    api_cost_per_million_output_tokens_usd: float
+    prices: dict[str, str]
+    mean_usd_per_hour: float
+    usd_per_hour: float
+    price_origins: list[str]
+
+
 def spending_summary(
     run: Counted,
     ledger: Ledger,
@@ -707,7 +729,7 @@ def _good(run: Counted, slo: Slo) -> Mask:
     return np.asarray(kept & run.ended)
 
 
-def _good_tokens_of_clients(recorder: ColumnRecorder, slo: Slo, num_clients: int) -> Array:
+def _good_tokens_of_clients(recorder: Recorder, slo: Slo, num_clients: int) -> Array:
     """Return the output tokens that good requests got from each client in the whole run."""
     run, visits = Counted(recorder), recorder.visits.columns()
     rows = RequestRows(recorder).of(visits["request_id"])
@@ -716,7 +738,7 @@ def _good_tokens_of_clients(recorder: ColumnRecorder, slo: Slo, num_clients: int
     return np.asarray(np.bincount(visits["client_id"], tokens, num_clients), dtype=float)
 
 
-def spent_on_requests(recorder: ColumnRecorder, ledger: Ledger, bill: Bill | None) -> Columns:
+def spent_on_requests(recorder: Recorder, ledger: Ledger, bill: Bill | None) -> Columns:
     """Return columns of the table of requests: joules, GPU seconds and dollars of each."""
     requests = recorder.requests.columns()
     clients = range(len(ledger.machines))
@@ -735,14 +757,8 @@ def spent_on_requests(recorder: ColumnRecorder, ledger: Ledger, bill: Bill | Non
     return in_order(columns, order)
 
 
-def spent_by_clients(
-    recorder: ColumnRecorder, ledger: Ledger, bill: Bill | None, slo: Slo
-) -> Columns:
-    """Return columns of the table of clients: their totals over the whole run, idle time included.
-
-    good_tokens: output tokens from the client for requests that kept the slo; also per joule and
-        per dollar. Only with an slo.
-    """
+def spent_by_clients(recorder: Recorder, ledger: Ledger, bill: Bill | None, slo: Slo) -> Columns:
+    """Return columns of the table of clients: their totals over the whole run, idle included."""
     clients = range(len(ledger.machines))
     if not any(ledger.machines):
         return {}

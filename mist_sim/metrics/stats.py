@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from math import nan
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,15 @@ from numpy.typing import NDArray
 from mist_sim.metrics.latency import Array
 
 PERCENTILES = (50, 90, 95, 99)
+
+
+class Milliseconds(TypedDict):
+    """Figures of latencies, as `milliseconds` returns them."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
 
 
 def known(values: Array) -> Array:

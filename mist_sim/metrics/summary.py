@@ -15,19 +15,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from math import inf, isinf, sqrt
-from typing import Any, NamedTuple
+from typing import Any, TypedDict
 
 import numpy as np
 
+from mist_sim.core.recorder import STATUSES, Recorder
 from mist_sim.metrics import clients, requests, stats
+from mist_sim.metrics.clients import OfClients
 from mist_sim.metrics.expected_errors import shares_with_verdicts, with_verdicts
 from mist_sim.metrics.goodput import Slo, figure_verdicts
 from mist_sim.metrics.latency import Array
-from mist_sim.metrics.records.recorder import STATUSES, ColumnRecorder
-from mist_sim.metrics.records.together import together
-from mist_sim.metrics.recoveries import outages, recoveries, through_failures
-from mist_sim.metrics.requests import Counted, Mask, samples
-from mist_sim.metrics.result_columns import level_names, stages_summary
+from mist_sim.metrics.recoveries import (
+    Outage,
+    PhaseFigures,
+    Recovery,
+    outages,
+    recoveries,
+    through_failures,
+)
+from mist_sim.metrics.requests import Counted, Mask, OfRequests, OfSomeRequests, samples
+from mist_sim.metrics.result_columns import StageLatency, level_names, stages_summary
 from mist_sim.metrics.stability import (
     AT_END,
     FALSE_ALARM,
@@ -37,13 +44,17 @@ from mist_sim.metrics.stability import (
     judged,
     relative_variance,
 )
+from mist_sim.metrics.together import together
 
 _WINDOWS = 20
 _FEWEST = 2 * _WINDOWS  # arrivals of which a variance says anything
+_RATE_CHANGES = 2  # in an overload
+_OF_CHANGES = 0.7  # of the squares, which they make up in one of 300 times by chance (simulated)
+_KEPT = 0.6616  # E of the mean without these of x^2 / 2, x between 20 normal draws (2e6 simulated)
 _LEAST = 0.01  # of the time in which requests arrive; less is not worth a sentence
 
 
-class Overload(NamedTuple):
+class Overload(TypedDict):
     """A time in which more work arrived than clients could do, and until it was done.
 
     begin, end: seconds; no later than the last arrival. most_waiting: at a time, of the requests
@@ -57,6 +68,99 @@ class Overload(NamedTuple):
     longest_wait: float
     left: int
     is_growing: bool
+
+
+class Moves(TypedDict):
+    """KV entries on their way, added up. bytes: NaN where not known of all."""
+
+    transfers: int
+    tokens: int
+    bytes: float
+    seconds: float
+
+
+class OfEveryRun(OfRequests):
+    """Figures that every run has; latencies are milliseconds."""
+
+    median_ttft_ms: float
+    std_ttft_ms: float
+    median_tpot_ms: float
+    std_tpot_ms: float
+    mean_itl_ms: float
+    median_itl_ms: float
+    std_itl_ms: float
+    p50_itl_ms: float
+    p90_itl_ms: float
+    p95_itl_ms: float
+    p99_itl_ms: float
+    max_itl_ms: float
+    median_e2el_ms: float
+    std_e2el_ms: float
+    mean_queue_ms: float
+    median_queue_ms: float
+    std_queue_ms: float
+    p50_queue_ms: float
+    p90_queue_ms: float
+    p95_queue_ms: float
+    p99_queue_ms: float
+    has_steady_part: bool
+    steady_begin: float
+    steady_end: float
+    max_output_tokens_per_s: float
+    max_concurrent_requests: int
+    peak_requests_in_flight: int
+    num_rejected: int
+    num_timed_out: int
+    num_cancelled: int
+    num_retries: int
+    wasted_input_tokens: int
+    wasted_output_tokens: int
+    num_truncated: int
+    num_preemptions: int
+    prefix_cache_hit_rate: float
+    prefix_cache_hit_rate_unbounded: float
+    stage_latency_ms: dict[str, StageLatency]
+    utilisation: float
+    unstable: bool
+    estimates: dict[str, str]
+
+
+class OfSomeRuns(OfSomeRequests, OfClients, total=False):
+    """Figures of runs in which there is something of the kind."""
+
+    stability: str
+    stability_needs: int
+    stability_growth: list[int]
+    overloaded_s: float
+    arrivals_s: float
+    overloads: list[Overload]
+    communication: dict[str, Moves]
+    tier_hit_rates: dict[str, float]
+    num_swaps: int
+    swapped_tokens: int
+    swap_time: float
+    num_hand_overs: int
+    handed_over_tokens: int
+    mean_hand_over_ms: float
+    num_fetches: int
+    fetched_tokens: int
+    mean_fetch_ms: float
+    num_retrievals: int
+    retrieved_tokens: float
+    retrieval_hit_rate: float
+    retrieval_hit_rates: dict[str, float]
+    mean_retrieval_ms: float
+    mean_moves_per_request: float
+    max_moves_per_request: int
+    spec_decode_num_drafts: int
+    spec_decode_draft_tokens: int
+    spec_decode_accepted_tokens: int
+    spec_decode_acceptance_rate: float
+    spec_decode_acceptance_length: float
+    outages: list[Outage]
+    through_failures: dict[str, PhaseFigures]
+    recoveries: list[Recovery]
+    extrapolated_step_fraction: float
 
 
 def overloads(arrival: Array, in_queue: Stays, request_times: Array) -> list[Overload]:
@@ -75,18 +179,23 @@ def overloads(arrival: Array, in_queue: Stays, request_times: Array) -> list[Ove
         return []
     begin, end, waits = in_queue.begin[is_long], in_queue.end[is_long], waits[is_long]
     spread = relative_variance(request_times)
-    found = []
+    found: list[Overload] = []
     for start, stop in _backlogs(begin, end, mean):
         inside = (begin >= start) & (begin < stop)
         most = _most(begin[inside], end[inside])
         at_hand = mean * inside.sum() / (stop - start)  # that begin while a request takes its time
         if most - at_hand > FALSE_ALARM * _walk(arrival, start, min(stop, last), spread):
-            longest = float(waits[inside].max())
             mine = Stays(begin[inside], end[inside])
-            left = int(mine.at(last).sum())
-            is_growing = _is_growing(arrival, mine, start, last, most, spread, mean)
-            found.append(Overload(start, min(stop, last), most, longest, left, is_growing))
-    seconds = sum(each.end - each.begin for each in found)
+            each: Overload = {
+                "begin": start,
+                "end": min(stop, last),
+                "most_waiting": most,
+                "longest_wait": float(waits[inside].max()),
+                "left": int(mine.at(last).sum()),
+                "is_growing": _is_growing(arrival, mine, start, last, most, spread, mean),
+            }
+            found.append(each)
+    seconds = sum(each["end"] - each["begin"] for each in found)
     return found if seconds >= _LEAST * (last - first) else []
 
 
@@ -128,14 +237,19 @@ def _is_growing(
 def _walk(arrival: Array, start: float, stop: float, spread: float) -> float:
     """Return the standard deviation of a queue's growth in a time, at the limit.
 
-    Infinite of arrivals that are too few to tell.
+    Infinite of arrivals that are too few to tell. A rate that changes is no noise: windows beside
+    one another tell the variance, without the two pairs that differ most where these make up most
+    of it, as a rush and its end do.
     """
     inside = arrival[(arrival >= start) & (arrival <= stop)]
     edges = stats.intervals(start, stop, _WINDOWS)
     if len(inside) < _FEWEST or edges is None:
         return inf
     counts = np.histogram(inside, edges)[0]
-    variance = float(np.mean(np.diff(counts) ** 2)) / 2  # a rate that changes is no noise
+    squares = np.sort(np.diff(counts) ** 2)
+    variance = float(np.mean(squares)) / 2
+    if squares[-_RATE_CHANGES:].sum() > _OF_CHANGES * squares.sum():
+        variance = float(np.mean(squares[:-_RATE_CHANGES])) / (2 * _KEPT)
     return sqrt((variance / float(counts.mean()) + spread) * len(inside))
 
 
@@ -149,8 +263,8 @@ def figures(run: Counted, slo: Slo, estimates: Mapping[str, str]) -> dict[str, A
 
     Only requests that users send count, not their children. Arrivals before the end of the warm-up
     are left out, as are token gaps and engine time before it. Rates are per second of `duration`,
-    from the end of the warm-up to the last completion, over everything that ends in it, as vLLM
-    counts them; those of the steady part (`steady_part`) are named so. Latencies are in
+    from the end of the warm-up until the last request ends, over everything that ends in it, as
+    vLLM counts them; those of the steady part (`steady_part`) are named so. Latencies are in
     milliseconds over finished requests, ITL over all gaps.
     """
     recorder = run.recorder
@@ -233,7 +347,7 @@ def _stability(run: Counted) -> dict[str, Any]:
     in_queue = Stays(joined_at(visits, c)[asked], begun[asked])
     found = judged(Stays(arrival, c["finished_at"][of_users]), in_queue, times)
     times_over = overloads(arrival, in_queue, times)
-    if found.verdict != "unstable" and times_over and times_over[-1].is_growing:
+    if found.verdict != "unstable" and times_over and times_over[-1]["is_growing"]:
         # the load varies, which `judged` takes for noise; no longer run would tell more
         found = Judged(AT_END)
     summary: dict[str, Any] = {
@@ -245,9 +359,9 @@ def _stability(run: Counted) -> dict[str, Any]:
     if not times_over:
         return summary
     return summary | {
-        "overloaded_s": sum(each.end - each.begin for each in times_over),
+        "overloaded_s": sum(each["end"] - each["begin"] for each in times_over),
         "arrivals_s": float(arrival.max() - arrival.min()),
-        "overloads": [each._asdict() for each in times_over],
+        "overloads": times_over,
     }
 
 
@@ -276,7 +390,8 @@ def _lives(run: Counted) -> dict[str, Any]:
     """Return failures, starts and losses of clients, and when latencies were as before."""
     c, counted = run.c, run.counted
     lives = clients.Lives(run.recorder, float(c["finished_at"].max(initial=0.0)))
-    found = clients.lives_summary(run.recorder, lives, c["status"][counted], run.warmup)
+    lost = clients.lives_summary(run.recorder, lives, c["status"][counted], run.warmup)
+    found: dict[str, Any] = {**lost}
     if not (failures := lives.failures):
         return found
     columns = samples(c, counted) | {
@@ -286,10 +401,10 @@ def _lives(run: Counted) -> dict[str, Any]:
     }
     return found | {
         "outages": [
-            {"begin": begin, "end": None if isinf(end) else end} for begin, end in outages(failures)
+            Outage(begin=begin, end=None if isinf(end) else end) for begin, end in outages(failures)
         ],
         "through_failures": through_failures(failures, columns),
-        "recoveries": [each._asdict() for each in recoveries(failures, columns)],
+        "recoveries": recoveries(failures, columns),
     }
 
 
@@ -325,16 +440,13 @@ def _memory(run: Counted) -> dict[str, Any]:
     }
 
 
-def _moves(recorder: ColumnRecorder, request_ids: Any, queried: Any) -> dict[str, Any]:
+def _moves(recorder: Recorder, request_ids: Any, queried: Any) -> dict[str, Any]:
     """Return how often KV entries of some requests moved; kinds without moves are absent.
 
     queried: tokens that they looked up in prefix caches, of which `tier_hit_rates` are shares.
-
-    communication: transfers, tokens, bytes and seconds by kind: `hand_over`, `fetch`, `load`,
-    `swap_out`, `swap_in`, and `retrieval` from a level of a retrieval client. Seconds are summed,
-    also over simultaneous transfers. Bytes are NaN if unknown for any transfer.
+    Seconds are summed, also over simultaneous transfers.
     """
-    moves, names = recorder.moves.columns(), [str(name) for name in recorder.move_names.values]
+    moves, names = recorder.moves.columns(), [str(name) for name in recorder.moves.names]
     mine = np.isin(moves["request_id"], request_ids)
     codes = np.flatnonzero(np.bincount(moves["kind"][mine])).tolist()
     kinds = {names[code]: mine & (moves["kind"] == code) for code in codes}
@@ -385,7 +497,7 @@ def _tier_hit_rates(
     return {"tier_hit_rates": rates} if rates else {}
 
 
-def _answers_moved(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
+def _answers_moved(recorder: Recorder, request_ids: Any) -> dict[str, Any]:
     """Return how often answers moved: the mean over all requests, and the largest number.
 
     The hand-over from the client of the prompt to the first decode client does not count. Empty if
@@ -406,12 +518,8 @@ def _answers_moved(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]
     }
 
 
-def _retrievals(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
-    """Return the hits of retrievals of some requests; empty without retrievals.
-
-    retrieval_hit_rate: share of the tokens asked for that any level had. retrieval_hit_rates: the
-    same by level. mean_retrieval_ms: of a batch, waiting not included.
-    """
+def _retrievals(recorder: Recorder, request_ids: Any) -> dict[str, Any]:
+    """Return the hits of retrievals of some requests; empty without retrievals."""
     rows, names = recorder.retrievals.columns(), level_names(recorder)
     mine = np.isin(rows["request_id"], request_ids)
     if not mine.any():
@@ -434,7 +542,7 @@ def _retrievals(recorder: ColumnRecorder, request_ids: Any) -> dict[str, Any]:
     }
 
 
-def extrapolated_share(recorder: ColumnRecorder) -> float:
+def extrapolated_share(recorder: Recorder) -> float:
     """Return the share of steps outside the range that their predictor was measured in."""
     runs = [tracks.runs for tracks in together(recorder)]
     num_steps = sum(int(rows["num_steps"].sum()) for rows in runs)
@@ -442,12 +550,8 @@ def extrapolated_share(recorder: ColumnRecorder) -> float:
     return num_outside / num_steps if num_steps else 0.0
 
 
-def _speculation(recorder: ColumnRecorder, after: float) -> dict[str, float]:
-    """Return the figures of speculative decoding, as in `vllm bench serve`; empty without it.
-
-    acceptance_rate: accepted draft tokens in percent. acceptance_length: tokens per step and
-        request, the model's own token included.
-    """
+def _speculation(recorder: Recorder, after: float) -> dict[str, float]:
+    """Return the figures of speculative decoding, as in `vllm bench serve`; empty without it."""
     rows = recorder.drafts.columns()
     counted = rows["time"] >= after
     num_drafts = int(rows["num_drafts"][counted].sum())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import ceil, floor, sqrt
 from typing import Literal, Protocol
 
-from mist_sim.core.images import Image
+from mist_sim.core.request import Image
 
 
 class Resizing(Protocol):

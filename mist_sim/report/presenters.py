@@ -1,13 +1,21 @@
-"""The tables, the page and the pictures of each kind of findings, imported when asked for."""
+"""The tables, the page and the pictures of each kind of findings, imported when asked for.
+
+Also of folders that a command wrote; the file in one determines the kind.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
+from math import inf, nan
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.metrics.tables import Presenter
+from mist_sim.errors import ScenarioError
+from mist_sim.inputs import object_in, of_a_form
+from mist_sim.metrics.tables import Presenter, RunFolder
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,6 +43,8 @@ class Tables(Presenter):
         name, too; "": one of the report's.
     has_title: whether the tables have a title. whole: functions take the findings, which have more
         than their summary.
+    file: name of the JSON file that has the summary in their folder; "": there is none.
+    unknown: numbers for which it has null, by place; * is any.
     """
 
     table: str
@@ -42,6 +52,8 @@ class Tables(Presenter):
     draw: str = ""
     has_title: bool = True
     whole: bool = False
+    file: str = ""
+    unknown: Mapping[str, float] = field(default_factory=dict)
 
     def show(self, found: Any) -> None:
         """Print the findings as tables."""
@@ -101,21 +113,105 @@ class Tables(Presenter):
 RUN = Tables(
     "run:results_table",
     page="pages.run_page:page_of_result",
-    draw="pictures.catalog:picture_of_result",
+    draw="pictures.catalog:draw",
     whole=True,
 )
 REPLICATIONS = Tables(
     "replications:replications_table", page="replications:replications_page", whole=True
 )
-GOODPUT = Tables("goodput:goodput_table", page="goodput:goodput_page")
+GOODPUT = Tables(
+    "goodput:goodput_table",
+    page="goodput:goodput_page",
+    file="goodput",
+    unknown={"goodput": nan, "goodput_per_gpu": nan, "seeds.*.trials.*.attainment": nan}
+    | {"interval.0": 0.0, "interval.1": inf},
+)
 BESTSERVE = Tables("bestserve:bestserve_table")
 SLIDERS = Tables("goodput:sliders_table")
 COMPARISON = Tables(
-    "comparison:comparison_table", page="comparison:comparison_page", has_title=False
+    "comparison:comparison_table",
+    page="comparison:comparison_page",
+    has_title=False,
+    file="comparison",
+    unknown={"scenarios.*.*": nan},
 )
-STUDY = Tables("study:study_table", page="study:study_page", draw="study:metric_picture")
-PLAN = Tables("plan:plan_table", page="plan:plan_page")
+STUDY = Tables(
+    "study:study_table",
+    page="study:study_page",
+    draw="study:metric_picture",
+    file="study",
+    unknown={"points.*.figures.*": nan},
+)
+PLAN = Tables(
+    "plan:plan_table",
+    page="plan:plan_page",
+    file="plan",
+    unknown={"tried.*.attainment": nan, "tried.*.estimate": nan},
+)
 RESHARDING = Tables("resharding:resharding_table")
 STEP = Tables("step:step_table")
-SPACE = Tables("space:space_table", page="space:search_page")
-SWEEP = Tables("sweep:sweep_table", page="sweep:sweep_page")
+SPACE = Tables(
+    "space:space_table",
+    page="space:search_page",
+    file="search",
+    unknown={"rows.*.figures.*": nan},
+)
+SWEEP = Tables(
+    "sweep:sweep_table",
+    page="sweep:sweep_page",
+    file="sweep",
+    unknown={f"points.*.{name}": nan for name in ("mean", "low", "high")},
+)
+
+MOST_BYTES = 512 * 2**20  # a search keeps all that it tried
+
+
+def folder_page(folder: Path, title: str) -> Page:
+    """Return the report of a folder that `run` wrote, or a verb whose findings have a `file`.
+
+    title: of the page.
+    Raises ScenarioError for other folders, and for damaged files.
+    """
+    for tables in (COMPARISON, SPACE, SWEEP, GOODPUT, PLAN, STUDY):
+        if (folder / f"{tables.file}.json").is_file():
+            return _page(tables, tables.page_of, folder, title)
+    if not (folder / "summary.json").is_file():
+        raise ScenarioError(
+            f"{folder}: holds no results; name a folder that mist run, compare, goodput, plan, "
+            "search or sweep wrote with --out"
+        )
+    run = RunFolder(folder)
+    with of_a_form(folder, "results that mist run wrote"):
+        page: Page = named("pages.run_page:run_page")(run, title)
+        return page.warned(run.summary)
+
+
+def study_pictures(folder: Path, title: str, names: Sequence[str]) -> Page:
+    """Return pictures of a study that `run --vary` wrote, as `study_plots_page` does.
+
+    Raises ScenarioError for a number that no run has, and for a damaged file.
+    """
+    return _page(STUDY, partial(named("study:study_plots_page"), names=names), folder, title)
+
+
+def _page(tables: Tables, make: Callable[..., Page], folder: Path, title: str) -> Page:
+    from mist_sim.report.elements import headline_line
+
+    file = folder / f"{tables.file}.json"
+    summary = object_in(file, MOST_BYTES)
+    title = headline_line(summary.get("title") or title)
+    with of_a_form(file, "results that mist wrote"):
+        for place, value in tables.unknown.items():
+            _fill(summary, place.split("."), value)
+        return make(summary, title).warned(summary)
+
+
+def _fill(data: Any, place: Sequence[str], value: float) -> None:
+    """Put a number in place of null."""
+    first, *rest = place
+    keys = [*data] if isinstance(data, dict) else [*range(len(data))]
+    for key in keys if first == "*" else [first if isinstance(data, dict) else int(first)]:
+        if rest:
+            _fill(data[key], rest, value)
+        elif data[key] is None:
+            data[key] = value

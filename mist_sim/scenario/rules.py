@@ -409,7 +409,7 @@ def _has_tokens(part: Part) -> bool:
 
 
 def _missing(scenario: ScenarioKeys, traits: Traits) -> Iterator[Problem]:
-    """Yield predictions and deadlines that a client asks for, and deadlines of nobody."""
+    """Yield predictions and deadlines that a client asks for, and deadlines that no part reads."""
     workload = scenario.workload
     if not workload.has_predictions and any(each.uses_predictions for each in traits):
         yield Problem(

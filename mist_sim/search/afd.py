@@ -1,37 +1,19 @@
 """Provisioning of bundles: how many attention workers an FFN worker feeds (AFD).
 
-The Gaussian cycle time: an attention phase ends with the slowest of the workers.
-
-The tokens of a worker are a sum over its slots, so they are nearly normal, and the slowest
-worker's are the largest of as many normal variables. Source: arXiv 2601.21351v3, sections 4.2, 4.3.
-
-A bundle with slots that are always full, simulated step by step: the theory's subject.
-
-A finished request is replaced at once by the next one of an endless queue. Times have the unit of
-the coefficients. Source: arXiv 2601.21351v3, section 5.
-
-The tail of decode lengths, and its effect on a slot's load.
-
-If P(D > x) falls as x^-alpha, the age of a request in a slot falls as x^-(alpha - 1), for long
-requests are met more often. So for alpha <= 3 the variance of a slot's load is infinite, and for
-alpha <= 2 its mean. Source: arXiv 2601.21351v3, appendix A.7.
-
-The mean-field rule: the best ratio of attention to FFN workers where all loads are their means.
-
-Source: arXiv 2601.21351v3, theorem 4.4 and appendix A.5.
-
-The tokens that one slot of an attention worker holds at a random step, from laws of lengths.
-
-A slot serves one request after the other. One with a prompt of P tokens that stays for D decode
-steps holds P, P + 1, ..., P + D - 1 tokens, so long ones are met more often than they arrive.
-Source: arXiv 2601.21351v3, lemma 4.1 and corollary 4.5.
-
-The best number of attention workers for an FFN worker: bundles predicted in closed form.
-
 A bundle has x attention workers and y FFN workers; its ratio is r = x / y. Every attention worker
 has B slots in a batch, and a few batches are in flight, so that one is in attention while another
-one is in the FFN. Times have the unit of the coefficients.
-Source: arXiv 2601.21351v3, section 4.
+one is in the FFN. Times have the unit of the coefficients. All sections are of arXiv 2601.21351v3:
+
+- A slot serves one request after the other. One with a prompt of P tokens that stays for D decode
+  steps holds P, P + 1, ..., P + D - 1 tokens, so long ones are met more often than they arrive
+  (lemma 4.1, corollary 4.5). If P(D > x) falls as x^-alpha, the age of a request in a slot falls as
+  x^-(alpha - 1): the variance of a slot's load is infinite for alpha <= 3, its mean for alpha <= 2
+  (appendix A.7).
+- Mean-field rule: the best ratio where all loads are their means (theorem 4.4, appendix A.5).
+- Gaussian cycle time: an attention phase ends with the slowest worker. Its tokens are a sum over
+  slots, nearly normal, and the slowest worker's the largest of as many (sections 4.2 and 4.3).
+- The simulation has slots that are always full: a finished request is replaced at once by the next
+  one of an endless queue (section 5).
 """
 
 from __future__ import annotations

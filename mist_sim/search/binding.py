@@ -1,11 +1,7 @@
-"""What binds a deployment at its goodput: runs with more of one resource, and the answer.
+"""What binds a deployment at its goodput: the resource whose relaxation by a tenth helps most.
 
-The same scenario with more of one resource.
-
-A GPU gets other rates and keeps all measurements: the shares of its rates that kernels reach, their
-tables, its name. So relaxing by 0 changes nothing.
-
-What binds a deployment at its goodput: the resource whose relaxation by a tenth helps most.
+A relaxed GPU has other rates and keeps all measurements: the shares of its rates that kernels
+reach, their tables, its name. So relaxing by 0 changes nothing.
 
 All runs use one rate a little above the goodput, with the same requests and random streams (common
 random numbers), so that they differ only by the relaxed resource. A resource moves goodput if
@@ -29,11 +25,11 @@ from typing import Any, Unpack
 import numpy as np
 
 from mist_sim.clients.kv_cache import KvCacheConfig
+from mist_sim.core.recorder import Recorder
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec, HostSpec, load_gpu
 from mist_sim.hardware.devices import default_host
 from mist_sim.hardware.predictors.overhead import own_time_in
-from mist_sim.metrics import ColumnRecorder
 from mist_sim.metrics.latency import is_of_gaps
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.engines.links import host_of
@@ -249,11 +245,9 @@ def relaxed_run(
             raise ScenarioError(f"the scenario has no {resource} that can be relaxed")
         scenario = found
     simulation = build(scenario)
-    longer = lengthened(simulation, target, num_requests) if num_requests else None
-    if longer is not None:
-        source: Any = replace(longer.source, num_requests=num_requests)  # type: ignore[type-var]
-        simulation.workload = replace(longer, source=source)
-    recorder = ColumnRecorder()
+    longer = lengthened(simulation, target, num_requests, spare=1) if num_requests else None
+    simulation.workload = longer or simulation.workload
+    recorder = Recorder()
     simulation.run(recorder=recorder)
     times = RequestTimes.of(recorder, simulation.warmup)
     if not len(times):

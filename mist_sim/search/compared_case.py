@@ -5,7 +5,7 @@ And the price of a GPU at which two of them cost the same a token.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
 from typing import Any, Literal, NamedTuple, Self
@@ -18,7 +18,6 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo
 from mist_sim.metrics.expected_errors import biases_of, expected_ranges
 from mist_sim.metrics.keeping import GOOD, Doubts, Kept, doubts_of, has_no_rate, judge, judged
-from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.run_warnings import room_line
 from mist_sim.scenario import Scenario
@@ -194,14 +193,10 @@ class Case:
             found = found._replace(biases=biases_of(self.summaries[0]), throughput_error=error)
         if (goodput := self.goodput) is None:
             return found
-        # the binding resource is named in the sentence of the first limit
-        first = goodput.first_limit if self.binding is None else None
+        found = found.by_rate(goodput)
         return found._replace(
-            interval=goodput.bounds,
-            first_limit=limit_title(first) if first else None,
-            is_steady=goodput.is_steady,
-            is_coarse=goodput.is_coarse,
-            is_undecided=goodput.status == "undecided",
+            # the binding resource is named in the sentence of the first limit
+            first_limit=found.first_limit if self.binding is None else None,
             error_interval=goodput.error_interval,
             has_step_ends=goodput.step_ends is not None,
         )
@@ -257,6 +252,14 @@ class Priced(NamedTuple):
     gpus: frozenset[str]
     gpu_price: float
 
+    def price_at(self, cost: float) -> float:
+        """Return the dollars of a GPU an hour at which a million tokens cost so much.
+
+        0 where its electricity alone costs as much.
+        """
+        left = cost - self.cost * self.electricity
+        return self.gpu_price * left / (self.cost * (1 - self.electricity)) if left > 0 else 0.0
+
 
 def break_even(cases: Sequence[Priced], where: str) -> list[str]:
     """Return the prices at which GPUs of several kinds cost as much a token.
@@ -269,35 +272,20 @@ def break_even(cases: Sequence[Priced], where: str) -> list[str]:
     if len(known) < 2:
         return []
     cheapest = min(known, key=lambda case: case.cost)
-    others = [case for case in known if case.gpus != cheapest.gpus]
-    lines = [*_lines(others, cheapest)]
-    dearer = [case for case in others if case.cost > cheapest.cost]
+    dearer = [case for case in known if case.gpus != cheapest.gpus and case.cost > cheapest.cost]
+    lines = [_line(case, cheapest) for case in dearer]
     if dearer:
-        lines.insert(0, _most(cheapest, min(dearer, key=lambda case: case.cost)))
+        second = min(dearer, key=lambda case: case.cost)
+        most = f"{cheapest.price_at(second.cost):.3g} $ a GPU-hour (now {cheapest.gpu_price:.3g})"
+        lines.insert(0, f"{cheapest.name} stays cheaper a token than {second.name} up to {most}")
     return [f"{line}, {where}" for line in lines]
 
 
-def _most(cheapest: Priced, second: Priced) -> str:
-    """Return up to which price the cheapest stays so."""
-    rent = cheapest.cost * (1 - cheapest.electricity)
-    price = cheapest.gpu_price * (second.cost - cheapest.cost * cheapest.electricity) / rent
+def _line(case: Priced, cheapest: Priced) -> str:
+    """Return the price at which a dearer case would cost as much as the cheapest."""
+    if not (price := case.price_at(cheapest.cost)):
+        return f"{case.name} costs more than {cheapest.name} even at no rent, by its electricity"
     return (
-        f"{cheapest.name} stays cheaper a token than {second.name} up to {price:.3g} $ a "
-        f"GPU-hour (now {cheapest.gpu_price:.3g})"
+        f"{case.name} costs as much a token as {cheapest.name} at {price:.3g} $ a GPU-hour "
+        f"(now {case.gpu_price:.3g})"
     )
-
-
-def _lines(others: Sequence[Priced], cheapest: Priced) -> Iterator[str]:
-    for case in others:
-        if case.cost == cheapest.cost:
-            continue
-        rent = case.cost * (1 - case.electricity)
-        least = cheapest.cost - case.cost * case.electricity
-        if least <= 0:
-            yield f"{case.name} costs more than {cheapest.name} even at no rent, by its electricity"
-            continue
-        price = case.gpu_price * least / rent
-        yield (
-            f"{case.name} costs as much a token as {cheapest.name} at {price:.3g} $ a GPU-hour "
-            f"(now {case.gpu_price:.3g})"
-        )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan, nan
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from mist_sim.core import result_warnings as kinds
@@ -13,7 +12,6 @@ from mist_sim.core.result_warnings import ResultWarning, of_points
 from mist_sim.errors import ScenarioError, brief, did_you_mean, in_words, listed
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.tables import Findings
-from mist_sim.output import json_text, write_text
 from mist_sim.report.elements import headline_line
 from mist_sim.report.presenters import COMPARISON
 from mist_sim.scenario import Scenario
@@ -46,7 +44,7 @@ from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, How, studying
 from mist_sim.studies.subjects import check_scenarios, tasks_of
-from mist_sim.studies.tabled import write_csv
+from mist_sim.studies.tabled import Content, Tabled
 from mist_sim.studies.task import Failure, Key, Row
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ _TITLED = 4  # cases that the title describes
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(Findings):
+class Comparison(Tabled):
     """Scenarios on one workload. plane: the winner under each pair of limits, if requested.
 
     left_out: designs that are impossible, with the reason. assumed: assumptions about the
@@ -67,6 +65,7 @@ class Comparison(Findings):
     """
 
     presenter = COMPARISON
+    stem = "comparison"
 
     cases: tuple[Case, ...]
     plane: SloPlane | None = None
@@ -78,12 +77,14 @@ class Comparison(Findings):
     is_stopped: bool = False
 
     @property
+    def cells(self) -> Iterator[dict[str, Any]]:
+        """A row a scenario: its name, and a column a figure."""
+        return ({"scenario": case.name, **case.figures} for case in self.cases)
+
+    @property
     def table(self) -> pd.DataFrame:
         """A row a scenario, a column a figure."""
-        import pandas as pd
-
-        rows = [case.figures for case in self.cases]
-        return pd.DataFrame(rows, index=pd.Index([c.name for c in self.cases], name="scenario"))
+        return super().table.set_index("scenario")
 
     def differences(self, figure: str, base: str | None = None) -> pd.DataFrame:
         """Return how much each scenario differs from one of them, by runs with the same seed.
@@ -199,7 +200,7 @@ class Comparison(Findings):
         hosts = {case.name: it for case in cases if (it := case.of_first("assumed_host"))}
         beside = {case.name: case.beside._asdict() for case in cases if case.beside}
         return {
-            "title": self._title,
+            "title": self.title,
             "scenarios": {case.name: case.figures for case in self.cases},
             "limits": list(limits),
             **({"judged": judged} if judged else {}),
@@ -221,7 +222,7 @@ class Comparison(Findings):
         }
 
     @property
-    def _title(self) -> str:
+    def title(self) -> str:  # type: ignore[override]
         """What is compared, of the first cases."""
         shown = [f"{case.name}: {headline_line(case.title)}" for case in self.cases[:_TITLED]]
         left = len(self.cases) - len(shown)
@@ -230,12 +231,10 @@ class Comparison(Findings):
     def __repr__(self) -> str:
         return f"<Comparison: {', '.join(case.name for case in self.cases)}>"
 
-    def write_files(self, folder: Path) -> None:
-        """Write comparison.json and comparison.csv, and the files of the plane."""
-        write_text(folder / "comparison.json", json_text(self.summary))
-        write_csv(folder / "comparison.csv", self.table, index=True)
-        if self.plane is not None:
-            self.plane.write_files(folder, self.warnings, self._title)
+    @property
+    def files(self) -> Mapping[str, Content]:
+        """Those of the plane."""
+        return self.plane.files if self.plane is not None else {}
 
 
 def _check_limits(builts: Iterable[Built], *, searches: bool, why: bool) -> None:
@@ -446,7 +445,7 @@ class _Going:
     def run_beside_the_best(self, options: GoodputOptions, driver: Driver) -> None:
         """Run the undecided designs and the best one on the same requests."""
         found = [
-            Ranked(name, {"goodput": each.rate}, each.interval, None)
+            Ranked(name).by_rate(each)
             for name, each in self._goodputs.items()
             if each.status == "found" and each.is_steady
         ]

@@ -24,23 +24,27 @@ from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.binding import lone_run, search_binding
 from mist_sim.search.binding_result import LoneRequests
-from mist_sim.search.bracketing import Bracket, Search, around, between, near
-from mist_sim.search.goodput_result import Goodput, SeedGoodput
-from mist_sim.search.sure_search import (
+from mist_sim.search.bracketing import (
     COARSE,
     SHORT,
     Asked,
     Race,
+    Search,
     SearchKey,
+    SeedGoodput,
     SureSearch,
+    around,
+    between,
     drive,
+    near,
     once_each,
     seeming,
     take,
     until_sure,
 )
+from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.verdicts.request_times import Target, target_of
-from mist_sim.search.verdicts.trials import Trial, told, trial_data
+from mist_sim.search.verdicts.trials import Trial, trial_data
 from mist_sim.studies.built import Built, check_rates
 from mist_sim.studies.driver import Driver, How, OutOfTimeError, studying
 from mist_sim.studies.subjects import check_scenarios, seeds_from
@@ -461,7 +465,7 @@ def goodputs_so_far(
     found: list[Goodput | None] = []
     for k, built in enumerate(builts):
         known = {seed: trials for (number, seed), trials in tried.items() if number == k and trials}
-        searches = [SeedGoodput.of(seed, seeming(each), each) for seed, each in known.items()]
+        searches = [SeedGoodput.seeming(each, seed) for seed, each in known.items()]
         target = options.target(built.scenario)
         found.append(
             _goodput_of(built, target, options, searches, is_stopped=True) if known else None
@@ -479,7 +483,7 @@ def so_far(tried: Mapping[SearchKey, Sequence[Trial]], names: Sequence[str]) -> 
         of_seeds = [trials for (number, _), trials in tried.items() if number == k and trials]
         if of_seeds:
             several = [trial for trials in of_seeds for trial in trials]
-            bracket, number = Bracket.of(told(several)), len({trial.rate for trial in several})
+            bracket, number = seeming(several), len({trial.rate for trial in several})
             low, high = bracket.low, bracket.high
             least = "none attained yet" if low is None else f"attained up to {low:.4g} /s"
             most = "none missed yet" if high is None else f"missed at {high:.4g} /s"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise, takewhile
-from math import inf, isnan, log, log1p, nan
-from pathlib import Path
+from math import inf, isnan, log1p, nan
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, over_runs
@@ -18,99 +16,22 @@ from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
 from mist_sim.metrics.run_warnings import rounded_up
 from mist_sim.metrics.stability import AT_END
-from mist_sim.metrics.tables import Findings
-from mist_sim.output import json_text, write_text
 from mist_sim.report.presenters import GOODPUT
 from mist_sim.search.binding_result import Binding, LoneRequests
-from mist_sim.search.bracketing import Bracket
+from mist_sim.search.bracketing import SeedGoodput, last_kept, near_limit
 from mist_sim.search.verdicts.request_times import Target
 from mist_sim.search.verdicts.trials import Trial
-from mist_sim.studies.tabled import write_csv
+from mist_sim.studies.tabled import Tabled
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_FACTOR = log(2.0)
 _MOST_RATES = 8  # that a warning lists
 _MOST_USEFUL = 1_000_000  # requests of a run that is worth its minutes
 
 
-@dataclass(frozen=True)
-class SeedGoodput:
-    """The search with one seed. trials: every run, in order of the rates."""
-
-    seed: int
-    bracket: Bracket
-    trials: tuple[Trial, ...]
-
-    @classmethod
-    def of(cls, seed: int, bracket: Bracket, trials: Iterable[Trial]) -> Self:
-        """Return the search of such trials, in any order."""
-        return cls(seed, bracket, tuple(sorted(trials, key=lambda trial: trial.rate)))
-
-    @property
-    def status(self) -> str:
-        """State of the search: "found", or why the goodput is not known.
-
-        "all attained", "all missed", "lowest missed"; "undecided": no run tells where it ends.
-        """
-        if self.untold:
-            return "undecided"
-        if self.bracket.low is not None:
-            return "all attained" if self.bracket.high is None else "found"
-        return "lowest missed" if self.bracket.attained_above else "all missed"
-
-    @property
-    def untold(self) -> list[Trial]:
-        """The runs that say nothing of a rate between the ends of the bracket."""
-        low, high = self.bracket.low or 0.0, self.bracket.high or inf
-        return [trial for trial in self.trials if low < trial.rate < high and not trial.tells]
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The interval of the rate, requests per second; 0 and infinity if unbounded.
-
-        For a workload as it stands: the attained and the missed rate. In steady state: where the 95
-        % intervals of the times leave their limits, interpolated between the rates tried, but not
-        beyond a rate that is surely attained or missed. An undecided run says less than a longer
-        undecided one, and nothing of the lower end unless its clients surely keep up: its times may
-        keep the limit only until queues have grown.
-        """
-        low, high = self.bracket.low or 0.0, self.bracket.high or inf
-        steady = [trial for trial in self.trials if trial.margins is not None]
-        longest = max((t.num_requests for t in steady if t.attained is None), default=0)
-        steady = [
-            trial
-            for trial in steady
-            if trial.attained is not None or 2 * trial.num_requests > longest
-        ]
-        if not steady:
-            return low, high
-        lasting = takewhile(lambda trial: trial.attained is not None or trial.lasts, steady)
-        kept = [(trial.rate, _near(trial.margins[1])) for trial in lasting if trial.margins]
-        missed = [(trial.rate, -_near(trial.margins[0])) for trial in steady if trial.margins]
-        ends = min(_last(kept) if kept else 0.0, low), max(_last(missed[::-1]), high)
-        return max(ends[0], min(self.sure, low)), min(ends[1], max(self.surely_missed, high))
-
-    @property
-    def sure(self) -> float:
-        """The highest rate known to be attained, and no lower one to be missed; 0: none is."""
-        missed = self.surely_missed
-        attained = [each.rate for each in self.trials if each.attained and each.rate < missed]
-        return max(attained, default=0.0)
-
-    @property
-    def surely_missed(self) -> float:
-        """The lowest rate known to be missed; infinite: none is."""
-        return min((each.rate for each in self.trials if each.attained is False), default=inf)
-
-    def at(self, rate: float | None) -> Trial | None:
-        """Return the run at a rate."""
-        return next((trial for trial in self.trials if trial.rate == rate), None)
-
-
 @dataclass(frozen=True, repr=False)
-class Goodput(Findings):
+class Goodput(Tabled):
     """The largest arrival rate at which a scenario attains its SLO.
 
     searches: one per seed. target: the condition of attainment. tolerance: of the search.
@@ -134,6 +55,7 @@ class Goodput(Findings):
     """
 
     presenter = GOODPUT
+    stem, sheet = "goodput", "trials"
 
     searches: tuple[SeedGoodput, ...]
     target: Target
@@ -266,12 +188,12 @@ class Goodput(Findings):
                 metric = (trial.worst_limit or "").split(".")[-1].split("_")[-1]
                 if (error := ranges.get(metric)) is None:
                     return None
-                off.append((trial.rate, _near(margin), error))
+                off.append((trial.rate, near_limit(margin), error))
             if self.status != "found" or not off:
                 return None
-            low = _last([(rate, margin + log1p(error.high)) for rate, margin, error in off])
+            low = last_kept([(rate, margin + log1p(error.high)) for rate, margin, error in off])
             most = [(rate, margin + log1p(error.low)) for rate, margin, error in off]
-            high = inf if max(m for _, m in most) < 0 else _last(most)
+            high = inf if max(m for _, m in most) < 0 else last_kept(most)
             rate = search.bracket.low or 0.0
             ends.append(
                 (
@@ -326,15 +248,18 @@ class Goodput(Findings):
         return (*found, *of_runs, *self.known_warnings)
 
     @property
-    def trials(self) -> pd.DataFrame:
-        """One row per run, by seed and rate.
+    def cells(self) -> Iterator[dict[str, Any]]:
+        """A row a run, by seed and rate.
 
         attainment: the share of good requests; if `is_whole` is false, the run was ended once it
         could no longer attain, and the share is an upper bound.
         """
-        import pandas as pd
+        return (trial.figures for search in self.searches for trial in search.trials)
 
-        return pd.DataFrame([trial.figures for search in self.searches for trial in search.trials])
+    @property
+    def trials(self) -> pd.DataFrame:
+        """The table of its runs, as `cells` has them."""
+        return self.table
 
     @property
     def data(self) -> dict[str, Any]:
@@ -381,11 +306,10 @@ class Goodput(Findings):
         found = self.status if isnan(self.rate) else f"{self.rate:g} /s"
         return f"<Goodput: {found}, {self.num_runs} runs>"
 
-    def write_files(self, folder: Path) -> None:
-        """Write goodput.json, trials.csv and scenario.resolved.yaml."""
-        write_text(folder / "goodput.json", json_text(self.summary))
-        write_csv(folder / "trials.csv", self.trials)
-        write_text(folder / "scenario.resolved.yaml", self.scenario)
+    @property
+    def files(self) -> dict[str, str]:
+        """The scenario."""
+        return {"scenario.resolved.yaml": self.scenario}
 
 
 def _seed_data(search: SeedGoodput) -> Mapping[str, Any]:
@@ -416,21 +340,6 @@ def _how_bad(trial: Trial, target: Target) -> str:
     share = f"{'' if trial.is_whole else 'at most '}{100 * trial.attainment:.1f} %"
     worst = f", and {limit_title(trial.worst_limit)} misses most" if trial.worst_limit else ""
     return f"{share} of the requests {'are good' if judges else 'finish'}{worst}"
-
-
-def _near(margin: float) -> float:
-    """Return a margin, cut to a factor of two: far from the limit, times rise as in no line."""
-    return min(max(margin, -_FACTOR), _FACTOR)
-
-
-def _last(margins: Sequence[tuple[float, float]]) -> float:
-    """Return the rate up to which a margin is negative, interpolated; 0 or inf if unbounded."""
-    if margins[0][1] > 0:
-        return 0.0 if margins[0][0] <= margins[-1][0] else inf
-    for (rate, margin), (next_rate, next_margin) in pairwise(margins):
-        if next_margin > 0:
-            return rate + (next_rate - rate) * margin / (margin - next_margin)
-    return margins[-1][0]
 
 
 def _undecided(search: SeedGoodput, trials: Sequence[Trial]) -> str:

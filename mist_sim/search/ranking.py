@@ -11,14 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isclose, isnan, nan
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from mist_sim.errors import listed
 from mist_sim.metrics.expected_errors import Range
 from mist_sim.metrics.keeping import NO_RATE, Doubts, Kept
 from mist_sim.metrics.keeping import sentence as sentence_of_kept
+from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.replications import estimate
 from mist_sim.report.elements import number
+
+if TYPE_CHECKING:
+    from mist_sim.search.goodput_result import Goodput
 
 Better = Literal["more", "less"]
 
@@ -74,9 +78,9 @@ class Ranked(NamedTuple):
     """
 
     name: str
-    figures: Mapping[str, float]
-    interval: tuple[float, float] | None
-    kept: Kept | None
+    figures: Mapping[str, float] = MappingProxyType({"goodput": nan})
+    interval: tuple[float, float] | None = None
+    kept: Kept | None = None
     first_limit: str | None = None
     is_steady: bool = True
     doubts: Doubts = Doubts()
@@ -91,6 +95,19 @@ class Ranked(NamedTuple):
     has_rate: bool = True
     window: Literal["whole", "steady", "sent"] = "whole"
     throughput_error: Range | None = None
+
+    def by_rate(self, found: Goodput | None) -> Self:
+        """Return it with a goodput, and what the search for it tells; None: not searched."""
+        if found is None:
+            return self
+        return self._replace(
+            figures={**self.figures, "goodput": found.rate},
+            interval=found.bounds,
+            first_limit=limit_title(found.first_limit) if found.first_limit else None,
+            is_steady=found.is_steady,
+            is_coarse=found.is_coarse,
+            is_undecided=found.status == "undecided",
+        )
 
     @property
     def keeps(self) -> bool | None:

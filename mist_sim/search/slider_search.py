@@ -9,22 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from math import isnan, nan
-from pathlib import Path
-from typing import Any, Self, Unpack
+from math import nan
+from typing import Any, Unpack
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_points
 from mist_sim.core.sliders import DESIGNS, Design, Sliders, all_sliders
 from mist_sim.errors import ScenarioError, in_words
-from mist_sim.metrics.latency import limit_title
-from mist_sim.output import write_text
 from mist_sim.report.presenters import SLIDERS
 from mist_sim.scenario import Scenario, build
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.designs import Slidable
 from mist_sim.search.goodput import GoodputOptions
-from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.ranking import Ranked, sentence
 from mist_sim.search.spaces.evaluation import Evaluation, race
 from mist_sim.search.spaces.objectives import constraints_of, objectives_of
@@ -44,62 +40,25 @@ _OBJECTIVES = objectives_of("goodput")
 _NO_CONSTRAINTS = constraints_of({})
 
 
-@dataclass(frozen=True)
-class Entry:
-    """The result of a position of the sliders.
-
-    goodput: of a searched position. missed_at: the rate (requests per second) that another one was
-        not seen to serve in its only run. num_runs: of both. failure: why a run of it failed, or it
-        is impossible.
-    """
-
-    sliders: Sliders
-    goodput: Goodput | None
-    missed_at: float = nan
-    num_runs: int = 1
-    failure: Failure | None = None
-
-    @classmethod
-    def of(cls, found: Configuration) -> Self:
-        """Return the result of a position of the race."""
-        missed_at = found.trial.rate if found.status == "stopped" and found.trial else nan
-        failure = None if found.goodput is not None else found.failure and found.failure.plain
-        return cls(found.values["sliders"], found.goodput, missed_at, found.num_runs, failure)
-
-    @property
-    def rate(self) -> float:
-        """The goodput, requests per second; NaN where it was not searched, or has no end."""
-        return self.goodput.rate if self.goodput else nan
-
-    @property
-    def is_open(self) -> bool:
-        """Whether all rates tried are attained."""
-        return self.goodput is not None and self.goodput.is_open
-
-    @property
-    def lowest(self) -> float:
-        """The goodput or, if all rates tried are attained, the highest of them; 0 without."""
-        if self.goodput is None or (isnan(self.rate) and not self.is_open):
-            return 0.0
-        return self.goodput.bounds[0] if self.is_open else self.rate
-
-
 @dataclass(frozen=True, repr=False)
 class SliderSearch(Tabled):
-    """The race: every position, in the order in which they were tried."""
+    """The race: every position, in the order in which they were tried.
+
+    entries: each has its `Sliders` among its values.
+    """
 
     presenter = SLIDERS
     stem = "sliders"
 
-    entries: tuple[Entry, ...]
+    entries: tuple[Configuration, ...]
     title: str
 
     @property
-    def best(self) -> dict[Design, Entry]:
+    def best(self) -> dict[Design, Configuration]:
         """The best position of each design; absent if none attains a rate."""
-        found: dict[Design, Entry] = {}
+        found: dict[Design, Configuration] = {}
         for design in DESIGNS:
-            mine = [e for e in self.entries if e.sliders.design == design and e.lowest > 0]
+            mine = [e for e in self.entries if _sliders(e).design == design and e.lowest > 0]
             if mine:
                 found[design] = max(mine, key=lambda entry: (entry.is_open, entry.lowest))
         return found
@@ -110,9 +69,10 @@ class SliderSearch(Tabled):
 
         With one design alone: empty.
         """
-        if len({entry.sliders.design for entry in self.entries}) < 2:
+        if len({_sliders(entry).design for entry in self.entries}) < 2:
             return ""
-        return sentence([_ranked(entry) for entry in self.best.values() or self.entries])
+        several = self.best.values() or self.entries
+        return sentence([Ranked(each.name).by_rate(each.goodput) for each in several])
 
     @property
     def num_runs(self) -> int:
@@ -126,28 +86,32 @@ class SliderSearch(Tabled):
         attained: the highest rate tried, if all of them are attained.
         error: why it failed; the column is there where one did.
         """
-        has_errors = any(entry.failure for entry in self.entries)
+        has_errors = bool(self._failures)
         for entry in self.entries:
             yield {
-                "design": entry.sliders.design,
-                **asdict(entry.sliders),
+                "design": _sliders(entry).design,
+                **asdict(_sliders(entry)),
                 "goodput": entry.rate,
                 "missed_at": entry.missed_at,
                 "attained": entry.lowest if entry.is_open else nan,
                 "num_runs": entry.num_runs,
-                **({"error": str(entry.failure or "")} if has_errors else {}),
+                **({"error": str(self._failures.get(entry, ""))} if has_errors else {}),
             }
+
+    @property
+    def _failures(self) -> dict[Configuration, Failure]:
+        """Why positions without a goodput failed."""
+        return {e: e.failure for e in self.entries if e.failure and e.goodput is None}
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:
         """Warnings of the searches of positions, and the positions that failed."""
         failed: dict[str, Sequence[ResultWarning]] = {
-            each.sliders.name: [ResultWarning(kinds.FAILED_RUNS, f"failed: {each.failure}")]
-            for each in self.entries
-            if each.failure
+            _sliders(each).name: [ResultWarning(kinds.FAILED_RUNS, f"failed: {failure}")]
+            for each, failure in self._failures.items()
         }
         searched: dict[str, Sequence[ResultWarning]] = {
-            each.sliders.name: each.goodput.warnings for each in self.entries if each.goodput
+            _sliders(each).name: each.goodput.warnings for each in self.entries if each.goodput
         }
         return of_points(failed | searched)
 
@@ -157,11 +121,11 @@ class SliderSearch(Tabled):
         return {
             "best": {
                 design: {
-                    "name": entry.sliders.name,
+                    "name": _sliders(entry).name,
                     "goodput": entry.rate,
                     "attained": entry.lowest if entry.is_open else nan,
                     "missed_at": nan,
-                    "sliders": asdict(entry.sliders),
+                    "sliders": asdict(_sliders(entry)),
                     "search": entry.goodput.summary if entry.goodput else None,
                 }
                 for design, entry in self.best.items()
@@ -174,12 +138,15 @@ class SliderSearch(Tabled):
     def __repr__(self) -> str:
         return f"<SliderSearch: {len(self.entries)} positions, {self.num_runs} runs>"
 
-    def write_files(self, folder: Path) -> None:
-        """Write sliders.json, sliders.csv and the best scenario of each design."""
-        super().write_files(folder)
-        for design, entry in self.best.items():
-            if entry.goodput is not None:
-                write_text(folder / f"{design}.yaml", entry.goodput.scenario)
+    @property
+    def files(self) -> dict[str, str]:
+        """The best scenario of each design."""
+        return {f"{d}.yaml": e.goodput.scenario for d, e in self.best.items() if e.goodput}
+
+
+def _sliders(entry: Configuration) -> Sliders:
+    found: Sliders = entry.values["sliders"]
+    return found
 
 
 def search_sliders(
@@ -223,7 +190,7 @@ def search_sliders(
     failures = [each.failure for each in told if each.failure and each.goodput is None]
     if failures and len(failures) == len(told):
         raise failures[0].exception
-    return SliderSearch(tuple(map(Entry.of, told)), scenario.headline)
+    return SliderSearch(tuple(told), scenario.headline)
 
 
 def _at(slidable: Slidable, sliders: Sliders) -> Configuration:
@@ -247,20 +214,3 @@ def _so_far(evaluation: Evaluation) -> str:
     ended = sum(each.status != "not tried" for each in told)
     parts = [f"{in_words(ended, 'position')} known; the best so far: {'; '.join(words)}"]
     return "; under way: ".join([*parts[: len(words)], *([now] if now else [])])
-
-
-def _ranked(entry: Entry) -> Ranked:
-    """Return the position as a comparison ranks it: by its goodput alone."""
-    found = entry.goodput
-    name = f"{entry.sliders.design} ({entry.sliders.name})"
-    if found is None:
-        return Ranked(name, {"goodput": nan}, None, None)
-    return Ranked(
-        name,
-        {"goodput": entry.rate},
-        found.bounds,
-        None,
-        limit_title(found.first_limit) if found.first_limit else None,
-        found.is_steady,
-        is_undecided=found.status == "undecided",
-    )

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from mist_sim.core.result_warnings import ResultWarning, of_data, of_points, over_runs
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.run_warnings import record_warnings
-from mist_sim.output import json_text, write_text
+from mist_sim.output import json_text
 from mist_sim.scenario import build
 from mist_sim.search.verdicts.request_times import (
     Array,
@@ -30,7 +29,7 @@ from mist_sim.search.verdicts.request_times import (
 from mist_sim.studies.built import Built, check_rates
 from mist_sim.studies.driver import Driver
 from mist_sim.studies.subjects import one_run, seeds_from
-from mist_sim.studies.tabled import write_csv
+from mist_sim.studies.tabled import Content
 from mist_sim.studies.task import Failure, Task
 
 if TYPE_CHECKING:
@@ -244,23 +243,17 @@ class SloPlane:
             "goodput": {name: reading.value.tolist() for name, reading in self.goodput.items()},
         }
 
-    def write_files(
-        self, folder: Path, warnings: Sequence[ResultWarning] = (), headline: str = ""
-    ) -> None:
-        """Write slo_plane.json, slo_plane.csv, request_times.parquet, and the picture if possible.
-
-        The picture, slo_plane.png, needs Matplotlib, and names the warnings of the runs. headline:
-        what was compared.
-        """
+    @property
+    def files(self) -> dict[str, Content]:
+        """What a folder has of it: everything, its tables, and the picture."""
         from mist_sim.report.pictures.findings import plane_picture
-        from mist_sim.report.pictures.picture import write_png
 
-        write_text(folder / "slo_plane.json", json_text(self.summary))
-        write_csv(folder / "slo_plane.csv", self.table)
-        self.request_times.to_parquet(folder / "request_times.parquet", index=False)
-        write_png(
-            partial(plane_picture, self.summary), folder / "slo_plane.png", warnings, headline
-        )
+        return {
+            "slo_plane.json": json_text(self.summary),
+            "slo_plane.csv": self.table,
+            "request_times.parquet": self.request_times,
+            "slo_plane.png": partial(plane_picture, self.summary),
+        }
 
 
 def run_plane(

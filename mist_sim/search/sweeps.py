@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from math import isnan, nan
-from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
@@ -17,10 +16,9 @@ from mist_sim.core.result_warnings import ResultWarning, of_data, of_points
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.keeping import missed_percentiles
 from mist_sim.metrics.replications import Estimate
-from mist_sim.metrics.summary_types import check_number
+from mist_sim.metrics.result import check_number
 from mist_sim.report.elements import labels_of, setting_cells, value_text
 from mist_sim.report.pictures.findings import sweep_picture
-from mist_sim.report.pictures.picture import write_png
 from mist_sim.report.presenters import SWEEP
 from mist_sim.scenario import Scenario
 from mist_sim.search.compared_case import FIGURES
@@ -30,10 +28,10 @@ from mist_sim.search.spaces.searching import SearchOptions, search_space
 from mist_sim.search.spaces.space import QUESTION, Space
 from mist_sim.search.verdicts.request_times import asked_share, check_attainment
 from mist_sim.studies.driver import How
-from mist_sim.studies.findings import Study
+from mist_sim.studies.findings import PointRuns
 from mist_sim.studies.study import plan_study
 from mist_sim.studies.subjects import check_scenarios
-from mist_sim.studies.tabled import Tabled
+from mist_sim.studies.tabled import Content, Tabled
 
 __all__ = ["Sweep", "goodput_sweep", "sweep"]
 
@@ -185,21 +183,40 @@ class Sweep(Tabled):
     def __repr__(self) -> str:
         return f"<Sweep: {self.metric} at {len(self.points)} points>"
 
-    def write_files(self, folder: Path) -> None:
-        """Write sweep.json, sweep.csv, and sweep.png where Matplotlib is installed."""
-        super().write_files(folder)
-        write_png(
-            partial(sweep_picture, self.summary), folder / "sweep.png", self.warnings, self.title
-        )
+    @property
+    def files(self) -> dict[str, Content]:
+        """The picture."""
+        return {"sweep.png": partial(sweep_picture, self.summary)}
 
 
 _MOST_KEYS = 2
 
 
-def _of_step_times(said: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what points say of their step times, by name: summaries, or rows of a search."""
-    keys = ("expected_errors", "assumed_host")
-    return {key: {name: of[key] for name, of in said.items() if of.get(key)} for key in keys}
+def _swept(
+    scenario: Scenario,
+    vary: Mapping[str, Sequence[Any]],
+    metric: str,
+    share: float,
+    points: Iterable[At],
+    said: Mapping[str, Mapping[str, Any]],
+    **more: Any,
+) -> Sweep:
+    """Return a sweep. said: what points say of their step times, by name: summaries, or rows."""
+
+    def known(key: str) -> dict[str, Any]:
+        return {name: of[key] for name, of in said.items() if of.get(key)}
+
+    return Sweep(
+        keys=tuple(vary),
+        points=tuple(points),
+        metric=metric,
+        better=_better(metric),
+        share=share,
+        title=scenario.headline_without(vary),
+        expected_errors=known("expected_errors"),
+        assumed_host=known("assumed_host"),
+        **more,
+    )
 
 
 def sweep(
@@ -226,17 +243,12 @@ def sweep(
     chosen = metric or (GOOD if scenario.slo.make().judges_requests else "p99_ttft_ms")
     study = replace(plan_study(scenario, vary=vary), shown=(chosen,)).run(**how)
     study.estimate(chosen)  # raises for a figure that no run has
-    return Sweep(
-        keys=tuple(vary),
-        points=tuple(_points(study, chosen)),
-        metric=chosen,
-        better=_better(chosen),
-        share=share,
-        title=scenario.headline_without(vary),
-        warnings=study.warnings,
-        missed=" ".join(missed_percentiles([p.kept for p in study.points if p.kept is not None])),
-        **_of_step_times({p.point.name: p.summaries[0] for p in study.points if p.summaries}),
-    )
+    said = {each.point.name: each.summaries[0] for each in study.points if each.summaries}
+    kept = [each.kept for each in study.points if each.kept is not None]
+    missed = " ".join(missed_percentiles(kept))
+    points = (_at(each, chosen) for each in study.points)
+    more = {"warnings": study.warnings, "missed": missed}
+    return _swept(scenario, vary, chosen, share, points, said, **more)
 
 
 def goodput_sweep(
@@ -270,16 +282,8 @@ def goodput_sweep(
         points.append(At(row["values"], mean, low, high, error))
         failed = [ResultWarning(kinds.FAILED_RUNS, f"failed: {error}")] if error else []
         warnings[row["name"]] = (*failed, *of_data(row))
-    return Sweep(
-        keys=tuple(vary),
-        points=tuple(points),
-        metric="goodput",
-        better="more",
-        share=share,
-        title=scenario.headline_without(vary),
-        warnings=of_points(warnings),
-        **_of_step_times({row["name"]: row for row in found.rows}),
-    )
+    said = {row["name"]: row for row in found.rows}
+    return _swept(scenario, vary, "goodput", share, points, said, warnings=of_points(warnings))
 
 
 def _check(vary: Mapping[str, Sequence[Any]], attainment: float) -> None:
@@ -290,17 +294,14 @@ def _check(vary: Mapping[str, Sequence[Any]], attainment: float) -> None:
         )
 
 
-def _points(study: Study, metric: str) -> list[At]:
-    found = []
-    for each in study.points:
-        estimate = each.estimates.get(metric, Estimate(nan, nan))
-        error = str(each.failures[0]) if each.failures else ""
-        values = each.point.values
-        low, high = estimate.low, estimate.high
-        if metric.endswith("_fraction"):  # Student's interval of a share may leave 0 to 1
-            low, high = float(np.maximum(low, 0.0)), float(np.minimum(high, 1.0))  # NaN stays
-        found.append(At(values, estimate.mean, low, high, error))
-    return found
+def _at(each: PointRuns, metric: str) -> At:
+    """Return the figure of a point."""
+    estimate = each.estimates.get(metric, Estimate(nan, nan))
+    low, high = estimate.low, estimate.high
+    if metric.endswith("_fraction"):  # Student's interval of a share may leave 0 to 1
+        low, high = float(np.maximum(low, 0.0)), float(np.minimum(high, 1.0))  # NaN stays
+    error = str(each.failures[0]) if each.failures else ""
+    return At(each.point.values, estimate.mean, low, high, error)
 
 
 def _better(metric: str) -> Better | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mist_sim.core.images import Image, Images
-from mist_sim.core.request import Stage
+from mist_sim.core.request import Image, Images, Stage
 from mist_sim.stages.stage_kinds import STAGES
 
 

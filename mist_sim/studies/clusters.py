@@ -10,15 +10,14 @@ from __future__ import annotations
 import logging
 import platform
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import version
-from itertools import islice
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
 from mist_sim.errors import ScenarioError, brief
-from mist_sim.studies.task import Done, Executor, Task
+from mist_sim.studies.task import Done, Executor, Task, kept_busy
 from mist_sim.studies.workers import StoppedError, do, there
 
 _ADDRESS = re.compile(r"(dask|ray)://([\w.-]+|\[[0-9a-fA-F:]+\]):(\d{1,5})")
@@ -81,8 +80,8 @@ class OnDask:
             raise found
 
         try:
-            yield from _kept_busy(
-                iter(tasks),
+            yield from kept_busy(
+                tasks,
                 running,
                 _AHEAD * sum(client.nthreads().values()),
                 lambda task: client.submit(do, task.run, task.arguments, taken, pure=False),
@@ -165,8 +164,8 @@ class OnRay:
                     f"far are kept: --resume continues"
                 ) from error
 
-        yield from _kept_busy(
-            iter(tasks),
+        yield from kept_busy(
+            tasks,
             {},
             _AHEAD * max(int(ray.cluster_resources().get("CPU", 1)), 1),
             lambda task: remote.remote(task.run, task.arguments, taken),
@@ -199,27 +198,6 @@ class OnRay:
                     f"{self.address}: a worker cannot run mist-sim; install it there: {error}"
                 ) from error
             raise
-
-
-def _kept_busy(
-    tasks: Iterator[Task],
-    running: dict[Any, Task],
-    most: int,
-    submit: Callable[[Task], Any],
-    first_done: Callable[[list[Any]], Iterable[Any]],
-    answer: Callable[[Any], str | Exception],
-) -> Iterator[Done]:
-    """Keep a cluster busy with at most so many tasks, and yield those that are done.
-
-    running: takes the tasks under way. answer: of a task; raises errors not caused by it.
-    """
-    while True:
-        for task in islice(tasks, most - len(running)):
-            running[submit(task)] = task
-        if not running:
-            return
-        for done in first_done(list(running)):
-            yield Done(running.pop(done), answer(done))
 
 
 def versions() -> dict[str, str]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +28,11 @@ from mist_sim.metrics.keeping import (
     sentence,
 )
 from mist_sim.metrics.replications import CONFIDENCE_LEVEL, Estimate, estimate, numbers_of
-from mist_sim.metrics.tables import Findings
-from mist_sim.output import json_text, write_text
 from mist_sim.report.elements import setting_cells, value_text
 from mist_sim.report.presenters import STUDY
 from mist_sim.studies import text_tables
 from mist_sim.studies.points import Point
+from mist_sim.studies.tabled import Content, Tabled
 from mist_sim.studies.task import Failure, Row
 
 if TYPE_CHECKING:
@@ -113,7 +111,7 @@ class PointRuns:
 
 
 @dataclass(frozen=True, repr=False)
-class Study(Findings):
+class Study(Tabled):
     """The rows of a study.
 
     scenario: the varied scenario, as YAML text, if the subject is one. notes: why the runs were not
@@ -124,6 +122,7 @@ class Study(Findings):
     """
 
     presenter = STUDY
+    stem = "study"
 
     points: tuple[PointRuns, ...]
     title: str = ""
@@ -148,18 +147,12 @@ class Study(Findings):
         frame = pd.DataFrame(rows)
         return frame.assign(seed=frame["seed"].astype("Int64"))
 
-    @cached_property
-    def table(self) -> pd.DataFrame:
+    @property
+    def cells(self) -> Iterator[dict[str, Any]]:
         """A row per point: varied values, and the mean of every number over its seeds."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            [
-                setting_cells(each.point.values)
-                | {name: e.mean for name, e in each.estimates.items()}
-                for each in self.points
-            ]
-        )
+        for each in self.points:
+            means = {name: found.mean for name, found in each.estimates.items()}
+            yield setting_cells(each.point.values) | means
 
     def estimate(self, metric: str) -> pd.DataFrame:
         """Return a row per point: varied values; mean, low and high end of the 95 % interval.
@@ -318,13 +311,11 @@ class Study(Findings):
     def __repr__(self) -> str:
         return f"<Study: {len(self.points)} points, {len(self.rows)} runs>"
 
-    def write_files(self, folder: Path) -> None:
-        """Write study.json, study.csv, study.parquet, and scenario.resolved.yaml of a scenario."""
-        write_text(folder / "study.json", json_text(self.summary))
-        write_text(folder / "study.csv", self.rows.to_csv(index=False, lineterminator="\n"))
-        self.rows.to_parquet(folder / "study.parquet", index=False)
-        if self.scenario is not None:
-            write_text(folder / "scenario.resolved.yaml", self.scenario)
+    @property
+    def files(self) -> dict[str, Content]:
+        """A row a run, and the scenario if it is of one."""
+        own = {} if self.scenario is None else {"scenario.resolved.yaml": self.scenario}
+        return {"study.csv": self.rows, "study.parquet": self.rows, **own}
 
 
 def _seed(run: Row) -> int | None:

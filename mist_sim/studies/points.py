@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -49,6 +49,21 @@ def points_of(vary: Mapping[str, Sequence[Any]]) -> list[Point]:
         )
         for pairs in product(*named)
     ]
+
+
+def combinations(
+    cases: Mapping[str, Mapping[str, Any]], vary: Mapping[str, Sequence[Any]]
+) -> Iterator[tuple[list[str], dict[str, Any], dict[str, Any]]]:
+    """Yield every case at every point: the words of its name, its values, and all that it sets.
+
+    Raises ScenarioError as `points_of` does.
+    """
+    points = points_of(vary)
+    for case, settings in (cases or {"": {}}).items():
+        for point in points:
+            words = [case] * bool(case) + [point.name] * bool(vary)
+            values = {**({"case": case} if case else {}), **point.values}
+            yield words, values, {**settings, **point.values}
 
 
 def _sorted(value: Any) -> Any:

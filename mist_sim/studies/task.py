@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, NamedTuple, Protocol, Self
 
 from mist_sim.errors import MistError, ScenarioError
@@ -137,3 +139,28 @@ class InTurn:
             except Exception as error:  # noqa: BLE001 - a failing point is a row
                 found = error
             yield Done(task, found)
+
+
+def kept_busy(
+    tasks: Iterable[Task],
+    running: dict[Any, Task],
+    most: int,
+    submit: Callable[[Task], Any],
+    first_done: Callable[[list[Any]], Iterable[Any]],
+    answer: Callable[[Any], str | Exception],
+    starting: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Iterator[Done]:
+    """Keep workers busy with at most so many tasks, and yield those that are done.
+
+    running: takes the tasks under way. answer: of a task; raises errors not caused by it. starting:
+    around submissions.
+    """
+    left = iter(tasks)
+    while True:
+        with starting():
+            for task in islice(left, most - len(running)):
+                running[submit(task)] = task
+        if not running:
+            return
+        for done in first_done(list(running)):
+            yield Done(running.pop(done), answer(done))

@@ -15,7 +15,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.interruptions import put_off
 from mist_sim.registry import comes_with_package
 from mist_sim.scenario.plugins import FAMILIES
-from mist_sim.studies.task import Done, Task, answer
+from mist_sim.studies.task import Done, Task, answer, kept_busy
 
 if TYPE_CHECKING:
     from loky import ProcessPoolExecutor
@@ -172,7 +171,15 @@ class Workers:
                 pool = _pool(self.num)
             has_ended = False
             try:
-                yield from _stream(pool, iter(tasks), here, self.num * _AHEAD)
+                yield from kept_busy(
+                    tasks,
+                    {},
+                    self.num * _AHEAD,
+                    lambda task: pool.submit(do, task.run, task.arguments, here),
+                    lambda futures: wait(futures, return_when=FIRST_COMPLETED).done,
+                    _answer_of,
+                    while_processes_start,
+                )
                 has_ended = True
             except BrokenExecutor as error:
                 raise StoppedError(f"{self.what}: {_why_broken(error, self.num)}") from error
@@ -214,21 +221,6 @@ def _pool(num: int) -> ProcessPoolExecutor:
         initargs=(os.getpid(),),
         env={name: os.environ.get(name, threads) for name in names},
     )
-
-
-def _stream(
-    pool: ProcessPoolExecutor, tasks: Iterator[Task], here: There, most: int
-) -> Iterator[Done]:
-    """Keep the workers busy with a limited number of tasks, and yield finished ones."""
-    running: dict[Future[str], Task] = {}
-    while True:
-        with while_processes_start():
-            for task in islice(tasks, most - len(running)):
-                running[pool.submit(do, task.run, task.arguments, here)] = task
-        if not running:
-            return
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
-            yield Done(running.pop(future), _answer_of(future))
 
 
 def _answer_of(future: Future[str]) -> str | Exception:

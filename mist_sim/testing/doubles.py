@@ -25,6 +25,7 @@ from mist_sim.clients.roster import Roster
 from mist_sim.clients.scheduling import Scheduler
 from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.core.batch import StepBatch, StepGrowth
+from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Limits, Request, Stage
 from mist_sim.core.views import ClientView
 from mist_sim.core.visit import HeldKv, Moved, Visit
@@ -32,7 +33,6 @@ from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError, ScenarioError
 from mist_sim.hardware.predictors import PipelinePredictor
 from mist_sim.load_generation import OpenLoop
-from mist_sim.metrics import ColumnRecorder
 from mist_sim.network import Link
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter
@@ -408,7 +408,7 @@ class WatchedRun:
 
 def start(run: WatchedRun, others: Others, requests: list[Request]) -> None:
     """Put a simulation together and let it send the requests."""
-    env, recorder, roster = run.env, ColumnRecorder(), Roster()
+    env, recorder, roster = run.env, Recorder(), Roster()
     client = run.client
     client.network = Link(bandwidth=_BANDWIDTH)
     client.network.start(env)

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from mist_sim.bounds import COUNT
-from mist_sim.core.images import Images
-from mist_sim.core.request import Content
+from mist_sim.core.request import Content, Images
 from mist_sim.registry import Registry
 
 TRACE_READERS = Registry(
@@ -55,8 +54,9 @@ class TraceRow(NamedTuple):
     num_prompt_tokens, num_output_tokens: lengths in tokens (>= 1). The source checks them.
     arrival_time: seconds from the first row of the trace; None when the trace has no times.
     session_id: the conversation that the request belongs to; None when it stands alone.
-    content: the content ids of prompt and answer, for prefix caches (see `Content`; the ids are
-        made by `traces/workload.py`).
+    content: what prompt and answer begin with, for prefix caches: spans of (id, tokens), such as
+        ((7, 50), (12, 100)). Equal ids mean equal tokens behind equal tokens; ids of your own are
+        any numbers >= 0 (those of traces and conversations are negative).
     model: name of the model that has to answer; None: any.
     think_time: seconds from the end of the previous request of its session until this one is sent,
         if sessions are replayed (`ClosedLoop.sessions`).

@@ -9,7 +9,7 @@ from math import inf
 
 import numpy as np
 
-from mist_sim.core.images import Image, Images
+from mist_sim.core.request import Image, Images
 from mist_sim.errors import ScenarioError
 from mist_sim.models.vision import VisionTower
 from mist_sim.traces.base import TraceRow

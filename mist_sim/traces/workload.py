@@ -17,6 +17,7 @@ from mist_sim.core.content_ids import (
     OF_CONVERSATION,
     OF_PREFIX,
     Runs,
+    computed_by,
     content_id,
     leading,
     spans_of,
@@ -73,10 +74,7 @@ def with_adapters(
             own = of_session.setdefault(request.session_id, name)
         request.adapter = None if own == BASE else own
         if request.content:
-            number = numbers[own]
-            request.content = tuple(
-                [(content * len(names) + number, length) for content, length in request.content]
-            )
+            request.content = computed_by(request.content, numbers[own], len(names))
         yield request
 
 

@@ -345,6 +345,8 @@ def _draws(result: Result, load: Load | None, *, has_own_lengths: bool) -> dict[
             again = [np.concatenate([blocks[k] for k in pick]) for pick in picks]
             found[f"mean_{kind}_ms"] = _variation([each.mean() for each in again])
             found[f"p99_{kind}_ms"] = _variation([np.percentile(each, 99) for each in again])
+    if "mean_tpot_ms" in found:  # the same gaps, pooled
+        found["mean_itl_ms"] = found["mean_tpot_ms"]
     return found
 
 

@@ -300,8 +300,9 @@ class Fit:
                 yield (
                     f"{metric.upper()} is {ours * 1e3:.4g} ms in the simulation without own time, "
                     f"and {real * 1e3:.4g} ms at the server: the scenario's steps are too slow; "
-                    "correct its gpu, model or predictor, or give the client "
-                    f"step_time_scale: {{{kind}: {real / ours:.3g}}}"
+                    "correct its gpu, model or predictor, or try the client with "
+                    f"step_time_scale: {{{kind}: {real / ours:.3g}}} and compare again, since "
+                    "shorter steps leave fewer running"
                 )
         untold = [name for name in (self._sequence, "prompt_token") if name not in seconds]
         if untold:

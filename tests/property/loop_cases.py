@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from mist_sim.clients import LlmClient
 from mist_sim.clients.scheduling.order import ORDERS
+from mist_sim.core.recorder import Recorder
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import Predictor
-from mist_sim.metrics import ColumnRecorder, Result
+from mist_sim.metrics import Result
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.rng import Streams
 from mist_sim.simulation import Simulation
@@ -484,5 +485,5 @@ def flows(draw: st.DrawFn) -> ClusterCase:
     return in_pieces(draw, draw(flowing() | crowds()))
 
 
-class Watched(ColumnRecorder):
+class Watched(Recorder):
     """A recorder of one's own, which may look at the records whenever a request ends."""

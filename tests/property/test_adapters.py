@@ -10,8 +10,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from mist_sim.core.batch import StepBatch
-from mist_sim.core.images import Image, Images
-from mist_sim.core.request import Request
+from mist_sim.core.request import Image, Images, Request
 from mist_sim.hardware.predictors.around import Beside
 from mist_sim.metrics import Result
 from mist_sim.models.adapters import AdapterMoves, LoraConfig

@@ -817,3 +817,24 @@ def test_counts_in_view_are_exact_at_any_time(case, predictor, data):
         assert num_outstanding == len(inside) == num_waiting + num_running
         if not any(outcome.preempted_at for outcome in inside):
             assert num_running == sum(outcome.started_at < now for outcome in inside)
+
+
+@pytest.mark.exact
+def test_a_step_of_prompts_leaves_no_token_of_drafts_unknown():
+    """An answer whose drafts came two steps ago gives way: all three blocks that it filled stay."""
+    text = ((0, 1),)
+    options = EngineOptions(
+        "continuous",
+        num_blocks=7,
+        block_size=1,
+        max_num_seqs=3,
+        max_num_batched_tokens=None,
+        order="priority",
+        caching=True,
+        async_scheduling=True,
+        drafting=SpeculativeConfig(method="ngram", num_speculative_tokens=1, acceptance_rate=0.9),
+    )
+    lengths = [(1, text), (1, text), (1, text), (1, ()), (4, ()), (1, text), (2, text)]
+    jobs = tuple(Job(0.0, 1, answer, content=content) for answer, content in lengths)
+    outcomes = assert_exact(Case(options, jobs), AWKWARD).outcomes
+    assert outcomes[4].preempted_at

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from mist_sim import Scenario, simulate
 from mist_sim.clients.engine import stepped
 from mist_sim.core.front_end import FrontEnd
+from mist_sim.core.recorder import Recorder
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.predictors import Predictor
-from mist_sim.metrics import ColumnRecorder, Result
+from mist_sim.metrics import Result
 from mist_sim.models.speculative import SpeculativeConfig
 from mist_sim.routers import ROUTERS, FlowingPolicy
 from mist_sim.simulation import Simulation
@@ -366,7 +367,7 @@ def test_all_walks_to_the_core_give_same_steps(several, predictor, router, data)
     jobs = with_arrivals_on_boundaries(data, several[0], predictor)
     front_end = data.draw(st.sampled_from([None, BUSY]))
 
-    def run(recorder: ColumnRecorder | None = None) -> Result:
+    def run(recorder: Recorder | None = None) -> Result:
         clients = [client(case, predictor, str(k)) for k, case in enumerate(several)]
         simulation = Simulation(
             clients=clients,
@@ -399,7 +400,7 @@ def test_a_lost_step_of_an_answer_that_has_ended_counts_if_it_ends_before_the_ru
     options = EngineOptions("chunked", 100, 8, 8, 64, drafting=drafting, async_scheduling=True)
     jobs = Case(options, (Job(0.0, 8, 21), Job(2.0**-10, 8, 21)))
 
-    def run(recorder: ColumnRecorder | None = None) -> Result:
+    def run(recorder: Recorder | None = None) -> Result:
         clients = [client(jobs, DYADIC, name) for name in ("one", "other")]
         simulation = Simulation(clients=clients, workload=plain_workload(jobs), front_end=front_end)
         return simulation.run(recorder=recorder)

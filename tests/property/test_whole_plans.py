@@ -466,7 +466,10 @@ class DoesNothing(ChunkedScheduler):
         (AsksForNothing, "lane.admit at 0 s, but request 0 gets -1 tokens; whole numbers"),
         (AdmitsNobody, "AdmitsNobody.plan calls lane.admit with None; it takes a request of lane"),
         (Remembers, "lane.run at .*, but request 0 (has left the lane|is not in lane.running)"),
-        (DoesNothing, "DoesNothing.plan lets nobody compute at .* with 3 running and 0 waiting"),
+        (
+            DoesNothing,
+            "DoesNothing.plan lets no request compute at .* with 3 running and 0 waiting",
+        ),
     ],
 )
 @pytest.mark.parametrize("ranks", [1, 2])

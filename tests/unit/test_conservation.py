@@ -10,12 +10,12 @@ from mist_sim.clients.roster import Roster
 from mist_sim.clients.scheduling import ContinuousScheduler
 from mist_sim.conservation import Conservation
 from mist_sim.coordination.coordinator import Coordinator
+from mist_sim.core.recorder import End, Recorder
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Failure
 from mist_sim.environment import Environment
 from mist_sim.errors import InvariantError
 from mist_sim.load_generation import LoadGenerator, OpenLoop, Users
-from mist_sim.metrics import ColumnRecorder
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter
 from mist_sim.simulation import Simulation
@@ -28,8 +28,8 @@ WHOLE = {
     name: getattr(owner, name)
     for owner, name in [
         (Coordinator, "walk"),
-        (ColumnRecorder, "record_end"),
-        (ColumnRecorder, "record_visit"),
+        (Recorder, "record_end"),
+        (Recorder, "record_visit"),
         (Client, "finish"),
         (LoadGenerator, "send"),
         (OpenLoop, "_generate"),
@@ -149,22 +149,20 @@ def test_a_stage_that_is_served_twice(self, request, visits):
 # --- records ------------------------------------------------------------------------------------
 
 
-def ended(self, times, request, *values):
-    for _ in range(times if request.request_id == 3 else 1):
-        WHOLE["record_end"](self, request, *values)
+def ended(self, times, end):
+    for _ in range(times if end.request.request_id == 3 else 1):
+        WHOLE["record_end"](self, end)
 
 
 NEVER = r"at 43.0 s: 1 of 5 requests never ended, first 3 \(.* at client 'tool'\)"
-test_an_end_twice = planted(ColumnRecorder, "record_end", "at 43.0 s: request 3 ended 2 times", 2)(
-    ended
-)
-test_an_end_never = planted(ColumnRecorder, "record_end", NEVER, 0)(ended)
+test_an_end_twice = planted(Recorder, "record_end", "at 43.0 s: request 3 ended 2 times", 2)(ended)
+test_an_end_never = planted(Recorder, "record_end", NEVER, 0)(ended)
 
 
-@planted(ColumnRecorder, "record_end", "1 of 5 requests never ended, first 3")
-def test_request_that_is_recorded_under_id_of_another(self, request, *values):
-    request.request_id += 5 * (request.request_id == 3)
-    WHOLE["record_end"](self, request, *values)
+@planted(Recorder, "record_end", "1 of 5 requests never ended, first 3")
+def test_request_that_is_recorded_under_id_of_another(self, end):
+    end.request.request_id += 5 * (end.request.request_id == 3)
+    WHOLE["record_end"](self, end)
 
 
 def visited(self, times, client_id, visit):
@@ -178,11 +176,11 @@ def visited(self, times, client_id, visit):
 
 
 VISITED = "clients recorded {} visits of request 3, and its walks got back 1"
-test_a_visit_never = planted(ColumnRecorder, "record_visit", VISITED.format(0), 0)(visited)
-test_a_visit_twice = planted(ColumnRecorder, "record_visit", VISITED.format(2), 2)(visited)
+test_a_visit_never = planted(Recorder, "record_visit", VISITED.format(0), 0)(visited)
+test_a_visit_twice = planted(Recorder, "record_visit", VISITED.format(2), 2)(visited)
 
 
-@planted(ColumnRecorder, "record_visit", r"request 9 has visits and never entered")
+@planted(Recorder, "record_visit", r"request 9 has visits and never entered")
 def test_a_visit_of_nobody(self, client_id, visit):
     WHOLE["record_visit"](self, client_id, visit)
     if visit.request.request_id == 4:
@@ -262,7 +260,7 @@ def test_a_request_that_load_generation_does_not_count(self, request):
     visits = []
     request.send(self.env.now)
     failure = yield from self.coordinator.walk(request, visits)
-    self.recorder.record_end(request, visits, self.env.now, failure)
+    self.recorder.record_end(End(request, visits, self.env.now, failure))
     return None
 
 
@@ -311,7 +309,7 @@ def test_two_requests_with_one_id():
 )
 def test_children_are_counted_as_requests(enters, ends, broken):
     """A request from elsewhere than the workload enters by `enter`, and ends as any other."""
-    env, recorder, client = Environment(), ColumnRecorder(), engine()
+    env, recorder, client = Environment(), Recorder(), engine()
     roster = Roster()
     client.start(env, roster.next_id(), recorder)
     roster.join(client)

@@ -206,6 +206,7 @@ def test_a_pipeline_is_explained_as_a_pass():
     ranks = sum(rank.step_time(found.batch) for rank in predictor.ranks)
     assert found.seconds == pytest.approx(ranks + predictor.rank_delay(8), rel=1e-12)
     assert found.shares["links"] > 0
+    assert any("all 2 ranks" in note for note in found.notes)
 
 
 def test_times_of_others_are_one_operator():

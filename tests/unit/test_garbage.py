@@ -8,8 +8,8 @@ import pytest
 
 from mist_sim import Scenario, simulate
 from mist_sim.clients import LlmClient
+from mist_sim.core.recorder import Recorder
 from mist_sim.garbage import rare_collections
-from mist_sim.metrics import ColumnRecorder
 
 FEW_CLIENTS = {
     "model": "llama-3.1-8b",
@@ -59,7 +59,7 @@ def test_whole_run_is_within(monkeypatch: pytest.MonkeyPatch) -> None:
     watch(LlmClient, "start")
     watch(LlmClient, "serve_whole")
     result = simulate(Scenario.from_dict(FEW_CLIENTS))
-    watch(ColumnRecorder, "tracks_of")
+    watch(Recorder, "tracks_of")
     assert result.summary["completed"] == 3
     assert len(seen) == 4
     assert min(seen.values()) > 100 * before[0], seen

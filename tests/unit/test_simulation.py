@@ -305,7 +305,7 @@ class Shut(ChunkedScheduler):
 
 test_schedulers_that_stand_still_are_named = refused(
     lambda scheduler: run([1], [1], clients=[engine(scheduler=scheduler)]),
-    (Idle(), "Idle.plan lets nobody compute at 0 s"),
+    (Idle(), "Idle.plan lets no request compute at 0 s"),
     (Shut(), "Shut lets no request compute at 0 s, with 1 requests"),
 )
 

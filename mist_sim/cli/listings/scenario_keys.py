@@ -15,14 +15,22 @@ from mist_sim.clients.kv_cache import KvCacheConfig
 from mist_sim.clients.overload import AdmissionControl
 from mist_sim.clients.rag import EncoderPass, LatencyTable, PassageStore
 from mist_sim.clients.resharding_options import Resharding
+from mist_sim.clients.retrieval.levels import StorageLevel
+from mist_sim.clients.workers.fetching import Fetch
+from mist_sim.core.front_end import FrontEnd
 from mist_sim.core.hand_over import HandOver
 from mist_sim.errors import ScenarioError, did_you_mean
+from mist_sim.hardware.devices import MemoryTier
 from mist_sim.hardware.predictors import EngineOverhead
+from mist_sim.hardware.predictors.scaled import StepTimeScale
+from mist_sim.hardware.sampling import Sampling
 from mist_sim.hardware.vector_search import INDEXES, SEARCHERS
 from mist_sim.lifecycle import Lifecycle
 from mist_sim.metrics import ApiPrices, CostOptions, PowerOptions, Slo
 from mist_sim.metrics.goodput import ClassLimits
 from mist_sim.models import SpeculativeConfig
+from mist_sim.models.adapters import LoraConfig
+from mist_sim.models.vision import ImagesConfig
 from mist_sim.network import Fabric, Link
 from mist_sim.reconfiguration import Reconfigure
 from mist_sim.registry import comes_with_package
@@ -32,6 +40,8 @@ from mist_sim.scenario.json_schema import json_schema
 from mist_sim.scenario.plugins import FAMILIES
 from mist_sim.scenario.sections.whole import PARTS
 from mist_sim.traces import Retries
+from mist_sim.traces.predictions import Predictions
+from mist_sim.traces.prompt_images import PromptImages
 
 KINDS = (  # what keys of this version hold
     *(units.DURATION, units.RATE, units.SIZE, units.BANDWIDTH),
@@ -62,10 +72,14 @@ SECTIONS = (
     ("Connectors", "connectors", "`network.connector`", ("connector",)),
     ("Policies of disaggregation", "hand_over_policies", "`hand_over.policy`", ("policy",)),
 )
-PLAIN = ("workload", "slo", "power", "hand_over", "on_failure", "kv_cache", "overhead", "admission")
+PLAIN = (
+    *("workload", "slo", "power", "hand_over", "on_failure", "kv_cache", "overhead", "admission"),
+    "front_end",
+)
 NULLABLE = (
     *("cost", "api", "network", "lifecycle", "start_up", "reconfigure", "on_change", "store"),
-    *("latency_table", "retries", "speculative_config", "resharding"),
+    *("latency_table", "retries", "speculative_config", "resharding", "lora", "sampling", "images"),
+    *("fetch", "predictions"),
 )
 SEVERAL = ("failures", "drains", "autoscaling")
 LINKS = {
@@ -76,6 +90,9 @@ LINKS = {
     "pipeline": "list of [stages](#stages)",
     "routers": "mapping of stages to [routers](#routers)",
     "schedule": "list of [mappings](#schedule)",
+    "levels": "list of [levels](#levels)",
+    "tiers": "list of [tiers](#tiers)",
+    "step_time_scale": "number, or [mapping](#step_time_scale), or null",
     "index": "one of [indexes](#index) or null",
     "search": "one of [these](#search) or null",
     "embedder": "[mapping](#embedder-reranker) or null",
@@ -262,8 +279,8 @@ def section(heading: str, cls: type, schema: dict[str, Any]) -> Iterator[str]:
 def parts(properties: dict[str, Any], **classes: type) -> Iterator[str]:
     """Yield the section of each of these properties, whose values are mappings of a class."""
     for name, cls in classes.items():
-        inner = properties[name]
-        inner = inner.get("items", inner.get("anyOf", [inner])[0])
+        inner = properties[name].get("items", properties[name])
+        inner = next(each for each in inner.get("anyOf", [inner]) if "properties" in each)
         yield from section(f"## {name}", cls, inner)
 
 
@@ -298,7 +315,7 @@ def lines() -> Iterator[str]:
     yield ""
     yield from section("### A link", Link, link)
     yield from section("### A topology", Fabric, fabric)
-    yield from parts(keys, hand_over=HandOver)
+    yield from parts(keys, hand_over=HandOver, front_end=FrontEnd)
     yield from judged(keys)
     life, sliders = keys["lifecycle"]["anyOf"][0], keys["reconfigure"]["anyOf"][0]
     yield "## lifecycle"
@@ -331,12 +348,16 @@ def every_client(schema: dict[str, Any], workload: dict[str, Any]) -> Iterator[s
         yield ""
         yield from table(client, described(client))
     keys = clients["llm"]["properties"]
-    yield from parts(
-        keys, kv_cache=KvCacheConfig, overhead=EngineOverhead, admission=AdmissionControl
-    )
+    yield from parts(keys, kv_cache=KvCacheConfig)
+    yield from parts(keys["kv_cache"]["properties"], tiers=MemoryTier)
+    yield from parts(keys, overhead=EngineOverhead, admission=AdmissionControl)
     yield from retrieval(clients["rag"])
-    yield from parts(workload, retries=Retries)
+    yield from parts(clients["kv_retrieval"]["properties"], levels=StorageLevel)
+    yield from parts(clients["sequential"]["properties"], fetch=Fetch)
+    yield from parts(workload, retries=Retries, images=PromptImages, predictions=Predictions)
     yield from parts(keys, speculative_config=SpeculativeConfig, resharding=Resharding)
+    yield from parts(keys, lora=LoraConfig, sampling=Sampling, images=ImagesConfig)
+    yield from parts(keys, step_time_scale=StepTimeScale)
 
 
 def judged(keys: dict[str, Any]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from mist_sim.cli.scenario_input import STDIN, load, of_vllm, presets, with_nearest
 from mist_sim.cli.session import Session
 from mist_sim.cli.values import (
+    Judging,
     cases_of,
     given,
     overrides_of,
@@ -37,9 +38,7 @@ def compare(
     slo_plane: bool = False,
     attainment: float | None = None,
     rates: str | None = None,
-    each_tolerance: float | None = None,
-    most_requests: int | None = None,
-    as_is: bool = False,
+    judging: Judging,
     why: bool = False,
     ttft: str | None = None,
     tpot: str | None = None,
@@ -82,15 +81,14 @@ def compare(
     require(
         "--goodput or --slo-plane", with_goodput or slo_plane, attainment=attainment, rates=rates
     )
-    own = {"tolerance": each_tolerance, "most_requests": most_requests, "as_is": as_is}
-    require("--goodput", with_goodput, **own)
+    require("--goodput", with_goodput, **judging.said)
     require("--slo-plane", slo_plane, ttft=ttft, tpot=tpot, points=points, num_rates=num_rates)
     shared = given(attainment=attainment, rates=rates_of(rates))
     limits: dict[str, Any] = {
         name: times_of(f"--{name}", text) for name, text in given(ttft=ttft, tpot=tpot).items()
     }
     axes = given(num_points=points, num_rates=num_rates)
-    searched = GoodputOptions(**shared, **given(**own)) if with_goodput else None
+    searched = GoodputOptions(**shared, **judging.said) if with_goodput else None
     plane = PlaneOptions(**shared, **axes, **limits) if slo_plane else None
     settings = with_nearest([*settings, *([] if seed is None else [f"seed={seed}"])], approximate)
     kind = Splittable if designs else None
@@ -157,25 +155,22 @@ def _varied(
     An impossible one is its error. Raises ScenarioError where a case sets a key that varies, and
     for an impossible one that is alone.
     """
-    from mist_sim.studies.points import points_of
+    from mist_sim.studies.points import combinations
     from mist_sim.studies.varied_gpus import varied
 
+    for case, settings in cases.items():
+        if twice := settings.keys() & vary.keys():
+            raise ScenarioError(
+                f"--case {case} sets {min(twice)}, which --vary sets too; leave one out"
+            )
     found: dict[str, Scenario | ScenarioError] = {}
     for name, scenario in loaded.items():
-        for case, settings in (cases or {"": {}}).items():
-            for point in points_of(vary):
-                is_named = len(loaded) > 1 or not (case or point.name)
-                words = [name] * is_named + [case] * bool(case) + [point.name] * bool(vary)
-                label = " ".join(words)
-                if twice := settings.keys() & point.values.keys():
-                    raise ScenarioError(
-                        f"--case {case} sets {min(twice)}, which --vary sets too; leave one out"
-                    )
-                changes = {**settings, **point.values}
-                try:
-                    found[label] = varied(scenario, changes) if changes else scenario
-                except ScenarioError as error:
-                    found[label] = error
+        for words, _, changes in combinations(cases, vary):
+            label = " ".join([name] * (len(loaded) > 1 or not any(words)) + words)
+            try:
+                found[label] = varied(scenario, changes) if changes else scenario
+            except ScenarioError as error:
+                found[label] = error
     if len(found) == 1 and isinstance(only := found[label], ScenarioError):
         raise ScenarioError(f"{label}: {only}") from only
     return found

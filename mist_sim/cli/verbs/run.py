@@ -132,7 +132,7 @@ def _study(
 
 def _metrics(names: str, *, is_study: bool) -> tuple[str, ...]:
     """Return the numbers of the summaries that the table of a study shows."""
-    from mist_sim.metrics.summary_types import check_number
+    from mist_sim.metrics.result import check_number
 
     if not is_study:
         raise ScenarioError("--metric has no effect on one run; --json prints all numbers")

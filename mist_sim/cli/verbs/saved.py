@@ -30,8 +30,8 @@ def report(
     brief: Write one sheet of A4: the question, the answer with how sure, limits, dollars a month,
         room, one picture, what was assumed.
     """
-    from mist_sim.report.folder_page import folder_page
     from mist_sim.report.pages.page import require_report
+    from mist_sim.report.presenters import folder_page
 
     require_report()
     with saving(out, replace=replace) as file:
@@ -115,8 +115,8 @@ def _form(asked: str | None, out: Path | None) -> str:
 def _page(folders: list[Path], names: Sequence[str], *, in_one: bool) -> Page:
     """Return the page of one run or study, or of several runs."""
     from mist_sim.metrics.tables import RunFolder
-    from mist_sim.report.folder_page import folder_page, study_pictures
     from mist_sim.report.pages.run_page import plots_page, several_page
+    from mist_sim.report.presenters import folder_page, study_pictures
 
     first = folders[0]
     if len(folders) == 1:
@@ -153,7 +153,7 @@ def _title(folder: Path) -> str:
 def _varied(study: Path) -> set[str]:
     """Return the keys that a study varies; none for a folder without one."""
     from mist_sim.inputs import object_in, of_a_form
-    from mist_sim.report.folder_page import MOST_BYTES
+    from mist_sim.report.presenters import MOST_BYTES
 
     if not study.is_file():
         return set()

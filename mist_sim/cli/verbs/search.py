@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mist_sim.cli.options import option_of
 from mist_sim.cli.scenario_input import Settings, keys_of, load, presets
 from mist_sim.cli.session import Session, executor_of
-from mist_sim.cli.values import axes_of, overrides_of, require
+from mist_sim.cli.values import Judging, axes_of, overrides_of, require
 from mist_sim.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ def search(
     trials: int | None = None,
     thorough: bool = False,
     side_by_side: int = 8,
-    each_tolerance: float | None = None,
-    most_requests: int | None = None,
-    as_is: bool = False,
+    judging: Judging,
     explain: str | None = None,
     jobs: int | None = None,
     cluster: str | None = None,
@@ -66,18 +65,11 @@ def search(
         trials=trials,
         thorough=thorough,
         side_by_side=side_by_side,
-        tolerance=0.02 if each_tolerance is None else each_tolerance,
-        most_requests=most_requests,
-        as_is=as_is,
+        **judging.said,
     )
     read = read_space(space, overrides_of(settings), allow_programs=allow_programs)
-    of_goodput = {
-        "--thorough": thorough,
-        "--tolerance": each_tolerance is not None,
-        "--most-requests": most_requests is not None,
-        "--as-is": as_is,
-    }
-    _check_judged(read, [name for name, is_given in of_goodput.items() if is_given])
+    of_goodput = ["thorough"] * thorough + [*judging.said]
+    _check_judged(read, [option_of(name) for name in of_goodput])
     if explain is not None:
         # before anything runs: a row that will not be there is an error
         row_of([{"number": e.number, "name": e.name} for e in read.configurations()], explain)
@@ -121,7 +113,7 @@ def _check_judged(space: Space, given: list[str]) -> None:
 def _explain_results(folder: Path, explain: str | None) -> None:
     """Show a row of results that were written before."""
     from mist_sim.inputs import object_in
-    from mist_sim.report.folder_page import MOST_BYTES
+    from mist_sim.report.presenters import MOST_BYTES
     from mist_sim.search.spaces.space_result import row_of
 
     path = folder / _RESULTS
@@ -155,9 +147,7 @@ def sweep(
     metric: str | None = None,
     with_goodput: bool = False,
     attainment: float | None = None,
-    each_tolerance: float | None = None,
-    most_requests: int | None = None,
-    as_is: bool = False,
+    judging: Judging,
     seed: int | None = None,
     jobs: int | None = None,
     cluster: str | None = None,
@@ -173,13 +163,12 @@ def sweep(
         requests.
     with_goodput --goodput: Show the goodput at each point: the largest rate that keeps the limits.
     """
-    from mist_sim.metrics.summary_types import check_number
+    from mist_sim.metrics.result import check_number
     from mist_sim.search.spaces import SearchOptions
     from mist_sim.search.sweeps import GOOD, goodput_sweep
     from mist_sim.search.sweeps import sweep as run
 
-    of_goodput = {"tolerance": each_tolerance, "most_requests": most_requests, "as_is": as_is}
-    require("--goodput", with_goodput, **of_goodput)
+    require("--goodput", with_goodput, **judging.said)
     if attainment is not None and metric not in (None, GOOD):
         raise ScenarioError(f"--attainment has no effect with --metric {metric}; leave one out")
     if with_goodput and metric is not None:
@@ -192,12 +181,7 @@ def sweep(
     shared: dict[str, Any] = {"attainment": attainment, "jobs": jobs}
     shared["executor"] = executor_of(cluster, jobs)
     if with_goodput:
-        options = SearchOptions(
-            thorough=True,
-            tolerance=0.02 if each_tolerance is None else each_tolerance,
-            most_requests=most_requests,
-            as_is=as_is,
-        )
+        options = SearchOptions(thorough=True, **judging.said)
         session.search(lambda how: goodput_sweep(loaded, vary, options, **shared, **how))
     else:
         session.search(

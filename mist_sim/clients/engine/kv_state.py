@@ -6,9 +6,8 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING
 
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.core.answers import AnswerLengths
 from mist_sim.core.request import Request
-from mist_sim.core.views import ContentWatcher
+from mist_sim.core.views import AnswerLengths, ContentWatcher
 from mist_sim.core.visit import Visit
 
 if TYPE_CHECKING:

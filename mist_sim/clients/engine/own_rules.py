@@ -25,7 +25,7 @@ class OwnRules:
     """Asks a scheduler, see `Lane.obey`.
 
     asks_always: whether each plan asks, also one of decodes alone. names_victims: whether the
-        scheduler says who gives way. plans: whether it makes the whole plan.
+        scheduler says which request gives way. plans: whether it makes the whole plan.
     """
 
     def __init__(self, scheduler: ChunkedScheduler, view: LaneView, *, own_queue: bool) -> None:

@@ -514,7 +514,7 @@ class SteppedLane:
                 self._mover.begin(move)
             return
         if kv is None:
-            raise InvariantError(f"nobody keeps the entries of {sequence.visit.request}")
+            raise InvariantError(f"no client keeps the entries of {sequence.visit.request}")
         num_blocks, num_tokens = lane.to_come(slot)
         kind: Kind = "fetch" if sequence.has_rest else "hand_over"
         sequence.num_coming += 1
@@ -583,19 +583,8 @@ class SteppedLane:
         """Record a move that a step waits for; return its seconds."""
         store = self._stores.of(move)
         transit = store.keep(move) if out else store.fetch(move)
-        visit = move.sequence.visit
-        self._recorder.record_move(
-            self._tracks[0],
-            visit.request.request_id,
-            move.kind,
-            move.source,
-            move.destination,
-            move.num_tokens,
-            transit.num_bytes,
-            time,
-            time + transit.after,
-            again=move.is_swap or visit.num_preemptions > 0,
-        )
+        spent = transit.num_bytes, time, time + transit.after
+        write_move(self._recorder, self._tracks[0], move, *spent, again=move.is_swap)
         return transit.after
 
     def _release_held(self, sequence: SequenceState) -> None:
@@ -765,7 +754,7 @@ class SteppedLane:
             batch.num_drafts = self._speculation.num_drafts
 
     def _adapters_in_use(self) -> Iterable[str]:
-        """Yield the adapters of those who run and go on."""
+        """Yield the adapters of the running requests that go on."""
         for slot in self._lane.running:
             if not self._lane.is_leaving(slot) and (name := adapter_of(self._inside[slot])):
                 yield name
@@ -783,7 +772,7 @@ class SteppedLane:
 
     def gap(self, time: float, gap: float, number: int = 1, track: int = 0) -> None:
         """So many requests got their next token `gap` seconds after the one before."""
-        self._recorder.record_gap(self._tracks[track], time, gap, number)
+        self._recorder.gaps.add((time, gap, number))
 
     def emit(self, slot: int) -> None:
         """A prompt, or a preempted answer, is computed."""
@@ -798,7 +787,7 @@ class SteppedLane:
             most = sequence.num_final_tokens - lane.joined_with(slot)
             tokens, num_accepted = path.take(number, most)
             num_drafts, at = number * lane.num_drafts, lane.decoded_at()
-            self._recorder.record_drafts(at, number, num_drafts, num_accepted)
+            self._recorder.drafts.add((at, number, num_drafts, num_accepted))
         self._recorder.record_tokens(
             self._tracks[track], request_id, first, last, tokens, resumed=resumed
         )
@@ -822,15 +811,15 @@ class SteppedLane:
         self._standstill.note(progress, running, tokens, defers=lane.defers)
 
     def wait_for_ever(self, num_waiting: int) -> None:
-        """Nothing will let anybody in of those that wait: raise."""
+        """Nothing will let a waiting request in: raise."""
         name, lane = self._view.name, self._lane
         if lane.follows:
             raise ScenarioError(
-                f"{name}: {type(self.scheduler).__name__}.plan lets nobody compute at "
+                f"{name}: {type(self.scheduler).__name__}.plan lets no request compute at "
                 f"{self._stepper.core.now:.6g} s, and nothing is on its way, with "
                 f"{len(lane.running)} running and {num_waiting - len(lane.running)} waiting: no "
                 "step follows that would ask it again. A plan cannot wait for arrivals or for a "
-                "time: it has to lane.run or lane.admit somebody while it can; where blocks are "
+                "time: it has to lane.run or lane.admit one while it can; where blocks are "
                 "short, lane.preempt others"
             )
         if self._own is not None:
@@ -889,7 +878,7 @@ class SteppedLane:
             self._look()
 
     def put_down(self) -> Contents:
-        """Return who is inside, and whose entries are: no step follows."""
+        """Return the requests inside, and those whose entries are: no step follows."""
         core = self.core
         running = set(core.running)
         for slot, sequence in self._inside.items():

@@ -304,14 +304,10 @@ class KvRetrievalClient(Client):
         parts = [*zip((level.name for level in self.levels), found, strict=True), (None, missed)]
         for source, num_tokens in parts:
             if num_tokens > _TINY:
-                self.recorder.record_retrieval(
-                    self.client_id,
-                    visit.request.request_id,
-                    source,
-                    num_tokens,
-                    num_tokens * self.bytes_per_token if source is not None else 0.0,
-                    self._began_at,
-                    self.env.now,
+                num_bytes = num_tokens * self.bytes_per_token if source is not None else 0.0
+                found_there = source, num_tokens, num_bytes, self._began_at, self.env.now
+                self.recorder.retrievals.add(
+                    (visit.request.request_id, self.client_id, *found_there)
                 )
 
     def _keep_up(self, visit: Visit, contents: Contents, found: Found) -> None:

@@ -115,7 +115,7 @@ class ChunkedScheduler(Scheduler):
         return running[-1]
 
     def _check_kind(self) -> None:
-        """Raise ValueError for a class with options or methods that nobody would read."""
+        """Raise ValueError for a class with options or methods that nothing would read."""
         kind = type(self)
         for owner in kind.__mro__[: kind.__mro__.index(ChunkedScheduler)]:
             options = [

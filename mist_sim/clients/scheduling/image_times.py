@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mist_sim.clients.sequence_state import SequenceState
-from mist_sim.core.images import Image
+from mist_sim.core.request import Image
 from mist_sim.hardware.predictors.tower_times import TowerTimes
 
 

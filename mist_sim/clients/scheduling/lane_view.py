@@ -179,7 +179,7 @@ class LaneView:
     # --- what a plan decides ------------------------------------------------------------------
 
     def lacks(self, inside: Inside, num_tokens: int | None = None) -> int:
-        """Return how many free blocks one who runs lacks to take part in the step.
+        """Return how many free blocks a running request lacks to take part in the step.
 
         num_tokens: as of `run`. 0: it has room, takes part already, or nothing of it can be
         computed, also since the step has no tokens left.
@@ -193,7 +193,7 @@ class LaneView:
         return int(self.core.lacks(inside.slot, most))
 
     def run(self, inside: Inside, num_tokens: int | None = None) -> int:
-        """Let one who runs take part in the step: with a token of its answer, or of its prompt.
+        """Let a running request take part in the step: with a token of answer or prompt.
 
         num_tokens: of the prompt at most; None: all that it lacks. Either way no more than are left
         of the step, and of `long_prefill_token_threshold`.
@@ -211,7 +211,7 @@ class LaneView:
         return number
 
     def admit(self, inside: Inside, num_tokens: int | None = None) -> int:
-        """Let one who waits come in, with a first piece of its prompt.
+        """Let a waiting request come in, with a first piece of its prompt.
 
         num_tokens: as of `run`. Returns its tokens in the step. 0: seats, slots of adapters, blocks
         or tokens are short, and it waits, or its entries come from elsewhere first.
@@ -269,7 +269,7 @@ class LaneView:
 
     @contextmanager
     def beginning(self) -> Iterator[None]:
-        """Let `begin` of a scheduler of one's own say who gives way."""
+        """Let `begin` of a scheduler of one's own say which request gives way."""
         self._begins = True
         try:
             yield

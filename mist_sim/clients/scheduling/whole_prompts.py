@@ -10,7 +10,7 @@ from mist_sim.clients.scheduling.memory_needs import MemoryNeeds
 from mist_sim.clients.sequence_state import SequenceState
 
 PromptsCome = Literal["beside decodes", "apart", "when idle"]
-"""When whole prompts come in: with the decodes, in a step of their own, or when nobody runs."""
+"""When whole prompts come in: with the decodes, in a step of their own, or when none runs."""
 
 
 @dataclass(frozen=True, kw_only=True)

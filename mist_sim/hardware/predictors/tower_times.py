@@ -22,7 +22,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.core.images import Image
+from mist_sim.core.request import Image
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware.cluster import Cluster
 from mist_sim.hardware.predictors.analytic.attention_time import PromptAttention

@@ -27,7 +27,6 @@ from mist_sim.report.pages.page import (
 from mist_sim.report.pictures.catalog import (
     MOST_BESIDE,
     PICTURES,
-    OfResult,
     draw,
     drawn,
     overlaid,
@@ -207,7 +206,7 @@ def run_page(run: RunData, title: str, subtitle: Sequence[str] = ()) -> Page:
 def page_of_result(found: Result, title: str) -> Page:
     """Return the report of a run in memory."""
     lines = found.title.splitlines()[1:]
-    return run_page(OfResult(found), title, [line for line in lines if line != title])
+    return run_page(found, title, [line for line in lines if line != title])
 
 
 def _drawing(name: str, figure: Picture) -> Drawing:
@@ -412,9 +411,8 @@ def _of_client(name: str, value: Any) -> str:
 
 
 def _details(run: RunData) -> dict[str, str]:
-    times, engines, assumed = (
-        run.summary.get(key, {}) for key in ("estimates", "engines", "assumed")
-    )
+    summary: Mapping[str, Any] = run.summary
+    times, engines, assumed = (summary.get(key, {}) for key in ("estimates", "engines", "assumed"))
     lines = [
         *(f"{client}: step times {origin}" for client, origin in times.items()),
         *(f"{client}: defaults of {name}" for client, name in engines.items()),

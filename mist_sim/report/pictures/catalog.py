@@ -1,32 +1,21 @@
-"""The pictures of a run by name, each with a title."""
+"""The pictures of a run by name, each with a title; many are over equal intervals of the run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mist_sim.core.result_warnings import ResultWarning, of_data, of_points
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics import Result
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import SHORT_NAMES
-from mist_sim.metrics.tables import RunFolder, frame_of, num_rows
+from mist_sim.metrics.tables import RunFolder
 from mist_sim.report.elements import latency as shown_latency
 from mist_sim.report.elements import percent
-from mist_sim.report.pictures.intervals import (
-    Array,
-    edges,
-    edges_for,
-    means,
-    middles,
-    number_inside,
-    percentiles,
-    rates,
-    shares,
-)
 from mist_sim.report.pictures.picture import (
     Band,
     Bars,
@@ -43,36 +32,91 @@ from mist_sim.report.pictures.picture import (
 from mist_sim.report.pictures.style import COLOURS, LIMIT_COLOUR, WAIT_COLOUR, require_matplotlib
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 
-@dataclass(frozen=True)
-class OfResult:
-    """The data of a result in memory."""
-
-    result: Result
-
-    @property
-    def summary(self) -> Mapping[str, Any]:
-        """The metrics of the whole run."""
-        return self.result.summary
-
-    @property
-    def scenario(self) -> str | None:
-        """The resolved scenario as YAML text; None without any."""
-        return self.result.scenario
-
-    def table(self, name: str) -> pd.DataFrame:
-        """Return one of `metrics.result.TABLES`."""
-        return frame_of(self.result.columns(name))
-
-    def has(self, name: str) -> bool:
-        """Tell whether a table has rows."""
-        return num_rows(self.result.columns(name)) > 0
-
-
-RunData = RunFolder | OfResult
+RunData = RunFolder | Result
 """A run's summary, its tables by name, and its scenario."""
+
+
+Array = NDArray[np.float64]
+
+MOST_INTERVALS = 120
+_REQUESTS_AN_INTERVAL = 20  # at least, on average, for percentiles by arrival
+
+
+def edges(end: float, number: int = MOST_INTERVALS) -> Array:
+    """Return where equal intervals begin, and where the last one ends, in seconds."""
+    return np.linspace(0.0, end if end > 0 else 1.0, max(number, 1) + 1)
+
+
+def middles(ends: Array) -> Array:
+    """Return the middle of each interval."""
+    return (ends[:-1] + ends[1:]) / 2
+
+
+def edges_for(arrivals: Array) -> Array:
+    """Return intervals in which some tens of requests arrive on average."""
+    number = min(MOST_INTERVALS // 2, len(arrivals) // _REQUESTS_AN_INTERVAL)
+    return edges(float(arrivals.max(initial=0.0)) * (1 + 1e-9), max(number, 1))
+
+
+def rates(times: Array, ends: Array) -> Array:
+    """Return the events per second in each interval."""
+    counts, _ = np.histogram(times[~np.isnan(times)], ends)
+    return counts / np.diff(ends)
+
+
+def percentiles(times: Array, values: Array, ends: Array, asked: float) -> Array:
+    """Return a percentile of the values whose times fall into each interval; NaN without any."""
+    found = np.full(len(ends) - 1, np.nan)
+    for place, mine in _groups(times, values, ends):
+        found[place] = np.percentile(mine, asked)
+    return found
+
+
+def shares(times: Array, is_true: NDArray[np.bool_], ends: Array) -> Array:
+    """Return the share of true values in each interval; NaN for an empty one."""
+    found = np.full(len(ends) - 1, np.nan)
+    for place, mine in _groups(times, is_true.astype(float), ends):
+        found[place] = mine.mean()
+    return found
+
+
+def _groups(times: Array, values: Array, ends: Array) -> Any:
+    """Yield (interval, its values), without unknown values."""
+    known = ~np.isnan(values) & ~np.isnan(times)
+    places = np.clip(np.searchsorted(ends, times[known], side="right") - 1, 0, len(ends) - 2)
+    order = np.argsort(places, kind="stable")
+    places, values = places[order], values[known][order]
+    first = np.flatnonzero(np.diff(places, prepend=-1))
+    yield from zip(places[first], np.split(values, first[1:]), strict=True) if len(first) else ()
+
+
+def means(start: Array, end: Array, values: Array, ends: Array) -> Array:
+    """Return the mean over time of a value that holds in periods, and is 0 outside of them.
+
+    start, end: of the periods, which may overlap: their values add up.
+    """
+    found = _areas(start, values, ends) - _areas(end, values, ends)
+    return np.diff(found) / np.diff(ends)
+
+
+def _areas(times: Array, values: Array, ends: Array) -> Array:
+    """Return up to each edge the time since `times`, each weighted with its value."""
+    order = np.argsort(times, kind="stable")
+    times, values = times[order], values[order]
+    number = np.searchsorted(times, ends, side="right")
+    weights = np.concatenate([[0.0], np.cumsum(values)])
+    moments = np.concatenate([[0.0], np.cumsum(values * times)])
+    return np.asarray(weights[number] * ends - moments[number])
+
+
+def number_inside(entered: Array, left: Array, ends: Array) -> Array:
+    """Return the mean number inside in each interval; items without an end stay."""
+    left = np.where(np.isnan(left), ends[-1], left)
+    known = ~np.isnan(entered)
+    return means(entered[known], left[known], np.ones(int(known.sum())), ends)
 
 
 def limits_of(summary: Mapping[str, Any]) -> dict[str, float]:
@@ -435,11 +479,6 @@ def draw(run: RunData, name: str) -> Picture:
     return found.panel(panel) if panel else found
 
 
-def picture_of_result(found: Result, name: str) -> Picture:
-    """Return a picture of a run in memory. Raises ScenarioError as `draw`."""
-    return draw(OfResult(found), name)
-
-
 def drawn(run: RunData) -> Iterator[tuple[str, Picture]]:
     """Yield the name and picture of each that the run has something for."""
     require_matplotlib()
@@ -450,48 +489,48 @@ def drawn(run: RunData) -> Iterator[tuple[str, Picture]]:
             continue
 
 
-def side_by_side(runs: Mapping[str, Result | RunData], name: str = "latency") -> Picture:
+def side_by_side(runs: Mapping[str, RunData], name: str = "latency") -> Picture:
     """Return one picture of several runs: a column each, with the same axes.
 
     runs: by the title of their column, two to four: results, or folders that `mist run` wrote
         (`RunFolder`). name: as of `Result.plot`.
     Raises ScenarioError for another number of runs, and as `Result.plot` does.
     """
+    _check_runs(runs)
     if not 2 <= len(runs) <= MOST_BESIDE:
         raise ScenarioError(
             f"runs must be 2 to {MOST_BESIDE} to stand side by side, got {len(runs)}"
         )
-    return beside(_each(runs, name)).warned(warnings_of(runs))
+    pictures = {title: draw(run, name) for title, run in runs.items()}
+    return beside(pictures).warned(warnings_of(runs))
 
 
-def overlaid(runs: Mapping[str, Result | RunData], name: str = "latency") -> Picture:
+def overlaid(runs: Mapping[str, RunData], name: str = "latency") -> Picture:
     """Return one picture of several runs in the same axes: a colour each.
 
     runs: by their names, two to as many as there are colours: results, or folders that `mist run`
         wrote (`RunFolder`). name: as of `Result.plot`, of a picture of lines.
     Raises ScenarioError for another number of runs, for pictures of bars, and as `Result.plot`.
     """
+    _check_runs(runs)
     if not 2 <= len(runs) <= len(COLOURS):
         raise ScenarioError(f"runs must be 2 to {len(COLOURS)} in the same axes, got {len(runs)}")
-    each = _each(runs, name)
+    each = {title: draw(run, name) for title, run in runs.items()}
     if any(map(hides, each.values())):
         raise ScenarioError(f"{name} has bars, which would hide one another; draw it side by side")
     return over(each).warned(warnings_of(runs))
 
 
-def warnings_of(runs: Mapping[str, Result | RunData]) -> tuple[ResultWarning, ...]:
+def warnings_of(runs: Mapping[str, RunData]) -> tuple[ResultWarning, ...]:
     """Return the warnings of several runs, by their titles."""
     return of_points({title: of_data(run.summary) for title, run in runs.items()})
 
 
-def _each(runs: Mapping[str, Result | RunData], name: str) -> dict[str, Picture]:
+def _check_runs(runs: Mapping[str, RunData]) -> None:
+    """Raise ScenarioError unless runs have titles."""
     given: object = runs
     if not isinstance(given, Mapping):
         raise ScenarioError(
             f'runs must be a mapping from titles to results, such as {{"first": result}}, got '
             f"{brief(given)}"
         )
-    return {
-        title: draw(OfResult(run) if isinstance(run, Result) else run, name)
-        for title, run in runs.items()
-    }

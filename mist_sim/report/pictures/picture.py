@@ -135,7 +135,7 @@ class Points(Mark):
         if self.texts:
             names = [self.name, *[""] * (len(self.x) - 1)]
             for x, y, text, name in zip(self.x, self.y, self.texts, names, strict=True):
-                axes.plot([x], [y], ls="", alpha=0.8, label=name, gid=told(text), **style)
+                axes.plot([x], [y], ls="", alpha=0.8, label=name, gid=f"{_TOLD}{text}", **style)
         else:
             axes.errorbar(
                 self.x, self.y, xerr=self.errors, ls="", capsize=3, label=self.name, **style
@@ -246,17 +246,7 @@ class Cells(Mark):
         axes.grid(visible=False)
 
 
-_TOLD = "told: "
-
-
-def told(text: str) -> str:
-    """Return the id that gives a mark a text under the pointer."""
-    return f"{_TOLD}{text}"
-
-
-def text_of(gid: str) -> str | None:
-    """Return the text of such an id; None for others."""
-    return gid.removeprefix(_TOLD) if gid.startswith(_TOLD) else None
+_TOLD = "told: "  # before the text of a mark under the pointer, in its id
 
 
 @dataclass(frozen=True)
@@ -659,5 +649,7 @@ def _numbers(values: Any) -> list[float | None]:
 
 def _titled(found: re.Match[str]) -> str:
     """Return the group of a mark with its text as a title, which browsers show."""
-    text = text_of(unescape(found[1]))
-    return found[0] if text is None else f"<g><title>{escape(text, quote=False)}</title>"
+    gid = unescape(found[1])
+    if not gid.startswith(_TOLD):
+        return found[0]
+    return f"<g><title>{escape(gid.removeprefix(_TOLD), quote=False)}</title>"

@@ -374,6 +374,7 @@ def step_times(
             Beside(predictor.ranks[0], times.seconds, "adapters", "memory")
         )
         assumed += ("lora",)
+        assumed += ("lora.storage_bandwidth",) * (config.lora.storage_bandwidth is None)
     if drawn.filter or drawn.penalty:
         sampler = version_of(config.engine).default(SAMPLER)
         _, bytes_per_s = sustained_rates(cluster.gpu, cluster.gpu.decode)

@@ -237,7 +237,7 @@ class WorkloadSpec(Strict):
 
     @property
     def has_predictions(self) -> bool:
-        """Whether somebody predicts the lengths of answers."""
+        """Whether a part predicts the lengths of answers."""
         column = getattr(self.trace, "predicted_column", None) if self.trace else None
         return self.predictions is not None or column is not None
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isnan
-from pathlib import Path
 from typing import Any, Literal
 
 from mist_sim.core import result_warnings as kinds
@@ -17,7 +16,6 @@ from mist_sim.errors import listed
 from mist_sim.metrics.expected_errors import WITHIN, expected_ranges
 from mist_sim.metrics.latency import limit_of, limit_title, metric_of
 from mist_sim.metrics.spending import HOURS_A_MONTH
-from mist_sim.output import json_text, write_text
 from mist_sim.report.presenters import PLAN
 from mist_sim.report.run import error_range
 from mist_sim.scenario import Scenario
@@ -26,7 +24,7 @@ from mist_sim.search.planning.candidates import Candidate
 from mist_sim.search.planning.deployment import Deployment
 from mist_sim.search.planning.hunt import Confidence, Tried, confidence_of, doubt_of, missed_in
 from mist_sim.search.planning.question import LEAST_OUTSTANDING, Question
-from mist_sim.studies.tabled import Tabled, write_csv
+from mist_sim.studies.tabled import Tabled
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Plan(Tabled):
     """
 
     presenter = PLAN
-    stem = "plan"
+    stem, sheet = "plan", "tried"
 
     scenario: Scenario
     title: str
@@ -143,12 +141,10 @@ class Plan(Tabled):
     def __repr__(self) -> str:
         return f"<Plan: {self.name}, {self.usd_per_hour:.4g} $/h>"
 
-    def write_files(self, folder: Path) -> None:
-        """Write plan.json, tried.csv, scenario.yaml (for `mist run`) and deploy.sh."""
-        write_text(folder / "plan.json", json_text(self.summary))
-        write_csv(folder / "tried.csv", self.table)
-        write_text(folder / "scenario.yaml", self.scenario.resolved())
-        write_text(folder / "deploy.sh", self.deployment.text)
+    @property
+    def files(self) -> dict[str, str]:
+        """The answer for `mist run`, and the commands that deploy it."""
+        return {"scenario.yaml": self.scenario.resolved(), "deploy.sh": self.deployment.text}
 
 
 _COST, _ENERGY = "cost_per_million_output_tokens_usd", "energy_per_output_token_j"

@@ -8,7 +8,7 @@ configuration that serves that rate is searched, as in `mist goodput`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
 from typing import Any
@@ -17,14 +17,15 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics import CostOptions
 from mist_sim.metrics.latency import limit_title
 from mist_sim.metrics.spending import dollars_an_hour
+from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput
 from mist_sim.search.bracketing import settable
 from mist_sim.search.goodput import GoodputOptions, search_goodputs, so_far
 from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.bounds import Demand, alone, demand_on, engines_of, most
-from mist_sim.search.spaces.objectives import Constraints, Objective
+from mist_sim.search.spaces.objectives import Constraints, Objective, Source
 from mist_sim.search.spaces.space import Configuration
-from mist_sim.search.spaces.space_result import Rival, dominates, rate_to_beat
+from mist_sim.search.spaces.space_result import dominates, rate_to_beat
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver
@@ -120,7 +121,7 @@ class Evaluation:
     driver: Driver
     is_race: bool = True
     told: list[Configuration] = field(default_factory=list)
-    _rivals: list[Rival] = field(default_factory=list)
+    _rivals: list[Configuration] = field(default_factory=list)
     _lowest_missed: float | None = None
     _names: list[str] = field(default_factory=list)  # of those that are searched now
     _trials: dict[tuple[int, int], list[Trial]] = field(default_factory=dict)
@@ -195,7 +196,7 @@ class Evaluation:
                 self._fail(each, Failure("ScenarioError", _NO_FIGURE.format(objective.name)))
                 return
         each.status = "kept"
-        self._rivals.append(Rival(each.goodput.rate if each.goodput else 0.0, each.known))
+        self._rivals.append(each)
 
     def _fail(self, each: Configuration, failure: Failure) -> None:
         each.status, each.failure = "failed", failure.plain
@@ -207,32 +208,29 @@ class Evaluation:
 
     def _run_once(self, several: Sequence[Configuration]) -> list[Configuration]:
         """Run each at its own rate; return those that keep their limits there."""
-        kept = []
-        by_key: dict[Key, Configuration] = {
-            (each.number, each.name, "at rate"): each for each in several
-        }
-        tasks = []
-        for key, each in by_key.items():
-            built = Built(each.scenario)
-            tasks.append(Task(key, run_scenario, (built.data, built.scenario.seed, None)))
+        by_key: dict[Key, Configuration] = {(e.number, e.name, "at rate"): e for e in several}
+        tasks = [
+            Task(key, run_scenario, (as_data(each.scenario), each.scenario.seed, None))
+            for key, each in by_key.items()
+        ]
         for row in self.driver.stream(tasks, keep_errors=True):
             each = by_key[row.key]
             if row.failure is not None:
                 self._fail(each, row.failure)
                 continue
             each.summary = row.result
-            for objective in self.objectives:
-                if objective.source == "at rate":
-                    each.figures[objective.name] = objective.of(row.result)
+            self._take_figures(each, row.result, "at rate")
             if broken := self.constraints.broken_after(row.result):
                 self._exclude(each, broken)
-            else:
-                kept.append(each)
-        return sorted(kept, key=several.index)
+        return [each for each in several if each.status == "not tried"]
+
+    def _take_figures(self, each: Configuration, run: Mapping[str, Any], source: Source) -> None:
+        """Take down the objectives of a run. run: its summary, or its spending."""
+        each.figures.update({o.name: o.of(run) for o in self.objectives if o.source == source})
 
     def _judge(self, several: Sequence[Configuration]) -> list[Configuration]:
         """Run each at its own rate until it is known whether enough requests are good."""
-        left: list[tuple[Configuration, float]] = []
+        left: dict[Configuration, float] = {}
         for each in several:
             is_behind = self.races and any(
                 dominates(rival.known, each.known, self.objectives) for rival in self._rivals
@@ -241,9 +239,9 @@ class Evaluation:
                 each.status = "behind"
                 each.reason = "another one, which keeps the limits, is ahead in all objectives"
             else:
-                left.append((each, each.own_rate))
+                left[each] = each.own_rate
         kept = []
-        for each, trial in self._tried(left):
+        for each, trial in self._tried(left).items():
             if trial.attained:
                 kept.append(each)
                 continue
@@ -256,19 +254,19 @@ class Evaluation:
     def _raced(self, several: Sequence[Configuration]) -> list[Configuration]:
         """Return the configurations worth a search."""
         found: list[Configuration] = []
-        tried: list[tuple[Configuration, float]] = []
+        tried: dict[Configuration, float] = {}
         for each in several:
             rate = rate_to_beat(each.known, self._rivals, self.objectives)
             if each.bound < rate:
                 each.status, each.guess = "proved", each.bound
                 each.reason = f"serves at most {each.bound:.4g} /s, and needs {rate:.4g} /s"
             elif rate > 0:
-                tried.append((each, settable(rate * (1 + self.options.tolerance))))
+                tried[each] = settable(rate * (1 + self.options.tolerance))
             elif self._lowest_missed is not None and not self._rivals:
-                tried.append((each, self._lowest_missed))
+                tried[each] = self._lowest_missed
             else:
                 found.append(each)
-        for each, trial in self._tried(tried):
+        for each, trial in self._tried(tried).items():
             if trial.seems_attained or not trial.tells:
                 found.append(each)
                 continue
@@ -321,45 +319,35 @@ class Evaluation:
 
     def _run_at_goodput(self, several: Sequence[Configuration]) -> list[Configuration]:
         """Run each at its goodput, to measure figures there; return those that did not fail."""
-        tasks = [
-            at_goodput((each.number, each.name, "at goodput"), Built(each.scenario), each.goodput)
-            for each in several
-            if each.goodput is not None
-        ]
-        kept = []
-        for each, found in self._results(several, tasks):
-            kept.append(each)
-            for objective in self.objectives:
-                if objective.source == "at goodput":
-                    each.figures[objective.name] = objective.of(found)
-        return kept
+        tasks = {}
+        for each in several:
+            if each.goodput is not None:
+                key = each.number, each.name, "at goodput"
+                tasks[each] = at_goodput(key, Built(each.scenario), each.goodput)
+        found = self._results(tasks)
+        for each, spending in found.items():
+            self._take_figures(each, spending, "at goodput")
+        return [*found]
 
-    def _tried(
-        self, several: Sequence[tuple[Configuration, float]]
-    ) -> list[tuple[Configuration, Trial]]:
+    def _tried(self, rates: Mapping[Configuration, float]) -> dict[Configuration, Trial]:
         """Run each at a rate until the verdict is known; return those whose run did not fail."""
-        tasks = []
-        for each, rate in several:
+        tasks = {}
+        for each, rate in rates.items():
             built, target = Built(each.scenario), self.options.target(each.scenario)
             key = each.number, each.name, rate
-            tasks.append(self.options.trial(key, built, built.scenario.seed, rate, target))
-        found = []
-        for each, result in self._results([each for each, _ in several], tasks):
-            each.trial = Trial.of(result)
-            found.append((each, each.trial))
+            tasks[each] = self.options.trial(key, built, built.scenario.seed, rate, target)
+        found = {each: Trial.of(result) for each, result in self._results(tasks).items()}
+        for each, trial in found.items():
+            each.trial = trial
         return found
 
-    def _results(
-        self, several: Sequence[Configuration], tasks: Sequence[Task]
-    ) -> list[tuple[Configuration, Any]]:
+    def _results(self, tasks: Mapping[Configuration, Task]) -> dict[Configuration, Any]:
         """Run a task of each; return the results of those that did not fail."""
-        found = []
-        for each, row in zip(several, self.driver.run(tasks, keep_errors=True), strict=True):
+        rows = dict(zip(tasks, self.driver.run([*tasks.values()], keep_errors=True), strict=True))
+        for each, row in rows.items():
             if row.failure is not None:
                 self._fail(each, row.failure)
-            else:
-                found.append((each, row.result))
-        return found
+        return {each: row.result for each, row in rows.items() if row.failure is None}
 
 
 def race(

@@ -57,71 +57,35 @@ class Objective:
         return known[self.per] / (_SECONDS_AN_HOUR if self.per == "usd_per_hour" else 1.0)
 
 
-_GOOD_PER_USD = "good_tokens_per_usd"
+_GOOD_PER_USD, _GOOD_PER_JOULE = "good_tokens_per_usd", "good_tokens_per_joule"
 _COST, _ENERGY = "cost_per_million_output_tokens_usd", "energy_per_output_token_j"
+_COST_THERE = "cost_per_million_output_tokens_at_goodput_usd"
+_ENERGY_THERE = "energy_per_output_token_at_goodput_j"
 
-OBJECTIVES: Mapping[str, Objective] = {
-    each.name: each
-    for each in (
-        Objective("goodput", "more", "rate", "goodput", "/s"),
-        Objective("goodput_per_gpu", "more", "rate", "goodput", "/s a GPU", per="num_gpus"),
-        Objective("goodput_per_usd", "more", "rate", "goodput", "a $", per="usd_per_hour"),
-        Objective(
-            "goodput_per_joule", "more", "at goodput", "goodput", "a J", "requests_per_joule"
-        ),
-        Objective(
-            "good_tokens_per_joule_at_goodput",
-            "more",
-            "at goodput",
-            "good tokens",
-            "a J",
-            "good_tokens_per_joule",
-        ),
-        Objective(
-            "good_tokens_per_usd_at_goodput",
-            "more",
-            "at goodput",
-            "good tokens",
-            "a $",
-            _GOOD_PER_USD,
-        ),
-        Objective(
-            "cost_per_million_output_tokens_at_goodput_usd",
-            "less",
-            "at goodput",
-            "$ a million",
-            "at goodput",
-            _COST,
-        ),
-        Objective(
-            "energy_per_output_token_at_goodput_j",
-            "less",
-            "at goodput",
-            "J a token",
-            "at goodput",
-            _ENERGY,
-        ),
-        Objective("num_gpus", "less", "known", "GPUs"),
-        Objective("usd_per_hour", "less", "known", "$", "an hour"),
-        Objective("watts", "less", "known", "power", "W"),
-        *(
-            Objective(f"p{p}_{key}", "less", "at rate", f"p{p} {title}", "ms", f"p{p}_{key}_ms")
-            for key, title in METRICS.items()
-            for p in PERCENTILES
-        ),
-        Objective("good_request_fraction", "more", "at rate", "good", "requests"),
-        Objective(
-            "output_throughput",
-            "more",
-            "at rate",
-            "output",
-            "tokens/s",
-            "steady_output_throughput",
-        ),
-        Objective(_COST, "less", "at rate", "$ a million", "output tokens", _COST),
-        Objective(_ENERGY, "less", "at rate", "J a token", "", _ENERGY),
-    )
-}
+_AT_RATE = [
+    (f"p{p}_{key}", "less", "at rate", f"p{p} {title}", "ms", f"p{p}_{key}_ms")
+    for key, title in METRICS.items()
+    for p in PERCENTILES
+]
+_ROWS: list[tuple[Any, ...]] = [  # in the order of the fields
+    ("goodput", "more", "rate", "goodput", "/s"),
+    ("goodput_per_gpu", "more", "rate", "goodput", "/s a GPU", "", "num_gpus"),
+    ("goodput_per_usd", "more", "rate", "goodput", "a $", "", "usd_per_hour"),
+    ("goodput_per_joule", "more", "at goodput", "goodput", "a J", "requests_per_joule"),
+    (f"{_GOOD_PER_JOULE}_at_goodput", "more", "at goodput", "good tokens", "a J", _GOOD_PER_JOULE),
+    (f"{_GOOD_PER_USD}_at_goodput", "more", "at goodput", "good tokens", "a $", _GOOD_PER_USD),
+    (_COST_THERE, "less", "at goodput", "$ a million", "at goodput", _COST),
+    (_ENERGY_THERE, "less", "at goodput", "J a token", "at goodput", _ENERGY),
+    ("num_gpus", "less", "known", "GPUs"),
+    ("usd_per_hour", "less", "known", "$", "an hour"),
+    ("watts", "less", "known", "power", "W"),
+    *_AT_RATE,
+    ("good_request_fraction", "more", "at rate", "good", "requests"),
+    ("output_throughput", "more", "at rate", "output", "tokens/s", "steady_output_throughput"),
+    (_COST, "less", "at rate", "$ a million", "output tokens", _COST),
+    (_ENERGY, "less", "at rate", "J a token", "", _ENERGY),
+]
+OBJECTIVES: Mapping[str, Objective] = {row[0]: Objective(*row) for row in _ROWS}
 """What can be asked for. Dollars are those of the GPUs; watts are thermal design power; what is of
 a run `at rate` is of the workload as it stands, at the scenario's own rate."""
 

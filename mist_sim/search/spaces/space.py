@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf, isfinite, nan
+from math import inf, isfinite, isnan, nan
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.spaces.objectives import Constraints, Objective, constraints_of, objectives_of
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Rates
-from mist_sim.studies.points import points_of
+from mist_sim.studies.points import combinations
 from mist_sim.studies.task import Failure
 from mist_sim.studies.varied_gpus import varied
 
@@ -137,6 +137,28 @@ class Configuration:
         return Rates(self.scenario).own
 
     @property
+    def rate(self) -> float:
+        """The goodput, requests per second; NaN where it was not searched, or has no end."""
+        return self.goodput.rate if self.goodput else nan
+
+    @property
+    def is_open(self) -> bool:
+        """Whether all rates tried are attained."""
+        return self.goodput is not None and self.goodput.is_open
+
+    @property
+    def lowest(self) -> float:
+        """The goodput or, if all rates tried are attained, the highest of them; 0 without."""
+        if self.goodput is None or (isnan(self.rate) and not self.is_open):
+            return 0.0
+        return self.goodput.bounds[0] if self.is_open else self.rate
+
+    @property
+    def missed_at(self) -> float:
+        """The rate that it was not seen to serve in its only run; NaN without one."""
+        return self.trial.rate if self.status == "stopped" and self.trial else nan
+
+    @property
     def trials(self) -> list[Trial]:
         """All runs at a rate, in order of the rates."""
         found = [self.trial] if self.trial is not None else []
@@ -243,18 +265,12 @@ class Space:
         Raises ScenarioError for more than 10,000.
         """
         found: list[Configuration] = []
-        points = points_of(self.vary)
-        for case, settings in (self.cases or {"": {}}).items():
-            for point in points:
-                words = [case] * bool(case) + [point.name] * bool(self.vary)
-                values = {**({"case": case} if case else {}), **point.values}
-                found += self._of_point(
-                    " ".join(words), values, {**settings, **point.values}, len(found)
+        for words, values, changes in combinations(self.cases, self.vary):
+            found += self._of_point(" ".join(words), values, changes, len(found))
+            if len(found) > COPIES:
+                raise ScenarioError(
+                    f"a space must have <= {COPIES} configurations; try fewer values"
                 )
-                if len(found) > COPIES:
-                    raise ScenarioError(
-                        f"a space must have <= {COPIES} configurations; try fewer values"
-                    )
         return found
 
     def _of_point(

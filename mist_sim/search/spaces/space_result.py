@@ -1,10 +1,9 @@
 """The result of a search: a row a configuration, the front, and a sentence on the best.
 
-The front, and the rate that a configuration must serve to join it.
-
 Some figures are known without a run (GPUs, dollars an hour), others are goodput divided by such a
 number. A configuration that does not lead in a known figure has to lead in one of the goodputs, and
-this gives the rate that it must reach. So one run at that rate shows whether a search can pay.
+this gives the rate that it must reach to join the front. So one run at that rate shows whether a
+search can pay.
 """
 
 from __future__ import annotations
@@ -14,33 +13,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import inf, isnan, nan
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from mist_sim.core.result_warnings import ResultWarning, merged, of_data, of_points
 from mist_sim.errors import ScenarioError, brief, did_you_mean
 from mist_sim.metrics.expected_errors import biases_of
 from mist_sim.metrics.latency import limit_title
-from mist_sim.output import write_text
 from mist_sim.report.elements import labels_of, setting_cells
 from mist_sim.report.pictures.findings import front_picture
-from mist_sim.report.pictures.picture import write_png
 from mist_sim.report.presenters import SPACE
 from mist_sim.search.ranking import BIASED, NEAR, Ranked, lowest, rivals
 from mist_sim.search.spaces.objectives import OBJECTIVES, Objective
 from mist_sim.search.spaces.space import Configuration, Space
-from mist_sim.studies.tabled import Tabled
+from mist_sim.studies.tabled import Content, Tabled
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True)
-class Rival:
-    """A configuration with a goodput. rate: requests per second. known: figures without a run."""
-
-    rate: float
-    known: Mapping[str, float]
 
 
 def front(several: Iterable[Configuration], objectives: Sequence[Objective]) -> list[Configuration]:
@@ -73,11 +61,12 @@ def dominates(
 
 
 def rate_to_beat(
-    known: Mapping[str, float], rivals: Iterable[Rival], objectives: Sequence[Objective]
+    known: Mapping[str, float], rivals: Iterable[Configuration], objectives: Sequence[Objective]
 ) -> float:
     """Return the rate that a configuration must exceed so that no rival dominates or equals it.
 
-    known: of the configuration. objectives: known ones and goodputs. 0 if no rival does.
+    known: of the configuration. rivals: have a goodput, where it is an objective. objectives: known
+    ones and goodputs. 0 if no rival does.
     """
     of_rate = [each for each in objectives if each.source == "rate"]
     fixed = [each for each in objectives if each.source == "known"]
@@ -213,21 +202,19 @@ class SpaceSearch(Tabled):
     def __repr__(self) -> str:
         return f"<SpaceSearch: {len(self.rows)} configurations, {len(self.best)} on the front>"
 
-    def write_files(self, folder: Path) -> None:
-        """Write search.json, search.csv, search.parquet, scenarios of the front, and its plot.
+    @property
+    def files(self) -> dict[str, Content]:
+        """The table, the scenarios of the front, and its picture for two objectives.
 
-        The best by the first objective, if there is one, is best.yaml. The plot takes Matplotlib
-        and two objectives.
+        The best by the first objective, if there is one, is best.yaml.
         """
-        super().write_files(folder)
-        self.table.to_parquet(folder / "search.parquet", index=False)
-        for row in self.front[:1]:
-            write_text(folder / "best.yaml", self.best[row["number"]])
-        for row in self.front[1:]:
-            write_text(folder / f"front-{row['number']}.yaml", self.best[row["number"]])
+        found: dict[str, Content] = {"search.parquet": self.table}
+        for place, row in enumerate(self.front):
+            name = f"front-{row['number']}.yaml" if place else "best.yaml"
+            found[name] = self.best[row["number"]]
         if self.best and len(self.objectives) > 1:
-            picture = partial(front_picture, self.summary)
-            write_png(picture, folder / "front.png", self.warnings, self.title)
+            found["front.png"] = partial(front_picture, self.summary)
+        return found
 
 
 def row_of(rows: Sequence[Mapping[str, Any]], named: str) -> Mapping[str, Any]:
@@ -340,11 +327,9 @@ def _how_sure(objective: Objective, best: Configuration, told: Sequence[Configur
     ranked = {
         each: Ranked(
             each.name,
-            {name: each.figures[name] for name in ("goodput", objective.name)},
-            each.goodput.interval if each.goodput else None,
-            None,
-            biases=biases_of(vars(each.goodput)) if each.goodput else {},
-        )
+            {objective.name: each.figures[objective.name]},
+            biases=biases_of(vars(each.goodput)),
+        ).by_rate(each.goodput)
         for each in fit
     }
     if not any(each.goodput.is_steady for each in fit if each.goodput):

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mist_sim.core.recorder import Recorder
 from mist_sim.core.result_warnings import ResultWarning
 from mist_sim.errors import ScenarioError, brief
-from mist_sim.metrics import ColumnRecorder, Slo, latency
+from mist_sim.metrics import Slo, latency
 from mist_sim.metrics.clients import gap_percentile
 from mist_sim.metrics.goodput import ClassLimits, Limits
 from mist_sim.metrics.keeping import LimitOnShare, good_share, limits_on_percentiles, over
@@ -78,7 +79,7 @@ class RequestTimes:
     queue: Array | None = None
 
     @classmethod
-    def of(cls, recorder: ColumnRecorder, warmup: float) -> RequestTimes:
+    def of(cls, recorder: Recorder, warmup: float) -> RequestTimes:
         """Return the times of user requests sent at or after `warmup` seconds."""
         c: Mapping[str, Any] = request_columns(recorder)
         rows = np.flatnonzero((c["parent_id"] == c["request_id"]) & (c["arrival_time"] >= warmup))
@@ -277,7 +278,7 @@ class Target:
             over(each, summaries) <= 1 for each in self.limits_on_percentiles
         )
 
-    def gaps_over(self, recorder: ColumnRecorder, warmup: float) -> tuple[float, str]:
+    def gaps_over(self, recorder: Recorder, warmup: float) -> tuple[float, str]:
         """Return the largest percentile of a run's gaps over its limit, and its name.
 
         It misses above 1; 0 without such limits, or gaps. warmup: seconds at the start whose gaps
@@ -328,7 +329,7 @@ class Target:
         furthest = max(worst, key=lambda name: worst[name])
         return furthest, worst[furthest]
 
-    def pooled(self, recorder: ColumnRecorder, warmup: float) -> tuple[ResultWarning, ...]:
+    def pooled(self, recorder: Recorder, warmup: float) -> tuple[ResultWarning, ...]:
         """Return which models and classes of a run fall short of what is asked of all."""
         classes = {name: self._relaxed(limits) for name, limits in self.slo.classes.items()}
         slo = replace(self._relaxed(self.slo), classes=classes)

@@ -15,10 +15,10 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 
 from mist_sim.core import result_warnings as kinds
+from mist_sim.core.recorder import End, Recorder
 from mist_sim.core.request import Request
 from mist_sim.core.result_warnings import ResultWarning, of_data
-from mist_sim.core.visit import Failure, Visit
-from mist_sim.metrics import Result, WatchedEnds
+from mist_sim.metrics import Result
 from mist_sim.metrics.clients import timed_gaps
 from mist_sim.metrics.run_warnings import record_warnings, run_warnings
 from mist_sim.metrics.stability import Stays
@@ -53,7 +53,7 @@ class _ToldError(Exception):
     """Ends a run that was watched."""
 
 
-class Watch(WatchedEnds, Generic[_T]):
+class Watch(Recorder, Generic[_T]):
     """Records a run, and ends it as soon as a look at it tells something.
 
     tells: called with each request that ends. found: what it told; None: the run came to its end.
@@ -71,11 +71,10 @@ class Watch(WatchedEnds, Generic[_T]):
         except _ToldError:
             return None
 
-    def ended(
-        self, request: Request, visits: list[Visit], time: float, failure: Failure | None
-    ) -> None:
-        """End the run where that request tells."""
-        self.found = self._tells(request)
+    def record_end(self, end: End) -> None:
+        """Note the end of a request, and end the run where it tells."""
+        super().record_end(end)
+        self.found = self._tells(end.request)
         if self.found is not None:
             raise _ToldError
 
@@ -217,9 +216,12 @@ def try_rate(
     return run_workload(simulation, target, num_requests, rate, seed)
 
 
-def lengthened(simulation: Simulation, target: Target, most: int) -> Workload | None:
+def lengthened(
+    simulation: Simulation, target: Target, most: int, spare: int = _SPARE
+) -> Workload | None:
     """Return the workload with as many requests as a run of `most` may need; its first ones stay.
 
+    spare: requests that may arrive for each of these.
     None where that is no question: of a trace or other fixed rows, of requests that arrive at given
     times or all at once, of clients that fail, start or change at given times, and where every
     single request has to be good.
@@ -232,7 +234,7 @@ def lengthened(simulation: Simulation, target: Target, most: int) -> Workload | 
         return None
     if isinstance(workload.arrivals, AllAtOnce):
         return None
-    source = replace(workload.source, num_requests=most * _SPARE)
+    source = replace(workload.source, num_requests=most * spare)
     longer: Workload = replace(workload, source=source)
     return longer
 
@@ -275,13 +277,13 @@ def run_until_known(
     return found, target.worst_limit(RequestTimes.of(recorder, warmup), gaps), warnings
 
 
-def _warnings(recorder: WatchedEnds, simulation: Simulation) -> tuple[ResultWarning, ...]:
+def _warnings(recorder: Recorder, simulation: Simulation) -> tuple[ResultWarning, ...]:
     """Return the warnings of a run that may have ended early."""
     small = too_small_warnings(recorder, simulation.clients)
     return (*small, *record_warnings(recorder, simulation.warmup))
 
 
-def _seen(recorder: WatchedEnds, target: Target, warmup: float) -> Seen:
+def _seen(recorder: Recorder, target: Target, warmup: float) -> Seen:
     """Return what a look at a run sees."""
     c: Mapping[str, Any] = recorder.requests.columns()
     rows = np.flatnonzero((c["parent_id"] == c["request_id"]) & (c["arrival_time"] >= warmup))

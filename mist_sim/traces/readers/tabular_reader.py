@@ -265,7 +265,7 @@ class CsvReader(SessionReader):
 
     time_column: name in the header. Times count from the first row's.
     time_unit: of the times: s, ms, us (microseconds) or ns from any moment on, or `date`, such as
-        2026-03-01T12:00:00.250Z.
+        2026-03-01T12:00:00.250Z; all with a time zone, or all without one.
     prompt_column, output_column: names of the columns with numbers of tokens.
     session_column: name of the column with the conversation; None: the file has none.
     predicted_column: of that with the predicted tokens of answers; None: the file has none.
@@ -302,6 +302,7 @@ class CsvReader(SessionReader):
     def _read(self, faults: Faults) -> Iterator[TraceRow]:
         path, columns, sessions = self.path, self._columns, dict[str, int]()
         clock = Clock(self.time_column, "s" if self.time_unit == "date" else self.time_unit)
+        zoned: list[bool] = []  # whether the first date has a time zone
 
         def row(fields: tuple[str, ...], at: At) -> TraceRow:
             stamp, prompt, output, *rest = fields
@@ -314,7 +315,7 @@ class CsvReader(SessionReader):
             found = TraceRow(
                 at.digits(prompt, self.prompt_column),
                 at.digits(output, self.output_column, answer=True),
-                clock.seconds(self._time(stamp.strip(), at), at),
+                clock.seconds(self._time(stamp.strip(), at, zoned), at),
                 sessions.setdefault(name, len(sessions)) if name else None,
                 num_predicted_tokens=guess,
             )
@@ -336,10 +337,21 @@ class CsvReader(SessionReader):
         clock = Clock(self.time_column, self.time_unit)
         return timed_rows(plain_csv(self.path, looks, {_STATUS}), clock)
 
-    def _time(self, text: str, at: At) -> float:
-        """Return a time in the file's unit; a date without a time zone is in UTC."""
+    def _time(self, text: str, at: At, zoned: list[bool]) -> float:
+        """Return a time in the file's unit; dates all without a time zone count as UTC.
+
+        zoned: whether the first date has one; empty before that.
+        """
         if self.time_unit == "date":
             if (moment := _moment(text)) is not None:
+                has_zone = moment.tzinfo is not None
+                if zoned and has_zone != zoned[0]:
+                    raise at.error(
+                        f"{self.time_column}: {brief(text)} has {'a' if has_zone else 'no'} time "
+                        f"zone, and the first date has {'one' if zoned[0] else 'none'}; write the "
+                        "same zone, such as Z, in all rows"
+                    )
+                zoned[:] = (has_zone,)
                 return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
             what = "a date such as 2026-03-01T12:00:00.250Z"
         else:

@@ -316,7 +316,7 @@ class LeavesLoadedOnes(ChunkedScheduler):
 
 def test_who_is_forgotten_after_a_load_stops_run():
     again = prompt(10.0, 41, content=LONG)
-    with pytest.raises(ScenarioError, match="lets nobody compute .* 0 running and 1 waiting"):
+    with pytest.raises(ScenarioError, match="lets no request compute .* 0 running and 1 waiting"):
         served(engine(scheduler=LeavesLoadedOnes()), [*FORGOTTEN, again])
 
 

@@ -9,10 +9,9 @@ import pytest
 from mist_sim import ChunkedScheduler, Simulation, Workload
 from mist_sim.clients.engine import stepped
 from mist_sim.clients.kv_cache import ContentHistory, SwapSpace
-from mist_sim.core.answers import AnswerLengths
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
-from mist_sim.core.views import NUMBERS, ClientView
+from mist_sim.core.views import NUMBERS, AnswerLengths, ClientView
 from mist_sim.stages import completion
 from tests.reference.comparison import OfJobs
 from tests.reference.engines import llm_engine

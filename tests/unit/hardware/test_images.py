@@ -14,7 +14,7 @@ from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.clients.engine import stepped
 from mist_sim.clients.image_encoder import ImageEncoderClient
 from mist_sim.core.batch import StepBatch
-from mist_sim.core.images import Image, Images
+from mist_sim.core.request import Image, Images
 from mist_sim.hardware import Cluster, load_gpu
 from mist_sim.hardware.devices import kernel_of
 from mist_sim.hardware.predictors import RooflinePredictor

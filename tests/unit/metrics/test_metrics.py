@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from mist_sim.clients import SequentialClient
 from mist_sim.clients.scheduling import ChunkedScheduler
+from mist_sim.core.columns import Categories, Table
+from mist_sim.core.recorder import decode_time
 from mist_sim.core.request import Request
 from mist_sim.core.visit import Visit
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics import Slo, latency, stats
-from mist_sim.metrics.records.columns import Categories, Table
 from mist_sim.routers import LeastOutstandingRouter
 from mist_sim.simulation import Simulation
 from mist_sim.stages import Decode, Prefill, ToolCall
@@ -85,8 +86,8 @@ def test_answer_of_two_clients_has_gap_between_them():
     prefill = Visit(request, request.stages[:1], 0.0, first_token_at=2.0, last_token_at=2.0)
     decode = Visit(request, request.stages[1:], 2.0, first_token_at=3.5, last_token_at=3.8)
     prefill.num_output_tokens, decode.num_output_tokens = 1, 4
-    assert latency.decode_time([prefill, decode]) == (pytest.approx(1.8), 4)
-    assert latency.decode_time([prefill, decode, prefill]) == (pytest.approx(1.8), 4)
+    assert decode_time([prefill, decode]) == (pytest.approx(1.8), 4)
+    assert decode_time([prefill, decode, prefill]) == (pytest.approx(1.8), 4)
 
 
 def test_tokens_of_which_nobody_says_when_they_came_are_not_measured():
@@ -95,12 +96,12 @@ def test_tokens_of_which_nobody_says_when_they_came_are_not_measured():
     prefill = Visit(request, request.stages[:1], 0.0, first_token_at=2.0, last_token_at=2.0)
     prefill.num_output_tokens = 1
     silent = Visit(request, request.stages[1:], 2.0)
-    seconds, num_gaps = latency.decode_time([prefill, silent])
+    seconds, num_gaps = decode_time([prefill, silent])
     tpot = latency.tpot(np.array([seconds]), np.array([num_gaps]))
     assert np.isnan(tpot[0])
     assert not Slo(tpot=1.0).kept(np.ones(1), tpot, np.ones(1), np.array([num_gaps])).any()
     silent.is_cut = True  # it had no room for a token
-    assert latency.decode_time([prefill, silent]) == (0.0, 0)
+    assert decode_time([prefill, silent]) == (0.0, 0)
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("inf"), float("nan")])

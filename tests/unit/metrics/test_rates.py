@@ -56,6 +56,17 @@ def test_an_answer_that_a_warm_up_cuts_counts_from_there_by_hand():
     assert per_second(result, 10.5) == (0.0, 0.0, 0.0, 0.0)
 
 
+def test_rates_count_until_the_last_failure():
+    """As `benchmark_duration` of vLLM: one is served by 10 s, one gives up at 4.5 + 15.5 s."""
+    workload = Workload.from_lists([30, 20], [10, 100], [0.0, 4.5])
+    workload = replace(workload, time_limits=TimeLimits(timeout=15.5))
+    result = Simulation(clients=[engine()], workload=workload, slo=Slo(ttft=2.0)).run()
+    assert result.requests.status.tolist() == ["finished", "timed_out"]
+    assert per_second(result, 0.0) == (20.0, 1 / 20, 10 / 20, 40 / 20)
+    assert per_second(result, 12.0) == (8.0, 0.0, 0.0, 0.0)
+    assert result.summary["request_goodput"] == 1 / 20
+
+
 def test_a_warm_up_does_not_lower_the_throughput_of_a_steady_run():
     """An answer of 50 tokens every 5 s: 10 tokens a second, whatever the warm-up."""
     lengths = Synthetic(

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from mist_sim import Result, simulate
+from mist_sim.core import columns, recorder, step_ends
 from mist_sim.metrics import requests as breakdown
-from mist_sim.metrics.records import columns, recorder, step_ends, together
+from mist_sim.metrics import together
 from tests.reference.scenarios import PRESSED, scenario
 
 FEW = (

@@ -18,9 +18,9 @@ from mist_sim.metrics.recoveries import (
 )
 from mist_sim.metrics.run_warnings import recovery_lines
 from mist_sim.metrics.tables import RunFolder
-from mist_sim.report.folder_page import folder_page
-from mist_sim.report.pictures.catalog import OfResult, drawn
+from mist_sim.report.pictures.catalog import drawn
 from mist_sim.report.pictures.picture import Span
+from mist_sim.report.presenters import folder_page
 from mist_sim.rng import Streams
 from tests.reference.scenarios import of_profile
 from tests.warned import texts
@@ -49,7 +49,7 @@ def requests(*slow, failed=()):
 
 def back(absences, columns):
     return [
-        (each.begin, each.end, each.back_after.get("ttft"))
+        (each["begin"], each["end"], each["back_after"].get("ttft"))
         for each in recoveries(absences, columns)
     ]
 
@@ -77,11 +77,10 @@ def test_no_recovery_before_the_last_client_is_back(away, slow, gone):
         absences.append((300.0, inf))
     columns = requests(*((begin, begin + long) for begin, long in slow))
     for each in recoveries(absences, columns):
-        ends = [end for begin, end in absences if begin <= each.end and end < inf]
-        back = max(ends, default=each.begin)
-        assert (
-            each.back_after["ttft"] in (None, 0.0) or each.begin + each.back_after["ttft"] >= back
-        )
+        ends = [end for begin, end in absences if begin <= each["end"] and end < inf]
+        back, begin = max(ends, default=each["begin"]), each["begin"]
+        after = each["back_after"]["ttft"]
+        assert after in (None, 0.0) or begin + after >= back
 
 
 def test_waves_after_the_last_client_is_back_are_one_disturbance():
@@ -105,7 +104,7 @@ def test_requests_that_failed_are_slow():
 
 def test_a_latency_that_no_request_has_is_left_out():
     (found,) = recoveries([(300.0, 350.0)], requests())
-    assert found == Recovery(300.0, 300.0, {"ttft": 0.0, "e2el": 0.0})
+    assert found == Recovery(begin=300.0, end=300.0, back_after={"ttft": 0.0, "e2el": 0.0})
 
 
 def test_too_few_requests_before_the_failure_tell_nothing():
@@ -282,7 +281,7 @@ def test_outages_are_told_on_screen_and_shaded_everywhere(tmp_path, capsys):
     result.show()
     assert "Latency through failures, p99, ms" in capsys.readouterr().out
     result.save(tmp_path / "run")
-    for run_data in (OfResult(result), RunFolder(tmp_path / "run")):
+    for run_data in (result, RunFolder(tmp_path / "run")):
         for name, picture in drawn(run_data):
             for panel in picture.panels:
                 spans = [(m.begin, m.end) for m in panel.marks if isinstance(m, Span)]

@@ -30,15 +30,20 @@ def counted_step_by_step(result, tokens, seats, blocks, block_size=16):
     """Shares of the time from the first to the last arrival at each limit, by a loop over steps."""
     arrival = result.requests.arrival_time
     begin, end = arrival.min(), arrival.max()
-    needed = ceil(result.requests.num_prompt_tokens.mean() / block_size)
+    prompts = result.requests.num_prompt_tokens
+    needed, longest = (ceil(number / block_size) for number in (prompts.mean(), prompts.max()))
     sums = dict.fromkeys(("any", "at_tokens", "at_sequences", "at_memory"), 0.0)
+    waited = [0, 0]  # at the ends of the two runs of steps before
     for step in result.steps.itertuples():
         inside = max(min(step.end, end) - max(step.start, begin), 0.0)
+        free = blocks - step.num_used_blocks
         at = {
             "at_tokens": step.num_prefill_tokens + step.num_decodes >= tokens,
             "at_sequences": step.num_chunks + step.num_decodes >= seats,
-            "at_memory": blocks - step.num_used_blocks < needed,
         }
+        is_stuck = all([*waited, step.num_waiting]) and not any(at.values())
+        at["at_memory"] = free < needed or (is_stuck and free < longest)
+        waited = [waited[1], step.num_waiting]
         for name, is_there in (at | {"any": any(at.values())}).items():
             sums[name] += inside * is_there
     return {name: seconds / (end - begin) for name, seconds in sums.items()}

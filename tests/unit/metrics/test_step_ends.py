@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mist_sim.metrics.records import step_ends
-from mist_sim.metrics.records.step_ends import StepEnds
+from mist_sim.core import step_ends
+from mist_sim.core.step_ends import StepEnds
 from tests.effort import examples
 
 TIMES = st.floats(0.0, 1e300)

@@ -8,7 +8,7 @@ from typing import Any, NotRequired, get_args, get_origin, get_type_hints, is_ty
 import pytest
 
 from mist_sim import Scenario, Summary, simulate
-from mist_sim.metrics.summary_types import GroupFigures
+from mist_sim.metrics.requests import GroupFigures
 
 HINTS = get_type_hints(Summary)
 FEW = {"workload.lengths.num_requests": 60}

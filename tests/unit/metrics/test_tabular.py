@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mist_sim.metrics.records.columns import Table
+from mist_sim.core.columns import Table
 from mist_sim.metrics.spending import Spent
 from mist_sim.metrics.tables import (
     Coded,

@@ -13,9 +13,9 @@ from mist_sim.bounds import TABLE_CELLS
 from mist_sim.inputs import read_parquet
 from mist_sim.metrics.tables import RunFolder, write_parquet
 from mist_sim.report.elements import count, number
-from mist_sim.report.folder_page import folder_page
 from mist_sim.report.pages.run_page import run_page
-from mist_sim.report.pictures.catalog import OfResult, draw
+from mist_sim.report.pictures.catalog import draw
+from mist_sim.report.presenters import folder_page
 from mist_sim.studies import replicate
 from tests.browser import console_of, dom_of, needs_browser
 from tests.commands import mist
@@ -141,7 +141,7 @@ def test_what_users_wrote_is_escaped():
                      "arrivals": {"type": "constant", "rate": "1 /s"}},
         "clients": [{"name": "a<b>&", "gpu": "h100-sxm"}],
     }  # fmt: skip
-    html = run_page(OfResult(simulate(Scenario.from_dict(scenario))), evil).html()
+    html = run_page(simulate(Scenario.from_dict(scenario)), evil).html()
     assert evil not in html
     assert "a<b>&" not in html
     assert "a&lt;b&gt;&amp;" in html
@@ -153,7 +153,7 @@ def test_dollars_in_a_name_are_no_formula():
     clients = [{"name": each, "gpu": "h100-sxm"} for each in (name, "b")]
     workload = {"lengths": {"type": "profile", "num_requests": 3}, "arrivals": "all_at_once"}
     run = {"model": "llama-3.1-8b", "workload": workload, "clients": clients}
-    found = OfResult(simulate(Scenario.from_dict(run)))
+    found = simulate(Scenario.from_dict(run))
     drawn = draw(found, "queue").as_bytes("svg").decode()
     assert f">{escape(name, quote=False)}<" in drawn
 

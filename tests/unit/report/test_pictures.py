@@ -7,8 +7,15 @@ from hypothesis import strategies as st
 
 from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.metrics.tables import RunFolder
-from mist_sim.report.pictures.catalog import PICTURES, OfResult, draw
-from mist_sim.report.pictures.intervals import edges, means, percentiles, rates, shares
+from mist_sim.report.pictures.catalog import (
+    PICTURES,
+    draw,
+    edges,
+    means,
+    percentiles,
+    rates,
+    shares,
+)
 from tests.effort import examples
 from tests.reference.scenarios import of_profile
 
@@ -73,7 +80,7 @@ def test_every_picture_is_drawn_of_a_result_and_of_its_folder(name, result, tmp_
 
 
 def test_the_load_counts_all_requests(result):
-    rates, inside = draw(OfResult(result), "load").panels
+    rates, inside = draw(result, "load").panels
     (arrive, finish), (in_flight,) = rates.lines, inside.lines
     seconds = np.diff(arrive.x)[0]
     assert np.sum(arrive.y) * seconds == pytest.approx(120)
@@ -83,7 +90,7 @@ def test_the_load_counts_all_requests(result):
 
 
 def test_attainment_is_what_the_summary_says(result):
-    drawn = draw(OfResult(result), "attainment").panels[0].lines[0]
+    drawn = draw(result, "attainment").panels[0].lines[0]
     requests = result.requests
     ends = edges(requests["arrival_time"].max() * (1 + 1e-9), len(drawn.y))
     counts, _ = np.histogram(requests["arrival_time"], ends)
@@ -93,7 +100,7 @@ def test_attainment_is_what_the_summary_says(result):
 
 def test_steps_of_the_picture_hold_the_tokens_of_the_table(result):
     steps = result.steps
-    panel = draw(OfResult(result), "batch").panels[0]
+    panel = draw(result, "batch").panels[0]
     decodes = next(each for each in panel.lines if each.name == "decode")
     mine = steps[steps["client"] == "decode"]
     weight = mine["end"] - mine["start"]
@@ -102,7 +109,7 @@ def test_steps_of_the_picture_hold_the_tokens_of_the_table(result):
 
 
 def test_transfers_add_up_to_their_bytes(result):
-    drawn = draw(OfResult(result), "transfers").panels[0].lines[0]
+    drawn = draw(result, "transfers").panels[0].lines[0]
     seconds = np.diff(drawn.x)[0]
     assert np.sum(drawn.y) * seconds == pytest.approx(result.transfers["num_bytes"].sum() / 1e9)
 
@@ -125,10 +132,10 @@ def test_names_and_gaps_are_told(result, tmp_path):
     with pytest.raises(ScenarioError, match="no KV entries went"):
         plain.plot("transfers")
     with pytest.raises(ScenarioError, match="no request arrives after 99"):
-        PICTURES["requests"].draw(OfResult(plain), start=99.0)
+        PICTURES["requests"].draw(plain, start=99.0)
 
 
 def test_requests_of_a_window(result):
-    (panel,) = PICTURES["requests"].draw(OfResult(result), start=5.0, number=7).panels
+    (panel,) = PICTURES["requests"].draw(result, start=5.0, number=7).panels
     assert {row for each in panel.marks for row in each.y} == set(range(7))
     assert min(np.min(each.left) for each in panel.marks) >= 5.0

@@ -10,10 +10,9 @@ from mist_sim import Scenario, ScenarioError, simulate
 from mist_sim.hardware.prices import price_of
 from mist_sim.metrics.spending import HOURS_A_MONTH
 from mist_sim.metrics.tables import RunFolder
-from mist_sim.report.folder_page import folder_page
 from mist_sim.report.pages.page import Card, billed, decision, limits_kept
 from mist_sim.report.pages.run_page import run_page
-from mist_sim.report.pictures.catalog import OfResult
+from mist_sim.report.presenters import folder_page
 from mist_sim.scenario import build
 from tests.browser import needs_browser, pages_of
 from tests.commands import mist
@@ -78,7 +77,7 @@ def test_the_sheet_asks_for_the_load_and_doubts_runs(changes, load, sure, tmp_pa
     changes = {"workload.lengths.num_requests": 1000} | slo | changes
     result = simulate(Scenario.load("demo", changes))
     result.save(tmp_path / "run")
-    for run_data in (OfResult(result), RunFolder(tmp_path / "run")):
+    for run_data in (result, RunFolder(tmp_path / "run")):
         brief = run_page(run_data, "a run").brief
         assert re.match(f"Can a run serve {load} with 90 % of", brief.question)
         assert brief.sure.startswith(f"How sure: {sure}")
@@ -86,7 +85,7 @@ def test_the_sheet_asks_for_the_load_and_doubts_runs(changes, load, sure, tmp_pa
 
 def test_a_run_without_a_scenario_has_its_own_load():
     simulation = build(Scenario.load("demo", SHORT | {"slo.ttft": "1 s"}))
-    brief = run_page(OfResult(simulation.run()), "a run").brief
+    brief = run_page(simulation.run(), "a run").brief
     assert re.match(r"Can a run serve \d\S+ requests a second on average with", brief.question)
 
 

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from mist_sim import Scenario, ScenarioError, overlaid, side_by_side, simulate
-from mist_sim.report.folder_page import folder_page
-from mist_sim.report.pictures.catalog import OfResult, draw, drawn
+from mist_sim.report.pictures.catalog import draw, drawn
 from mist_sim.report.pictures.findings import axis_of
 from mist_sim.report.pictures.picture import Band, Bars, Cells, Limit, Line
+from mist_sim.report.presenters import folder_page
 from mist_sim.report.study import metric_picture, study_table
 from tests.commands import mist
 
@@ -34,7 +34,7 @@ def test_each_column_has_what_its_run_has(runs, name):
     assert list(whole.heads) == ["random", "round_robin"]
     for column, run in enumerate(runs.values()):
         mine = [panel for panel in whole.panels[column::2] if panel.marks]
-        alone = draw(OfResult(run), name).panels
+        alone = draw(run, name).panels
         for there, here in zip(alone, mine, strict=True):
             assert there.title == here.title
             for one, other in zip(there.marks, here.marks, strict=True):
@@ -107,7 +107,7 @@ def test_other_forms_are_refused(folders, tmp_path, capsys):
 
 
 def test_axes_have_the_lines_limits_and_bars_of_panels(runs):
-    for name, picture in drawn(OfResult(runs["random"])):
+    for name, picture in drawn(runs["random"]):
         axes = picture.figure().axes
         for panel, each in zip(picture.panels, axes, strict=True):
             limits = [mark for mark in panel.marks if isinstance(mark, Limit)]
@@ -123,7 +123,7 @@ def test_axes_have_the_lines_limits_and_bars_of_panels(runs):
 
 def test_runs_in_the_same_axes_keep_their_lines(runs):
     whole = overlaid(runs, "latency")
-    alone = [draw(OfResult(run), "latency") for run in runs.values()]
+    alone = [draw(run, "latency") for run in runs.values()]
     for place, panel in enumerate(whole.panels):
         theirs = [line for each in alone for line in each.panels[place].lines]
         for found, line in zip(panel.lines, theirs, strict=True):
@@ -142,8 +142,8 @@ def test_bars_do_not_stand_in_the_same_axes(runs):
 
 @pytest.mark.parametrize(("name", "row"), [("latency.tpot", 2), ("cdf.E2E", 3), ("load.flight", 2)])
 def test_a_panel_is_that_of_its_picture(runs, name, row):
-    whole = draw(OfResult(runs["random"]), name.split(".")[0])
-    (panel,) = draw(OfResult(runs["random"]), name).panels
+    whole = draw(runs["random"], name.split(".")[0])
+    (panel,) = draw(runs["random"], name).panels
     assert panel.title == whole.panels[row - 1].title
     for found, line in zip(panel.lines, whole.panels[row - 1].lines, strict=True):
         np.testing.assert_array_equal(found.y, line.y)
@@ -151,7 +151,7 @@ def test_a_panel_is_that_of_its_picture(runs, name, row):
 
 def test_a_panel_that_there_is_not_names_those_there_are(runs):
     with pytest.raises(ScenarioError, match=r"no panel 'tpott'; those .*: TTFT, ms, by arrival;"):
-        draw(OfResult(runs["random"]), "latency.tpott")
+        draw(runs["random"], "latency.tpott")
 
 
 def test_the_command_draws_one_panel_of_runs_in_the_same_axes(folders, tmp_path, capsys):

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from mist_sim import ChunkedScheduler, LlmClient, SequentialClient, Simulation, Workload
 from mist_sim.clients.roster import LiveCandidates, LoadIndex, PrefixHolders, Roster, bits_of
+from mist_sim.core.recorder import Recorder
 from mist_sim.core.request import Request
 from mist_sim.core.views import ClientState
 from mist_sim.core.visit import HeldKv
 from mist_sim.environment import Environment
-from mist_sim.metrics import ColumnRecorder
 from mist_sim.rng import Streams
 from mist_sim.routers import (
     HeavyLightRouter,
@@ -306,7 +306,7 @@ def engine(name: str, **options) -> LlmClient:
 
 
 def test_candidates_follow_clients_that_leave_and_join():
-    roster, recorder, env = Roster(), ColumnRecorder(), Environment()
+    roster, recorder, env = Roster(), Recorder(), Environment()
 
     def join(name):
         client = engine(name)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from mist_sim import Scenario, ScenarioError
-from mist_sim.metrics import ColumnRecorder, Slo
+from mist_sim.core.recorder import Recorder
+from mist_sim.metrics import Slo
 from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.binding import (
@@ -22,9 +23,9 @@ from mist_sim.search.binding import (
     what_binds,
 )
 from mist_sim.search.binding_result import Binding, worth
-from mist_sim.search.bracketing import Bracket
+from mist_sim.search.bracketing import Bracket, SeedGoodput
 from mist_sim.search.goodput import GoodputOptions, find_goodput
-from mist_sim.search.goodput_result import Goodput, SeedGoodput
+from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.verdicts.request_times import Target, target_of
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
@@ -64,7 +65,7 @@ FABRIC = {**APART, "network": {"topology": "hgx-h100", "nodes": 2}}
 
 
 def times_of(scenario):
-    recorder = ColumnRecorder()
+    recorder = Recorder()
     build(scenario).run(recorder=recorder)
     columns = recorder.requests.columns()
     return np.array([columns["first_token_at"], columns["finished_at"]])

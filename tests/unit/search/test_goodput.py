@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from mist_sim import Scenario, ScenarioError, Slo, simulate
 from mist_sim.metrics.expected_errors import expected_errors
 from mist_sim.metrics.load import OPEN, Load
-from mist_sim.report.folder_page import folder_page
 from mist_sim.report.goodput import error_words
 from mist_sim.report.pictures.picture import Points
+from mist_sim.report.presenters import folder_page
 from mist_sim.rng import Streams
 from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data
 from mist_sim.search.at_goodput import at_goodput, spending_at
-from mist_sim.search.bracketing import LADDER, Bracket, around, between
+from mist_sim.search.bracketing import LADDER, Bracket, SeedGoodput, around, between
 from mist_sim.search.goodput import GoodputOptions, _end_of, find_goodput, find_goodputs
-from mist_sim.search.goodput_result import Goodput, SeedGoodput
+from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.verdicts.request_times import RequestTimes, Target
 from mist_sim.search.verdicts.trials import Trial, try_rate
 from mist_sim.studies.built import Built, Rates

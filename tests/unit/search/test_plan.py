@@ -19,7 +19,7 @@ from mist_sim.errors import first_problem
 from mist_sim.metrics.spending import HOURS_A_MONTH
 from mist_sim.metrics.tables import UnansweredError
 from mist_sim.report.elements import good_share
-from mist_sim.report.folder_page import folder_page
+from mist_sim.report.presenters import folder_page
 from mist_sim.rng import Streams
 from mist_sim.scenario import build
 from mist_sim.scenario.loading import as_data

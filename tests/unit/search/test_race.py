@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mist_sim.search.bracketing import around
-from mist_sim.search.sure_search import (
+from mist_sim.search.bracketing import (
     COARSE,
     DOWN,
     SHORT,
@@ -14,6 +13,7 @@ from mist_sim.search.sure_search import (
     Race,
     SearchKey,
     SureSearch,
+    around,
     drive,
     seeming,
     until_sure,

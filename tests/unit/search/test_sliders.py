@@ -8,12 +8,13 @@ import pytest
 from mist_sim import Scenario, ScenarioError, Slo, simulate
 from mist_sim.core.sliders import Sliders, all_sliders
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.bracketing import Bracket
+from mist_sim.search.bracketing import Bracket, SeedGoodput
 from mist_sim.search.designs import Slidable, designs_of
 from mist_sim.search.goodput import GoodputOptions, find_goodputs
-from mist_sim.search.goodput_result import Goodput, SeedGoodput
+from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.same_workload import workloads_differ
-from mist_sim.search.slider_search import Entry, SliderSearch, search_sliders
+from mist_sim.search.slider_search import SliderSearch, search_sliders
+from mist_sim.search.spaces.space import Configuration
 from mist_sim.search.verdicts.request_times import Target
 from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built
@@ -104,14 +105,16 @@ def test_positions_that_attain_nothing_take_one_run_each():
     assert race.table["missed_at"].tolist()[1:] == [1.0, 1.0]
 
 
-def searched(sliders: Sliders, *verdicts: tuple[float, bool]) -> Entry:
+def searched(sliders: Sliders, *verdicts: tuple[float, bool]) -> Configuration:
     """Return a position whose search tried these rates."""
     trials = tuple(
         Trial(rate, 0, attained, 0.95 if attained else 0.5, is_whole=True, worst_limit="tpot")
         for rate, attained in verdicts
     )
     seed = SeedGoodput(0, Bracket.of(dict(verdicts)), trials)
-    return Entry(sliders, Goodput((seed,), Target(slo=Slo(tpot=1.0)), 0.02, 100, 2, ""))
+    goodput = Goodput((seed,), Target(slo=Slo(tpot=1.0)), 0.02, 100, 2, "")
+    name = f"{sliders.design} ({sliders.name})"
+    return Configuration(0, name, {"sliders": sliders}, goodput=goodput)
 
 
 def test_the_verdict_names_the_design_that_serves_most():
@@ -154,7 +157,7 @@ def test_the_race_shows_watermarks():
         jobs=1,
     )
     assert race.table["watermark"].tolist() == [0.02, 0.95]
-    assert race.best["hybrid"].sliders in [entry.sliders for entry in race.entries]
+    assert race.best["hybrid"] in race.entries
     assert "watermark" in race._repr_html_()
 
 
@@ -213,7 +216,7 @@ def test_race_finds_what_search_of_every_position_finds():
     options = GoodputOptions(tolerance=0.05, as_is=True)
     hybrid = Scenario.from_dict(said(60))
     race = search_sliders(hybrid, options, chunks=[128, 512, 1024], jobs=1)
-    slidable, positions = Slidable(hybrid), [entry.sliders for entry in race.entries]
+    slidable, positions = Slidable(hybrid), [each.values["sliders"] for each in race.entries]
     assert len(positions) == 3 + 1 + 3
     every = find_goodputs([slidable.at(each) for each in positions], options, jobs=1)
     for design, best in race.best.items():

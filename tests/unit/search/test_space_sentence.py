@@ -23,7 +23,9 @@ LOW, RATE, HIGH = 9.9, 10.0, 10.1
 
 def sentence(attained, by, status="stopped"):
     """Return the sentence where another one was run at a rate that is ahead of LOW by a share."""
-    goodput = SimpleNamespace(interval=(LOW, HIGH), is_steady=True, warnings=[], searches=[])
+    found = {"rate": RATE, "bounds": (LOW, HIGH), "interval": (LOW, HIGH), "status": "found"}
+    more = {"is_steady": True, "is_coarse": False, "first_limit": None}
+    goodput = SimpleNamespace(**found, **more, warnings=[], searches=[])
     figures = {"goodput": RATE, "goodput_per_gpu": RATE}
     best = replace(BEST, status="front", figures=figures, goodput=goodput)
     per_gpu = OTHER.known["num_gpus"] / BEST.known["num_gpus"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from math import inf, nan
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +16,7 @@ from mist_sim.rng import Streams
 from mist_sim.search.spaces import SearchOptions, Space, read_space, search_space
 from mist_sim.search.spaces.objectives import OBJECTIVES, constraints_of, objectives_of
 from mist_sim.search.spaces.space import Configuration, values_of
-from mist_sim.search.spaces.space_result import Rival, dominates, front, rate_to_beat
+from mist_sim.search.spaces.space_result import dominates, front, rate_to_beat
 from mist_sim.search.sweeps import GOOD, At, Sweep
 from mist_sim.studies.built import Built
 from mist_sim.studies.decided_question import digest
@@ -120,7 +121,7 @@ def test_who_serves_the_rate_to_beat_is_dominated_by_no_rival():
         return scaled | {"num_gpus": known["num_gpus"]}
 
     for _ in range(50):
-        rivals = [Rival(float(rng.uniform(1, 9)), drawn()) for _ in range(4)]
+        rivals = [SimpleNamespace(rate=float(rng.uniform(1, 9)), known=drawn()) for _ in range(4)]
         known = drawn()
         rate = rate_to_beat(known, rivals, objectives)
         others = [figures(rival.rate, rival.known) for rival in rivals]

@@ -2,8 +2,7 @@
 
 from collections.abc import Generator
 
-from mist_sim.search.bracketing import Bracket, Verdicts
-from mist_sim.search.sure_search import until_sure
+from mist_sim.search.bracketing import Bracket, Verdicts, until_sure
 from mist_sim.search.verdicts.trials import Trial
 
 

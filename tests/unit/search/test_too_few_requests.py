@@ -13,14 +13,23 @@ from mist_sim.metrics import Slo
 from mist_sim.metrics.stability import Stays
 from mist_sim.scenario import Scenario
 from mist_sim.scenario.loading import as_data
-from mist_sim.search.bracketing import Bracket, around, between
+from mist_sim.search.bracketing import (
+    COARSE,
+    SHORT,
+    Bracket,
+    Race,
+    SeedGoodput,
+    around,
+    between,
+    drive,
+    until_sure,
+)
 from mist_sim.search.goodput import GoodputOptions, so_far
-from mist_sim.search.goodput_result import Goodput, SeedGoodput
+from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning import PlanOptions
 from mist_sim.search.planning import hunt as refining
 from mist_sim.search.spaces import SearchOptions, read_space, search_space
 from mist_sim.search.spaces.evaluation import Evaluation
-from mist_sim.search.sure_search import COARSE, SHORT, Race, drive, until_sure
 from mist_sim.search.verdicts.request_times import Target, percentiles_of
 from mist_sim.search.verdicts.steady_state import OfClass, Seen, least_requests, look
 from mist_sim.search.verdicts.trials import Trial, told, try_rate

@@ -445,12 +445,21 @@ def test_a_log_of_ones_own_may_have_dates(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text(
         "timestamp,prompt_tokens,output_tokens\n"
-        "2026-03-01T12:00:00.250Z,9,8\n2026-03-01T13:00:01+01:00,4,2\n2026-03-01 12:00:02,1,1\n"
+        "2026-03-01T12:00:00.250Z,9,8\n2026-03-01T13:00:01+01:00,4,2\n2026-03-01 12:00:02Z,1,1\n"
     )
     rows = list(CsvReader(path=str(path), time_unit="date").rows())
     assert [row.arrival_time for row in rows] == pytest.approx([0.0, 0.75, 1.75], abs=1e-6)
     with pytest.raises(TraceError, match="time_unit: date reads dates"):
         list(CsvReader(path=str(path)).rows())
+
+
+@pytest.mark.parametrize(("zones", "are"), [(("Z", ""), "no"), (("", "+01:00"), "a")])
+def test_dates_with_and_without_a_time_zone_are_not_mixed(tmp_path, zones, are):
+    path = tmp_path / "log.csv"
+    rows = [f"2026-03-01T12:00:0{second}{zone},9,8" for second, zone in enumerate(zones)]
+    path.write_text("\n".join(["timestamp,prompt_tokens,output_tokens", *rows]))
+    with pytest.raises(TraceError, match=f"csv:3: timestamp: .* has {are} time zone"):
+        list(CsvReader(path=str(path), time_unit="date").rows())
 
 
 @pytest.mark.parametrize("time", ["", "yesterday", "-1", "nan", "2026-13-01T00:00:00Z"])

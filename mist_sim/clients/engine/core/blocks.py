@@ -72,8 +72,8 @@ class Blocks:
     def may_gain(self, found: Found, whole: bool) -> bool:
         """Tell whether a request may need fewer free blocks once others are used up.
 
-        It does if nobody holds a block that it finds, but others hold a copy of it. Where only its
-        first piece must fit (`whole` is false), any block that nobody holds is enough.
+        It does if no request holds a block that it finds, but some hold a copy of it. Where only
+        its first piece must fit (`whole` is false), any block that none holds is enough.
         """
         if not whole:
             return bool(found.unheld)

@@ -8,8 +8,9 @@ A plan made ahead does not know what the step before gives, so it counts as if a
 were accepted. An answer that needed more than one token then takes part in the next step even if
 it has ended: seat and blocks are free behind that plan, and what the step computes of it is lost.
 
-Source: vLLM v1, `Scheduler.schedule` in `vllm/v1/core/sched/scheduler.py`, which leaves out who is
-sure to reach `max_tokens`, and `allocate_slots` in `vllm/v1/core/kv_cache_manager.py`.
+Source: vLLM v1, `Scheduler.schedule` in `vllm/v1/core/sched/scheduler.py`, which leaves out
+requests that are sure to reach `max_tokens`, and `allocate_slots` in
+`vllm/v1/core/kv_cache_manager.py`.
 """
 
 from __future__ import annotations
@@ -167,11 +168,11 @@ class Drafting(Replica):
         self.decode_need = self.next_need()
 
     def has_no_turn(self, slot: int) -> bool:
-        """Tell whether one who runs takes no part in the step that is planned."""
+        """Tell whether a running request takes no part in the step that is planned."""
         return self.state[slot] == _LEAVING and slot not in self.decodes
 
     def sit_out(self, slots: list[int]) -> list[int]:
-        """Return the decodes among those that miss the step; who has ended has no part in it."""
+        """Return the decodes among those that miss the step; ended ones have no part in it."""
         for slot in slots:
             if self.state[slot] == _LEAVING and slot in self.decodes:
                 self.end_over(slot)
@@ -182,9 +183,10 @@ class Drafting(Replica):
         number = self.num_tokens[slot] - 1
         if self.known_until == inf:
             return number
+        num_last = 0 if self.was_apart else self.num_last[slot]
         if self.covers_next:
-            return number - max(self.num_last[slot], 1)
-        return number - max(self.num_last[slot] - 1, 0)
+            return number - max(num_last, 1)
+        return number - max(num_last - 1, 0)
 
     def num_cacheable(self, slot: int) -> int:
         """Return the computed tokens of an answer that others may find as it leaves.
@@ -202,11 +204,12 @@ class Drafting(Replica):
         """
         if self.known_until == inf:
             return 0
+        num_last = 0 if self.was_apart else self.num_last[slot]
         if self.covers_next:
-            return max(self.num_last[slot], 1)
-        if not self.num_last[slot]:
+            return max(num_last, 1)
+        if not num_last:
             return 0
-        return self.num_last[slot] - (0 if self.was_ahead else 1)
+        return num_last - (0 if self.was_ahead else 1)
 
     def release(self, slot: int) -> None:
         """Let another request have a slot."""
@@ -349,7 +352,7 @@ class Drafting(Replica):
     # --- requests that wait -------------------------------------------------------------------
 
     def num_needed(self, slot: int) -> int:
-        """Return the tokens that one who waits needs memory for in its next step as a decode."""
+        """Return the tokens that a waiting request needs memory for in its next decode step."""
         number = self.num_tokens[slot]
         return min(number + self.num_more, self.most_slots) if self.has_answer(slot) else number
 
@@ -373,20 +376,20 @@ class Drafting(Replica):
         return Lane.schedule(self)
 
     def let_in(self) -> None:
-        """Admit those who wait, with drafts if no prompt that runs is in the step."""
+        """Admit requests of the queue, with drafts if no prompt that runs is in the step."""
         self.may_pad = self.pads_prompts and not self.num_new
         Lane.let_in(self)
 
     # --- a whole plan of a scheduler of one's own ---------------------------------------------
 
     def may_run(self, slot: int) -> bool:
-        """Tell whether one may take part: also who has ended, if the plan does not know it."""
+        """Tell whether one may take part: also an ended one, if the plan does not know it."""
         if self.state[slot] == _LEAVING:
             return slot in self.decodes
         return Lane.may_run(self, slot)
 
     def let_come(self, slot: int, most: int) -> int:
-        """Admit one who waits, with drafts if no prompt that runs is in the step."""
+        """Admit one of the queue, with drafts if no prompt that runs is in the step."""
         if not self.is_given:
             self.may_pad = self.pads_prompts and not self.num_new
         return Lane.let_come(self, slot, most)

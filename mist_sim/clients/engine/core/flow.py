@@ -29,7 +29,7 @@ class Flow:
         self.watermark, self.counts_seats = watermark, counts_seats
 
     def leaving(self, lane: Lane) -> list[int]:
-        """Return who leaves now, in this order."""
+        """Return the slots that leave now, in this order."""
         if self.most_seconds < inf:
             return self.slowest(lane)
         return self.longest(lane)

@@ -49,7 +49,7 @@ cdef class Lane:
     cdef public double start, ended, known_until
     cdef public double begins_at
     cdef readonly double wait
-    cdef public bint was_ahead, has_changed, is_alone, is_blocked
+    cdef public bint was_ahead, was_apart, has_changed, is_alone, is_blocked
     cdef readonly long long num_new, num_decodes
     cdef public long long num_given, num_beside
     cdef public long long context_sum, num_writers, num_read_again

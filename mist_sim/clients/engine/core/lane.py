@@ -7,17 +7,17 @@ one gives way. Pieces may be limited (`obey`).
 
 A lane that plans ahead makes the plan of a step when the step before it begins, as vLLM's
 `step_with_batch_queue` does with two batches. Here that plan is made when its step begins, from
-what was known then (`known_until`): it does not know who came since, and counts the seat and blocks
-of a request that ended with the step before, which come back after the plan. A plan that computes
-nothing leaves no step in flight: the next one is made on the spot, and knows everything.
+what was known then (`known_until`): it does not know requests that came since, and counts the seat
+and blocks of a request that ended with the step before, which come back after the plan. A plan that
+computes nothing leaves no step in flight: the next one is made on the spot, and knows everything.
 
-A lane that swaps (vLLM v0) copies the blocks of who gives way to the host, where they fit, and back
-before anybody is admitted. The next step waits for its copies. Prompts have all their blocks from
-their admission on, and decodes take theirs as a step ends.
+A lane that swaps (vLLM v0) copies the blocks of preempted requests to the host, where they fit, and
+back before any request is admitted. The next step waits for its copies. Prompts have all their
+blocks from their admission on, and decodes take theirs as a step ends.
 
 Where the copies overlap with steps (`overlaps`), blocks are free once they are copied, and decodes
-that find none until then miss steps. Who is copied back has blocks and no seat meanwhile, and then
-goes on like those whose entries come from elsewhere.
+that find none until then miss steps. A request that is copied back has blocks and no seat
+meanwhile, and then goes on like those whose entries come from elsewhere.
 
 Where prompts are computed whole (`obey`), they have all their blocks as well. They come
 beside the decodes, or in steps of their own, which the decodes miss: `num_steps` counts the steps
@@ -76,7 +76,7 @@ COMES, HAS_ALL, LOST, MOVES, GOES, RETURNS, LOOKS = 5, 6, 7, 8, 9, 10, 11
 # what a request brings: the entries of an answer so far, or of the first tokens of a prompt, from
 # others or from tiers
 BRINGS = NOTHING, AN_ANSWER, A_PREFIX, FROM_TIERS = 0, 1, 2, 3
-# when whole prompts come in: with the decodes, in a step of their own, or in one when nobody runs
+# when whole prompts come in: with the decodes, in a step of their own, or in one when none runs
 PROMPTS = BESIDE, APART, WHEN_IDLE = 0, 1, 2
 # what it leaves to others as it ends: its entries, and its token, too, which is not given here
 LEAVES = NONE, ENTRIES, ENTRIES_SILENTLY = 0, 1, 2
@@ -169,7 +169,7 @@ class Lane:
         computed. waits_for_more: whether steps may wait for more than copies (`Notes.wait`).
     begins_at: time before which it plans nothing. stops: whether the step in flight is its last.
         is_halted: whether it rests until another request
-        comes, whoever waits.
+        comes, also if some wait.
     """
 
     def __init__(
@@ -211,11 +211,12 @@ class Lane:
         self.is_apart, self.num_apart, self.waits_since, self.num_late = False, 0, -1.0, 0
         self.num_beside = 0  # of these, the tokens of the latest step
         self.known_until = inf  # latest time of which the next plan knows; inf: of all
-        self.was_ahead = False  # whether its plan was made ahead
+        # whether its plan was made ahead, and whether it was of prompts alone (`is_apart`)
+        self.was_ahead = self.was_apart = False
         self.num_new = 0  # tokens of prompts in it
         self.has_changed = True  # whether its members are others than of the step before
         self.is_alone = False  # whether it has a row of its own in the records
-        # who runs, in order of admission
+        # running requests, in order of admission
         self.running: list[int] = []
         self.prefilling: list[int] = []  # those of them that compute prompts
         self.leaving: list[int] = []  # those of them that have all their tokens
@@ -238,15 +239,16 @@ class Lane:
         self.aligns = self.in_order = self.keeps_states
         self.left_out: list[int] = []
         self.piece_step = self.before_piece = array("q")
-        # who waits, in order, and who gave up: (when, slot) of those that leave with a step or plan
+        # waiting requests, in order, and those that gave up: (when, slot) of each that leaves with
+        # a step or plan
         self.queue: OrderedDict[int, None] = OrderedDict()
         self.given_up: list[tuple[float, int]] = []
-        self.ranked: RankedQueue | None = None  # who is next, if that is not the first to arrive
+        self.ranked: RankedQueue | None = None  # if the next one is not the first to arrive
         self.own: OwnRules | None = None  # of a scheduler; whether each plan asks it
         self.asks_always = False
-        # whether it makes whole plans (`follow`); in such a plan, who takes part, with blocks that
-        # these are still to take, and whether they have them; who gave way; tokens that are left,
-        # and the most of a prompt
+        # whether it makes whole plans (`follow`); in such a plan, those that take part, with blocks
+        # that they are still to take, and whether they have them; the preempted ones; tokens that
+        # are left, and the most of a prompt
         self.follows = self.is_given = False
         self.taking: dict[int, int] = {}
         self.gone: list[int] = []
@@ -254,7 +256,7 @@ class Lane:
         # decodes that miss the step in flight; whether some missed the latest plan, and all did
         self.paused: list[int] = []
         self.some_missed = self.all_missed = False
-        # whether quiet steps may pass those who wait, as none fits before one leaves; no admission
+        # whether quiet steps may pass those that wait, as none fits before one leaves; no admission
         # reads it
         self.is_blocked = False
         # limits of pieces (see `obey`); in the latest plan, the most tokens of one, and
@@ -273,36 +275,37 @@ class Lane:
         # whose blocks come back at the end of the step in flight: they gave up, or were copied
         self.forgotten: list[tuple[Chain | None, int]] = []
         # answers that others go on with: the rule, and (ticket, slot) of those that leave after
-        # the step that is planned; who waits before the queue: such answers, and preempted ones;
-        # tickets drawn so far; blocks that those hold still who have ended
+        # the step that is planned; what waits before the queue: such answers, and preempted ones;
+        # tickets drawn so far; blocks that ended ones still hold
         self.flow: Flow | None = None
         self.due_slots: list[tuple[int, int]] = []
         self.first: OrderedDict[int, None] = OrderedDict()
         self.num_tickets = self.num_done_blocks = 0
         self.copied: list[int] = []
-        # whether prompts have all their blocks from their admission on; whether those who give way
-        # are swapped, and who is on the host, in order of going; its blocks, and the seconds of a
+        # whether prompts have all their blocks from their admission on; whether preempted ones
+        # are swapped, and those on the host, in order of going; its blocks, and the seconds of a
         # copy of one; blocks copied before the next step
         self.swaps = self.has_host = False
         self.swapped: dict[int, None] = {}
         self.host: Room = None  # type: ignore[assignment]
         self.copy_time, self.num_copied = 0.0, 0
-        # whether steps go on while blocks are copied; who goes to the host, with blocks that are
-        # taken until then, and how many these are; who comes back, with room on the host till then
+        # whether steps go on while blocks are copied; those that go to the host, with blocks that
+        # are taken until then, and how many these are; those that come back, with room on the host
+        # till then
         self.overlaps = False
         self.going: dict[int, None] = {}
         self.returning: dict[int, None] = {}
         self.num_going = 0
         self.is_staged = False  # whether its client has stages
         # blocks below; whether blocks that the step in flight may write come back behind the plan
-        # that is made ahead; who runs without tokens in the latest plan, and may be preempted even
-        # where the others are spared
+        # that is made ahead; those that run without tokens in the latest plan, and may be preempted
+        # even where the others are spared
         self.has_tiers = blocks.has_tiers
         self.tiered: TieredBlocks = blocks if self.has_tiers else None  # type: ignore[assignment]
         self.defers = self.spares = self.reserves_rest = self.preempted_first = False
         self.idle: set[int] = set()
         self.deferred: list[tuple[int, Any, int, int]] = []  # slot, chain, blocks, known tokens
-        self.gave_back: dict[int, int] = {}  # who let loaded blocks go, after how many preemptions
+        self.gave_back: dict[int, int] = {}  # that let loaded blocks go, after how many preemptions
         self.load_time = 0.0  # seconds that the step that is planned waits for loads
         # steps that `quiet` took at once: how many more it may take, -1 if it has not looked;
         # how many have not taken their blocks yet
@@ -375,7 +378,7 @@ class Lane:
         if host is not None:
             self.host = host
 
-    # --- who comes and goes -------------------------------------------------------------------
+    # --- requests come and go -----------------------------------------------------------------
 
     def add(
         self,
@@ -2195,7 +2198,7 @@ class Lane:
             budget = self.admit_next(slot, budget)
 
     def admit_next(self, slot: int, budget: int) -> int:
-        """Admit one of the queue; return what is left of the budget, -1 to admit nobody after it.
+        """Admit one of the queue; return what is left of the budget, -1 to admit none after it.
 
         All of the budget comes back where it was not admitted and another may be.
         """
@@ -2513,6 +2516,7 @@ class Lane:
         self.has_changed = False
         self.is_alone = on_the_spot or wait > 0 or self.num_copied > 0 or self.some_missed
         self.start, self.time, self.phase = start, start + seconds, self.end_phase
+        self.was_apart = self.is_apart
         self.was_ahead = is_ahead and not self.is_apart  # a step of prompts leaves nothing unknown
         self.known_until = start if self.plans_ahead else inf
         self.num_quiet = -1
@@ -2849,7 +2853,7 @@ class Lane:
         if self.given_up and self.given_up[0][0] <= self.known_until:
             return True
         if self.cadence is not None or self.spares_one or self.own is not None:
-            return True  # the plan says what it computes of prompts, and so who gives way
+            return True  # the plan says what it computes of prompts, and so which give way
         if self.overlaps and (self.swapped or self.going):
             return True
         if self.swapped and (self.in_turns or self.fits_back(next(iter(self.swapped)))):

@@ -204,7 +204,7 @@ class PagedBlocks(Blocks):
         """Return the pages that must be free at once for one that is alone."""
         return self.pool.blocks_alone(num_tokens)
 
-    # --- who comes and goes -----------------------------------------------------------------------
+    # --- requests come and go ---------------------------------------------------------------------
 
     def begin(self, chain: Any, found: Any, num_tokens: int, end: int) -> int:
         """Let a request begin with pages that it finds, and new ones up to so many tokens.

@@ -470,9 +470,9 @@ class Pipeline(Lane):
     # --- a plan -------------------------------------------------------------------------------
 
     def schedule(self) -> bool:
-        """Give those who run the blocks of the next batch, and admit others.
+        """Give running requests the blocks of the next batch, and admit others.
 
-        A plan that preempts admits nobody.
+        A plan that preempts admits none.
         """
         members, size = self.group.members, self.blocks.size
         need = 0
@@ -528,7 +528,7 @@ class Pipeline(Lane):
                 self.blocks.enter(chain, num_tokens)
 
     def is_busy(self, slot: int) -> bool:
-        """Tell whether one who runs decodes, but not in the group that is planned."""
+        """Tell whether a running request decodes, but not in the group that is planned."""
         return self.state[slot] == _DECODE and self.grouped[slot] != self.group.number + 1
 
     def context_of(self, slot: int) -> int:
@@ -756,7 +756,7 @@ class Pipeline(Lane):
         group.has_moved = True
 
     def hand_out(self, batch: Batch) -> list[int]:
-        """Give requests the tokens of a batch that has returned; return those who have all."""
+        """Give requests the tokens of a batch that has returned; return those that have all."""
         finished: list[int] = []
         for slot in batch.decodes:
             if self.state[slot] != _GONE:
@@ -1058,7 +1058,7 @@ class Pipeline(Lane):
             num_known = self.num_tokens[slot] - (0 if group.is_planned_last else 1)
             self.enter_known(slot, num_known)
 
-    # --- who gives up, and what stops the lane ------------------------------------------------
+    # --- requests give up, and the lane stops -------------------------------------------------
 
     def give_up(self, now: float, slot: int) -> bool:
         """Let a request go whose sender gives up now; return whether it leaves at once.

@@ -47,7 +47,7 @@ class VirtualEngine(Lockstep):
         self.rank_times: list[array[float]] = []
 
     def is_empty(self) -> bool:
-        """Tell whether nobody is here."""
+        """Tell whether no request is here."""
         number = 0
         for lane in self.lanes:
             number += lane.num_inside()

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.metrics.records.columns import JoinedColumns
-from mist_sim.metrics.records.recorder import ColumnRecorder
-from mist_sim.metrics.records.step_ends import Ends, StepEnds
+from mist_sim.core.columns import JoinedColumns
+from mist_sim.core.recorder import Recorder
+from mist_sim.core.step_ends import Ends, StepEnds
 
 _OF_FIRST = (
     "start",
@@ -75,7 +75,7 @@ class Tracks(NamedTuple):
         )
 
 
-def merged(recorder: ColumnRecorder, tracks: Tracks) -> Tracks:
+def merged(recorder: Recorder, tracks: Tracks) -> Tracks:
     """Return tracks whose runs are as long as they can be, however their engines cut them.
 
     A run goes on in the next one if that begins when it ends, with equal pieces of prompts and as
@@ -111,7 +111,7 @@ def merged(recorder: ColumnRecorder, tracks: Tracks) -> Tracks:
     return tracks._replace(runs=found, run_cuts=cuts)
 
 
-def together(recorder: ColumnRecorder, numbers: Sequence[int] | None = None) -> Iterator[Tracks]:
+def together(recorder: Recorder, numbers: Sequence[int] | None = None) -> Iterator[Tracks]:
     """Yield tracks of a run in order: several short ones at a time, or one long one.
 
     numbers: of the tracks; by default all.
@@ -126,7 +126,7 @@ def together(recorder: ColumnRecorder, numbers: Sequence[int] | None = None) -> 
         num_steps += length
 
 
-def joined_tracks(recorder: ColumnRecorder, numbers: Sequence[int]) -> Tracks:
+def joined_tracks(recorder: Recorder, numbers: Sequence[int]) -> Tracks:
     """Return one or more tracks of a run joined into one."""
     runs = JoinedColumns([recorder.steps[number] for number in numbers])
     ends = [recorder.step_ends[number] for number in numbers]

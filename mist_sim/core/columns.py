@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import count, starmap
 from typing import Any, NamedTuple
@@ -18,17 +18,26 @@ _MOST_PACKED = 2**18  # bytes; more rows at a time cost fewer calls, and more me
 class Table:
     """Typed columns; adding a row costs one tuple, and each value is held in memory once.
 
-    columns: name to numpy dtype, in the order of a row's values.
+    columns: name to numpy dtype, in the order of a row's values; `text` is kept as codes.
     rows: rows added since the latest `pack`, as tuples of values in the order of the columns.
-    row: how packed rows lie.
+    add: adds one. row: how packed rows lie. code: returns the code of a text, of all such columns.
     """
 
     def __init__(self, **columns: str) -> None:
-        self.row, self._pack_row, self._kinds = _layout(tuple(columns.items()))
+        self.row, self._pack_row, self._kinds, self._texts = _layout(tuple(columns.items()))
+        self._names = Categories()
+        self.code = self._names.code
         self._packed = bytearray()  # rows that are packed and not yet in columns
         self._length = 0  # rows in columns
         self._columns: dict[str, NarrowColumn] = {}  # made for the first rows in them
-        self.rows: list[tuple[object, ...]] = []
+        self.rows: list[tuple[Any, ...]] = []
+        self.add = self.rows.append
+
+    @property
+    def names(self) -> list[Any]:
+        """The texts of its columns; position is code."""
+        self.pack()
+        return self._names.values
 
     @property
     def nbytes(self) -> int:
@@ -38,7 +47,8 @@ class Table:
     def pack(self) -> None:
         """Pack the latest rows, and move many packed ones into the columns."""
         if self.rows:
-            self._packed += b"".join(starmap(self._pack_row, self.rows))
+            rows = self._coded() if self._texts else self.rows
+            self._packed += b"".join(starmap(self._pack_row, rows))
             self.rows.clear()
             if len(self._packed) >= _MOST_PACKED:
                 self._split()
@@ -54,6 +64,14 @@ class Table:
         """All rows, packed as `row`; None if some are in columns."""
         self.pack()
         return None if self._length else self._packed
+
+    def _coded(self) -> Iterable[tuple[Any, ...]]:
+        """Return the latest rows with the codes of their texts, in the order of first sight."""
+        codes = list(map(self.code, [row[k] for row in self.rows for k in self._texts]))
+        columns: list[Any] = list(zip(*self.rows, strict=True))
+        for place, k in enumerate(self._texts):
+            columns[k] = codes[place :: len(self._texts)]
+        return zip(*columns, strict=True)
 
     def _split(self) -> None:
         """Move the packed rows into the columns."""
@@ -138,20 +156,25 @@ class JoinedColumns(Mapping[str, Any]):
 
 
 class _Layout(NamedTuple):
-    """How the rows of a table lie: packed by `pack` without gaps, as `row`. kinds: by column."""
+    """How the rows of a table lie: packed by `pack` without gaps, as `row`. kinds: by column.
+
+    texts: positions of columns that hold codes of texts.
+    """
 
     row: np.dtype[np.void]
     pack: Callable[..., bytes]
     kinds: tuple[tuple[str, np.dtype[np.generic]], ...]
+    texts: tuple[int, ...]
 
 
 @cache
 def _layout(columns: tuple[tuple[str, str], ...]) -> _Layout:
     """Return the layout of tables with such columns, of which there may be one a track."""
-    row = np.dtype(list(columns))
+    texts = tuple(k for k, (_, kind) in enumerate(columns) if kind == "text")
+    row = np.dtype([(name, "i4" if k in texts else kind) for k, (name, kind) in enumerate(columns)])
     kinds = tuple((name, row[name]) for name, _ in columns)
     chars = ["q" if kind.char == "l" else kind.char for _, kind in kinds]
-    return _Layout(row, struct.Struct("=" + "".join(chars)).pack, kinds)
+    return _Layout(row, struct.Struct("=" + "".join(chars)).pack, kinds, texts)
 
 
 class Categories:

@@ -1,1 +1,0 @@
-"""The columns that a run is written to."""
