@@ -628,10 +628,11 @@ class Run:
         """
         if self._events is None:
             raise ScenarioError("this run keeps no events; give events=True to start")
-        return [
-            Decision(time, kind, None if who == NO_REQUEST else who, self._clients[at].name, *rest)
-            for time, kind, who, at, *rest in self._events.latest or ()
-        ]
+        found = []
+        for time, kind, number, at, reason, num_tokens in self._events.latest or ():
+            who = None if number == NO_REQUEST else number
+            found.append(Decision(time, kind, who, self._clients[at].name, reason, num_tokens))
+        return found
 
     def _note_anew(self, latest: list[Any] | None) -> None:
         """Let the decisions that follow be the latest ones; None: keep them in the result alone."""
