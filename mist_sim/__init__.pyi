@@ -28,8 +28,10 @@ from mist_sim.clients.scheduling import ContinuousScheduler as ContinuousSchedul
 from mist_sim.clients.scheduling import Inside as Inside
 from mist_sim.clients.scheduling import LaneView as LaneView
 from mist_sim.clients.scheduling import MixedScheduler as MixedScheduler
+from mist_sim.clients.scheduling import Ranked as Ranked
 from mist_sim.clients.scheduling import Scheduler as Scheduler
 from mist_sim.clients.scheduling import StaticScheduler as StaticScheduler
+from mist_sim.clients.scheduling import WaitingQueue as WaitingQueue
 from mist_sim.clients.traits import ClientTraits as ClientTraits
 from mist_sim.clients.traits import EngineGroup as EngineGroup
 from mist_sim.clients.traits import KvForm as KvForm
@@ -37,6 +39,9 @@ from mist_sim.clients.traits import TimesOrigin as TimesOrigin
 from mist_sim.core.batch import StepBatch as StepBatch
 from mist_sim.core.batch import StepGrowth as StepGrowth
 from mist_sim.core.candidates import Candidates as Candidates
+from mist_sim.core.events import Decision as Decision
+from mist_sim.core.front_end import FrontEnd as FrontEnd
+from mist_sim.core.hand_over import HandOver as HandOver
 from mist_sim.core.request import Request as Request
 from mist_sim.core.views import ClientView as ClientView
 from mist_sim.core.visit import HeldKv as HeldKv
@@ -45,11 +50,13 @@ from mist_sim.core.visit import Moved as Moved
 from mist_sim.core.visit import Served as Served
 from mist_sim.durations import DURATIONS as DURATIONS
 from mist_sim.durations import ConstantDuration as ConstantDuration
+from mist_sim.durations import DurationDistribution as DurationDistribution
 from mist_sim.durations import EmpiricalDuration as EmpiricalDuration
 from mist_sim.durations import ExponentialDuration as ExponentialDuration
 from mist_sim.durations import GammaDuration as GammaDuration
 from mist_sim.durations import LogNormalDuration as LogNormalDuration
 from mist_sim.durations import UniformDuration as UniformDuration
+from mist_sim.environment import PLAN as PLAN
 from mist_sim.errors import InvariantError as InvariantError
 from mist_sim.errors import MistError as MistError
 from mist_sim.errors import ScenarioError as ScenarioError
@@ -117,6 +124,7 @@ from mist_sim.routers import PolledRouter as PolledRouter
 from mist_sim.routers import PowerOfTwoRouter as PowerOfTwoRouter
 from mist_sim.routers import PrefixAffinityRouter as PrefixAffinityRouter
 from mist_sim.routers import RandomRouter as RandomRouter
+from mist_sim.routers import RefusalError as RefusalError
 from mist_sim.routers import RoundRobinRouter as RoundRobinRouter
 from mist_sim.routers import Router as Router
 from mist_sim.routers import SessionAffinityRouter as SessionAffinityRouter
@@ -153,6 +161,7 @@ from mist_sim.traces import SAMPLERS as SAMPLERS
 from mist_sim.traces import TRACE_READERS as TRACE_READERS
 from mist_sim.traces import AgenticReader as AgenticReader
 from mist_sim.traces import AllAtOnce as AllAtOnce
+from mist_sim.traces import ArrivalProcess as ArrivalProcess
 from mist_sim.traces import AzureReader as AzureReader
 from mist_sim.traces import BurstyArrivals as BurstyArrivals
 from mist_sim.traces import ClosedLoop as ClosedLoop
@@ -162,6 +171,7 @@ from mist_sim.traces import DailyArrivals as DailyArrivals
 from mist_sim.traces import FixedLength as FixedLength
 from mist_sim.traces import GammaArrivals as GammaArrivals
 from mist_sim.traces import GeometricLength as GeometricLength
+from mist_sim.traces import LengthDistribution as LengthDistribution
 from mist_sim.traces import LengthsCsvReader as LengthsCsvReader
 from mist_sim.traces import LogNormalLength as LogNormalLength
 from mist_sim.traces import MeanMedianP95Length as MeanMedianP95Length
@@ -175,11 +185,13 @@ from mist_sim.traces import Profile as Profile
 from mist_sim.traces import RagPulseReader as RagPulseReader
 from mist_sim.traces import Retries as Retries
 from mist_sim.traces import Rows as Rows
+from mist_sim.traces import RowSampler as RowSampler
 from mist_sim.traces import ScheduledArrivals as ScheduledArrivals
 from mist_sim.traces import ShareGptReader as ShareGptReader
 from mist_sim.traces import Synthetic as Synthetic
 from mist_sim.traces import TimeLimits as TimeLimits
 from mist_sim.traces import TraceArrivals as TraceArrivals
+from mist_sim.traces import TraceReader as TraceReader
 from mist_sim.traces import TraceRow as TraceRow
 from mist_sim.traces import UniformArrivals as UniformArrivals
 from mist_sim.traces import UniformLength as UniformLength

@@ -32,7 +32,7 @@ from typing import Any, Protocol
 
 import simpy
 from simpy.core import StopSimulation
-from simpy.events import NORMAL, Event
+from simpy.events import NORMAL, Event, Timeout
 
 # A phase has a position for each client, engine or transfer, between it and the next phase: the
 # n-th transfer arrives in ARRIVE + n. `MOVE` has one position, that of SimPy's own time-outs;
@@ -137,13 +137,22 @@ class Environment(simpy.Environment):
 
     def at(self, time: float, phase: int = MOVE) -> Event:
         """Return an event that happens at `time` (seconds, not before now) in `phase`."""
-        if time < self.now:
+        if not time >= self.now:
             raise _in_the_past(time, self.now)
         event = _new(Due)  # one call less than Due(self), for every event
         event.env = self
         event.callbacks = []
         heappush(self._queue, (time, phase, next(self._eid), event))  # type: ignore[misc]
         return event
+
+    def timeout(self, delay: float, value: object = None) -> Timeout:  # type: ignore[override]
+        """Return an event that happens in so many seconds.
+
+        Raises ValueError for less than 0 s, and for what is no number.
+        """
+        if not (hasattr(delay, "__float__") and delay >= 0):
+            raise ValueError(f"env.timeout needs seconds >= 0, got {delay!r} at {self.now:.6g} s")
+        return Timeout(self, delay, value)
 
     def repeat(
         self, event: Event, callback: Callable[[Event], None], time: float, phase: int = MOVE

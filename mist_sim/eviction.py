@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from copy import deepcopy
 from dataclasses import dataclass
 from heapq import heappush
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from mist_sim.errors import ScenarioError, brief
 from mist_sim.registry import Registry
@@ -18,8 +18,9 @@ EVICTIONS = Registry("evictions")
 class CachedBlocks(NamedTuple):
     """Neighbouring blocks of one content that no request holds.
 
-    key: of their content; None: no request can find it, and nothing is lost with it. start:
-    position of the first block in the requests that have it. num_blocks: how many they are.
+    key: of their content; None: no request can find it, and nothing is lost with it (an order is
+    asked about these only without `nothing_lost_first`). start: position of the first block in the
+    requests that have it. num_blocks: how many they are.
     num_uses: how often requests found them. used, written: when they were last used, and when
     written; counted in uses of this memory, so that they order blocks and are no seconds.
     """
@@ -39,7 +40,13 @@ class Eviction(ABC):
     blocks always go before the earlier ones, which they are of no use without (but in levels of a
     `kv_retrieval` client, whose blocks go by rank alone). Of equal ranks the ones that came first
     go first.
+
+    nothing_lost_first: whether blocks that nobody can find go before all others, unranked: memory
+        that was never used, and blocks behind what requests have in common. Where it is False they
+        wait their turn by rank, as in vLLM and so in the built-in orders.
     """
+
+    nothing_lost_first: ClassVar[bool] = True
 
     @abstractmethod
     def rank(self, blocks: CachedBlocks) -> Any:
@@ -61,6 +68,8 @@ class Eviction(ABC):
 class LruEviction(Eviction):
     """The least recently used blocks go first, as in vLLM."""
 
+    nothing_lost_first: ClassVar[bool] = False
+
     def rank(self, blocks: CachedBlocks) -> int:
         """Return when they were used last."""
         return blocks.used
@@ -71,6 +80,8 @@ class LruEviction(Eviction):
 class LfuEviction(Eviction):
     """The blocks with the fewest uses go first, of these the least recently used."""
 
+    nothing_lost_first: ClassVar[bool] = False
+
     def rank(self, blocks: CachedBlocks) -> tuple[int, int]:
         """Return how often they were used, and when last."""
         return blocks.num_uses, blocks.used
@@ -80,6 +91,8 @@ class LfuEviction(Eviction):
 @dataclass(frozen=True)
 class FifoEviction(Eviction):
     """The blocks that were written first go first."""
+
+    nothing_lost_first: ClassVar[bool] = False
 
     def rank(self, blocks: CachedBlocks) -> int:
         """Return when they were written."""
@@ -101,8 +114,14 @@ def check_eviction(eviction: object) -> None:
 def push(heap: list[Any], node: tuple[Any, ...], eviction: Eviction) -> None:
     """Put a node, which begins with a rank, on a heap.
 
-    Raises ScenarioError for a rank that does not compare with those before.
+    Raises ScenarioError for None, NaN, and a rank that does not compare with those before.
     """
+    rank = node[0]
+    if rank is None or rank != rank:
+        raise ScenarioError(
+            f"{type(eviction).__name__}.rank must return a number, or a tuple of numbers, got "
+            f"{brief(rank)}"
+        )
     try:
         heappush(heap, node)
     except TypeError as error:

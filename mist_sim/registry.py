@@ -11,9 +11,16 @@ from contextlib import redirect_stdout
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from inspect import signature
 from typing import Any, TypeVar
 
-from mist_sim.errors import UnknownPluginError, UnloadableError, brief, did_you_mean
+from mist_sim.errors import (
+    ScenarioError,
+    UnknownPluginError,
+    UnloadableError,
+    brief,
+    did_you_mean,
+)
 
 T = TypeVar("T", bound=type[Any])
 
@@ -56,11 +63,29 @@ class Registry(Mapping[str, type[Any]]):
     def register(self, name: str) -> Callable[[T], T]:
         """Class decorator that gives the class a name and returns it unchanged.
 
-        Raises ValueError when another class already has the name.
+        Raises ScenarioError for what is no name or no class, and ValueError when another class
+        already has the name.
         """
+        said: object = name
+        if not isinstance(said, str):
+            raise ScenarioError(
+                f"{self.family}.register needs a name, got {brief(said)}: write "
+                f'register("my_{self.member.replace(" ", "_")}") above the class'
+            )
 
         def add(cls: T) -> T:
+            if not isinstance(cls, type):
+                raise ScenarioError(
+                    f"{self.family} {name!r} must be a class, whose parameters a file sets, got "
+                    f"{brief(cls)}"
+                )
             is_other = self._later.get(name, _place(cls)) != _place(cls)
+            kind = getattr(cls, "kind", name) if self.family == "stages" else name
+            if kind != name:
+                raise ScenarioError(
+                    f"stages {name!r} must have this `kind`, since files and clients name a stage "
+                    f"by one word, got {kind!r} of {cls.__name__}"
+                )
             known = self[name] if is_other else self._classes.get(name)
             if known is not None and _place(known) != _place(cls):
                 raise ValueError(f"{self.family} {name!r} is already {known!r}, cannot be {cls!r}")
@@ -171,3 +196,54 @@ def comes_with_package(cls: type[Any]) -> bool:
 def _place(cls: type[Any]) -> str:
     """A class is the same again when its module was loaded twice, as notebooks do."""
     return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def require_method(where: str, part: object, form: str) -> None:
+    """Raise ScenarioError unless an object has a method that takes these arguments.
+
+    where: who names the object, such as "router". form: the method as guides write it, such as
+        "choose(request, stage, candidates)".
+    """
+    name, _, arguments = form.removesuffix(")").partition("(")
+    if isinstance(part, type):
+        raise ScenarioError(
+            f"{where} must be an object with {form}, got the class {part.__name__}: make one, "
+            f"{part.__name__}(...)"
+        )
+    method = getattr(part, name, None)
+    if not callable(method):
+        raise ScenarioError(f"{where} must have a method {form}, got {brief(part)}")
+    try:
+        own = signature(method)
+    except ValueError:  # of compiled code that does not tell
+        return
+    try:
+        own.bind(*filter(None, arguments.split(", ")))
+    except TypeError:
+        raise ScenarioError(
+            f"{where}: {type(part).__name__}.{name} must take {form}, got {name}{own}"
+        ) from None
+
+
+def require_kind(where: str, value: object, kind: type, example: str) -> None:
+    """Raise ScenarioError unless a value is of a kind. example: how one is made."""
+    if not isinstance(value, kind):
+        raise ScenarioError(
+            f"{where} must be of type {kind.__name__}, such as {example}, got {brief(value)}"
+        )
+
+
+class Known(dict[str, Any]):
+    """A mapping whose KeyError for an unknown key names the closest one.
+
+    what: begins the message, such as "the summary has no".
+    """
+
+    def __init__(self, values: Mapping[str, Any], what: str) -> None:
+        super().__init__(values)
+        self._what = what
+
+    def __missing__(self, key: object) -> Any:
+        hint = did_you_mean(str(key), self)
+        known = "" if hint != "." or len(self) > 12 else f" Known: {', '.join(self)}."
+        raise KeyError(f"{self._what} {brief(key)}{hint}{known}")

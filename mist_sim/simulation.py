@@ -22,6 +22,7 @@ from mist_sim.coordination.coordinator import Coordinator
 from mist_sim.coordination.entrance import Entrance
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.batch import StepLimits
+from mist_sim.core.events import NO_REQUEST, Decision, Events
 from mist_sim.core.flowing import FlowPolicy
 from mist_sim.core.front_end import FRONT_END, MEASURED, NONE, ApiServers, FrontEnd, Servers
 from mist_sim.core.hand_over import HandOver
@@ -51,6 +52,7 @@ from mist_sim.metrics.load import CLOSED, OPEN, Load
 from mist_sim.metrics.run_warnings import distance_warnings
 from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Reconfigurer, Search
+from mist_sim.registry import Known, require_kind
 from mist_sim.report.presenters import RUN
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter, Router, Seeded, StageRouters
@@ -71,6 +73,7 @@ from mist_sim.simulation_rules import (
 from mist_sim.stages import Prefill
 from mist_sim.traces import DailyArrivals, RowSampler, ScheduledArrivals, Workload
 from mist_sim.traces.pipeline_templates import completion_pipeline
+from mist_sim.units import is_number, is_whole, require_number
 
 Progress = Callable[[int, float], None]
 """Called with (requests finished or failed, simulated seconds), ten times a second at most.
@@ -135,8 +138,21 @@ class Simulation:
         clients = list(clients) if isinstance(clients, Iterable) else [clients]
         if not callable(getattr(workload, "requests", None)):
             raise ScenarioError(f"workload must be a Workload, got {brief(workload)}")
-        if not isinstance(slo, Slo | None):
-            raise ScenarioError(f"slo must be an Slo, such as Slo(ttft=0.5), got {brief(slo)}")
+        for name, said, kind, example in (
+            ("slo", slo, Slo, "Slo(ttft=0.5)"),
+            ("power", power, PowerOptions, "PowerOptions(pue=1.2)"),
+            ("cost", cost, CostOptions, "CostOptions()"),
+            ("hand_over", hand_over, HandOver, "HandOver(transfer='push')"),
+            ("lifecycle", lifecycle, Lifecycle, "Lifecycle(failures=(...,))"),
+            ("front_end", front_end, FrontEnd, "FrontEnd(response=1e-3)"),
+            ("routers", routers, Mapping, "{'decode': 'least_outstanding'}"),
+        ):
+            if said is not None:
+                require_kind(name, said, kind, example)
+        if network is not None and not callable(getattr(network, "admit", None)):
+            raise ScenarioError(
+                f"network must be one, such as a Link or Fabric, got {brief(network)}"
+            )
         self.hand_over = hand_over or HandOver()
         check_clients(clients, network, self.hand_over)
         check_lengths(clients, getattr(workload, "source", None))
@@ -149,6 +165,7 @@ class Simulation:
         if self.hand_over.pools == "local":
             self._pools = members.local_pools(network)
         self.seed = seed
+        require_number("warmup", warmup)
         if not 0 <= warmup < math.inf:
             raise ScenarioError(f"warmup must be finite and >= 0 s, got {warmup}")
         self.routers = {
@@ -182,38 +199,50 @@ class Simulation:
     @seed.setter
     def seed(self, seed: int) -> None:
         """Seed the runs that begin later; raises ScenarioError for a negative seed."""
+        if not is_whole(seed):
+            raise ScenarioError(f"seed must be a whole number, got {brief(seed)}")
         if seed < 0:
             raise ScenarioError(f"seed must be >= 0, got {seed}")
-        self.streams = Streams(seed)
+        self.streams = Streams(int(seed))
 
-    def run(self, progress: Progress | None = None, *, recorder: Recorder | None = None) -> Result:
+    def run(
+        self,
+        progress: Progress | None = None,
+        *,
+        recorder: Recorder | None = None,
+        events: bool = False,
+    ) -> Result:
         """Simulate until every request has finished or failed.
 
         recorder: a new recorder in place of the default one, for example one that ends the run by
-            raising an exception.
+            raising an exception. events: whether `Result.events` lists the decisions.
         Raises ScenarioError for input found to be bad during the run (a trace row), and
         InvariantError if the simulation breaks a law of its own.
         """
-        return self.start(progress, recorder=recorder).run().result()
+        return self.start(progress, recorder=recorder, events=events).run().result()
 
     def start(
         self,
         progress: Progress | None = None,
         *,
         recorder: Recorder | None = None,
+        events: bool = False,
         told: Mapping[str, Any] | None = None,
     ) -> Run:
         """Return a run that has not gone on yet, to be looked at on its way.
 
-        progress, recorder: as in `run`. told: fields of its results that others know (their title).
+        progress, recorder, events: as in `run`. told: fields of its results that others know, such
+            as their title.
 
         Its clients are those of the simulation: a run that was started before cannot go on. Raises
         ScenarioError for input found to be bad (a trace row).
         """
         env, recorder = Environment(), recorder or self._recorder()
+        recorder.keep_events(events)
         router = StageRouters(self.router, self.routers) if self.routers else self.router
         roster = self._start_clients(env, recorder)
         coordinator = Coordinator(env, roster, router, hand_over=self.hand_over)
+        coordinator.dispatch.events = recorder.events
         entrance = None
         if self.gateway is not None:
             entrance = Entrance(env, self.gateway, coordinator.dispatch)
@@ -252,7 +281,7 @@ class Simulation:
             if broken:
                 raise InvariantError(f"at {env.now} s: {broken}")
 
-        return Run(env, load, self.clients, check, result)
+        return Run(env, load, self.clients, check, result, recorder.events)
 
     def _result(
         self,
@@ -485,6 +514,8 @@ class Simulation:
     def _never_came(self, end: float, lives: Manager | None) -> Iterator[ResultWarning]:
         """Yield a warning for each event that was asked for later than the run went, seconds."""
         found: list[tuple[str, str]] = []
+        if self.warmup and self.warmup >= end:
+            found.append(("the end of the warmup", f"{self.warmup:g} s"))
         if self.lifecycle is not None and lives is not None:
             found += self.lifecycle.not_by(end, lives.struck)
         if self.reconfigure is not None:
@@ -547,7 +578,7 @@ class Run:
     What it computes does not depend on where it is stopped.
 
     check: raises InvariantError for a law that is broken at the end, given whether the run came
-        there. result: returns the records.
+        there. result: returns the records. events: takes decisions; None: they are not kept.
     """
 
     def __init__(
@@ -557,9 +588,10 @@ class Run:
         clients: Sequence[Client],
         check: Callable[[bool], None],
         result: Callable[[], Result],
+        events: Events | None = None,
     ) -> None:
         self._env, self._load, self._clients = env, load, clients
-        self._check, self._result = check, result
+        self._check, self._result, self._events = check, result, events
 
     @property
     def now(self) -> float:
@@ -584,7 +616,28 @@ class Run:
     @property
     def views(self) -> dict[str, ClientView]:
         """What routers see of each client, by name, at the time when it is read."""
-        return {client.name: client.view for client in self._clients}
+        return Known(
+            {client.name: client.view for client in self._clients}, "the run has no client"
+        )
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """What the latest `step` decided, in that order; ends and moves are in the result alone.
+
+        Empty after `run`. Raises ScenarioError for a run that was started without events=True.
+        """
+        if self._events is None:
+            raise ScenarioError("this run keeps no events; give events=True to start")
+        found = []
+        for time, kind, number, at, reason, num_tokens in self._events.latest or ():
+            who = None if number == NO_REQUEST else number
+            found.append(Decision(time, kind, who, self._clients[at].name, reason, num_tokens))
+        return found
+
+    def _note_anew(self, latest: list[Any] | None) -> None:
+        """Let the decisions that follow be the latest ones; None: keep them in the result alone."""
+        if self._events is not None:
+            self._events.latest = latest
 
     def step(self) -> bool:
         """Go on to the next event, or the next step of an engine that others see.
@@ -593,6 +646,7 @@ class Run:
         ScenarioError and InvariantError as `Simulation.run` does.
         """
         self._check_latest()
+        self._note_anew([])
         if self._is_over():
             return False
         try:
@@ -614,10 +668,11 @@ class Run:
         if the simulation breaks a law of its own.
         """
         self._check_latest()
+        self._note_anew(None)
         if self._is_over():
             return self
         if until is not None:
-            if isinstance(until, bool) or not isinstance(until, int | float):
+            if not is_number(until):
                 raise ScenarioError(f"until must be a number of seconds, got {brief(until)}")
             if not self.now <= until < math.inf:
                 raise ScenarioError(f"until must be finite and >= {self.now} s (now), got {until}")
@@ -698,7 +753,12 @@ def _run_until(env: Environment, end: Event) -> bool:
 
 
 def _now_and_then(progress: Progress) -> Progress:
-    """Return a function that forwards to `progress` at most ten times per second of real time."""
+    """Return a function that forwards to `progress` at most ten times per second of real time.
+
+    Raises ScenarioError for what is no function.
+    """
+    if not callable(progress):
+        raise ScenarioError(f"progress must be a function (ended, now), got {brief(progress)}")
     next_call = 0.0
 
     def tell(num_ended: int, now: float) -> None:

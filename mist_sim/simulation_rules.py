@@ -37,6 +37,7 @@ from mist_sim.metrics import CostOptions, Slo
 from mist_sim.metrics.spending import gpu_prices
 from mist_sim.network import Network
 from mist_sim.reconfiguration import Reconfigure, Search, check_reconfigure
+from mist_sim.registry import require_method
 from mist_sim.routers import (
     ROUTERS,
     PlacementAwareRouter,
@@ -124,6 +125,11 @@ def _of_the_run(client: Client) -> list[str]:
 def check_names(clients: Sequence[Client]) -> None:
     """Raise ScenarioError unless there are clients, with traits and a name of its own each."""
     for client in clients:
+        if isinstance(client, type) or not isinstance(client, Client):
+            raise ScenarioError(
+                "clients must be clients, such as llm_client(...), or children of mist_sim.Client, "
+                f"got {brief(client)}"
+            )
         if not isinstance(getattr(client, "traits", None), ClientTraits):
             raise ScenarioError(
                 f"clients: {type(client).__name__} must have traits; call super().__init__(name, "
@@ -180,6 +186,7 @@ def named_router(option: str, said: object) -> Router:
             f"{option} must be a router, with choose(request, stage, candidates), or the name of "
             f"one, such as least_outstanding, got {brief(said)}"
         )
+    require_method(option, said, "choose(request, stage, candidates)")
     return cast("Router", said)
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, fields
 from functools import cache
+from numbers import Integral, Real
 from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 from mist_sim.bounds import QUANTITIES, QUANTITY_LENGTH
@@ -90,6 +91,21 @@ def require_number(name: str, value: object) -> None:
     raise ValueError(
         f"{name} must be a number, got {brief(value)}{plain}: units are for scenario files"
     )
+
+
+def is_whole(value: object) -> bool:
+    """Tell whether a value is a whole number, of Python or NumPy, and no truth value."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Tell whether a value is a number, of Python or NumPy, and no truth value."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def plain_number(value: Any) -> Any:
+    """Return a scalar of NumPy as a number of Python, and anything else as it is."""
+    return value.item() if hasattr(value, "dtype") and value.shape == () else value
 
 
 def require_quantities(part: object) -> None:

@@ -79,7 +79,7 @@ class Session:
     out: the folder to write; None: none. force: overwrite earlier results in it. as_json: print the
         summary as JSON in place of the tables. names: aiperf or sglang, whose names the JSON then
         has; empty: vLLM's. quiet: no notes and no progress bar. tables: tables of a run to write;
-        None: the usual ones. resume: continue the stopped study.
+        None: the usual ones. events: keep a run's events. resume: continue the stopped study.
     report: write a run's report beside the tables.
     Raises ScenarioError for force and resume without out.
     """
@@ -93,6 +93,7 @@ class Session:
     names: str = ""
     quiet: bool = False
     tables: Collection[str] | None = None
+    events: bool = False
     resume: bool = False
     report: bool = False
 
@@ -111,7 +112,11 @@ class Session:
 
         say = note if not self.quiet else lambda text: None
         return self._kept(
-            lambda how: simulate(scenario, progress=Forewarning(scenario, how["progress"], say)),
+            lambda how: simulate(
+                scenario,
+                progress=Forewarning(scenario, how["progress"], say),
+                events=self.events,
+            ),
             total=scenario.workload.num_requests,
             write=self._write_run,
         )

@@ -20,7 +20,7 @@ from mist_sim.core.request import KeptEntries, Request, Stage
 from mist_sim.core.views import OUT, RUNNING, ClientState
 from mist_sim.core.visit import SERVED, Failure, HeldKv, Lost, Outcome, Visit
 from mist_sim.environment import MOVE, Environment
-from mist_sim.errors import InvariantError
+from mist_sim.errors import InvariantError, ScenarioError, brief
 from mist_sim.hardware.gpu_group import LayoutPeriod
 from mist_sim.network import Network, Reach, Seat, Tenant
 from mist_sim.rng import Streams
@@ -228,6 +228,11 @@ class Client(ABC):
         """
         if visit.outcome is None:
             visit.outcome = SERVED
+        elif not isinstance(visit.outcome, Outcome):
+            raise ScenarioError(
+                f"{self.name}: visit.outcome of request {visit.request.request_id} must be Served, "
+                f"Moved or None, got {brief(visit.outcome)}; reject(visit, reason) refuses one"
+            )
         visit.finished_at = now = self.env.now
         if not self._streams_in_steps:
             self.streamed += visit.num_output_tokens
@@ -242,7 +247,13 @@ class Client(ABC):
                 self.view.kv.finish(visit.request)
             if visit.request.keeper is not None:
                 visit.request.keeper(visit)
-        stay = self.stays.pop(visit)
+        try:
+            stay = self.stays.pop(visit)
+        except KeyError:
+            raise ScenarioError(
+                f"{self.name}: finish was called for request {visit.request.request_id} at "
+                f"{now:.6g} s, whose visit has ended or never came: call it once a visit"
+            ) from None
         stay.become(OUT)
         if stay.leaves is None:
             self.recorder.record_visit(self.client_id, visit)

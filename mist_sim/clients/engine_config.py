@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 
 from mist_sim.bounds import COPIES
 from mist_sim.clients.engine_options import EngineOptions
 from mist_sim.clients.refused_options import LOADS_IN_STEP, REFUSALS
 from mist_sim.clients.resharding_options import Resharding
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief
 from mist_sim.hardware.cluster import PARALLEL_SIZES
 from mist_sim.hardware.predictors.overhead import EXPOSED
 from mist_sim.hardware.predictors.scaled import StepTimeScale
@@ -43,6 +44,12 @@ def check_options(config: EngineOptions) -> None:
         raise ScenarioError(
             "enable_expert_parallel must be false with tensor_parallel_size 1 and "
             "data_parallel_size 1; it has no effect on one rank, which has all experts anyway"
+        )
+    length: object = config.max_model_len
+    if length is not None and not isinstance(length, Integral):
+        raise ScenarioError(
+            f"max_model_len must be a whole number, or {AUTO_LENGTH} for what fits, got "
+            f"{brief(length)}"
         )
     if config.max_model_len not in (None, AUTO_LENGTH) and (config.max_model_len or 0) < 1:
         raise ScenarioError(

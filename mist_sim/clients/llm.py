@@ -51,7 +51,7 @@ from mist_sim.core.request import Request, Stage
 from mist_sim.core.views import WAITING
 from mist_sim.core.visit import AwaitedKv, Failure, HeldKv, Visit
 from mist_sim.environment import CHANGE, Environment, engine_phases
-from mist_sim.errors import InvariantError, ScenarioError
+from mist_sim.errors import InvariantError, ScenarioError, brief
 from mist_sim.hardware.collectives import ONE_NODE, Spans, told, told_of_trays
 from mist_sim.hardware.machine import Machine
 from mist_sim.hardware.predictors.base import Predictor
@@ -102,6 +102,11 @@ class LlmClient(Client):
     ) -> None:
         if config.scheduler is None:
             raise ScenarioError("scheduler must be given; llm_client chooses one by the GPU")
+        if not isinstance(config.scheduler, ChunkedScheduler | WholePromptScheduler):
+            raise ScenarioError(
+                "scheduler must be a ChunkedScheduler or a child of it, made with its options, "
+                f"got {brief(config.scheduler)}"
+            )
         self.config = config
         self.rules = rules or EngineRules()
         self.scheduler = scheduler = config.scheduler

@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
+
 from mist_sim.clients.base import Client
 from mist_sim.clients.roster import Roster
+from mist_sim.core.candidates import Candidates
+from mist_sim.core.events import ROUTED, Events
 from mist_sim.core.hand_over import HandOverPolicy
 from mist_sim.core.request import Request, Stage
 from mist_sim.errors import ScenarioError, brief, listed
+from mist_sim.registry import comes_with_package
 from mist_sim.routers import RefusalError, Router
 from mist_sim.stages import Decode, Prefill
+from mist_sim.units import is_whole
 
 _HANDED_OVER = (Prefill.kind, Decode.kind)
+_READ = (
+    "num_prompt_tokens",
+    "num_output_tokens",
+    "to_serve",
+    "priority",
+    "session_id",
+    "model",
+    "label",
+    "content",
+    "num_predicted_tokens",
+)
+_read: Callable[[Request], tuple[object, ...]] = attrgetter(*_READ)
 
 
 class Dispatch:
     """Asks the hand-over policy which clients may serve a stage, and the router to choose one.
 
-    roster: the clients present. policy: None: roles decide.
+    roster: the clients present. policy: None: roles decide. events: is told of each choice; None:
+        nobody is.
     """
 
     def __init__(self, roster: Roster, router: Router, policy: HandOverPolicy | None) -> None:
         self.roster = roster
         self.router = router
+        self._is_own = not comes_with_package(type(router))
+        self.events: Events | None = None
         self._policy = policy
 
     def route(self, request: Request, stage: Stage, source: str | None = None) -> Client | None:
@@ -48,15 +70,41 @@ class Dispatch:
             return None
         if self._policy is not None and kind in _HANDED_OVER:
             candidates = self._policy.among(request, stage, candidates)
-        client_id = self.router.choose(request, stage, candidates)
+        choose = self._watched_choose if self._is_own else self.router.choose
+        client_id = choose(request, stage, candidates)
         client = self.roster.get(client_id)
-        if client is None or stage.kind not in client.traits.serves:
-            raise ScenarioError(
-                f"{type(self.router).__name__}.choose returned {brief(client_id)}, which is not "
-                f"the client_id of a candidate for {stage.kind}: "
-                f"{[v.client_id for v in candidates]}"
-            )
+        if client is None or kind not in client.traits.serves:
+            raise self._no_candidate(client_id, stage, candidates)
+        if self.events is not None:
+            why = f"{type(self.router).__name__}: {kind}, one of {len(candidates)}"
+            who, tokens = request.request_id, request.num_prompt_tokens
+            self.events.note(client.env.now, ROUTED, who, client.client_id, why, tokens)
         return client
+
+    def _watched_choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
+        """Return the choice of a router of one's own, which is a candidate's and changes nothing.
+
+        Raises ScenarioError for others.
+        """
+        before = _read(request)
+        said = self.router.choose(request, stage, candidates)
+        if not is_whole(said) or candidates.get(int(said)) is None:
+            raise self._no_candidate(said, stage, candidates)
+        for name, was, now in zip(_READ, before, _read(request), strict=True):
+            if was is not now and was != now:
+                raise ScenarioError(
+                    f"{type(self.router).__name__}.choose must change nothing, and set {name} of "
+                    f"request {request.request_id} from {brief(was)} to {brief(now)}: keep what "
+                    "the router remembers in itself"
+                )
+        return int(said)
+
+    def _no_candidate(self, said: object, stage: Stage, candidates: Candidates) -> ScenarioError:
+        known = {view.client_id: view.name for view in candidates}
+        return ScenarioError(
+            f"{type(self.router).__name__}.choose must return the client_id of a candidate for "
+            f"{stage.kind}, one of {listed(known)} ({listed(known.values())}), got {brief(said)}"
+        )
 
     def ask_ahead(self, request: Request, stage: Stage, source: str) -> None:
         """Let the router choose now for a stage that comes after the next visit, at `source`."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, attended
 from mist_sim.core.columns import Categories, Table
+from mist_sim.core.events import Events
 from mist_sim.core.front_end import Servers
 from mist_sim.core.request import Request
 from mist_sim.core.step_ends import StepEnds, pack_many
@@ -226,7 +227,8 @@ class Recorder:
     None. groups: class of each user request, by its id, as `Slo.groups` counts classes; empty if
     the slo has none. labels: the same of classes of the workload, in label_names; empty if it has
     none. adapters: the LoRA adapter of each, in adapter_names, the first of which is None; empty if
-    the workload names none. servers: of the front end; None: there is none.
+    the workload names none. servers: of the front end; None: there is none. events: takes
+    decisions; None: they are not kept (`keep_events`).
 
     Visits and steps have the times of clients, requests those of their users: tokens come
     `response` seconds later, the first one `turn` more for each token of the same step before it,
@@ -235,6 +237,7 @@ class Recorder:
 
     response = output_token = turn = 0.0
     servers: Servers | None = None
+    events: Events | None = None
 
     def __init__(self) -> None:
         self.requests = empty_table("requests")
@@ -266,6 +269,10 @@ class Recorder:
         self.groups: array[int] = array("i")
         self.labels: array[int] = array("i")
         self.adapters: array[int] = array("i")
+
+    def keep_events(self, keep: bool) -> None:
+        """Say whether to keep the decisions of the run that begins, too."""
+        self.events = Events() if keep else None
 
     def add_track(self, client_id: int, layout: int = 0, pool: int | None = None) -> int:
         """Open a track for steps of a client; return its number, from 0.

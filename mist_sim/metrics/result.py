@@ -56,6 +56,7 @@ from mist_sim.metrics.tables import (
 from mist_sim.metrics.timeline import TABLES as TIMELINE_TABLES
 from mist_sim.metrics.timeline import timeline
 from mist_sim.output import json_text, output_file, output_folder, write_text
+from mist_sim.registry import Known
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -207,7 +208,7 @@ class Result(Findings):
     @cached_property
     def summary(self) -> Summary:
         """Metrics of the whole run; keys and units as `vllm bench serve` writes them."""
-        return cast("Summary", super().summary)
+        return cast("Summary", Known(super().summary, "the summary has no"))
 
     @cached_property
     def warnings(self) -> tuple[ResultWarning, ...]:
@@ -315,6 +316,7 @@ class Result(Findings):
     breakdown = _Frame("Parts of the latency of each request of a user, seconds.")
     transfers = _Frame("KV entries that went somewhere else.")
     retrievals = _Frame("KV entries asked for, by level.")
+    events = _Frame("A row a decision; raises ScenarioError for a run that did not keep them.")
     client_states = _Frame("Times of clients up, starting, draining or away.")
 
     def over_time(self, interval: float | None = None) -> pd.DataFrame:
@@ -330,6 +332,11 @@ class Result(Findings):
         Raises ScenarioError for a table that there is not.
         """
         check_tables([table])
+        if table == "events" and self.recorder.events is None:
+            raise ScenarioError(
+                "this run kept no events; give events=True to simulate, start or run, or --events "
+                "to mist run"
+            )
         return _COLUMNS[table](self)
 
     def table(self, name: str) -> pd.DataFrame:
@@ -364,13 +371,15 @@ class Result(Findings):
         return place.path
 
     def save_timeline(self, path: str | Path, *, replace: bool = False) -> None:
-        """Write requests, steps and transfers as Chrome trace events (ui.perfetto.dev draws them).
+        """Write what happened as Chrome trace events (ui.perfetto.dev draws them).
 
         replace: whether to overwrite an existing file.
         Raises ScenarioError if the file cannot be written.
         """
         with output_file(path, replace=replace) as file:
-            tables = {name: getattr(self, name) for name in TIMELINE_TABLES}
+            kept = self.recorder.events is not None
+            names = [name for name in TIMELINE_TABLES if kept or name != "events"]
+            tables = {name: getattr(self, name) for name in names}
             file.write(timeline(tables, self.summary))
 
     def write_files(self, folder: Path, tables: Collection[str] | None = None) -> None:
@@ -385,7 +394,8 @@ class Result(Findings):
         """Return the tables written by default."""
         tables = ["requests", "stages", "steps", "clients"]
         others = ("transfers", "retrievals", "client_states")
-        return tables + [name for name in others if self.has(name)]
+        kept = [] if self.recorder.events is None else ["events"]
+        return tables + [name for name in others if self.has(name)] + kept
 
 
 def _there(**parts: Any) -> dict[str, Any]:
@@ -414,6 +424,7 @@ _COLUMNS: Mapping[str, Callable[[Result], Columns]] = {
     "clients": _clients,
     "transfers": lambda of: result_columns.transfers_columns(of.recorder, of.client_names),
     "retrievals": lambda of: result_columns.retrievals_columns(of.recorder, of.client_names),
+    "events": lambda of: result_columns.events_columns(of.recorder, of.client_names),
     "client_states": lambda of: clients.states_columns(of.ledger.lives, of.client_names),
     "breakdown": lambda of: result_columns.breakdown_columns(of.recorder),
     "over_time": lambda of: result_columns.over_time_columns(
@@ -426,6 +437,10 @@ TABLES = tuple(_COLUMNS)
 
 def check_tables(names: Collection[str]) -> None:
     """Raise ScenarioError for tables that a result does not have."""
+    if isinstance(names, str):
+        raise ScenarioError(
+            f"tables must be a list of names, got {brief(names)}: write [{names!r}]"
+        )
     for name in names:
         if name not in TABLES:
             raise ScenarioError(

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mist_sim.core.columns import Table
+from mist_sim.core.columns import Categories, Table
+from mist_sim.core.events import ADMITTED, ENDED, KINDS, MOVED, NO_REQUEST, Events
 from mist_sim.core.recorder import STATUSES, Recorder, empty_table
 from mist_sim.metrics import latency, stats
 from mist_sim.metrics.clients import POWERED, interference, run_periods
@@ -31,6 +32,7 @@ from mist_sim.metrics.tables import (
     in_order,
     texts,
 )
+from mist_sim.units import require_number
 
 
 def requests_columns(recorder: Recorder) -> Columns:
@@ -236,6 +238,89 @@ def transfers_columns(recorder: Recorder, client_names: list[str]) -> Columns:
     return in_order(columns, np.argsort(c["start"], kind="stable"))
 
 
+def events_columns(recorder: Recorder, client_names: list[str]) -> Columns:
+    """Return a row per decision, by time; empty unless the run kept its events.
+
+    event: of `core.events.KINDS`. request_id: missing for blocks that are evicted. client: where;
+    of an end the last one, empty if there was none. reason: why. num_tokens: of its prompt, where a
+    request is routed; to be computed before its next token, cached ones included, where it is
+    admitted to an engine or preempted; of its prompt that wait for later steps, where that is cut;
+    that are evicted; that move; of the answer, where it ends.
+    """
+    kept = recorder.events
+    parts = (
+        []
+        if kept is None
+        else [_decided(kept), _admitted(recorder), _moved(recorder), _ended(recorder)]
+    )
+    texts_of = Categories()
+    ids, clients, kinds, times, tokens, reasons = (
+        np.concatenate([np.asarray(part[number], kind) for part in parts] or [np.zeros(0, kind)])
+        for number, kind in enumerate(("i8", "i4", "i4", "f8", "i8", "O"))
+    )
+    codes = np.array([texts_of.code(text) for text in reasons], dtype=np.int32)
+    columns: Columns = {
+        "time": times,
+        "event": Coded(kinds, KINDS),
+        "request_id": WithMissing(ids, ids == NO_REQUEST),
+        "client": Coded(clients + 1, ["", *client_names]),
+        "reason": Coded(codes, [str(text) for text in texts_of.values]),
+        "num_tokens": tokens,
+    }
+    return in_order(columns, np.lexsort((np.arange(len(times)), kinds, times)))
+
+
+_Decisions = tuple[Any, Any, Any, Any, Any, Any]
+"""Columns: request_id, client_id (-1: none), kind, time, num_tokens, reason."""
+
+
+def _decided(kept: Events) -> _Decisions:
+    """Return what was noted as it was decided."""
+    c, texts_of = kept.rows.columns(), texts([str(text) for text in kept.rows.names])
+    reasons = texts_of[c["reason"]] if len(texts_of) else []
+    return c["request_id"], c["client_id"], c["kind"], c["time"], c["num_tokens"], reasons
+
+
+def _admitted(recorder: Recorder) -> _Decisions:
+    """Return when visits to clients without engines began."""
+    c = recorder.visits.columns()
+    mine = ~np.isin(c["client_id"], recorder.track_clients) & ~np.isnan(c["started_at"])
+    number = int(mine.sum())
+    kinds, tokens = np.full(number, KINDS.index(ADMITTED)), np.zeros(number)
+    reasons = np.full(number, "first", dtype=object)
+    return (
+        c["request_id"][mine],
+        c["client_id"][mine],
+        kinds,
+        c["started_at"][mine],
+        tokens,
+        reasons,
+    )
+
+
+def _moved(recorder: Recorder) -> _Decisions:
+    """Return when KV entries began to move."""
+    c, names = recorder.moves.columns(), recorder.moves.names
+    clients = np.array(recorder.track_clients, dtype=np.int32)[c["track"]]
+    kinds = np.full(len(clients), KINDS.index(MOVED))
+    ways = zip(c["kind"], c["source"], c["destination"], strict=True)
+    reasons = [f"{names[kind]} from {names[one]} to {names[other]}" for kind, one, other in ways]
+    return c["request_id"], clients, kinds, c["start"], c["num_tokens"], reasons
+
+
+def _ended(recorder: Recorder) -> _Decisions:
+    """Return when requests ended, and how."""
+    c, visits = recorder.requests.columns(), recorder.visits.columns()
+    last = dict(zip(visits["request_id"].tolist(), visits["client_id"].tolist(), strict=True))
+    ids = c["request_id"]
+    clients = [last.get(each, -1) for each in ids.tolist()]
+    kinds = np.full(len(ids), KINDS.index(ENDED))
+    why = [STATUSES[code] for code in c["status"]]
+    said = [recorder.reasons.values[code] for code in c["reason"]]
+    reasons = [f"{one}: {text}" if text else one for one, text in zip(why, said, strict=True)]
+    return ids, clients, kinds, c["finished_at"], c["num_output_tokens"], reasons
+
+
 def token_times(recorder: Recorder, request_id: int) -> Array:
     """Return when the user received each output token of a request, in seconds.
 
@@ -428,8 +513,10 @@ def _edges(end: float, interval: float | None) -> Array:
     """Return where intervals begin, and where the last one ends."""
     if interval is None:
         interval = end / _DEFAULT_INTERVALS
-    elif not 0 < interval < math.inf:
-        raise ValueError(f"interval must be finite and > 0 s, got {interval}")
+    else:
+        require_number("interval", interval)
+        if not 0 < interval < math.inf:
+            raise ValueError(f"interval must be finite and > 0 s, got {interval}")
     if not end:
         return np.zeros(1)
     if end / interval > _MOST_INTERVALS:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mist_sim.core.events import ENDED, EVICTED, MOVED
 from mist_sim.core.result_warnings import of_data
 
 if TYPE_CHECKING:
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
 
 Event = dict[str, Any]
 
-TABLES = ("requests", "stages", "steps", "transfers")
-"""The tables of a result that a timeline is made of; the last may be missing."""
+TABLES = ("requests", "stages", "steps", "transfers", "events")
+"""The tables of a result that a timeline is made of."""
 
+OPTIONAL = ("transfers", "events")
+"""Those that may be missing: of runs without moves, and of runs that kept no events."""
+
+_SPANS = (MOVED, ENDED)  # decisions that are drawn as the ends of spans
 _CHUNK = 10_000  # rows
 _RESHARD = 10**6  # a thread below those of all engines
 _REQUESTS, _TRANSFERS, _FIRST_CLIENT = 1, 2, 10  # processes, in the order that they are shown
@@ -75,6 +80,8 @@ class _Timeline:
             yield _name("process_name", _TRANSFERS, "transfers")
             yield from self._transfers(transfers)
         yield from self._transitions(pids)
+        if (events := self.tables.get("events")) is not None:
+            yield from self._decisions(events, pids)
 
     def _inside(self, rows: pd.DataFrame) -> Iterator[Mapping[Any, Any]]:
         """Yield the rows of a table within the bounds, holding some thousand of them at a time."""
@@ -135,6 +142,19 @@ class _Timeline:
                 at = {"pid": pids[each["client"]], "tid": _RESHARD, "ts": _us(each["start"])}
                 name = f"re-shard to {each['layout']}"
                 yield {"ph": "X", "name": name, "dur": _us(each["ready"]) - at["ts"], **at}
+
+    def _decisions(self, events: pd.DataFrame, pids: Mapping[str, int]) -> Iterator[Event]:
+        """Yield an instant for each decision: on its request's row, or at an evicting client."""
+        times = events["time"]
+        inside = events[(times >= self.start) & (times < self.end) & ~events["event"].isin(_SPANS)]
+        for row in inside.to_dict("records"):
+            told = {"reason": row["reason"], "num_tokens": row["num_tokens"]}
+            at: Event = {"name": row["event"], "ts": _us(row["time"]), "tid": 0}
+            if row["event"] == EVICTED:
+                yield at | {"ph": "i", "s": "p", "pid": pids[row["client"]], "args": told}
+            else:
+                of = {"cat": "request", "id": int(row["request_id"]), "pid": _REQUESTS}
+                yield at | {"ph": "n", "args": told | {"client": row["client"]}} | of
 
     def _transfers(self, transfers: pd.DataFrame) -> Iterator[Event]:
         for number, row in enumerate(self._inside(transfers)):

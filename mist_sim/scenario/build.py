@@ -35,22 +35,28 @@ from mist_sim.traces import ARRIVALS, NamesModels, TraceArrivals, TraceReader, W
 
 
 def simulate(
-    scenario: Scenario | str | Path | Mapping[str, Any], *, progress: Progress | None = None
+    scenario: Scenario | str | Path | Mapping[str, Any],
+    *,
+    progress: Progress | None = None,
+    events: bool = False,
 ) -> Result:
     """Run a scenario once and return its records.
 
     scenario: or what is one: the name of a preset or the path of a file (`Scenario.load`), or plain
         mappings (`Scenario.from_dict`). progress: called now and then with (requests done,
-        simulated seconds).
+        simulated seconds). events: whether `Result.events` lists the decisions.
     Raises ScenarioError for input that cannot be simulated and for a scenario with replications
     (see `replicate`), and InvariantError for a bug.
     """
     with rare_collections():  # many clients are many objects that stay
-        return start(scenario, progress=progress).run().result()
+        return start(scenario, progress=progress, events=events).run().result()
 
 
 def start(
-    scenario: Scenario | str | Path | Mapping[str, Any], *, progress: Progress | None = None
+    scenario: Scenario | str | Path | Mapping[str, Any],
+    *,
+    progress: Progress | None = None,
+    events: bool = False,
 ) -> Run:
     """Return a run of a scenario that can be stopped at a time, or taken event by event.
 
@@ -65,7 +71,7 @@ def start(
     groups = [client.name for client in scenario.clients for _ in client.names]
     text = later_text(scenario)
     told = {"title": scenario.headline, "scenario_text": text, "client_groups": groups}
-    return build(scenario).start(progress, told=told)
+    return build(scenario).start(progress, events=events, told=told)
 
 
 def _loaded(said: object) -> Scenario:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from mist_sim.scenario.format.problems import Location, Problem, problems_of, su
 from mist_sim.scenario.plugins import find_plugins
 from mist_sim.scenario.presets import preset_names, preset_path
 from mist_sim.scenario.slo_presets import slo_preset, slo_preset_names
+from mist_sim.units import plain_number
 
 _SHOWN = 300  # characters of a command, which is to be read before it is allowed
 
@@ -81,6 +83,12 @@ def load(
     model: type[S], name: str | Path, overrides: Mapping[str, Any], *, allow_programs: bool
 ) -> S:
     """Return the scenario of a file or preset; see `Scenario.load`."""
+    given: object = name
+    if not isinstance(given, str | PathLike):
+        raise ScenarioError(
+            f"a scenario is named by a preset or the path of a file, got {brief(given)}; "
+            "Scenario.from_dict takes a mapping"
+        )
     path = Path(name)
     if is_there(path) and not path.is_dir():  # a file, or a pipe
         origin = Origin(printable(str(path)), path.parent, tuple(overrides), allow_programs)
@@ -175,6 +183,11 @@ def with_overrides(data: Any, overrides: Mapping[str, Any]) -> Any:
     preset of limits becomes its limits. The schema checks whether the keys exist. Raises
     ScenarioError for a path through a plain value, or with a wrong position in a list.
     """
+    given: object = overrides
+    if not isinstance(given, Mapping):
+        raise ScenarioError(
+            'overrides must be a mapping, such as {"clients.0.count": 8}, got ' + brief(given)
+        )
     for path, value in overrides.items():
         steps = path.split(".")
         if "" in steps:
@@ -185,7 +198,7 @@ def with_overrides(data: Any, overrides: Mapping[str, Any]) -> Any:
             raise ScenarioError(f"override {brief(path)}: must have <= {NESTING} keys")
         if len(steps) > 1 and steps[0] == "slo":
             data = _with_limits(data)
-        data = _set(data, steps, value, path)
+        data = _set(data, steps, plain_number(value), path)
     return data
 
 

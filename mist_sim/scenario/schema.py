@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr
 
+from mist_sim.errors import ScenarioError, brief
 from mist_sim.scenario.engines.defaults import engine_line
 from mist_sim.scenario.format.parts import Part
 from mist_sim.scenario.format.paths import Origin
@@ -112,6 +113,9 @@ class Scenario(ScenarioKeys):
         cls, data: Mapping[str, Any], overrides: Mapping[str, Any] | None = None
     ) -> Scenario:
         """Return the scenario of what a file would hold. Raises ScenarioError as `load` does."""
+        given: object = data
+        if not isinstance(given, Mapping):
+            raise ScenarioError(f"a scenario must be a mapping of its keys, got {brief(given)}")
         origin = Origin(overrides=tuple(overrides or {}))
         return validated(cls, deepcopy(dict(data)), overrides or {}, origin)
 

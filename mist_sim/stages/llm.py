@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from mist_sim.core.request import Stage
 from mist_sim.stages.stage_kinds import STAGES
+from mist_sim.units import is_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,8 @@ class Prefill(Prompted):
     num_prompt_tokens: int
 
     def __post_init__(self) -> None:
+        if not is_whole(self.num_prompt_tokens):
+            raise ValueError(f"num_prompt_tokens must be whole, got {self.num_prompt_tokens!r}")
         if self.num_prompt_tokens <= 0:
             raise ValueError(f"num_prompt_tokens must be > 0, got {self.num_prompt_tokens}")
 
@@ -94,6 +97,8 @@ class Decode(Stage):
     num_tokens: int
 
     def __post_init__(self) -> None:
+        if not is_whole(self.num_tokens):
+            raise ValueError(f"num_tokens must be whole, got {self.num_tokens!r}")
         if self.num_tokens < 0:
             raise ValueError(f"num_tokens must be >= 0, got {self.num_tokens}")
 

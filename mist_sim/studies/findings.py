@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mist_sim.core import result_warnings as kinds
 from mist_sim.core.result_warnings import ResultWarning, of_data, of_points, over_runs
-from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean, listed
 from mist_sim.metrics import Slo
 from mist_sim.metrics.keeping import (
     NO_RATE,
@@ -28,8 +28,9 @@ from mist_sim.metrics.keeping import (
     sentence,
 )
 from mist_sim.metrics.replications import CONFIDENCE_LEVEL, Estimate, estimate, numbers_of
-from mist_sim.report.elements import setting_cells
+from mist_sim.report.elements import setting_cells, value_text
 from mist_sim.report.presenters import STUDY
+from mist_sim.studies import text_tables
 from mist_sim.studies.points import Point
 from mist_sim.studies.tabled import Content, Tabled
 from mist_sim.studies.task import Failure, Row
@@ -177,6 +178,84 @@ class Study(Tabled):
             ]
         )
 
+    def difference(self, metric: str, *, to: Any, between: str = "") -> pd.DataFrame:
+        """Return how much larger a metric is at each point than at its like with another value.
+
+        between: the varied key; empty: the only one. to: its value there. Runs of equal seeds are
+        paired, which have the same requests, so intervals are narrower than those of the means.
+        A row a point whose key has another value: varied values; mean, low and high end of the 95 %
+        interval. Raises ScenarioError for a key or a value that is not varied, and a metric that no
+        run has. Source: Law, Simulation Modeling and Analysis (5th ed.), §10.2.1, the paired-t
+        interval, with common random numbers (§11.2).
+        """
+        import pandas as pd
+
+        self.estimate(metric)
+        pairs = self._pairs(between, to)
+        rows = [
+            setting_cells(one.point.values) | {"mean": e.mean, "low": e.low, "high": e.high}
+            for one, other in pairs
+            for e in [_paired(one, other, metric)]
+        ]
+        return pd.DataFrame(rows)
+
+    def _pairs(self, between: str, to: Any) -> list[tuple[PointRuns, PointRuns]]:
+        """Return each point whose key has another value, with its like that has this one."""
+        keys = [*self.points[0].point.values]
+        if not between and len(keys) == 1:
+            between = keys[0]
+        if between not in keys:
+            raise ScenarioError(
+                f"between must be a varied key, one of {', '.join(keys)}, got {brief(between)}"
+            )
+        values = [each.point.values[between] for each in self.points]
+        if to not in values:
+            known = listed(dict.fromkeys(map(value_text, values)))
+            raise ScenarioError(f"to must be a value of {between}, one of {known}, got {brief(to)}")
+        others = {repr(_without(each, between)): each for each in self._at(between, to)}
+        return [
+            (each, others[repr(_without(each, between))])
+            for each in self.points
+            if each.point.values[between] != to
+        ]
+
+    def _at(self, key: str, value: Any) -> list[PointRuns]:
+        return [each for each in self.points if each.point.values[key] == value]
+
+    def markdown(self, *metrics: str, to: Any = None, between: str = "") -> str:
+        """Return a table in Markdown: a row a point, metrics as mean ± half the 95 % interval.
+
+        to, between: with `to`, each metric is followed by its paired `difference`. Raises
+        ScenarioError as `difference` does, and without metrics.
+        """
+        return text_tables.markdown(self._cells(metrics, to, between))
+
+    def latex(self, *metrics: str, to: Any = None, between: str = "") -> str:
+        """Return the same table as a `tabular` for LaTeX, with the rules of booktabs."""
+        return text_tables.latex(self._cells(metrics, to, between))
+
+    def _cells(
+        self, metrics: Sequence[str], to: Any, between: str
+    ) -> list[dict[str, str | Estimate | None]]:
+        """Return the cells of a table by title, a mapping a row; None: there is no figure."""
+        if not metrics:
+            raise ScenarioError("a table needs a metric or more, such as p99_ttft_ms, got none")
+        for metric in metrics:
+            self.estimate(metric)
+        like = {} if to is None else {id(a): b for a, b in self._pairs(between, to)}
+        found = []
+        for each in self.points:
+            row: dict[str, str | Estimate | None]
+            row = {key: value_text(value) for key, value in each.point.values.items()}
+            for metric in metrics:
+                row[metric] = each.estimates.get(metric)
+                if to is not None:
+                    other = like.get(id(each))
+                    title = f"{metric}, less that of {value_text(to)}"
+                    row[title] = None if other is None else _paired(each, other, metric)
+            found.append(row)
+        return found
+
     @property
     def num_failed(self) -> int:
         """Numbers of runs that failed, and of points that cannot be."""
@@ -260,3 +339,18 @@ def _point_data(each: PointRuns) -> dict[str, Any]:
         **({"judged": found} if (found := judged(each.kept, each.summaries)) else {}),
         "errors": [str(failure) for failure in each.failures],
     }
+
+
+def _without(each: PointRuns, key: str) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in each.point.values.items() if name != key]
+
+
+def _paired(one: PointRuns, other: PointRuns, metric: str) -> Estimate:
+    """Return how much larger a metric is here than there, by pairs of runs with equal seeds."""
+    here, there = ({run.key[-1]: run.result for run in each.runs} for each in (one, other))
+    pairs = [(here[seed], there[seed]) for seed in here if seed in there]
+    values = [
+        [float(dict(numbers_of(summary or {})).get(metric, nan)) for summary in pair]
+        for pair in pairs
+    ]
+    return estimate([mine - theirs for mine, theirs in values])

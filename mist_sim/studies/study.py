@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
-from mist_sim.errors import ScenarioError, in_words
+from mist_sim.errors import ScenarioError, brief, in_words
 from mist_sim.metrics import Slo
 from mist_sim.metrics.replications import Replications
 from mist_sim.report.presenters import REPLICATIONS
@@ -26,6 +26,7 @@ from mist_sim.studies.subjects import (
     tasks_of,
 )
 from mist_sim.studies.task import Failure, InTurn, Key, Row, Task
+from mist_sim.units import plain_number
 
 RATE = "rate"
 _NOT_SENT = (
@@ -157,7 +158,7 @@ def plan_study(
     figures: Figures | None = None,
 ) -> Plan:
     """Return a study that has not begun; see `study`."""
-    vary = dict(vary or {})
+    vary = _listed(vary or {})
     check_subject(subject, list(vary), has_rates=rates is not None)
     axes = vary | ({RATE: list(rates)} if rates is not None else {})
     if rates is not None and RATE in vary:
@@ -182,6 +183,22 @@ def plan_study(
         tasks += [replace(task, key=(position, point.name, *task.key)) for task in mine]
     options = {"vary": plain(axes), "seeds": seeds, "figures": plain(figures)}
     return Plan(subject, points, tasks, failed, options, limits)
+
+
+def _listed(vary: Mapping[str, Iterable[Any]]) -> dict[str, Sequence[Any]]:
+    """Return the values of each key as lists, those of arrays and generators, too.
+
+    Raises ScenarioError for what is no mapping from keys to several values.
+    """
+    given: object = vary
+    if not isinstance(given, Mapping):
+        raise ScenarioError(
+            f"vary must be a mapping from keys to lists of values, got {brief(given)}"
+        )
+    for key, values in given.items():
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+            raise ScenarioError(f"vary {key}: must be a list of values, got {brief(values)}")
+    return {key: [plain_number(each) for each in values] for key, values in vary.items()}
 
 
 def replicate(scenario: Scenario, **how: Unpack[How]) -> Replications:

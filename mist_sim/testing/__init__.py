@@ -26,17 +26,21 @@ from mist_sim.testing.routers import check_router
 from mist_sim.testing.schedulers import check_scheduler
 from mist_sim.testing.stages import check_stage
 from mist_sim.testing.trace_readers import check_trace_reader
+from mist_sim.testing.workloads import check_arrivals, check_length_law, check_sampler
 
 __all__ = [
     "Candidates",
     "FakeView",
     "check_admission",
+    "check_arrivals",
     "check_autoscaler",
     "check_client",
     "check_duration_law",
     "check_eviction",
+    "check_length_law",
     "check_predictor",
     "check_router",
+    "check_sampler",
     "check_scheduler",
     "check_stage",
     "check_trace_reader",

@@ -110,13 +110,15 @@ def _run(client: Client, requests: list[Request], until: float | None = None) ->
     try:
         start(run, others, requests)
         env.run(until=until)
-    except (AssertionError, ScenarioError):
+    except AssertionError:
         raise
+    except ScenarioError as error:
+        raise AssertionError(f"{name_of(client)}: {error}") from error
     except Exception as error:
         raise AssertionError(f"{name_of(client)} raised {error!r} at {env.now} s") from error
     if until is None:
-        run.rule(run.stays, f"was sent no visit; it serves {client.traits.serves}: pass pipelines")
         run.rule(run.num_open == 0, f"must hand every visit back; {run.num_open} never came")
+        run.rule(run.stays, f"was sent no visit; it serves {client.traits.serves}: pass pipelines")
         run.rule(
             others.num_kept == 0,
             f"must let go of KV entries that others keep (HeldKv.release); {others.num_kept} are "

@@ -15,11 +15,14 @@ import numpy.typing as npt
 
 from mist_sim.durations import BLOCK, Floats, lognormal, require_spread
 from mist_sim.errors import ScenarioError, brief
+from mist_sim.registry import require_method
 from mist_sim.traces.base import LENGTHS, SAMPLERS, TraceRow, require_count
 from mist_sim.traces.profiles import load_profile, profile_names
 from mist_sim.traces.workload import prefix_content
 
 Tokens = npt.NDArray[np.int64]
+
+_SAMPLE = "sample(rng, n)"
 
 
 @runtime_checkable
@@ -170,6 +173,10 @@ class Synthetic:
     def __post_init__(self) -> None:
         require_count("num_requests", self.num_requests)
         _require_total(self.max_total_tokens)
+        for part in ("prompt", "output"):
+            require_method(
+                f"{part} (such as FixedLength(tokens=100))", getattr(self, part), _SAMPLE
+            )
 
     @property
     def shortest_prompt(self) -> int:
@@ -269,11 +276,19 @@ def shortest_of(distribution: LengthDistribution) -> int:
 
 
 def checked_lengths(lengths: Tokens, distribution: LengthDistribution) -> Tokens:
-    """Return lengths that a distribution drew. Raises ScenarioError for one below 1."""
-    shortest = int(lengths.min())
-    if shortest < 1:
-        raise ScenarioError(f"lengths must be >= 1 token, got {shortest} from {distribution}")
-    return lengths
+    """Return lengths that a distribution drew.
+
+    Raises ScenarioError unless they are `BLOCK` whole numbers of 1 or more.
+    """
+    found, name = np.asarray(lengths), type(distribution).__name__
+    if found.shape != (BLOCK,) or found.dtype.kind not in "iu":
+        raise ScenarioError(
+            f"{name}.sample(rng, n) must return n whole numbers (np.rint(x).astype(int) rounds), "
+            f"got {brief(lengths)} for n = {BLOCK}"
+        )
+    if (shortest := int(found.min())) < 1:
+        raise ScenarioError(f"lengths must be >= 1 token, got {shortest} from {name}")
+    return found
 
 
 def _require_total(most: int | None) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice, repeat
-from operator import index
-from typing import TypeVar
+from types import NoneType
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -23,7 +23,8 @@ from mist_sim.core.content_ids import (
     spans_of,
 )
 from mist_sim.core.request import Content, Request, Stage, token_totals
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief
+from mist_sim.registry import require_method
 from mist_sim.rng import Streams
 from mist_sim.stages import EncodeImages, completion, validate_pipeline
 from mist_sim.traces.arrivals import (
@@ -48,6 +49,7 @@ from mist_sim.traces.predictions import Predictions
 from mist_sim.traces.prompt_images import ImageLaw
 from mist_sim.traces.retries import Retries
 from mist_sim.traces.time_limits import TimeLimits
+from mist_sim.units import is_number, is_whole
 
 BASE = "base"
 """The name that stands for no adapter: the model's own weights."""
@@ -145,6 +147,7 @@ def _place(seed: int, position: int, session: int | None) -> float:
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") / _WHOLE
 
 
+_COUNTS = (NoneType, int)  # of predicted tokens
 _BLOCK = 4096  # priorities and models drawn at a time
 _FIRST_ROWS = 200  # that tell whether a file knows common prefixes
 
@@ -236,6 +239,15 @@ class Workload:
                 "arrivals must have times(rng), or be TraceArrivals or ClosedLoop, "
                 f"got {type(self.arrivals).__name__}"
             )
+        drawn = isinstance(self.source, RowSampler)
+        require_method("source", self.source, "sample_rows(rng)" if drawn else "rows()")
+        if not isinstance(self.arrivals, TraceArrivals | ClosedLoop):
+            require_method("arrivals", self.arrivals, "times(rng)")
+        if not callable(self.pipeline):
+            raise ScenarioError(
+                "pipeline must be a function from a row to stages, such as "
+                f"template([Prefill, Decode]), got {brief(self.pipeline)}"
+            )
 
     @classmethod
     def from_lists(
@@ -251,10 +263,11 @@ class Workload:
 
         arrival_times: seconds since the start of the run. arrivals: without it requests arrive at
         `arrival_times`, or all at once when there are none. Raises ValueError for lists of
-        different lengths, or if both arrivals and arrival_times are given; TypeError for fractional
-        tokens.
+        different lengths, if both arrivals and arrival_times are given, and for tokens that are no
+        whole numbers.
         """
-        times = arrival_times if arrival_times is not None else [None] * len(prompt_tokens)
+        prompt_tokens, output_tokens = list(prompt_tokens), list(output_tokens)
+        times = [None] * len(prompt_tokens) if arrival_times is None else list(arrival_times)
         if not len(prompt_tokens) == len(output_tokens) == len(times):
             raise ValueError(
                 "the lists must be equally long, got "
@@ -265,7 +278,11 @@ class Workload:
         elif arrival_times is not None and not isinstance(arrivals, TraceArrivals):
             raise ValueError("arrival_times must be None when arrivals is given")
         rows = [
-            TraceRow(index(prompt), index(output), None if time is None else float(time))
+            TraceRow(
+                whole("prompt_tokens", prompt),
+                whole("output_tokens", output),
+                None if time is None else float(time),
+            )
             for prompt, output, time in zip(prompt_tokens, output_tokens, times, strict=True)
         ]
         return cls(Rows(rows), arrivals, pipeline)
@@ -334,15 +351,26 @@ class Workload:
         if not plain and not isinstance(self.pipeline, StageTemplate):
             checked = set()
         rows, last = zip(self._timed_rows(streams), self._priorities(streams), strict=False), 0.0
-        for request_id, ((row, time), priority) in enumerate(rows):
-            if time is not None:
+        closed, request_id = self.closed_loop is not None, -1
+        for request_id, ((given, time), priority) in enumerate(rows):
+            if time is not None or not closed:
+                if time is None or (type(time) is not float and not is_number(time)):
+                    raise self._out_of_order(time, last)
                 if not last <= time < math.inf:
                     raise self._out_of_order(time, last)
                 last = time
+            row = given
+            if not (
+                type(given) is TraceRow
+                and type(given[0]) is int is type(given[1])
+                and type(given.num_predicted_tokens) in _COUNTS
+            ):
+                row = self._checked_row(given, request_id)
             prompt, output = row.num_prompt_tokens, row.num_output_tokens
             try:
                 stages = completion(prompt, output) if plain else self.pipeline(row)
                 if checked is not None:
+                    stages = _stages_of(stages)
                     _validate_once(stages, checked)
             except ValueError as error:
                 raise ScenarioError(f"pipeline of request {request_id}: {error}") from error
@@ -363,6 +391,23 @@ class Workload:
                 images=None if row.images and _encodes(stages) else row.images,
                 num_predicted_tokens=row.num_predicted_tokens,
             )
+        if request_id < 0:
+            raise ScenarioError(f"source {type(self.source).__name__} gives no row: give >= 1")
+
+    def _checked_row(self, row: object, position: int) -> TraceRow:
+        """Return a row of a source whose numbers are whole; raises ScenarioError for others."""
+        where = f"row {position} of {type(self.source).__name__}"
+        if not isinstance(row, TraceRow):
+            raise ScenarioError(
+                f"{where} must be a TraceRow(prompt, output, ...), got {brief(row)}"
+            )
+        names = ["num_prompt_tokens", "num_output_tokens"]
+        if row.num_predicted_tokens is not None:
+            names.append("num_predicted_tokens")
+        found: dict[str, Any] = {
+            name: whole(f"{name} of {where}", getattr(row, name)) for name in names
+        }
+        return row._replace(**found)
 
     def _priorities(self, streams: Streams) -> Iterator[int]:
         if not self.priorities:
@@ -397,10 +442,10 @@ class Workload:
             rows = self.images.applied(rows, streams.generator("images"))
         return rows if self.max_tokens is None else _cut_short(rows, self.max_tokens)
 
-    def _out_of_order(self, time: float, last: float) -> ScenarioError:
+    def _out_of_order(self, time: object, last: float) -> ScenarioError:
         return ScenarioError(
             "arrival times must be finite, >= 0 s and never decrease, got "
-            f"{time} s after {last} s from {type(self.source).__name__} with "
+            f"{brief(time)} s after {last} s from {type(self.source).__name__} with "
             f"{type(self.arrivals).__name__}; sort the requests by time"
         )
 
@@ -466,12 +511,45 @@ def _own_times(
 
 def _without_end(times: Iterator[float], arrivals: ArrivalProcess) -> Iterator[float]:
     """Yield the times, and raise ScenarioError if they end before the rows do."""
-    yield from times
-    raise ScenarioError(f"arrivals must not end before the requests do, got an end of {arrivals}")
+    name, said = type(arrivals).__name__, cast("object", times)
+    if not isinstance(said, Iterable):
+        raise ScenarioError(f"{name}.times must yield seconds, got {brief(said)}")
+    number = 0
+    for number, time in enumerate(times, 1):  # noqa: B007 - of the last one
+        yield time
+    raise ScenarioError(
+        f"arrivals must not end before the requests do, got {number} times from {name}.times: "
+        "yield them without end"
+    )
 
 
 def _encodes(stages: tuple[Stage, ...]) -> bool:
     return EncodeImages.kind in [stage.kind for stage in stages]
+
+
+def whole(name: str, value: object) -> int:
+    """Return a number of tokens as an int. Raises ScenarioError unless it is a whole number."""
+    if not is_whole(value):
+        raise ScenarioError(f"{name} must be a whole number, got {brief(value)}")
+    return int(cast("int", value))
+
+
+def _stages_of(said: object) -> tuple[Stage, ...]:
+    """Return the stages that a pipeline gave. Raises ValueError for what are no stages."""
+    if isinstance(said, Stage | type) or not isinstance(said, Iterable):
+        raise ValueError(
+            f"must return stages, such as (Prefill(...), Decode(...)), got {brief(said)}"
+        )
+    stages = tuple(said)
+    for stage in stages:
+        if not isinstance(stage, Stage):
+            hint = ": template([...]) fills classes in" if isinstance(stage, type) else ""
+            raise ValueError(f"must return stages, got {brief(stage)} among them{hint}")
+        if stage.kind == Stage.kind:
+            raise ValueError(
+                f"{type(stage).__name__} needs a `kind` of its own, as a class variable"
+            )
+    return stages
 
 
 def _validate_once(stages: tuple[Stage, ...], checked: set[tuple[str, ...]]) -> None:

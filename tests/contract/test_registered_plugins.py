@@ -28,7 +28,15 @@ from mist_sim.registry import Registry
 from mist_sim.routers import ROUTERS
 from mist_sim.scenario.sections.clients.family import CLIENT
 from mist_sim.stages import STAGES
-from mist_sim.traces import TRACE_READERS
+from mist_sim.traces import (
+    ARRIVALS,
+    LENGTHS,
+    SAMPLERS,
+    TRACE_READERS,
+    FixedLength,
+    RequestClass,
+    UniformLength,
+)
 from tests.conftest import ROOT
 from tests.reference.measured import measured_layers, measured_steps
 from tests.reference.regression_files import written
@@ -491,6 +499,39 @@ FAMILIES: list[tuple[Registry, Configurations]] = [
 ]
 
 
+ARRIVALS_TO_CHECK: Configurations = {
+    "all_at_once": [{}],
+    "bursty": [{"rate_on": 20.0, "on": 2.0, "off": 5.0}],
+    "constant": [{"rate": 3.0}],
+    "day": [{"peak": 20.0, "low": 2.0, "peak_at": 43_200.0}],
+    "gamma": [{"rate": 5.0, "burstiness": 0.5}],
+    "normal": [{"rate": 5.0, "cv": 0.3}],
+    "poisson": [{"rate": 5.0}],
+    "schedule": [{"at": (0.0, 10.0), "rates": (5.0, 20.0)}],
+    "uniform": [{"rate": 5.0}],
+}
+LENGTHS_TO_CHECK: Configurations = {
+    "fixed": [{"tokens": 7}],
+    "geometric": [{"mean": 50.0}],
+    "lognormal": [{"mean": 300.0, "std": 500.0}],
+    "mean_median_p95": [{"mean": 300.0, "median": 200.0, "p95": 900.0}],
+    "normal": [{"mean": 300.0, "std": 50.0}],
+    "uniform": [{"low": 1, "high": 9}],
+}
+_SHORT = {"prompt": FixedLength(tokens=5), "output": UniformLength(low=1, high=9)}
+SAMPLERS_TO_CHECK: Configurations = {
+    "mix": [
+        {"num_requests": 50, "classes": {"a": RequestClass(**_SHORT)}},
+    ],
+    "prefix_repetition": [
+        {"num_requests": 50, "suffix": FixedLength(tokens=5), "output": FixedLength(tokens=5)}
+        | {"num_prefixes": 3, "prefix_len": 40},
+    ],
+    "profile": [{"num_requests": 50}],
+    "synthetic": [{"num_requests": 50, **_SHORT}],
+}
+
+
 def each(registry: Registry, configurations: Configurations, most: int = 99) -> list[Any]:
     """Return a factory of every configuration of every registered plugin.
 
@@ -568,6 +609,28 @@ def test_readers_of_parquet(name, tmp_path):
 @pytest.mark.parametrize("factory", each(DURATIONS, LAWS_TO_CHECK))
 def test_duration_laws(factory):
     testing.check_duration_law(factory)
+
+
+@pytest.mark.parametrize("factory", each(ARRIVALS, ARRIVALS_TO_CHECK))
+def test_arrivals(factory):
+    testing.check_arrivals(factory)
+
+
+@pytest.mark.parametrize("factory", each(LENGTHS, LENGTHS_TO_CHECK))
+def test_laws_of_lengths(factory):
+    testing.check_length_law(factory)
+
+
+@pytest.mark.parametrize("factory", each(SAMPLERS, SAMPLERS_TO_CHECK))
+def test_samplers(factory):
+    testing.check_sampler(factory)
+
+
+def test_every_law_of_a_workload_is_checked():
+    markers = {"trace", "closed_loop"}  # which have no times of their own
+    assert set(ARRIVALS_TO_CHECK) == set(ARRIVALS) - markers
+    assert set(LENGTHS_TO_CHECK) == set(LENGTHS)
+    assert set(SAMPLERS_TO_CHECK) == set(SAMPLERS)
 
 
 @pytest.mark.parametrize("factory", each(ADMISSIONS, ADMISSIONS_TO_CHECK))

@@ -231,7 +231,7 @@ def test_the_best_kind_wins_and_by_how_much_the_next_is_behind(rates, found):
 
 def test_the_plane_is_drawn_and_counted(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(taichi_plane, "IMAGE", tmp_path / "plane.png")
+    monkeypatch.setattr(taichi_plane, "IMAGES", tmp_path)
     rates = {"together 512": 10.0, "apart 2:2": 8.0, "hybrid 2": 11.0}
     rows = [
         {
@@ -245,7 +245,7 @@ def test_the_plane_is_drawn_and_counted(tmp_path, monkeypatch):
         for tpot in taichi_plane.TPOT[:1]
     ]
     taichi_plane.draw(json.loads(json.dumps(rows)))
-    assert (tmp_path / "plane.png").stat().st_size > 5000
+    assert (tmp_path / "taichi_plane.png").stat().st_size > 5000
     without, with_it = taichi_plane.summary(rows)
     assert "'hybrid': 0}, level 0" in without
     assert "'hybrid': 2}, level 0, a hybrid by 10 %" in with_it

@@ -1,6 +1,7 @@
 """Prefix caching on Mooncake's trace: hits are the reuse that can be read off the file."""
 
 import json
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
@@ -17,12 +18,12 @@ from mist_sim import (
     llm_client,
 )
 from mist_sim.clients.kv_cache import CacheTier
-from mist_sim.eviction import EVICTIONS
+from mist_sim.eviction import EVICTIONS, Eviction
 from mist_sim.models import load_model
 from mist_sim.models.kv_groups import KvGroups
 from tests.conftest import ROOT
 from tests.reference.engines import llm_engine
-from tests.reference.eviction import RANKS, PlainCache
+from tests.reference.eviction import RANKS, PlainCache, by_cost
 from tests.reference.predictors import ConstantPredictor
 
 TRACE = "traces/mooncake_synthetic_trace.jsonl"
@@ -94,30 +95,97 @@ def test_windows_find_the_same_when_cache_holds_all(arrivals, beginning):
     assert result.requests["num_cached_tokens"].tolist() == reuse(beginning)
 
 
-@pytest.mark.parametrize("name", RANKS)
-def test_an_order_of_eviction_finds_what_a_list_of_blocks_does(name, beginning):
-    """One request at a time, 300 of them, in 600 blocks of 512 tokens, as the file names them."""
-    rows = [json.loads(line) for line in beginning.read_text().splitlines()[:300]]
-    beginning.write_text("\n".join(map(json.dumps, rows)))
+@dataclass
+class CostAware(Eviction):
+    """By uses, age and cost, as `by_cost` ranks blocks."""
+
+    age: float = 0.0
+
+    def rank(self, blocks):
+        return self.age + (1 + blocks.num_uses) / (1 + blocks.start), blocks.used
+
+    def evicted(self, blocks, rank):
+        self.age = max(self.age, rank[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Apart(Workload):
+    """A workload whose blocks are spans of their own, as the file names them."""
+
+    def requests(self, streams, in_runs=True):
+        return Workload.requests(self, streams, in_runs=False)
+
+
+def hits_of(path, num_blocks, eviction):
+    """Return the tokens found of each prompt, one request at a time, in blocks of 512 tokens."""
     client = llm_engine(
         "llm",
         scheduler=ChunkedScheduler(max_num_batched_tokens=8192),
         predictor=ConstantPredictor(0.01),
-        num_gpu_blocks=600,
+        num_gpu_blocks=num_blocks,
         block_size=512,
-        eviction=EVICTIONS[name](),
+        eviction=eviction,
     )
-    workload = Workload(MooncakeReader(path=str(beginning)), ClosedLoop(concurrency=1))
-    found = Simulation(clients=[client], workload=workload).run().requests["num_cached_tokens"]
-    plain, expected = PlainCache(600, RANKS[name]), []
-    for row in rows:
+    workload = Apart(MooncakeReader(path=str(path)), ClosedLoop(concurrency=1))
+    result = Simulation(clients=[client], workload=workload).run()
+    return result.requests["num_cached_tokens"].tolist()
+
+
+def hits_by_hand(path, num_blocks, rank, blanks_first=False):
+    """Return the same of a plain loop over the file.
+
+    blanks_first: whether blocks of answers, which nobody can find, go before all others; else they
+        wait their turn, as in vLLM before 0.9 (`EngineRules.uncached_first`).
+    """
+    plain, found = PlainCache(num_blocks, rank), []
+    for row in map(json.loads, path.read_text().splitlines()):
         computed = row["input_length"] + row["output_length"] - 1
         wanted = row["hash_ids"][: row["input_length"] // 512]
-        num_full, number = computed // 512 - len(wanted), -(-computed // 512) - len(wanted)
+        number = -(-computed // 512) - len(wanted)
         most = (row["input_length"] - 1) // 512
-        expected.append(512 * min(most, plain.serve(wanted, num_full, number - num_full)))
-    assert found.tolist() == expected
+        blank = (0, number) if blanks_first else (number, 0)
+        found.append(512 * min(most, plain.serve(wanted, *blank)))
+    return found
+
+
+def both(name, path, num_blocks):
+    """Return the tokens found with an order of eviction by the engine and by the plain loop."""
+    if name == "by_cost":
+        found = hits_of(path, num_blocks, CostAware())
+        return found, hits_by_hand(path, num_blocks, by_cost, blanks_first=True)
+    found = hits_of(path, num_blocks, EVICTIONS[name]())
+    return found, hits_by_hand(path, num_blocks, RANKS[name])
+
+
+@pytest.mark.parametrize("name", [*RANKS, "by_cost"])
+def test_an_order_of_eviction_finds_what_a_list_of_blocks_does(name, beginning):
+    """The first 300 requests, in 600 blocks."""
+    beginning.write_text("\n".join(beginning.read_text().splitlines()[:300]))
+    found, expected = both(name, beginning, 600)
+    assert found == expected
     assert 0 < sum(expected) < sum(reuse(beginning))
+
+
+@pytest.mark.parametrize(
+    ("name", "num_blocks", "share"),
+    [
+        ("lru", 2_000, 0.1485),
+        ("lfu", 2_000, 0.1150),
+        ("by_cost", 2_000, 0.1272),
+        ("lru", 8_000, 0.3763),
+        ("lfu", 8_000, 0.3133),
+        ("by_cost", 8_000, 0.3246),
+    ],
+)
+def test_hit_rates_of_the_whole_trace(name, num_blocks, share, shared, tmp_path):
+    """But for prompts of whole blocks, the last of which an engine computes again."""
+    path, rows = tmp_path / "trace.jsonl", shared(TRACE).read_text().splitlines()
+    rows = [row for row in rows if json.loads(row)["input_length"] % 512]
+    path.write_text("\n".join(rows))
+    found, expected = both(name, path, num_blocks)
+    assert found == expected
+    total = sum(json.loads(row)["input_length"] for row in rows)
+    assert sum(found) / total == pytest.approx(share, abs=1e-4)
 
 
 def test_a_larger_cache_hits_more(beginning):

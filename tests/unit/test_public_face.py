@@ -1,10 +1,12 @@
 """The package exports what `__all__` says, and says what each name is for."""
 
+import re
 import subprocess
 import sys
 from types import ModuleType
 
 import mist_sim
+from tests.conftest import ROOT
 
 NAMES = sorted(name for name in getattr(mist_sim, "__all__", ()) if name != "__version__")
 
@@ -41,3 +43,23 @@ def test_importing_the_package_leaves_heavy_modules_alone():
     code = f"import sys, mist_sim; print(*sorted({heavy!r} & set(sys.modules)))"
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True)
     assert loaded.split() == []
+
+
+def test_the_page_of_public_names_lists_them_all():
+    page = (ROOT / "docs/reference/public.md").read_text("utf-8")
+    table = page.partition("## Names")[2].partition("\n## ")[0]
+    listed = re.findall(r"`(\w+)`", table.partition("|---|---|")[2])
+    assert sorted(listed) == NAMES
+
+
+def test_guides_import_from_public_modules_alone():
+    public = {"mist_sim", *re.findall(r"`(mist_sim\.\w+)`", _table_of_modules())}
+    for page in sorted((ROOT / "docs/guides").glob("own_*.md")):
+        text = page.read_text("utf-8")
+        used = set(re.findall(r"^(?:from|import) (mist_sim[\w.]*)", text, re.MULTILINE))
+        assert used <= public, f"{page.name}: {sorted(used - public)} are no public modules"
+
+
+def _table_of_modules() -> str:
+    page = (ROOT / "docs/reference/public.md").read_text("utf-8")
+    return page.partition("| module | for |")[2].partition("\n\n")[0]

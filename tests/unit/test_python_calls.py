@@ -78,7 +78,7 @@ test_a_simulation_says_what_it_expects = refused(
     ({"router": 3}, "router must be a router, with choose"),
     ({"routers": {"decode": 3}}, r"routers\['decode'\] must be a router"),
     ({"workload": [1]}, "workload must be a Workload"),
-    ({"slo": {"ttft": 0.5}}, r"slo must be an Slo, such as Slo\(ttft=0.5\)"),
+    ({"slo": {"ttft": 0.5}}, r"slo must be of type Slo, such as Slo\(ttft=0.5\)"),
 )
 
 

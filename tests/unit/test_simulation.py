@@ -266,7 +266,9 @@ def test_a_router_that_returns_nonsense_is_named():
         def choose(self, request, stage, candidates):
             return 7
 
-    with pytest.raises(ScenarioError, match="Broken.choose returned 7, which is not the client_id"):
+    with pytest.raises(
+        ScenarioError, match="Broken.choose must return the client_id of a candidate"
+    ):
         run([1], [1], router=Broken())
 
 

@@ -21,6 +21,7 @@ from mist_sim.clients.scheduling import (
     MixedScheduler,
     StaticScheduler,
 )
+from tools.pages.pictures import PICTURES, picture_folder
 
 STRATEGIES = {
     "static": StaticScheduler,
@@ -46,7 +47,7 @@ COLUMNS = {
     "tokens/s": "output_throughput",
 }
 COLORS = ("#888888", "#e07b39", "#b5a642", "#2a6f97", "#7fb3d5")
-IMAGE = Path(__file__).parents[2] / "docs" / "images" / "batching.png"
+IMAGES = PICTURES
 
 
 def runs(
@@ -105,7 +106,7 @@ def draw(results: dict[str, mist.Result]) -> None:
     axes.set(xlabel="time between two tokens of a request", ylabel="gaps that are longer")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9)
-    figure.savefig(IMAGE, dpi=110, metadata={"Software": None})
+    figure.savefig(IMAGES / "batching.png", dpi=110, metadata={"Software": None})
 
 
 def main() -> None:
@@ -128,4 +129,5 @@ def print_table(results: dict[str, mist.Result]) -> None:
 
 
 if __name__ == "__main__":
+    IMAGES = picture_folder(__doc__)
     main()

@@ -9,7 +9,6 @@ or two on one core.
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import matplotlib as mpl
 
@@ -28,8 +27,9 @@ from mist_sim.search import (
     provision,
     simulate_bundle,
 )
+from tools.pages.pictures import PICTURES, picture_folder
 
-IMAGES = Path(__file__).parents[2] / "docs" / "images"
+IMAGES = PICTURES
 C = PRESETS["deepseek-v3-ascend-910c"]
 GRID = (1, 2, 4, 8, 16, 24, 32)
 FINE = range(1, 33)
@@ -145,4 +145,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    IMAGES = picture_folder(__doc__)
     main()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -25,8 +24,9 @@ from mist_sim.bestserve import simulate_strategy as serve
 from mist_sim.bestserve.drawn_requests import requests_of
 from mist_sim.bestserve.engines import Engines, Template
 from mist_sim.rng import Streams
+from tools.pages.pictures import PICTURES, picture_folder
 
-IMAGES = Path(__file__).parents[2] / "docs" / "images"
+IMAGES = PICTURES
 
 JOBS = 2
 SEEDS, LONG, SHORT = 20, 10_000, 2_000  # runs of a mean; requests of the paper, and beside the full
@@ -311,4 +311,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    IMAGES = picture_folder(__doc__)
     main()

@@ -1,4 +1,4 @@
-"""Draws docs/images/gantt.png: three requests over unlike clients, as in MIST's Fig. 1 (b).
+"""Draws gantt.png: three requests over unlike clients, as in MIST's Fig. 1 (b).
 
     python tools/pages/make_gantt.py
 
@@ -7,8 +7,6 @@ Needs matplotlib, which the project itself does not use: `pip install matplotlib
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import matplotlib as mpl
 
 mpl.use("Agg")
@@ -16,8 +14,9 @@ import matplotlib.pyplot as plt
 from matplotlib.patches import Patch
 
 import mist_sim as mist
+from tools.pages.pictures import PICTURES, picture_folder
 
-PICTURE = Path(__file__).parents[2] / "docs" / "images" / "gantt.png"
+IMAGES = PICTURES
 COLORS = {
     "preprocess": "#8d99ae",
     "prefill": "#e07b39",
@@ -91,7 +90,7 @@ def main() -> None:
         for k, color in enumerate(REQUESTS)
     ]
     axes.legend(handles=of_stages + of_requests, frameon=False, fontsize=8, ncols=2)
-    figure.savefig(PICTURE, dpi=110, metadata={"Software": None})
+    figure.savefig(IMAGES / "gantt.png", dpi=110, metadata={"Software": None})
 
 
 def _roots(result: mist.Result) -> dict[int, int]:
@@ -108,4 +107,5 @@ def _roots(result: mist.Result) -> dict[int, int]:
 
 
 if __name__ == "__main__":
+    IMAGES = picture_folder(__doc__)
     main()

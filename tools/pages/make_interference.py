@@ -1,4 +1,4 @@
-"""Prints tables of interference, and draws docs/images/interference_planes.png.
+"""Prints tables of interference, and draws interference_planes.png.
 
 Runs the presets taichi-aggregation and taichi-disaggregation with other chunks, ratios and rates;
 two minutes on two cores. Needs matplotlib, which the project itself does not use.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -32,8 +31,9 @@ from mist_sim import (
     load_model,
     simulate,
 )
+from tools.pages.pictures import PICTURES, picture_folder
 
-IMAGES = Path(__file__).parents[2] / "docs" / "images"
+IMAGES = PICTURES
 
 RATE, RATES = 14, (8, 10, 12, 14)  # requests a second
 LINE_RATE = 11.75  # with the paper's line, whose prompts take longer
@@ -274,4 +274,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    IMAGES = picture_folder(__doc__)
     main()

@@ -1,4 +1,4 @@
-"""Prints the tables of MIST's boxed insights and Fig. 8, and draws docs/images/mist_gaps.png.
+"""Prints the tables of MIST's boxed insights and Fig. 8, and draws mist_gaps.png.
 
     python tools/pages/make_mist_insights.py [retrieval] [gaps] [copies] [operators] [reads]
     [placement]
@@ -28,8 +28,9 @@ from benchmarks.mist_insights.placement import OVERSUBSCRIPTIONS, PLACES, placem
 from benchmarks.mist_insights.retrieval import PROBES, PROMPTS, SEARCHERS, retrieval  # noqa: E402
 from mist_sim import StorageLevel  # noqa: E402
 from mist_sim.clients.retrieval.levels import expected_time  # noqa: E402
+from tools.pages.pictures import PICTURES, picture_folder  # noqa: E402
 
-IMAGES = DOCS / "images"
+IMAGES = PICTURES
 MEASUREMENTS = DOCS.parents[1] / "shared" / "measurements"
 COLORS = ("#2a6f97", "#e07b39", "#5a8f3c", "#8a5a9e")
 
@@ -213,4 +214,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    IMAGES = picture_folder(__doc__)
     main()

@@ -8,7 +8,6 @@ Needs matplotlib, which the project itself does not use: `pip install matplotlib
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -30,8 +29,9 @@ from mist_sim.clients.scheduling import (
     StaticScheduler,
 )
 from mist_sim.traces import TraceRow
+from tools.pages.pictures import PICTURES, picture_folder
 
-IMAGES = Path(__file__).parents[2] / "docs" / "images"
+IMAGES = PICTURES
 QUEUE, PREFILL, TOKEN = "#bbbbbb", "#e07b39", "#2a6f97"
 WINDOW = (20.2, 22.0)  # seconds of the run that are shown
 NUM_REQUESTS = 16
@@ -76,7 +76,6 @@ def legend(figure: Figure) -> None:
 
 def save(figure: Figure, name: str) -> None:
     """Write a picture of the documentation."""
-    IMAGES.mkdir(exist_ok=True)
     figure.savefig(IMAGES / name, dpi=110, metadata={"Software": None})
 
 
@@ -147,4 +146,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    IMAGES = picture_folder(__doc__)
     main()

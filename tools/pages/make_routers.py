@@ -4,7 +4,7 @@
 
 Sends the requests of the Azure traces in ../shared/traces, or in the folder that is given as an
 argument, to every router; a few minutes on two cores. With matplotlib installed it draws
-docs/images/routers.png as well.
+routers.png as well.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mist_sim import AzureReader, Scenario, simulate
+from tools.pages.pictures import PICTURES, picture_folder
 
-PICTURE = Path(__file__).parents[2] / "docs" / "images" / "routers.png"
+IMAGES = PICTURES
 FILES = {
     "conversation": "AzureLLMInferenceTrace_conv.csv",
     "code": "AzureLLMInferenceTrace_code.csv",
@@ -204,7 +205,7 @@ def draw_picture(routers: dict[str, dict[str, Figures]], splits: dict[str, Split
     try:
         import matplotlib as mpl
     except ImportError:
-        print(f"without matplotlib {PICTURE.name} stays as it is", file=sys.stderr)
+        print("without matplotlib there is no picture", file=sys.stderr)
         return
     mpl.use("Agg")
     import matplotlib.pyplot as plt
@@ -223,8 +224,9 @@ def draw_picture(routers: dict[str, dict[str, Figures]], splits: dict[str, Split
     panels[0].set_ylabel("p99 of TTFT, ms")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, ncols=4, frameon=False, fontsize=8, loc="outside lower center")
-    figure.savefig(PICTURE, dpi=110, metadata={"Software": None})
+    figure.savefig(IMAGES / "routers.png", dpi=110, metadata={"Software": None})
 
 
 if __name__ == "__main__":
+    IMAGES = picture_folder(__doc__)
     main(Path(sys.argv[1] if len(sys.argv) > 1 else "../shared/traces"))

@@ -3,11 +3,13 @@
     python tools/pages/make_seesaw.py FOLDER [--cases A10,L4] [--piggyback 0] [--only breakdown]
         [--v1] [--host-ms 10]
 
-FOLDER has ShareGPT's and arXiv's lengths (docs/background/seesaw.md says which). Prints a row a
-case: the best layout that stays, over all that fit and three sizes of chunks; the best pair of
-layouts, of the two that appendix A ranks first; the gain beside the paper's. Layouts that stay have
-the pipelines of the paper's vLLM 0.5.4, or with --v1 those of the newest version that is known.
---host-ms gives their steps time of the host: 5 to 13 ms in 0.5.4 (vllm-project/vllm#6854).
+FOLDER has lengths of ShareGPT (sharegpt-lengths/*.csv) and of arXiv's summaries (Vidur's
+arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv), both with columns num_prefill_tokens
+and num_decode_tokens; `--only policies` reads none. Prints a row a case: the best layout that
+stays, over all that fit and three sizes of chunks; the best pair of layouts, of the two that
+appendix A ranks first; the gain beside the paper's. Layouts that stay have the pipelines of the
+paper's vLLM 0.5.4, or with --v1 those of the newest version that is known. --host-ms gives their
+steps time of the host: 5 to 13 ms in 0.5.4 (vllm-project/vllm#6854).
 """
 
 from __future__ import annotations
@@ -89,6 +91,8 @@ def lengths(folder: Path, kind: str, model: str) -> tuple[list[int], list[int]]:
     """Return prompts and outputs, scaled to the means, of 2,000 or 500 requests."""
     means = (3500, 200) if (kind, model) == ("arxiv", "70B") else MEANS[kind]
     rows = list(_rows(folder, kind))
+    if not rows:
+        raise ScenarioError(f"{folder} must have sharegpt-lengths/*.csv, and has none; see --help")
     num = 2000 if kind == "sharegpt" else 500
     picked = Streams(1).generator(kind).choice(len(rows), num, replace=False)
     found = np.array([rows[n] for n in picked], dtype=float)

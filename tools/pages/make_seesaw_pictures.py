@@ -1,9 +1,8 @@
-"""Draws docs/images/seesaw_model.png. Needs matplotlib: `pip install matplotlib`."""
+"""Draws seesaw_model.png. Needs matplotlib: `pip install matplotlib`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import matplotlib as mpl
 
@@ -13,9 +12,10 @@ import matplotlib.pyplot as plt
 from mist_sim.hardware.resharding import Layout, decode_layer, prefill_layer
 from mist_sim.models import load_model
 from mist_sim.search.resharding import Lengths, PairOptions, rank_pairs
+from tools.pages.pictures import PICTURES, picture_folder
 from tools.seesaw_gpus import A10
 
-IMAGES = Path(__file__).parents[2] / "docs" / "images"
+IMAGES = PICTURES
 LAYOUTS = [Layout(8), Layout(4, 2), Layout(2, 4), Layout(1, 8)]
 COLORS = ["#2a6f97", "#e9c46a", "#89a8b2", "#c1121f"]
 LARGE, MIDDLE = load_model("llama-2-70b"), load_model("codellama-34b")
@@ -79,4 +79,5 @@ def curves(axes, places, found, label) -> None:
 
 
 if __name__ == "__main__":
+    IMAGES = picture_folder(__doc__)
     model_picture()

@@ -4,7 +4,7 @@
 
 Replays sessions of coding agents from ../shared/traces, or from the folder that is given as an
 argument; about ten minutes on one core. With matplotlib installed it draws
-docs/images/tool_gaps.png as well.
+tool_gaps.png as well.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import numpy as np
 import mist_sim as mist
 from mist_sim.hardware import load_gpu
 from mist_sim.models import load_model
+from tools.pages.pictures import PICTURES, picture_folder
 
-PICTURE = Path(__file__).parents[2] / "docs" / "images" / "tool_gaps.png"
+IMAGES = PICTURES
 SESSIONS = Path("agentic-claude-code") / "traces_rle.jsonl.gz"
 EVERY = 4  # of which sessions are replayed, if no prompt of theirs is too long
 LONGEST = 262_144  # tokens of a prompt and its answer
@@ -177,8 +178,9 @@ def _draw(rows: list[Row]) -> None:
         axes.minorticks_off()
         axes.spines[["top", "right"]].set_visible(False)
     left.legend(frameon=False, fontsize=8)
-    figure.savefig(PICTURE, dpi=110, metadata={"Software": None})
+    figure.savefig(IMAGES / "tool_gaps.png", dpi=110, metadata={"Software": None})
 
 
 if __name__ == "__main__":
+    IMAGES = picture_folder(__doc__)
     main()

@@ -25,8 +25,9 @@ from taichi_runs import Limits, Row, Service, append, crossing, read
 
 from mist_sim import Scenario
 from mist_sim.errors import ScenarioError
+from tools.pages.pictures import PICTURES, picture_folder
 
-IMAGE = Path(__file__).parents[2] / "docs" / "images" / "taichi_plane.png"
+IMAGES = PICTURES
 TTFT = (0.25, 0.5, 1.0, 2.0, 4.0)  # limits, seconds
 TPOT = (0.035, 0.05, 0.07, 0.09, 0.12)
 NUMBER, SEED = 5000, 0  # requests of a run
@@ -126,7 +127,7 @@ def draw(rows: list[Row]) -> None:
         said = "with" if ahead else "without"
         axes.set_title(f"Chat, 14B, {said} async scheduling", loc="left", fontsize=10)
     pair[0].set_ylabel("limit on TTFT, s")
-    figure.savefig(IMAGE, dpi=110, metadata={"Software": None})
+    figure.savefig(IMAGES / "taichi_plane.png", dpi=110, metadata={"Software": None})
 
 
 def cell(axes: Any, row: Row) -> None:
@@ -170,4 +171,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    IMAGES = picture_folder(__doc__)
     main()

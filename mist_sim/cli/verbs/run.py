@@ -38,6 +38,7 @@ def run(
     as_json: bool = False,
     names: str = "",
     tables: str | None = None,
+    events: bool = False,
     report: bool = False,
     strict: bool = False,
     quiet: bool = False,
@@ -52,6 +53,8 @@ def run(
     names TOOL: With --json, print the figures as aiperf or sglang name them, in place of vLLM's.
     tables NAMES: Write these tables into DIR in place of the usual ones, such as
         requests,over_time; or none.
+    events: Write events.parquet into DIR, too: a row for each request that is routed, admitted,
+        cut, preempted, moved or ends, and for blocks that are evicted, with the reason.
     report: Write report.html into DIR, too: pictures, tables, the scenario.
     strict: End with 3 when no request finishes, the run is unstable, or a limit is missed.
     """
@@ -67,6 +70,8 @@ def run(
     is_study = bool(axes) or loaded.replications > 1
     if report:
         _require_report(out, is_study=is_study)
+    if events:
+        _require_one_run("--events", out, is_study=is_study)
     if names:
         _require_names(names, as_json=as_json, is_study=is_study)
     session = Session(
@@ -75,7 +80,8 @@ def run(
         as_json=as_json,
         names=names,
         quiet=quiet,
-        tables=None if tables is None else _tables(tables, out, is_study=is_study),
+        tables=None if tables is None else _tables(tables, out, is_study=is_study, events=events),
+        events=events or (tables is not None and "events" in tables.split(",")),
         resume=resume,
         report=report,
     )
@@ -140,11 +146,16 @@ def _require_report(out: Path | None, *, is_study: bool) -> None:
     """Raise ScenarioError where no report can be written."""
     from mist_sim.report.pages.page import require_report
 
-    if out is None:
-        raise ScenarioError("--report has no effect without --out, the folder for it")
-    if is_study:
-        raise ScenarioError("--report is of one run; leave out --replications and --vary")
+    _require_one_run("--report", out, is_study=is_study)
     require_report()
+
+
+def _require_one_run(option: str, out: Path | None, *, is_study: bool) -> None:
+    """Raise ScenarioError for a file of one run without a folder, or of several runs."""
+    if out is None:
+        raise ScenarioError(f"{option} has no effect without --out, the folder for it")
+    if is_study:
+        raise ScenarioError(f"{option} is of one run; leave out --replications and --vary")
 
 
 def _require_names(names: str, *, as_json: bool, is_study: bool) -> None:
@@ -160,8 +171,8 @@ def _require_names(names: str, *, as_json: bool, is_study: bool) -> None:
         raise ScenarioError("--names has an effect with --json on one run; leave it out")
 
 
-def _tables(names: str, out: Path | None, *, is_study: bool) -> list[str]:
-    """Return the tables that are to be written."""
+def _tables(names: str, out: Path | None, *, is_study: bool, events: bool) -> list[str]:
+    """Return the tables that are to be written; events: that one, too."""
     from mist_sim.metrics.result import check_tables
 
     if out is None:
@@ -171,13 +182,14 @@ def _tables(names: str, out: Path | None, *, is_study: bool) -> list[str]:
             "--tables has no effect on replications and --vary, which write one table"
         )
     found = [name.strip() for name in names.split(",")]
+    more = ["events"] if events else []
     if found == ["none"]:
-        return []
+        return more
     try:
         check_tables(found)
     except ScenarioError as error:
         raise ScenarioError(f"--{error}") from None
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(found + more))
 
 
 def demo(*, out: Path | None = None, force: bool = False, quiet: bool = False) -> None:

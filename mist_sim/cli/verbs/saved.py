@@ -170,7 +170,7 @@ def timeline(
     until: str | None = None,
     replace: bool = False,
 ) -> None:
-    """Write a run's requests, steps and transfers as Chrome trace events.
+    """Write a run's requests, steps, transfers and events as Chrome trace events.
 
     Open the file at ui.perfetto.dev or chrome://tracing.
 
@@ -181,7 +181,7 @@ def timeline(
     """
     from mist_sim.inputs import of_a_form
     from mist_sim.metrics.tables import RunFolder
-    from mist_sim.metrics.timeline import TABLES
+    from mist_sim.metrics.timeline import OPTIONAL, TABLES
     from mist_sim.metrics.timeline import timeline as text_of
 
     first = quantity(start, DURATION, "--from")
@@ -190,8 +190,8 @@ def timeline(
         raise ScenarioError(f"--until must be later than --from, {start}, got {until}")
     with saving(out, replace=replace) as file:
         with of_a_form(folder, "results that mist run wrote"):
-            run = RunFolder(folder)  # runs without transfers have no table of them
-            needed = [name for name in TABLES if name != "transfers" or run.has(name)]
+            run = RunFolder(folder)
+            needed = [name for name in TABLES if name not in OPTIONAL or run.has(name)]
             tables = {name: run.table(name) for name in needed}
             file.write(text_of(tables, run.summary, first, last))
         warn(run.summary)

@@ -44,6 +44,7 @@ from mist_sim.clients.engine.core.rows import Counts, Rows
 from mist_sim.clients.engine.core.tiered import TieredBlocks
 from mist_sim.clients.engine.core.times import Times
 from mist_sim.clients.engine.core.virtual import VirtualEngine, VirtualPipeline
+from mist_sim.clients.engine.diary import Diary
 from mist_sim.clients.engine.flowing import flow_in_core, next_pace, num_asked, pace_of
 from mist_sim.clients.engine.lane_setup import LaneSetup, Replicas
 from mist_sim.clients.engine.own_rules import OwnRules, own_rules
@@ -375,8 +376,19 @@ class SteppedLane:
         self.in_heap = self._lane  # what stands for it in the core's heap
         stepper.lanes.append(self)
         view.lanes.append(self)
-        if view.phase_watchers:
+        self._diary = self._new_diary()
+        if view.phase_watchers or self._diary is not None:
             self.be_watched()
+
+    def _new_diary(self) -> Diary | None:
+        """Return what notes its decisions; None where nobody keeps them."""
+        if (events := self._recorder.events) is None:
+            return None
+        rules, own = type(self.scheduler).__name__, getattr(self.scheduler, "own_methods", ())
+        client_id, now = self._setup.client_id, self._stepper.now
+        diary = Diary(events, client_id, self._lane, now, self._inside, rules, own)
+        self.view.sent_back = diary.sent_back
+        return diary
 
     @cached_property
     def needs(self) -> MemoryNeeds:
@@ -616,6 +628,8 @@ class SteppedLane:
     def tell(self) -> None:
         """Hand back the requests that left with the latest step; notify watchers of the others."""
         lane = self._lane
+        if self._diary is not None:
+            self._diary.look()
         left, lane.left = lane.left, []
         for slot, how in left:
             if how == FINISHED:

@@ -41,6 +41,9 @@ class RankedQueue(FreeQueue):
 
     def append(self, entry: Entry | None, num_blocks: int) -> None:
         """Queue blocks that are free from now on, in pieces that were found equally often."""
+        if entry is None and self._eviction.nothing_lost_first:
+            self.prepend(num_blocks)
+            return
         self._num_appended += 1
         now = self._clock()
         if entry is None:

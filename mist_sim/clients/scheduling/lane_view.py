@@ -90,6 +90,7 @@ class LaneView:
         self._planner = ""  # name of the scheduler whose plan is made; empty: none is
         self._begins = False  # whether a plan begins
         self._taking_part: set[int] = set()  # slots, in this plan
+        self.sent_back: set[int] | None = None  # slots that gave way here, where events are kept
 
     @property
     def time(self) -> float:
@@ -159,6 +160,11 @@ class LaneView:
         """KV-cache blocks that are free; in `plan`, less those of requests that take part."""
         num_free = int(self.core.blocks.num_free)
         return max(0, num_free - int(self.core.decode_need)) if self._planner else num_free
+
+    @property
+    def num_blocks(self) -> int:
+        """KV-cache blocks that it has in all."""
+        return int(self.core.blocks.num_blocks)
 
     @property
     def block_size(self) -> int:
@@ -235,6 +241,7 @@ class LaneView:
                 raise ScenarioError(
                     f"lane.preempt: request {inside.request.request_id} is not in lane.seated"
                 )
+            self._note_sent_back(inside)
             self.core.send_back(inside.slot)
             return
         self._most(inside, "preempt", None)
@@ -243,7 +250,12 @@ class LaneView:
         if self.core.is_given:
             self._refuse("preempt", inside, "can give way only before the first lane.admit")
         self._taking_part.discard(inside.slot)
+        self._note_sent_back(inside)
         self.core.put_off(inside.slot)
+
+    def _note_sent_back(self, inside: Inside) -> None:
+        if self.sent_back is not None:
+            self.sent_back.add(inside.slot)
 
     @contextmanager
     def deciding(self, planner: str) -> Iterator[None]:

@@ -11,9 +11,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from mist_sim.clients.sequence_state import SequenceState
+from mist_sim.errors import ScenarioError, brief
 
 Order = Literal[
     "fcfs",
@@ -116,7 +117,13 @@ class Ranked(WaitingQueue):
         """Put a sequence into the heap, by its key and then its arrival."""
         if sequence in self._removed:  # its old entry is still in the heap
             self._forget_removed()
-        heappush(self._heap, (self._key(sequence), sequence.arrival, sequence))
+        key: Any = self._key(sequence)
+        if key is None or key != key:
+            raise ScenarioError(
+                f"the key of Ranked(key) must return a number, got {brief(key)} for request "
+                f"{sequence.visit.request.request_id}"
+            )
+        heappush(self._heap, (key, sequence.arrival, sequence))
 
     def place(self, sequence: SequenceState) -> tuple[float, int]:
         """Return the sort key of a sequence."""

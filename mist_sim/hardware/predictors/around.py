@@ -17,11 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.batch import StepBatch, StepGrowth, grown
-from mist_sim.errors import ScenarioError
+from mist_sim.errors import ScenarioError, brief
 from mist_sim.hardware.predictors.base import Predictor, PredictorTraits, traits_of
 from mist_sim.hardware.predictors.decode_line import DecodeLine
 from mist_sim.hardware.predictors.explained import Bound, OperatorTime, explained
 from mist_sim.hardware.sampling import SamplingTimes
+from mist_sim.registry import require_method
+from mist_sim.units import is_number
 
 Seconds = Callable[[StepBatch], float]
 """Seconds of a step."""
@@ -131,7 +133,11 @@ class WithSampling(Around):
 
 def checked(predictor: Predictor) -> Predictor:
     """Return a predictor that raises ScenarioError where this one gives an impossible time."""
-    return predictor if is_positive(predictor) else Positive(predictor)
+    if is_positive(predictor) and not isinstance(predictor, type):
+        return predictor
+    for form in ("step_time(batch)", "run(batch, growth, num_steps)"):
+        require_method("predictor", predictor, form)
+    return Positive(predictor)
 
 
 def is_positive(predictor: object) -> bool:
@@ -160,6 +166,11 @@ class Positive(Around):
     def step_time(self, batch: StepBatch) -> float:
         """Return the seconds of a step."""
         seconds = self.predictor.step_time(batch)
+        if not is_number(seconds):
+            raise ScenarioError(
+                f"predictor {type_of(self.predictor)}: step_time must return seconds, a number, "
+                f"got {brief(seconds)}"
+            )
         if not 0 < seconds < math.inf:
             self._refuse(seconds, batch)
         return seconds
@@ -167,6 +178,11 @@ class Positive(Around):
     def run(self, batch: StepBatch, growth: StepGrowth, num_steps: int) -> NDArray[np.float64]:
         """Return the seconds of consecutive steps."""
         seconds = self.predictor.run(batch, growth, num_steps)
+        if getattr(seconds, "shape", None) != (num_steps,):
+            raise ScenarioError(
+                f"predictor {type_of(self.predictor)}: run must return a NumPy array of seconds, "
+                f"one for each of the {num_steps} steps, got {brief(seconds)}"
+            )
         if num_steps and not (seconds.min() > 0 and seconds.max() < math.inf):  # NaN is neither
             wrong = ~((seconds > 0) & (seconds < math.inf))
             step = int(wrong.argmax())

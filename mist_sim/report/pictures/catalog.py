@@ -496,6 +496,7 @@ def side_by_side(runs: Mapping[str, RunData], name: str = "latency") -> Picture:
         (`RunFolder`). name: as of `Result.plot`.
     Raises ScenarioError for another number of runs, and as `Result.plot` does.
     """
+    _check_runs(runs)
     if not 2 <= len(runs) <= MOST_BESIDE:
         raise ScenarioError(
             f"runs must be 2 to {MOST_BESIDE} to stand side by side, got {len(runs)}"
@@ -511,6 +512,7 @@ def overlaid(runs: Mapping[str, RunData], name: str = "latency") -> Picture:
         wrote (`RunFolder`). name: as of `Result.plot`, of a picture of lines.
     Raises ScenarioError for another number of runs, for pictures of bars, and as `Result.plot`.
     """
+    _check_runs(runs)
     if not 2 <= len(runs) <= len(COLOURS):
         raise ScenarioError(f"runs must be 2 to {len(COLOURS)} in the same axes, got {len(runs)}")
     each = {title: draw(run, name) for title, run in runs.items()}
@@ -522,3 +524,13 @@ def overlaid(runs: Mapping[str, RunData], name: str = "latency") -> Picture:
 def warnings_of(runs: Mapping[str, RunData]) -> tuple[ResultWarning, ...]:
     """Return the warnings of several runs, by their titles."""
     return of_points({title: of_data(run.summary) for title, run in runs.items()})
+
+
+def _check_runs(runs: Mapping[str, RunData]) -> None:
+    """Raise ScenarioError unless runs have titles."""
+    given: object = runs
+    if not isinstance(given, Mapping):
+        raise ScenarioError(
+            f'runs must be a mapping from titles to results, such as {{"first": result}}, got '
+            f"{brief(given)}"
+        )

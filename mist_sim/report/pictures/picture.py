@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 FORMS = ("png", "svg", "pdf")
 
 _WIDTH = 8.6  # inches, at 96 pixels of a page
+COLUMN = 3.33
+"""Inches of a column. Source: acmart's sigconf has columns of 241 points, IEEEtran of 252."""
+_NARROWEST, _WIDEST = 2.5, 20.0
 _HEIGHT = 1.65  # of a panel
 _RIGHT = 0.15
 _LETTER = 0.075  # a wide one
@@ -328,7 +331,7 @@ class Picture:
 
     is_over_time: all panels have one horizontal axis. num_columns: panels beside one another, in
     order of reading. heads: titles of columns, which have the same axes then. caption: lines above
-    all panels.
+    all panels. width: of all, inches.
     """
 
     panels: Sequence[Panel]
@@ -336,6 +339,20 @@ class Picture:
     num_columns: int = 1
     heads: Sequence[str] = ()
     caption: Sequence[str] = ()
+    width: float = _WIDTH
+
+    def for_print(self, width: float = COLUMN) -> Picture:
+        """Return it for a paper: so many inches wide, and without the lines above its panels.
+
+        Fonts keep their size: 9 points, and 8.5 in the legend. By default it fits one of two
+        columns; say what its lines say, such as warnings, in the text. Raises ScenarioError for a
+        width that no panel fits into.
+        """
+        if not _NARROWEST <= width <= _WIDEST:
+            raise ScenarioError(
+                f"width must be {_NARROWEST:g} to {_WIDEST:g} inches, got {brief(width)}"
+            )
+        return replace(self, width=float(width), caption=())
 
     def warned(self, warnings: Sequence[ResultWarning]) -> Picture:
         """Return it below the names of warnings, and of the points they are of."""
@@ -475,7 +492,8 @@ class _Frame:
         firsts = panels[::columns] if picture.heads else panels
         self.left = max(0.2 * bool(panel.up) + 0.22 + panel.left for panel in firsts)
         gap = 0.12 if picture.heads else self.left + 0.1
-        self._step = (_WIDTH - self.left - _RIGHT + gap) / columns
+        self._all = picture.width
+        self._step = (self._all - self.left - _RIGHT + gap) / columns
         self._width = self._step - gap
         self.labels = list(
             dict.fromkeys(mark.name for p in panels for mark in p.marks if mark.name)
@@ -483,7 +501,7 @@ class _Frame:
         widths = np.cumsum(
             sorted((_LETTER * len(name) + 0.6 for name in self.labels), reverse=True)
         )
-        self.num_legend_columns = max(int((widths < _WIDTH).sum()), 1)
+        self.num_legend_columns = max(int((widths < picture.width).sum()), 1)
         legend = 0.21 * -(-len(self.labels) // self.num_legend_columns)
         top = 0.2 * bool(title) + 0.14 * len(picture.caption) + 0.25 * bool(picture.heads)
         self._tops = []
@@ -502,7 +520,7 @@ class _Frame:
         top, height = self._tops[row]
         left, bottom = self.left + column * self._step, self.height - top - height
         width = self._width
-        return left / _WIDTH, bottom / self.height, width / _WIDTH, height / self.height
+        return left / self._all, bottom / self.height, width / self._all, height / self.height
 
 
 def bytes_of(pictures: Sequence[tuple[str, Picture]], form: str) -> bytes:
@@ -578,7 +596,8 @@ def _figure(pictures: Sequence[tuple[str, Picture]]) -> Figure:
 
     heights = [_Frame(each, title).height for title, each in pictures]
     with look():
-        figure = Figure(figsize=(_WIDTH, sum(heights)))
+        width = max(each.width for _, each in pictures)
+        figure = Figure(figsize=(width, sum(heights)))
         parts = figure.subfigures(len(pictures), 1, height_ratios=heights, squeeze=False, hspace=0)
         for part, (title, each) in zip(parts.ravel(), pictures, strict=True):
             each.draw(part, title)

@@ -487,6 +487,8 @@ def llm_client(name: str, config: EngineConfig | None = None, /, **options: Any)
         raise TypeError(f"llm_client takes a config or options, got {', '.join(options)} as well")
     if isinstance(said := options.get("scheduler"), str):
         options["scheduler"] = SCHEDULERS[said]()
+    if options.get("max_model_len") == "auto":
+        options["max_model_len"] = AUTO_LENGTH
     if isinstance(said := options.get("predictor"), str):
         options["predictor"] = PREDICTORS[said]
     if isinstance(said := options.get("kv_cache"), Mapping):

@@ -488,7 +488,7 @@ def test_a_client_that_lengthens_prompts_passes_the_check():
 
 
 def test_check_tells_of_stage_that_is_not_ahead():
-    with pytest.raises(ScenarioError, match="docs: .*no stage 'reasoning' is ahead"):
+    with pytest.raises(AssertionError, match="docs: .*no stage 'reasoning' is ahead"):
         check_client(Forgets)
 
 

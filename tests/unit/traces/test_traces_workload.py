@@ -271,7 +271,7 @@ def test_from_lists_takes_arrays_and_makes_plain_numbers():
     request = next(workload.requests(STREAMS))
     assert type(request.num_prompt_tokens) is int
     assert type(request.arrival_time) is float
-    with pytest.raises(TypeError):
+    with pytest.raises(ScenarioError, match="prompt_tokens must be a whole number, got 5.5"):
         Workload.from_lists([5.5], [1])
 
 
