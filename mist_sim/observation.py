@@ -69,7 +69,8 @@ class Prompts:
         self, kind: int, number: int, length: int
     ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Return the first token ids of a stream; shorter prompts begin longer ones."""
-        rng = np.random.Generator(np.random.PCG64([self.seed, kind, number]))
+        entropy = [number, 0] if number >= 0 else [~number, 1]  # of no two numbers alike
+        rng = np.random.Generator(np.random.PCG64([self.seed, kind, *entropy]))
         return rng.integers(_FIRST, self.vocabulary, length)
 
 

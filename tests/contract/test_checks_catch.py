@@ -621,7 +621,7 @@ class LargestFirst(Eviction):
 
 class NumberOrText(Eviction):
     def rank(self, blocks: CachedBlocks) -> object:
-        return blocks.used if blocks.key else "none"
+        return blocks.used if blocks.start else "none"
 
 
 class DrawsByItself(Eviction):

@@ -514,7 +514,8 @@ def test_outages_end_with_the_wanted_number_of_clients(case, data):
 def missing_times(result: Result, scaled: set[str], wanted: int) -> list[tuple[float, float]]:
     """Return from when to when each failed client was missing, read off all changes in order."""
     rows = result.recorder.states.columns()
-    names = [result.recorder.state_names.values[state] for state in rows["state"]]
+    texts = result.recorder.states.names
+    names = [texts[state] for state in rows["state"]]
     clients = [result.client_names[k] for k in rows["client_id"]]
     changes = list(zip(rows["time"].tolist(), clients, names, strict=True))
     now: dict[str, str] = {}

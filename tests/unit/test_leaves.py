@@ -281,7 +281,7 @@ def test_entry_point_is_loaded_when_it_is_named(routers, monkeypatch):
     [
         ("broken", ImportError("no module named 'torch'"), "no module named 'torch'"),
         ("broken", SystemExit(0), "SystemExit: 0"),
-        ("broken", "no class", "AttributeError"),
+        ("broken", "no class", "must be a class"),
         ("shortest", Longest, "is already"),
     ],
 )

@@ -19,7 +19,11 @@ COPIED = ("CONTRIBUTING.md", "CHANGELOG.md")
 
 # page: (title, modules of `__init__.pyi` whose names it shows, packages whose `__all__` it shows)
 API: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    "run": ("Run a simulation", ("scenario", "simulation", "simulation_rules", "errors"), ()),
+    "run": (
+        "Run a simulation",
+        ("scenario", "simulation", "simulation_rules", "environment", "errors"),
+        (),
+    ),
     "results": ("Results", ("metrics", "report"), ()),
     "studies": ("Studies and searches", ("studies",), ("search", "explain")),
     "workloads": ("Workloads and laws of time", ("traces", "durations"), ()),

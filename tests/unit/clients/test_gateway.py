@@ -227,7 +227,7 @@ def test_a_rate_of_ones_own(times):
         ("delay", lambda *_: 1e-9, r"delay must return 0 or seconds >= 1e-06 .* got 1e-09"),
         ("delay", lambda *_: None, "delay must return 0 or seconds .* got None"),
         ("delay", lambda *_: float("nan"), "delay must return 0 or seconds .* got nan"),
-        ("delay", lambda *_: inf, "delay lets request 0 wait until one ends at 0 s, and nobody is"),
+        ("delay", lambda *_: inf, "delay lets request 0 wait until one ends at 0 s, and none is"),
         ("refusal", lambda *_: None, "refusal must return a text, empty .* got None"),
         ("queue", lambda *_: "chat", "queue must return a whole number, got 'chat'"),
     ],

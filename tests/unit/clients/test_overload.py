@@ -422,7 +422,7 @@ def test_the_share_of_good_requests_is_among_those_that_count():
     """Of four that arrive after the warm-up, two have their first token in time.
 
     0 s: good, but in the warm-up. 4 s: good, and the other waits until 6 s and has its first token
-    after 3 s. 8 s: good. 12 s: times out. So 2 of 4 are good, and 2 in the 7 s up to 10 s.
+    after 3 s. 8 s: good. 12 s: times out. So 2 of 4 are good, and 2 in the 9.5 s up to 12.5 s.
     """
     plain = Workload.from_lists([10] * 5, [2] * 5, [0.0, 4.0, 4.0, 8.0, 12.0])
     result = Simulation(
@@ -434,7 +434,7 @@ def test_the_share_of_good_requests_is_among_those_that_count():
     assert result.requests.ttft.tolist()[:4] == [1.0, 1.0, 3.0, 1.0]
     assert (result.summary["completed"], result.summary["failed"]) == (3, 1)
     assert result.summary["good_request_fraction"] == 2 / 4
-    assert result.summary["request_goodput"] == 2 / 7
+    assert result.summary["request_goodput"] == 2 / 9.5
 
 
 # --- engines that turn requests away --------------------------------------------------------------

@@ -77,9 +77,9 @@ def test_a_rush_in_a_long_run_is_seen(seed):
     arrival = np.concatenate([poisson(rng, r, a * MINUTE, b * MINUTE) for r, a, b in parts])
     one = found(arrival, rng.exponential(0.1, len(arrival)))
     assert len(one) == 1
-    assert one[0].begin == pytest.approx(61 * MINUTE, abs=2 * MINUTE)
-    assert one[0].end == pytest.approx((70 + 10 / 8) * MINUTE, abs=MINUTE)
-    assert one[0].most_waiting == pytest.approx(600, abs=300)
+    assert one[0]["begin"] == pytest.approx(61 * MINUTE, abs=2 * MINUTE)
+    assert one[0]["end"] == pytest.approx((70 + 10 / 8) * MINUTE, abs=MINUTE)
+    assert one[0]["most_waiting"] == pytest.approx(600, abs=300)
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8, 0.95])
