@@ -62,9 +62,10 @@ def test_what_engines_have_emitted_is_counted_and_no_more(case, predictor, data)
     if data.draw(st.booleans()):
         case = with_time_outs_on_boundaries(data, case, predictor)
     result, seen = asked(case, predictor)
-    result.recorder.turn = 0.0  # first tokens as the engine emits them, not as they go out
-    ids = result.recorder.requests.columns()["request_id"].tolist()
-    times = [time for each in ids for time in result.token_times(each).tolist()]
+    visits, times = result.recorder.visits.columns(), []
+    for each, first in zip(visits["request_id"], visits["first_token_at"], strict=True):
+        others = result.token_times(int(each)).tolist()[1:]
+        times += [float(first), *others]  # as the engine emits it, not as it goes out
     assert seen == [(now, sum(time <= now for time in times)) for now, _ in seen]
 
 
