@@ -41,7 +41,7 @@ class Eviction(ABC):
     `kv_retrieval` client, whose blocks go by rank alone). Of equal ranks the ones that came first
     go first.
 
-    nothing_lost_first: whether blocks that nobody can find go before all others, unranked: memory
+    nothing_lost_first: whether blocks that no prompt finds go before all others, unranked: memory
         that was never used, and blocks behind what requests have in common. Where it is False they
         wait their turn by rank, as in vLLM and so in the built-in orders.
     """

@@ -35,8 +35,8 @@ _read: Callable[[Request], tuple[object, ...]] = attrgetter(*_READ)
 class Dispatch:
     """Asks the hand-over policy which clients may serve a stage, and the router to choose one.
 
-    roster: the clients present. policy: None: roles decide. events: is told of each choice; None:
-        nobody is.
+    roster: the clients present. policy: None: roles decide. events: takes each choice; None:
+        none is kept.
     """
 
     def __init__(self, roster: Roster, router: Router, policy: HandOverPolicy | None) -> None:

@@ -1,4 +1,4 @@
-"""The decisions of a run that `events=True` keeps, and who is told of them."""
+"""The decisions of a run that `events=True` keeps, and the parts that read them."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _MOST_ROWS = 256  # kept as tuples before they are packed
 class Events:
     """Takes note of decisions as they are made.
 
-    rows: one a decision. latest: arguments of `note` since they were last cleared; None: nobody
-    reads them.
+    rows: one a decision. latest: arguments of `note` since they were last cleared; None: they
+    are not read.
     """
 
     def __init__(self) -> None:

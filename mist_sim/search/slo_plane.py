@@ -245,7 +245,7 @@ class SloPlane:
 
     @property
     def files(self) -> dict[str, Content]:
-        """What a folder has of it: everything, its tables, and the picture."""
+        """Its files in a folder: the summary, its tables and the picture."""
         from mist_sim.report.pictures.findings import plane_picture
 
         return {

@@ -46,7 +46,7 @@ def _rank(eviction: Eviction, blocks: CachedBlocks) -> Any:
 
 
 def _blocks(always_found: bool) -> list[CachedBlocks]:
-    """Return blocks of all kinds. always_found: none that nobody can find."""
+    """Return blocks of all kinds. always_found: each can be found."""
     draws = stream_of("check_eviction")
     found = []
     for number in range(200):

@@ -47,7 +47,7 @@ EXPECTED = {
         [],
         r"off +vllm-0.14 +3,\d{3} .* 5.[78] times\noff +vllm-0.19 +0 .* 1.0 times\n(on .*\n){2}",
     ),
-    "own_eviction.py": ([], r"lru +6\d\.\d% .*\nlfu +7\d\.\d% .*\ngdsf +\d\d\.\d% "),
+    "own_eviction.py": ([], r"lru +6\d\.\d% .*\nlfu +7\d\.\d% .*\ngdsf +69\.8% "),
     "hybrid_attention.py": (
         [],
         r"(.*\n){3}.* 131,072 +50\.\d+ +11 +2\d.*\n.* 4,096 .*\n.* 131,072 +16\.\d+ +14 +13",

@@ -1,4 +1,4 @@
-"""Notes what a lane decides: who is admitted, cut and preempted, and which blocks are evicted."""
+"""Notes the decisions of a lane: requests admitted, cut and preempted, and blocks evicted."""
 
 from __future__ import annotations
 

@@ -381,7 +381,7 @@ class SteppedLane:
             self.be_watched()
 
     def _new_diary(self) -> Diary | None:
-        """Return what notes its decisions; None where nobody keeps them."""
+        """Return what notes its decisions; None where they are not kept."""
         if (events := self._recorder.events) is None:
             return None
         rules, own = type(self.scheduler).__name__, getattr(self.scheduler, "own_methods", ())
