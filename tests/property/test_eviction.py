@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mist_sim as mist
 from mist_sim.clients.prefixes import prefix_cache
 from mist_sim.clients.prefixes.prefix_cache import Chain, PrefixCache
 from mist_sim.eviction import EVICTIONS, Eviction
@@ -51,3 +52,21 @@ def test_a_cache_finds_what_list_of_blocks_does(name, num_blocks, prompts):
         spans = [(f"{first}", 6), (f"{first}, {second}", length)][: 1 + (second > 0)]
         wanted = [(key, k) for key, number in spans for k in range(number)]
         assert served(cache, spans) == plain.serve(wanted, 1)
+
+
+@pytest.mark.parametrize(("first", "found"), [(True, 192), (False, 0)])
+def test_memory_never_used_goes_first_unless_an_order_ranks_it(first, found):
+    """An order that keeps unused memory the longest takes contents from an empty cache."""
+
+    class KeepsUnused(mist.Eviction):
+        nothing_lost_first = first
+
+        def rank(self, blocks):
+            return blocks.key is None
+
+    cache = mist.KvCacheConfig(eviction=KeepsUnused())
+    client = mist.llm_client("llm", model="llama-3.1-8b", gpu="l40s", kv_cache=cache)
+    items = [mist.TraceRow(200, 10, content=((text, 200),)) for text in (1, 2, 1)]
+    loop = mist.Workload(mist.Rows(items), mist.ClosedLoop(concurrency=1))
+    result = mist.Simulation(clients=[client], workload=loop).run()
+    assert result.requests.num_cached_tokens.tolist() == [0, 0, found]
