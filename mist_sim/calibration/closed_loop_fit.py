@@ -21,6 +21,7 @@ from mist_sim.calibration.fitted_figures import (
     calibrate,
     require_rows,
 )
+from mist_sim.checks import NotNegative, check_fields
 from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.errors import ScenarioError
 from mist_sim.hardware import GpuSpec
@@ -54,10 +55,11 @@ class LoopProtocol:
     think_time: float = 0.0
     max_num_batched_tokens: int | None = None
     max_num_seqs: int | None = None
-    tokens_beyond_prompt: int | None = None
+    tokens_beyond_prompt: NotNegative[int] | None = None
     engine: str | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         version_of(self.engine)  # refuses names that are not known
         ClosedLoop(concurrency=1, think_time=self.think_time)  # refuses invalid times
         if self.tokens_beyond_prompt is None:
@@ -66,8 +68,6 @@ class LoopProtocol:
             raise ValueError(
                 "max_num_batched_tokens has no effect together with tokens_beyond_prompt"
             )
-        if self.tokens_beyond_prompt < 0:
-            raise ValueError(f"tokens_beyond_prompt must be >= 0, got {self.tokens_beyond_prompt}")
 
     def scheduler(self, gpu: GpuSpec, prompt: int) -> ChunkedScheduler:
         """Return the scheduler of the engine that served prompts of that many tokens.

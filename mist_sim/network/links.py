@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from simpy.events import Event
 
+from mist_sim.checks import NotNegative, Positive, check_fields
 from mist_sim.environment import Environment
 from mist_sim.network.base import Granularity, Message, Reach, Seat, Tenant, bytes_left
 from mist_sim.network.connectors import PLAIN, Connector
 from mist_sim.network.fabric import HiddenTransfers
 from mist_sim.network.transfers import Transfers
-from mist_sim.units import BytesPerSecond, Seconds, require_quantities
+from mist_sim.units import BytesPerSecond, Seconds
 
 
 @dataclass(kw_only=True)
@@ -31,18 +31,14 @@ class Link:
 
     has_topology: ClassVar[bool] = False
 
-    bandwidth: BytesPerSecond
-    latency: Seconds = 0.0
+    bandwidth: Positive[BytesPerSecond]
+    latency: NotNegative[Seconds] = 0.0
     granularity: Granularity = "full"
     destination_missing: bool = True
     connector: Connector = PLAIN
 
     def __post_init__(self) -> None:
-        require_quantities(self)
-        if not 0 < self.bandwidth < math.inf:
-            raise ValueError(f"bandwidth must be finite and > 0 B/s, got {self.bandwidth}")
-        if not 0 <= self.latency < math.inf:
-            raise ValueError(f"latency must be finite and >= 0 s, got {self.latency}")
+        check_fields(self)
         self._bandwidth = self.bandwidth * self.connector.efficiency
         self._transfers = Transfers([self._bandwidth])
 

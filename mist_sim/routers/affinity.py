@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from numpy.random import Generator
 
+from mist_sim.checks import Fraction, Positive
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request, Stage
 from mist_sim.routers.base import ROUTERS, group_of
@@ -32,12 +33,7 @@ class PrefixAffinityRouter(LoadBound):
     "Cache-Aware Policy Tuning"), see `LoadBound` for a difference.
     """
 
-    cache_threshold: float = 0.3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.cache_threshold <= 1:
-            raise ValueError(f"cache_threshold must be in [0, 1], got {self.cache_threshold}")
+    cache_threshold: Fraction = 0.3
 
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
         """Return the candidate with the longest cached prefix, or the least loaded one."""
@@ -65,12 +61,10 @@ class SessionAffinityRouter(LoadBound):
     (`kv_cache_routing_max_sessions`, `kv_cache_routing_new_conv_placement: least_queued`).
     """
 
-    max_sessions: int = 65536
+    max_sessions: Positive[int] = 65536
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_sessions < 1:
-            raise ValueError(f"max_sessions must be >= 1, got {self.max_sessions}")
         self._homes: dict[str, dict[int, int]] = {}
 
     def seed(self, rng: Generator) -> None:

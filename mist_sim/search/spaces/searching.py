@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
-from typing import Literal, Unpack, get_args
+from typing import Annotated, Literal, Unpack, get_args
 
 from mist_sim.bounds import COPIES
-from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.checks import Range, check_fields, check_name
+from mist_sim.errors import ScenarioError
 from mist_sim.metrics.keeping import LimitOnShare
 from mist_sim.metrics.tables import UnansweredError
 from mist_sim.scenario.loading import as_data
@@ -43,25 +44,18 @@ class SearchOptions:
     """
 
     method: str = "exhaustive"
-    trials: int | None = None
+    trials: Annotated[int, Range(f"[1, {COPIES}]")] | None = None
     thorough: bool = False
-    side_by_side: int = _SIDE_BY_SIDE
+    side_by_side: Annotated[int, Range(f"[1, {COPIES}]")] = _SIDE_BY_SIDE
     tolerance: float = 0.02
     most_requests: int | None = None
     as_is: bool = False
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ScenarioError(
-                f"method must be of {', '.join(METHODS)}, got {brief(self.method)}"
-                f"{did_you_mean(self.method, METHODS)}"
-            )
+        check_fields(self, ScenarioError)
+        check_name("method", self.method, METHODS)
         if self.trials is not None and self.method == "exhaustive":
             raise ScenarioError("trials has no effect with method exhaustive, which tries all")
-        for name in ("trials", "side_by_side"):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= COPIES:
-                raise ScenarioError(f"{name} must be in [1, {COPIES}], got {value}")
         self.goodput(None)
 
     def goodput(
