@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
-from typing import Annotated, Literal, Unpack, get_args
+from typing import Annotated, Literal, Unpack
 
 from mist_sim.bounds import COPIES
-from mist_sim.checks import Range, check_fields, check_name
+from mist_sim.checks import Range, check_fields
 from mist_sim.errors import ScenarioError
 from mist_sim.metrics.keeping import LimitOnShare
 from mist_sim.metrics.tables import UnansweredError
@@ -23,7 +23,6 @@ from mist_sim.studies.decided_question import named_files
 from mist_sim.studies.driver import How, studying
 
 Method = Literal["exhaustive", "tpe", "nsga2"]
-METHODS: tuple[str, ...] = get_args(Method)
 _SIDE_BY_SIDE = 8
 _TOLD = 3  # configurations that a stopped search names
 _FIRST = 2  # configurations with searched goodput before the race begins
@@ -43,7 +42,7 @@ class SearchOptions:
     Raises ScenarioError for values that make no search.
     """
 
-    method: str = "exhaustive"
+    method: Method = "exhaustive"
     trials: Annotated[int, Range(f"[1, {COPIES}]")] | None = None
     thorough: bool = False
     side_by_side: Annotated[int, Range(f"[1, {COPIES}]")] = _SIDE_BY_SIDE
@@ -53,7 +52,6 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         check_fields(self, ScenarioError)
-        check_name("method", self.method, METHODS)
         if self.trials is not None and self.method == "exhaustive":
             raise ScenarioError("trials has no effect with method exhaustive, which tries all")
         self.goodput(None)
