@@ -393,8 +393,9 @@ class SteppedLane:
     @cached_property
     def needs(self) -> MemoryNeeds:
         """How much memory sequences need here; made when it is asked for."""
-        pool, by_piece = self._memory.pool(), self.scheduler.by_piece
-        return MemoryNeeds(pool, self._speculation, by_piece=by_piece)
+        scheduler = self.scheduler
+        by_piece = scheduler.by_piece and not scheduler.swaps  # v0 gives prompts all their blocks
+        return MemoryNeeds(self._memory.pool(), self._speculation, by_piece=by_piece)
 
     @property
     def core(self) -> Lane:
