@@ -256,8 +256,8 @@ class Simulation:
         sliders = self._reconfigurer(env)
         if sliders is not None:
             load.watch = sliders.watch
-        if env.stepper is not None:
-            env.stepper.core.runs_ahead = load.ends_begin_nothing
+        if env.stepper is not None and load.ends_begin_nothing:
+            env.stepper.let_run_ahead()
         if progress is not None:
             load.on_end = _now_and_then(progress)
         conservation = Conservation(self._requests(recorder))
