@@ -448,7 +448,7 @@ class SteppedLane:
         lane, visit = self.core, sequence.visit
         content = visit.request.content
         chain = None
-        if lane.in_turns or (content and self.caches_prefixes):
+        if lane.is_paged or (content and self.caches_prefixes):
             chain = lane.blocks.chain(content)
         now = self._stepper.env.now
         brings, leaves = NOTHING, NONE
@@ -566,7 +566,7 @@ class SteppedLane:
             sequence.visit.num_fetched_tokens = move.num_tokens
         is_lost = is_lost and sequence.has_rest
         self.core.entries_come(self._stepper.env.now, sequence.slot, last, is_lost)
-        left, self._lane.left = self._lane.left, []
+        left, self._lane.notices = self._lane.notices, []
         for slot, how in left:
             self._tell(slot, how)
         self._go_on()
@@ -618,7 +618,7 @@ class SteppedLane:
         if self._own is not None:
             self._own.scheduler = scheduler
         rule = None if flow is None else flow_in_core(flow)
-        self.core.turn(scheduler.max_num_batched_tokens, rule)
+        self.core.set_sliders(scheduler.max_num_batched_tokens, rule)
         self._go_on()
 
     def _move_on(self, slot: int) -> None:
@@ -641,7 +641,7 @@ class SteppedLane:
         lane = self._lane
         if self._diary is not None:
             self._diary.look()
-        left, lane.left = lane.left, []
+        left, lane.notices = lane.notices, []
         for slot, how in left:
             if how == FINISHED:
                 self._hand_back(slot, how)
@@ -1069,7 +1069,7 @@ class SteppedTogether:
 
     def tell(self) -> None:
         """Let others see the latest step of all."""
-        self._core.left = []
+        self._core.notices = []
         for lane in self._lanes:
             lane.tell()
 
