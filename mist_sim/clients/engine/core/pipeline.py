@@ -96,7 +96,7 @@ class Batch:
         self.pieces: list[int] = []
         self.sizes: tuple[tuple[int, int], ...] = ()
         self.moved: list[int] = []
-        self.notices: list[int] = []
+        self.left: list[int] = []
         self.ready = self.end = self.busy = 0.0
         self.num_used = self.num_decodes = self.context_sum = self.num_read_again = 0
         self.num_new = 0
