@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isnan
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from numpy import nan, nan_to_num
@@ -16,7 +17,6 @@ from mist_sim.metrics.latency import ALL, SHORT_NAMES, limit_of, limit_title
 from mist_sim.metrics.recoveries import RECOVERING
 from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT
 from mist_sim.metrics.stability import AT_END, grows
-from mist_sim.metrics.tables import column
 from mist_sim.report.elements import (
     Fitting,
     Row,
@@ -37,6 +37,7 @@ from mist_sim.stages import Decode, Prefill
 if TYPE_CHECKING:
     from mist_sim.metrics import Result
     from mist_sim.metrics.clients import Room
+    from mist_sim.report.pictures.catalog import RunData
 
 
 _STAGE_FIGURES = ("mean", "p50", "p90", "p99")
@@ -130,29 +131,46 @@ _BELOW = ("", "", "of time", "mean", "a step", "peak", "")
 
 Client = dict[str, Any]
 """The cells of a row of `Result.clients`."""
-_SHOWN = ("client", "num_visits", "room", "mean_running", "mean_decodes", "kv_use", "num_steps")
+_SHOWN = (
+    *("client", "num_visits", "room", "mean_running", "mean_decodes", "num_steps"),
+    *("peak_used_blocks", "num_gpu_blocks"),
+)
 
 
 def clients_table(result: Result) -> RenderableType:
     """Return a row a group of equal clients, and which limits their steps reach."""
-    estimates = result.summary["estimates"]
-    groups: dict[str, list[Client]] = {}
     names = result.client_groups or result.client_names
-    table: dict[str, Any] = result.columns("clients")
-    blocks = zip(table["peak_used_blocks"].tolist(), table["num_gpu_blocks"].tolist(), strict=True)
-    table["kv_use"] = column(peak / most if most else nan for peak, most in blocks)
-    columns = {key: table[key].tolist() for key in _SHOWN}
-    for name, row in zip(names, zip(*columns.values(), strict=True), strict=True):
-        groups.setdefault(name, []).append(dict(zip(columns, row, strict=True)))
     limits = zip(names, result.step_limits, strict=False)
     seats = {name: max(each.sequences) for name, each in limits if each is not None}
+    estimates = result.summary["estimates"]
+    shown = client_groups(result.columns("clients"), estimates, names, seats)
+    below = *_capacities(result, names), *_at_limits(names, result.rooms)
+    return Group(shown, *(Text(line, style="dim") for line in below))
+
+
+def client_groups(
+    table: Mapping[str, Any],
+    estimates: Mapping[str, str],
+    names: Sequence[str] = (),
+    seats: Mapping[str, int] = MappingProxyType({}),
+) -> RenderableType:
+    """Return a row a group of equal clients.
+
+    table: of clients, by column. estimates: of the summary. names: of the group of each client; by
+    default each is one of its own. seats: of a step (`max_num_seqs`) by group, if they are known.
+    """
+    groups: dict[str, list[Client]] = {}
+    columns = [table[key].tolist() for key in _SHOWN]
+    for name, *row in zip(names or columns[0], *columns, strict=True):
+        client = dict(zip(_SHOWN, row, strict=True))
+        most = client["num_gpu_blocks"]
+        client["kv_use"] = client["peak_used_blocks"] / most if most else nan
+        groups.setdefault(name, []).append(client)
     rows = [list(_row(name, each, estimates, seats.get(name))) for name, each in groups.items()]
     if len(rows) > _MAX_ROWS:
         rest = len(rows) - _MAX_ROWS
         rows[_MAX_ROWS:] = [[f"and {rest} more", *[""] * (len(_TITLES) - 1)]]
-    shown = listed(_TITLES, rows, right=range(1, 6), below=_BELOW)
-    below = *_capacities(result, names), *_at_limits(names, result.rooms)
-    return Group(shown, *(Text(line, style="dim") for line in below))
+    return listed(_TITLES, rows, right=range(1, 6), below=_BELOW)
 
 
 def _capacities(result: Result, names: Sequence[str]) -> Iterator[str]:
@@ -186,7 +204,7 @@ def _at_limits(names: Sequence[str], rooms: Sequence[Room]) -> Iterator[str]:
 
 
 def _row(
-    name: str, clients: list[Client], estimates: dict[str, str], seats: int | None
+    name: str, clients: list[Client], estimates: Mapping[str, str], seats: int | None
 ) -> Iterator[str]:
     """Yield the cells of equal clients. seats: of a step (`max_num_seqs`), if it is known."""
     yield f"{len(clients)} x {name}" if len(clients) > 1 else name
@@ -567,6 +585,11 @@ def _limit(verdict: Mapping[str, Any]) -> str:
 
 
 FIGURES = ("mean", "p50", "p90", "p95", "p99")
+_COUNTS = (
+    *("completed", "failed", "total_input_tokens", "total_output_tokens", "num_preemptions"),
+    "peak_requests_in_flight",
+)
+_WITH_NONE = ("expected_errors", "outages", "recoveries")  # of which it says something else
 _LOSSES = {
     "num_timed_out": "",
     "num_cancelled": "by users who went away",
@@ -580,16 +603,41 @@ def results_table(result: Result) -> RenderableType:
     return Group(
         *section("Workload", pairs(_workload(result, summary))),
         *section("Throughput", pairs(_throughput(result, summary))),
-        *section(latency_title(summary), Group(*_latency(summary))),
-        *failures_section(summary.get("through_failures", {})),
-        *breakdown_sections(summary),
-        *groups_section("Models", summary.get("models", {})),
-        *groups_section("Classes", summary.get("classes", {})),
-        *expected_section(summary.get("expected_errors", {}), lambda key: in_ms(summary[key])),
-        *slo_section(summary.get("slo", {}), summary.get("slo_shares", {}), summary["failed"]),
+        *_sections(summary),
         *spending_section(result),
         *section("Clients", clients_table(result)),
     )
+
+
+def saved_tables(run: RunData) -> RenderableType:
+    """Return of `results_table` what the files of a run tell."""
+    summary = _with_nan(run.summary)
+    counted = [figure_row(summary, key, count) for key in _COUNTS]
+    return Group(
+        *section("Workload", pairs([*counted, figure_row(summary, "duration")])),
+        *_sections(summary),
+        *section("Clients", client_groups(run.table("clients"), summary["estimates"])),
+    )
+
+
+def _with_nan(value: Any) -> Any:
+    """Return figures with NaN for those without a sample, which are null in files."""
+    if isinstance(value, Mapping):
+        return {k: v if k in _WITH_NONE else _with_nan(v) for k, v in value.items()}
+    return nan if value is None else value
+
+
+def _sections(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield what the summary alone tells."""
+    yield from section(latency_title(summary), Group(*_latency(summary)))
+    yield from failures_section(summary.get("through_failures", {}))
+    yield from breakdown_sections(summary)
+    yield from groups_section("Models", summary.get("models", {}))
+    yield from groups_section("Classes", summary.get("classes", {}))
+    expected = summary.get("expected_errors", {})
+    yield from expected_section(expected, lambda key: in_ms(summary[key]))
+    slo, shares = summary.get("slo", {}), summary.get("slo_shares", {})
+    yield from slo_section(slo, shares, summary["failed"])
 
 
 def _latency(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
