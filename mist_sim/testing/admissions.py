@@ -7,16 +7,11 @@ from copy import deepcopy
 from dataclasses import fields, replace
 
 from mist_sim.admission import Admission, GatewayView
-from mist_sim.clients import EngineConfig, LlmClient
-from mist_sim.clients.kv_cache import EngineMemory
-from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
-from mist_sim.simulation import Simulation
 from mist_sim.stages import completion
-from mist_sim.testing.doubles import FakeView, Steps
-from mist_sim.testing.rules import name_of, require, stream_of
-from mist_sim.traces import Workload
+from mist_sim.testing.doubles import FakeView, short_run
+from mist_sim.testing.rules import name_of, repeated, require, stream_of
 
 
 def check_admission(factory: Callable[[], Admission]) -> None:
@@ -28,15 +23,13 @@ def check_admission(factory: Callable[[], Admission]) -> None:
     """
     kind = name_of(factory())
     require(isinstance(factory(), Admission), f"{kind} must be a child of mist_sim.Admission")
-    first = list(_answers(factory(), output=10))
     remedy = "decide by the request, the gateway and what was asked before in this run"
-    require(first == list(_answers(factory(), output=10)), f"{kind} answers by chance: {remedy}")
+    first = repeated(factory, lambda each: list(_answers(each.copy(), output=10)), remedy)
     require(
         first == list(_answers(factory(), output=999)),
         f"{kind} answers by num_output_tokens, which no gateway knows",
     )
-    admission = factory()
-    require(_ends(admission) == _ends(admission), f"{kind}: a run that is repeated differs")
+    repeated(factory, _ends, remedy)
 
 
 def _answers(admission: Admission, output: int) -> Iterator[tuple[str, float, int]]:
@@ -82,11 +75,5 @@ def _answers(admission: Admission, output: int) -> Iterator[tuple[str, float, in
 
 
 def _ends(admission: Admission) -> list[tuple[str, float]]:
-    config, memory = EngineConfig(scheduler=ChunkedScheduler()), EngineMemory(num_gpu_blocks=100)
-    clients = [LlmClient(f"client{k}", config, predictor=Steps(), memory=memory) for k in range(2)]
-    workload = Workload.from_lists([40] * 60, [1, 9, 30] * 20, [0.2 * k for k in range(60)])
-    try:
-        found = Simulation(clients=clients, workload=workload, gateway=admission).run().requests
-    except Exception as error:
-        raise AssertionError(f"{name_of(admission)}: a run ends with {error!r}") from error
+    found = short_run(admission, num_clients=2, num_requests=60, gap=0.2, gateway=admission)
     return list(zip(found.status, found.finished_at, strict=True))

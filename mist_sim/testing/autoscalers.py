@@ -7,7 +7,7 @@ from math import nan
 from typing import Any
 
 from mist_sim.lifecycle import Autoscaler, GroupView
-from mist_sim.testing.rules import name_of, require, stream_of
+from mist_sim.testing.rules import name_of, repeated, require, stream_of
 
 
 def check_autoscaler(factory: Callable[[], Autoscaler]) -> None:
@@ -16,16 +16,10 @@ def check_autoscaler(factory: Callable[[], Autoscaler]) -> None:
     `wanted` returns a whole number >= 0 for any view, even if no client is up and no data are known
     yet, and the same for an equal view and for another object of the same kind.
     """
-    policy = factory()
-    kind = name_of(policy)
-    require(isinstance(policy, Autoscaler), f"{kind} needs wanted(group)")
-    views = list(_views())
-    first = [_wanted(policy, view) for view in views]
-    remedy = "decide by the view alone"
-    require(first == [_wanted(policy, view) for view in views], f"{kind} changes; {remedy}")
-    require(
-        first == [_wanted(factory(), view) for view in views],
-        f"{kind} decides differently in another object of the same kind; {remedy}",
+    policy, views = factory(), list(_views())
+    require(isinstance(policy, Autoscaler), f"{name_of(policy)} needs wanted(group)")
+    repeated(
+        factory, lambda each: [_wanted(each, view) for view in views], "decide by the view alone"
     )
 
 

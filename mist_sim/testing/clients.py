@@ -13,7 +13,7 @@ from mist_sim.environment import Environment
 from mist_sim.errors import ScenarioError
 from mist_sim.stages import STAGES, Decode, Prefill, completion
 from mist_sim.testing.doubles import Others, ReturnedVisit, WatchedRun, start
-from mist_sim.testing.rules import name_of, require, stream_of
+from mist_sim.testing.rules import name_of, require, require_same, stream_of
 from mist_sim.testing.stages import example_values
 
 Pipeline = Sequence[Stage]
@@ -51,12 +51,14 @@ def check_client(
     hash(client)
     paths = list(pipelines) if pipelines is not None else _pipelines(client)
     at_once = _run(client, _requests(paths, inf))
-    _same(client, at_once, _run(factory(), _requests(paths, inf)), "in another one of its kind")
+    remedy = "random numbers must come from self.streams, and start() must begin empty"
+    other = _run(factory(), _requests(paths, inf))
+    require_same(client, at_once, other, "in another one of its kind", remedy)
     middle = _median([stay.returned_at for stay in at_once])
     if middle > 0:
         _run(client, _requests(paths, inf), until=middle)
     again = _run(client, _requests(paths, inf))
-    _same(client, at_once, again, "after a run that was cut; start() must begin empty")
+    require_same(client, at_once, again, "after a run that was cut", remedy)
     for stay in at_once:
         require(
             stay.status in ("served", "rejected"),
@@ -193,13 +195,3 @@ def _seconds(stay: ReturnedVisit) -> float:
 
 def _median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
-
-
-def _same(client: Client, first: Visits, second: Visits, when: str) -> None:
-    if first != second:
-        pairs = ((one, other) for one, other in zip(first, second, strict=False) if one != other)
-        one, other = next(pairs, (len(first), len(second)))
-        raise AssertionError(
-            f"{name_of(client)} does something else {when}, and random numbers must come from "
-            f"self.streams. First {one}, then {other}"
-        )

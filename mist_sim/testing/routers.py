@@ -7,17 +7,12 @@ from copy import deepcopy
 from dataclasses import dataclass, fields
 from typing import Any
 
-from mist_sim.clients import EngineConfig, LlmClient
-from mist_sim.clients.kv_cache import EngineMemory
-from mist_sim.clients.scheduling import ChunkedScheduler
 from mist_sim.core.candidates import Candidates
 from mist_sim.core.request import Request
 from mist_sim.routers import RefusalError, Router, Seeded
-from mist_sim.simulation import Simulation
 from mist_sim.stages import completion
-from mist_sim.testing.doubles import FakeView, Steps
-from mist_sim.testing.rules import name_of, require, stream_of
-from mist_sim.traces import Workload
+from mist_sim.testing.doubles import FakeView, short_run
+from mist_sim.testing.rules import name_of, repeated, require, require_same, stream_of
 
 _REFUSED = -1
 
@@ -55,15 +50,12 @@ def check_router(factory: Callable[[], Router]) -> None:
         isinstance(router, Router), f"{name_of(router)} needs choose(request, stage, candidates)"
     )
     choices = list(_choices())
-    first = _decide(router, choices, twin=False)
-    again = _decide(router, choices, twin=False)
     remedy = "use only the stream that seed(rng) gives, and forget earlier runs there"
-    _same(router, first, again, f"when the run is repeated; {remedy}")
-    other = _decide(factory(), choices, twin=False)
-    _same(router, first, other, f"in another object of the same kind; {remedy}")
-    _serve(factory())
+    first = repeated(factory, lambda each: _decide(each, choices, twin=False), remedy)
+    router = factory()
+    short_run(router, num_clients=3, num_requests=12, gap=0.7, router=router)
     blind = _decide(factory(), choices, twin=True)
-    _same(router, first, blind, "when output lengths are others; it may not read them")
+    require_same(router, first, blind, "when output lengths are others", "it may not read them")
 
 
 def _choices() -> Iterator[_Choice]:
@@ -137,25 +129,5 @@ def _decide(router: Router, choices: list[_Choice], *, twin: bool) -> list[int]:
     return decisions
 
 
-def _serve(router: Router) -> None:
-    """Let a router choose between the live views of a short run."""
-    config, memory = EngineConfig(scheduler=ChunkedScheduler()), EngineMemory(num_gpu_blocks=100)
-    clients = [LlmClient(f"client{k}", config, predictor=Steps(), memory=memory) for k in range(3)]
-    workload = Workload.from_lists([40] * 12, [1, 9, 30] * 4, [0.7 * k for k in range(12)])
-    try:
-        Simulation(clients=clients, workload=workload, router=router).run()
-    except Exception as error:
-        raise AssertionError(f"{name_of(router)}.choose raised {error!r} in a run") from error
-
-
 def _values(request: Request) -> tuple[object, ...]:
     return tuple(getattr(request, item.name) for item in fields(request))
-
-
-def _same(router: Router, first: list[int], second: list[int], when: str) -> None:
-    for position, (one, other) in enumerate(zip(first, second, strict=True)):
-        if one != other:
-            raise AssertionError(
-                f"{name_of(router)} decides differently {when} "
-                f"(decision {position}: {one}, then {other})"
-            )

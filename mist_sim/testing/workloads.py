@@ -1,4 +1,4 @@
-"""Rules that every arrival process, law of lengths and sampler of rows keeps."""
+"""Rules that every arrival process, sampler of rows, and law of times or lengths keeps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mist_sim.testing.rules import name_of, require, stream_of
+from mist_sim.durations import DurationDistribution
+from mist_sim.testing.rules import name_of, repeated, require, require_same, stream_of
 from mist_sim.traces import ArrivalProcess, LengthDistribution, RowSampler, TraceRow
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ def check_arrivals(factory: Callable[[], ArrivalProcess]) -> None:
     process = factory()
     kind = name_of(process)
     require(isinstance(process, ArrivalProcess), f"{kind} needs times(rng)")
-    times = _twice(kind, factory, lambda each, rng: each.times(rng))
+    times = _twice(factory, lambda each, rng: each.times(rng))
     require(len(times) == _MANY, f"{kind}.times must not end, and did after {len(times)} times")
     last = 0.0
     for place, time in enumerate(times):
@@ -43,23 +44,42 @@ def check_length_law(factory: Callable[[], LengthDistribution]) -> None:
     `sample(rng, n)` returns an array of n whole numbers >= 1; equal generators give equal lengths,
     whatever was drawn before and from another object of the same kind as well.
     """
-    law = factory()
-    kind = name_of(law)
-    require(isinstance(law, LengthDistribution), f"{kind} needs sample(rng, n)")
-    for number in _NUMBERS:
-        lengths, again, other = (
-            each.sample(stream_of("check_length_law"), number) for each in (law, law, factory())
-        )
-        found: Any = lengths
-        require(
-            isinstance(found, np.ndarray) and found.dtype.kind == "i" and found.shape == (number,),
-            f"{kind}.sample must return whole numbers of shape ({number},), got {found!r}",
-        )
-        require((found >= 1).all(), f"{kind}.sample must return lengths >= 1, got {found.min()}")
-        require(np.array_equal(lengths, again), f"{kind} draws other lengths again; {_REMEDY}")
-        require(
-            np.array_equal(lengths, other), f"{kind} draws other lengths in another one; {_REMEDY}"
-        )
+    _check_law(factory, LengthDistribution, np.signedinteger, "whole numbers", 1, "lengths >= 1")
+
+
+def check_duration_law(factory: Callable[[], DurationDistribution]) -> None:
+    """Check that a law draws times, all of them from the generator that it is given.
+
+    `sample(rng, n)` returns a float64 array of n times that are finite and > 0 s; equal generators
+    give equal times, whatever was drawn before and from another object of the same kind as well.
+    """
+    least = np.nextafter(0.0, 1.0)
+    _check_law(factory, DurationDistribution, np.float64, "float64", least, "finite times > 0 s")
+
+
+def _check_law(
+    factory: Callable[[], Any], protocol: type, dtype: type, form: str, least: float, rule: str
+) -> None:
+    """Check a law whose draws are `least` or more. form: the name of their type."""
+    kind = name_of(factory())
+    require(isinstance(factory(), protocol), f"{kind} needs sample(rng, n)")
+
+    def drawn(law: Any) -> list[float]:
+        found: list[float] = []
+        for n in _NUMBERS:
+            each = law.sample(stream_of("check_law"), n)
+            require(
+                isinstance(each, np.ndarray)
+                and np.issubdtype(each.dtype, dtype)
+                and each.shape == (n,),
+                f"{kind}.sample must return {form} of shape ({n},), got {each!r}",
+            )
+            wrong = each[~((each >= least) & (each < np.inf))]
+            require(not wrong.size, f"{kind}.sample must return {rule}, got {wrong[:1]}")
+            found += each.tolist()
+        return found
+
+    repeated(factory, drawn, _REMEDY)
 
 
 def check_sampler(factory: Callable[[], RowSampler]) -> None:
@@ -71,7 +91,7 @@ def check_sampler(factory: Callable[[], RowSampler]) -> None:
     sampler = factory()
     kind = name_of(sampler)
     require(isinstance(sampler, RowSampler), f"{kind} needs sample_rows(rng)")
-    rows = _twice(kind, factory, lambda each, rng: each.sample_rows(rng))
+    rows = _twice(factory, lambda each, rng: each.sample_rows(rng))
     require(rows, f"{kind}.sample_rows must yield a row or more")
     for place, row in enumerate(rows):
         given: Any = row
@@ -83,14 +103,13 @@ def check_sampler(factory: Callable[[], RowSampler]) -> None:
 
 
 def _twice(
-    kind: str, factory: Callable[[], Any], read: Callable[[Any, np.random.Generator], Iterator[T]]
+    factory: Callable[[], Any], read: Callable[[Any, np.random.Generator], Iterator[T]]
 ) -> list[T]:
     """Return the first of what is drawn; raise AssertionError where it is not the same again."""
     plugin, seed = factory(), "check_workload"
     found = list(islice(read(plugin, stream_of(seed)), _MANY))
     beside, other = read(plugin, stream_of(seed)), read(factory(), stream_of(seed))
     pairs = list(islice(zip(beside, other, strict=False), len(found)))
-    again = [one for one, _ in pairs]
-    require(again == found, f"{kind} draws something else again; {_REMEDY}")
-    require([one for _, one in pairs] == found, f"{kind} draws else in another one; {_REMEDY}")
+    require_same(plugin, found, [one for one, _ in pairs], "when it is asked again", _REMEDY)
+    require_same(plugin, found, [one for _, one in pairs], "in another one of its kind", _REMEDY)
     return found
