@@ -29,7 +29,7 @@ from mist_sim.core.result_warnings import (
     ResultWarning,
 )
 from mist_sim.durations import DurationDistribution
-from mist_sim.errors import ScenarioError, brief, did_you_mean, in_words, listed
+from mist_sim.errors import ScenarioError, brief, in_words, listed, require_known
 from mist_sim.hand_over_rules import check_hand_overs
 from mist_sim.hardware.gpu_group import num_gpus, without_watts
 from mist_sim.lifecycle import Lifecycle
@@ -219,11 +219,8 @@ def check_routers(clients: Sequence[Client], routers: Mapping[str, Router]) -> N
     """Raise ScenarioError for a router of a stage that no client serves."""
     served = {kind for client in clients for kind in client.traits.serves}
     for kind in routers:
-        if kind not in served:
-            raise ScenarioError(
-                f"routers.{kind}: no client serves {brief(kind)}{did_you_mean(kind, served)} "
-                f"The clients serve {', '.join(sorted(served))}"
-            )
+        more = f"The clients serve {', '.join(sorted(served))}"
+        require_known(kind, served, f"routers.{kind}: no client serves", more)
 
 
 def too_small_warnings(recorder: Recorder, clients: Iterable[Client]) -> Iterator[ResultWarning]:

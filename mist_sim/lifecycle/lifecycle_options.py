@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mist_sim.clients import Client
 from mist_sim.durations import not_reached
-from mist_sim.errors import ScenarioError, brief, did_you_mean, listed
+from mist_sim.errors import ScenarioError, brief, listed, require_known
 from mist_sim.lifecycle.autoscaling import Autoscaling, Schedule, SloAttainment
 from mist_sim.lifecycle.failures import RETRY, Drain, Failures, OnFailure
 from mist_sim.lifecycle.start_up import StartUp, loads_over, seats_of
@@ -208,8 +208,4 @@ def _check_drains(client: Client, place: str) -> None:
 
 
 def _check_name(name: str, known: dict[str, Client], place: str) -> None:
-    if name not in known:
-        raise ScenarioError(
-            f"{place} must name clients, got {brief(name)}{did_you_mean(name, known)} "
-            f"Known: {listed(known)}"
-        )
+    require_known(name, known, f"{place} must name clients, got", f"Known: {listed(known)}")

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.errors import ScenarioError, brief, did_you_mean, require_known
 from mist_sim.hardware.collectives import Span, Spans
 from mist_sim.network.base import Cable, Store
 from mist_sim.network.flows import Path
@@ -97,9 +97,7 @@ class Routes:
 
     def _find(self, source: str, destination: str) -> Route | None:
         for place in (source, destination):
-            if place not in self.graph:
-                hint = did_you_mean(place, self.graph)
-                raise ScenarioError(f"{self.graph.name} has no place {brief(place)}{hint}")
+            require_known(place, self.graph, f"{self.graph.name} has no place", "")
         if source not in self._from:
             self._from[source] = self._all_from(source)
         places = self._from[source].get(destination)
@@ -279,10 +277,7 @@ class Outages:
         """Raise ScenarioError where a graph has no such cable."""
         graph = self._routes.graph
         for place in cable:
-            if place not in graph:
-                raise ScenarioError(
-                    f"{graph.name} has no place {brief(place)}{did_you_mean(place, graph)}"
-                )
+            require_known(place, graph, f"{graph.name} has no place", "")
         one, other = cable
         if not graph.has_edge(one, other):
             raise ScenarioError(

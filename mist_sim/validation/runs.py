@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.errors import ScenarioError, brief, require_known
 from mist_sim.inputs import check_ordinary, check_plain, is_there, object_in, read_csv
 from mist_sim.metrics.latency import SHORT_NAMES
 from mist_sim.metrics.other_names import as_ours
@@ -89,9 +89,7 @@ def read_run(folder: Path, *, allow_programs: bool = True) -> MeasuredRun:
 
 def _check_keys(data: Mapping[str, Any], path: Path) -> None:
     for key in data:
-        if key not in _KEYS:
-            hint = did_you_mean(str(key), _KEYS)
-            raise ScenarioError(f"{path}: unknown key {brief(key)}{hint} Known: {', '.join(_KEYS)}")
+        require_known(key, _KEYS, f"{path}: unknown key")
     if missing := [key for key in _NEEDED if key not in data]:
         raise ScenarioError(f"{path}: missing {', '.join(missing)}")
     if ("requests" in data) == ("summary" in data):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mist_sim.core.result_warnings import ResultWarning, of_data, of_points
-from mist_sim.errors import ScenarioError, brief, did_you_mean
+from mist_sim.errors import ScenarioError, brief, require_known
 from mist_sim.metrics import Result
 from mist_sim.metrics.goodput import Slo
 from mist_sim.metrics.latency import SHORT_NAMES
@@ -464,11 +464,7 @@ def draw(run: RunData, name: str) -> Picture:
     Raises ScenarioError for other names, if the run lacks the data, and without Matplotlib.
     """
     name, _, panel = name.partition(".")
-    if name not in PICTURES:
-        raise ScenarioError(
-            f"there is no picture {brief(name)}{did_you_mean(name, PICTURES)} "
-            f"Known: {', '.join(PICTURES)}"
-        )
+    require_known(name, PICTURES, "there is no picture")
     require_matplotlib()
     away = [
         Span(each["begin"], run.summary["duration"] if each["end"] is None else each["end"], _AWAY)
