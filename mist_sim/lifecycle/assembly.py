@@ -18,10 +18,8 @@ from mist_sim.core.request import Request, Stage
 from mist_sim.core.visit import Failure, HeldKv, Lost, Visit
 from mist_sim.environment import CHANGE, Environment
 from mist_sim.lifecycle.autoscaling import Autoscaling, Controller
-from mist_sim.lifecycle.failures import Drain, Failures, OnFailure
-from mist_sim.lifecycle.fleet import Endless, Fleet, Need
-from mist_sim.lifecycle.gateway import Gateway
-from mist_sim.lifecycle.lifecycle_options import Lifecycle
+from mist_sim.lifecycle.fleet import Endless, Fleet, Gateway, Need
+from mist_sim.lifecycle.lifecycle_options import Drain, Failures, Lifecycle, OnFailure
 from mist_sim.lifecycle.start_up import Starts
 from mist_sim.network import Cable, Network, Ways
 from mist_sim.rng import Streams
