@@ -97,20 +97,11 @@ class Tenant(NamedTuple):
         return self.data * self.pipeline * self.tensor
 
 
-class Exchange(NamedTuple):
-    """Cost of a transfer in which each of some GPUs sends an equal part to each of some others.
-
-    latency: seconds of the longest route. time_per_byte: seconds for each byte of all parts.
-    """
-
-    latency: float
-    time_per_byte: float
-
-
 class Reach(NamedTuple):
-    """Distance between two engines on an otherwise idle network.
+    """Distance between engines on an otherwise idle network.
 
-    latency: seconds. seconds_per_byte: of the slowest link for the bytes that cross it.
+    latency: seconds, of the longest route. seconds_per_byte: of all bytes together, as long as
+        those take that cross the slowest link.
     """
 
     latency: float

@@ -20,7 +20,6 @@ from mist_sim.network.base import (
     PLAIN,
     Cable,
     Connector,
-    Exchange,
     Granularity,
     Message,
     Reach,
@@ -374,8 +373,8 @@ class Fabric:
         latency = max(route.latency for route in routes)
         return self._transfers.send_alike((tree,), num_bytes * self.connector.efficiency, latency)
 
-    def exchange(self, sources: Sequence[Seat], destinations: Sequence[Seat]) -> Exchange:
-        """Return the time in which all GPUs of some engines send to all GPUs of others at once.
+    def exchange(self, sources: Sequence[Seat], destinations: Sequence[Seat]) -> Reach:
+        """Return how far it is where all GPUs of some engines send to all GPUs of others at once.
 
         All parts are equal and begin together, on otherwise idle links. With max-min fair rates the
         slowest are those on the link with the most bytes, which share it from beginning to end: the
@@ -385,7 +384,7 @@ class Fabric:
         routes = [self.routes.between(*pair) for pair in pairs]
         parts = Counter(link for route in routes for link in route.path)
         most = max((number / self._capacities[link] for link, number in parts.items()), default=0.0)
-        return Exchange(max(route.latency for route in routes), most / len(pairs))
+        return Reach(max(route.latency for route in routes), most / len(pairs))
 
     def _gpus(self, seats: Sequence[Seat]) -> Iterator[str]:
         for seat in seats:

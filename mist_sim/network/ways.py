@@ -270,9 +270,6 @@ class Outages:
             return None
         return Way((*own, *route.path), route.latency - self._routes.between(*ends).latency)
 
-    # --- checks before a run
-    # ------------------------------------------------------------------------
-
     def check(self, cable: Cable) -> None:
         """Raise ScenarioError where a graph has no such cable."""
         graph = self._routes.graph
@@ -293,9 +290,6 @@ class Outages:
             if around.find(*ends) is None:
                 return ends
         return None
-
-
-"""The GPUs of an engine, by pipeline and tensor rank."""
 
 
 class RankWay(NamedTuple):

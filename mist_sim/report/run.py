@@ -149,7 +149,7 @@ def clients_table(result: Result) -> RenderableType:
 
 
 def client_groups(
-    table: Mapping[str, Any],
+    table: Any,
     estimates: Mapping[str, str],
     names: Sequence[str] = (),
     seats: Mapping[str, int] = MappingProxyType({}),
