@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import Any, NamedTuple, Protocol
@@ -49,6 +50,7 @@ class Need(NamedTuple):
         return self.kind in client.traits.serves and is_model and is_near
 
 
+@dataclass(eq=False)
 class Member:
     """A client, and its state.
 
@@ -58,16 +60,15 @@ class Member:
     num_starts: number of its starts, to recognise a start that was given up.
     """
 
-    def __init__(self, client: Client) -> None:
-        self.client = client
-        self.state: State = "up"
-        self.is_wanted = True
-        self.will_return = False
-        self.is_gone = False
-        self.is_scaled = False
-        self.num_faults = 0
-        self.num_starts = 0
-        self.watch: Callable[[ClientState], None] | None = None  # while it drains
+    client: Client
+    state: State = "up"
+    is_wanted: bool = True
+    will_return: bool = False
+    is_gone: bool = False
+    is_scaled: bool = False
+    num_faults: int = 0
+    num_starts: int = 0
+    watch: Callable[[ClientState], None] | None = None  # while it drains
 
     @property
     def may_come(self) -> bool:
@@ -75,25 +76,21 @@ class Member:
         return not self.is_gone and (self.is_wanted or self.will_return or self.is_scaled)
 
 
+@dataclass(eq=False)
 class Fleet:
     """Changes the states of clients, and tells the roster, the records and a listener.
 
     begin_start: lets a client begin to start, and returns the event when it is ready.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        roster: Roster,
-        recorder: Recorder,
-        begin_start: Callable[[Client], Event],
-    ) -> None:
-        self._env = env
-        self._roster = roster
-        self._recorder = recorder
-        self._begin_start = begin_start
-        self.members: dict[str, Member] = {client.name: Member(client) for client in roster}
-        self.listener: Listener
+    _env: Environment
+    _roster: Roster
+    _recorder: Recorder
+    _begin_start: Callable[[Client], Event]
+    listener: Listener = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.members = {client.name: Member(client) for client in self._roster}
 
     def begin(self, off: Iterable[str]) -> None:
         """Write the first states. off: clients that do not run at first."""
@@ -223,6 +220,7 @@ class Fleet:
         self._recorder.states.add((member.client.client_id, self._env.now, state))
 
 
+@dataclass(eq=False)
 class Endless:
     """Schedules recurring events, and ends a run in which no other event is left.
 
@@ -234,11 +232,10 @@ class Endless:
         and again.
     """
 
-    def __init__(self, env: Environment, anybody_waits: Callable[[], bool]) -> None:
-        self.failing: list[Client] = []
-        self._env = env
-        self._anybody_waits = anybody_waits
-        self._events: set[Event] = set()
+    _env: Environment
+    _anybody_waits: Callable[[], bool]
+    failing: list[Client] = field(default_factory=list)
+    _events: set[Event] = field(default_factory=set)
 
     def at(self, time: float) -> Event:
         """Return an event at a time (seconds), in the phase of changes.
@@ -259,6 +256,7 @@ class Endless:
         return self._anybody_waits() or any(not client.is_empty for client in self.failing)
 
 
+@dataclass(eq=False)
 class Gateway:
     """Holds requests until a client comes up, first come first served.
 
@@ -268,16 +266,10 @@ class Gateway:
     activate: called when a request has begun to wait.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        why_nobody: Callable[[Need], str | None],
-        activate: Callable[[], None],
-    ) -> None:
-        self._env = env
-        self._why_nobody = why_nobody
-        self._activate = activate
-        self._waiting: dict[Need, deque[Event]] = {}
+    _env: Environment
+    _why_nobody: Callable[[Need], str | None]
+    _activate: Callable[[], None]
+    _waiting: dict[Need, deque[Event]] = field(default_factory=dict)
 
     def num_waiting(self, clients: Collection[Client]) -> int:
         """Return how many requests wait that any of some clients could serve."""
