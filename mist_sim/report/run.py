@@ -240,7 +240,7 @@ _UNKNOWN = "no measurements like it"
 Bars = Mapping[str, Mapping[str, Mapping[str, Any] | None]]
 
 
-TITLE = "Expected error, nine in ten"
+_EXPECTED = "Expected error, nine in ten"
 _WITHOUT_BARS = "ITL has the bar of TPOT, E2E and throughput those of both; energy and cost none"
 
 
@@ -256,7 +256,7 @@ def expected_section(expected: Bars, cell: Callable[[str], str]) -> Iterator[Ren
         if (mean := cell(f"mean_{metric.lower()}_ms")) != "-"
     ]
     if rows:
-        yield from section(TITLE, Group(pairs(rows), Text(_WITHOUT_BARS, style="dim")))
+        yield from section(_EXPECTED, Group(pairs(rows), Text(_WITHOUT_BARS, style="dim")))
 
 
 def expected_of_each(cases: Mapping[str, Bars], note: str = "") -> Iterator[RenderableType]:
@@ -275,7 +275,7 @@ def expected_of_each(cases: Mapping[str, Bars], note: str = "") -> Iterator[Rend
     ]
     if rows:
         below = [Text(note, style="dim")] if note else []
-        yield from section(TITLE, Group(pairs(rows), *below))
+        yield from section(_EXPECTED, Group(pairs(rows), *below))
 
 
 def expected_rows(expected: Bars) -> Iterator[Row]:
@@ -329,11 +329,9 @@ def error_range(low: float, high: float) -> str:
     return f"{' to '.join(ends)} %"
 
 
-THROUGH_FAILURES = "Latency through failures, p99, ms"
-TITLES = ("", "finished", "failed", *RECOVERING.values())
-NOTE = (
+_IN_PHASES = (
     "during: while a client was away, requests that began before or ended after included; queue: "
-    "waits of all visits, of those that the failure ended too, which may be after the first token"
+    "waits of all visits, of those that the failure ended too, which may be after the first token."
 )
 
 Phases = Mapping[str, Mapping[str, float | None]]
@@ -342,29 +340,24 @@ Phases = Mapping[str, Mapping[str, float | None]]
 
 def failures_section(phases: Phases) -> Iterator[RenderableType]:
     """Yield a row a phase of the failures; empty without failures."""
-    if phases:
-        yield from section(
-            THROUGH_FAILURES,
-            Group(
-                listed(TITLES, rows_of(phases), right=range(1, len(TITLES))),
-                Text(f"{NOTE}.", style="dim"),
-            ),
-        )
-
-
-def rows_of(phases: Phases) -> list[list[str]]:
-    """Return the cells of each phase, as `TITLES` names them."""
-    found = []
-    for name, of in phases.items():
-        counts = (count(int(of[key] or 0)) for key in ("completed", "failed"))
-        times = (of[f"p99_{metric}_ms"] for metric in RECOVERING)
-        found.append([name, *counts, *("-" if time is None else in_ms(time) for time in times)])
-    return found
+    rows = [
+        [
+            name,
+            *(count(int(of[key] or 0)) for key in ("completed", "failed")),
+            *("-" if (ms := of[f"p99_{each}_ms"]) is None else in_ms(ms) for each in RECOVERING),
+        ]
+        for name, of in phases.items()
+    ]
+    if rows:
+        titles = ("", "finished", "failed", *RECOVERING.values())
+        table = listed(titles, rows, right=range(1, len(titles)))
+        body = Group(table, Text(_IN_PHASES, style="dim"))
+        yield from section("Latency through failures, p99, ms", body)
 
 
 _HIDDEN = 5  # times the p99 of gaps, from which on the longest gap is named
 
-LATENCIES = (
+_LATENCIES = (
     ("ttft", "TTFT", "arrival to first token"),
     ("tpot", "TPOT", "mean gap of a request"),
     ("itl", "ITL", "every gap, pooled"),
@@ -416,7 +409,7 @@ def latency_table(
     ) -> Table:
         rows = [
             [name, *(cell(f"{figure}_{key}_ms") for figure in figures), *([meaning] * legend)]
-            for key, name, meaning in LATENCIES
+            for key, name, meaning in _LATENCIES
         ]
         titles = ["", *figures, *([""] * legend)]
         last = len(figures) + 1
@@ -433,7 +426,7 @@ def latency_table(
     return Fitting(*layouts)
 
 
-_LATENCIES = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms")
+_OF_GROUPS = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms")
 _MODEL_TITLES = ("", "finished", "output", "TTFT", "TTFT", "TPOT", "TPOT")
 _BELOW_MODEL_TITLES = ("", "", "tokens/s", "p50, ms", "p99, ms", "p50, ms", "p99, ms")
 
@@ -448,7 +441,7 @@ def groups_section(title: str, groups: Mapping[str, Mapping[str, Any]]) -> Itera
             name,
             count(of["completed"]),
             number(of["steady_output_throughput"]),
-            *(in_ms(of[key]) for key in _LATENCIES),
+            *(in_ms(of[key]) for key in _OF_GROUPS),
             *([percent(of["good_request_fraction"], digits=1)] if has_slo else []),
         )
         for name, of in groups.items()
@@ -584,7 +577,7 @@ def _limit(verdict: Mapping[str, Any]) -> str:
     return duration(verdict["limit"] / 1e3)
 
 
-FIGURES = ("mean", "p50", "p90", "p95", "p99")
+_FIGURES = ("mean", "p50", "p90", "p95", "p99")
 _COUNTS = (
     *("completed", "failed", "total_input_tokens", "total_output_tokens", "num_preemptions"),
     "peak_requests_in_flight",
@@ -641,7 +634,7 @@ def _sections(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _latency(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
-    yield latency_table(FIGURES, lambda key: in_ms(summary[key]), width=7)
+    yield latency_table(_FIGURES, lambda key: in_ms(summary[key]), width=7)
     for note in (note_on_turns(summary), note_on_stalls(summary)):
         if note:
             yield Text(note)

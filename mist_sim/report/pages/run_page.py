@@ -11,7 +11,7 @@ from mist_sim.errors import ScenarioError
 from mist_sim.metrics.latency import ALL, NAMES
 from mist_sim.metrics.run_warnings import LEAST_AT_LIMIT, nothing_finished
 from mist_sim.metrics.stability import AT_END, grows
-from mist_sim.report.elements import in_ms, latency, number, percent
+from mist_sim.report.elements import in_ms, latency, metric_title, number, percent
 from mist_sim.report.pages.page import (
     Brief,
     Card,
@@ -33,7 +33,7 @@ from mist_sim.report.pictures.catalog import (
     warnings_of,
 )
 from mist_sim.report.pictures.style import COLOURS
-from mist_sim.report.run import saved_tables, titled
+from mist_sim.report.run import TITLES_OF, saved_tables, titled
 
 if TYPE_CHECKING:
     from mist_sim.metrics import Result
@@ -138,13 +138,8 @@ def _served(summary: Mapping[str, Any]) -> str:
 
 
 _CARDS = (
-    ("requests", "request_throughput", "/s"),
-    ("output tokens", "output_throughput", "/s"),
-    ("p99 TTFT", "p99_ttft_ms", "ms"),
-    ("p99 TPOT", "p99_tpot_ms", "ms"),
-    ("goodput", "request_goodput", "requests/s"),
-    ("goodput, steady part", "steady_request_goodput", "requests/s"),
-    ("energy", "energy_per_output_token_j", "J an output token"),
+    *("request_throughput", "output_throughput", "p99_ttft_ms", "p99_tpot_ms"),
+    *("request_goodput", "steady_request_goodput", "energy_per_output_token_j"),
 )
 _DOUBTS = {
     "too short to tell": "unsure: too short to tell whether the clients keep up with the arrivals",
@@ -303,8 +298,9 @@ def _assumed(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _cards(summary: Mapping[str, Any]) -> Iterator[Card]:
-    for name, key, unit in _CARDS:
+    for key in _CARDS:
         if (value := summary.get(key)) is not None:
+            name, unit = TITLES_OF.get(key) or metric_title(key)
             shown = latency(value) if unit == "ms" else (number(value), unit)
             yield Card(name, *shown, key)
     if summary.get("usd_per_hour") is not None or summary.get("cost_usd") is not None:
