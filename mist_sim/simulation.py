@@ -33,7 +33,6 @@ from mist_sim.core.views import ClientView
 from mist_sim.environment import POLL, Environment, NothingLeftError
 from mist_sim.errors import InvariantError, ScenarioError, brief
 from mist_sim.garbage import rare_collections
-from mist_sim.hand_over_rules import Members, check_lengths
 from mist_sim.hardware.gpu_group import without_watts
 from mist_sim.hardware.setting import Borrowed, Setting
 from mist_sim.lifecycle import Lifecycle, Manager
@@ -57,8 +56,10 @@ from mist_sim.report.presenters import RUN
 from mist_sim.rng import Streams
 from mist_sim.routers import RoundRobinRouter, Router, Seeded, StageRouters
 from mist_sim.simulation_rules import (
+    Members,
     blind_warnings,
     check_clients,
+    check_lengths,
     check_lives,
     check_routers,
     check_search,
