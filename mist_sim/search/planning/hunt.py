@@ -44,10 +44,10 @@ from mist_sim.search.goodput_result import Goodput
 from mist_sim.search.planning.bounds import Demand, Needs, alone, fewest, least_of
 from mist_sim.search.planning.candidates import Candidate, Engine, scenario_of
 from mist_sim.search.planning.question import Question
-from mist_sim.search.verdicts.trials import Trial, trial_data
 from mist_sim.studies.built import Built
 from mist_sim.studies.driver import Driver, OutOfTimeError
 from mist_sim.studies.task import Failure, Key, Row, Task
+from mist_sim.studies.verdicts.trials import Trial, trial_data
 from mist_sim.traces.arrivals import DailyArrivals, ScheduledArrivals
 from mist_sim.units import DURATION
 

@@ -41,10 +41,10 @@ from mist_sim.search.planning.plan_result import (
     runner_up,
 )
 from mist_sim.search.planning.question import PlanOptions, Question
-from mist_sim.search.verdicts.trials import Trial
 from mist_sim.studies.built import Built, load_in_words
 from mist_sim.studies.driver import How, OutOfTimeError, studying
 from mist_sim.studies.subjects import check_scenarios
+from mist_sim.studies.verdicts.trials import Trial
 
 _GATEWAY = (
     "The gateway stays as the scenario has it, for each engine: where it lets requests wait, other "

@@ -16,10 +16,10 @@ from mist_sim.scenario.loading import as_data
 from mist_sim.search.bracketing import settable
 from mist_sim.search.designs import DESIGNS
 from mist_sim.search.goodput import USUAL_REQUESTS, GoodputOptions
-from mist_sim.search.verdicts.request_times import Target
-from mist_sim.search.verdicts.steady_state import least_of_users
 from mist_sim.studies.built import Built, Rates, Users
 from mist_sim.studies.varied_gpus import clients_in, given_prices, kind_of
+from mist_sim.studies.verdicts.request_times import Target
+from mist_sim.studies.verdicts.steady_state import least_of_users
 from mist_sim.traces import ClosedLoop
 from mist_sim.units import RENT
 

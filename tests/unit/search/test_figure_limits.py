@@ -4,7 +4,7 @@ import pytest
 
 from mist_sim import Scenario, ScenarioError, Slo, replicate, simulate
 from mist_sim.search import GoodputOptions, find_goodput
-from mist_sim.search.verdicts.request_times import target_of
+from mist_sim.studies.verdicts.request_times import target_of
 
 REQUESTS = {"workload.lengths.num_requests": 300}
 

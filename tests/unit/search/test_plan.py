@@ -29,8 +29,8 @@ from mist_sim.search.planning.candidates import candidates, engines_of, scenario
 from mist_sim.search.planning.deployment import deployment_of
 from mist_sim.search.planning.hunt import Budget, Hunt, confidence_of
 from mist_sim.search.planning.question import Question
-from mist_sim.search.verdicts.trials import Trial, try_rate
 from mist_sim.studies.driver import Driver
+from mist_sim.studies.verdicts.trials import Trial, try_rate
 from tests.reference.deployed import read_back
 from tests.reference.scenarios import of_profile
 from tests.refusals import refused

@@ -24,8 +24,11 @@ from mist_sim.metrics.run_warnings import record_warnings, run_warnings
 from mist_sim.metrics.stability import Stays
 from mist_sim.metrics.summary import joined_at
 from mist_sim.scenario import build
-from mist_sim.search.verdicts.request_times import RequestTimes, Share, Target, none_counts
-from mist_sim.search.verdicts.steady_state import (
+from mist_sim.simulation import Simulation
+from mist_sim.simulation_rules import too_small_warnings
+from mist_sim.studies.subjects import one_run
+from mist_sim.studies.verdicts.request_times import RequestTimes, Share, Target, none_counts
+from mist_sim.studies.verdicts.steady_state import (
     ERROR,
     OF_QUEUES,
     Look,
@@ -35,9 +38,6 @@ from mist_sim.search.verdicts.steady_state import (
     look,
     looks,
 )
-from mist_sim.simulation import Simulation
-from mist_sim.simulation_rules import too_small_warnings
-from mist_sim.studies.subjects import one_run
 from mist_sim.traces import AllAtOnce, ArrivalProcess, ClosedLoop, Workload
 from mist_sim.traces.base import RowSampler
 
