@@ -552,12 +552,12 @@ class _Going:
 
     def run_at_goodput(self, driver: Driver) -> None:
         """Run each scenario at its goodput, where dollars or joules are known."""
-        tasks = [
-            at_goodput((name, "at goodput"), self.builts[name], found)
+        tasks = {
+            name: at_goodput((name, "at goodput"), self.builts[name], found)
             for name, found in self._goodputs.items()
             if not isnan(found.rate)
             and any(key in summary for summary in self.cases[name].summaries for key in AT_GOODPUT)
-        ]
-        for row in driver.run(tasks, keep_errors=True):
+        }
+        for name, row in driver.finished(tasks).items():
             if row.failure is None:
-                self.note(str(row.key[0]), at_goodput=row.result)
+                self.note(name, at_goodput=row.result)

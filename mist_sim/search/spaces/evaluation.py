@@ -343,7 +343,7 @@ class Evaluation:
 
     def _results(self, tasks: Mapping[Configuration, Task]) -> dict[Configuration, Any]:
         """Run a task of each; return the results of those that did not fail."""
-        rows = dict(zip(tasks, self.driver.run([*tasks.values()], keep_errors=True), strict=True))
+        rows = self.driver.finished(tasks)
         for each, row in rows.items():
             if row.failure is not None:
                 self._fail(each, row.failure)
