@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import cos, inf, pi
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ from mist_sim.metrics.spending import HOURS_A_MONTH
 from mist_sim.scenario import Scenario
 from mist_sim.search.planning.candidates import Candidate
 from mist_sim.search.planning.hunt import Confidence, Tried
+from mist_sim.search.planning.question import HOURS
 from mist_sim.traces.arrivals import DailyArrivals, ScheduledArrivals
 from mist_sim.traces.base import TRACE_READERS
 from mist_sim.traces.readers.opening import reader_of
 
-HOURS = 24
 _HOUR = 3600.0
 _DAY = HOURS * _HOUR
 _COLUMNS = ("hour", "rate")
@@ -92,7 +92,7 @@ class Day:
             "fixed_usd_per_month": days * self.fixed,
             "by_hour_usd_per_day": self.by_hour,
             "by_hour_usd_per_month": days * self.by_hour,
-            "saved": 1 - self.by_hour / self.fixed,
+            "saved": max(1 - self.by_hour / self.fixed, 0.0),
         }
 
 
@@ -162,8 +162,6 @@ def own_day(scenario: Scenario) -> tuple[float, ...]:
 
 def _highest(arrivals: DailyArrivals, hour: int) -> float:
     """Return the highest rate of an hour of a cosine: at its peak, or at an end of the hour."""
-    from math import cos, pi
-
     begin = (hour * _HOUR - arrivals.peak_at) % _DAY
     turns = [0.0] if begin + _HOUR >= _DAY else [begin / _DAY, (begin + _HOUR) / _DAY]
     highest = max((1 + cos(2 * pi * turn)) / 2 for turn in turns)
@@ -244,9 +242,5 @@ def _of_trace(file: str, form: str | None) -> tuple[float, ...]:
 
 def _covered(hour: int, end: float) -> float:
     """Return the seconds that a trace has of an hour, over all its days. end: of the trace."""
-    return sum(min(max(end - begin, 0.0), _HOUR) for begin in _begins(hour, end))
-
-
-def _begins(hour: int, end: float) -> Iterator[float]:
-    """Yield when an hour begins on each day of a trace, seconds."""
-    return (day * _DAY + hour * _HOUR for day in range(int(end // _DAY) + 1))
+    begins = (day * _DAY + hour * _HOUR for day in range(int(end // _DAY) + 1))
+    return sum(min(max(end - begin, 0.0), _HOUR) for begin in begins)

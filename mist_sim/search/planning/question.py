@@ -34,7 +34,9 @@ _CHUNK = "scheduler.max_num_batched_tokens"
 _DECIDED = {"tensor_parallel_size": "give tensor_parallel_sizes", "gpu": "give gpus"}
 _PLANNED = ("llm", "afd")  # types of clients in place of which a plan puts its own
 _MOST_GPUS = 16
-_HOURS = 24
+
+HOURS = 24
+"""Of a day."""
 
 USUAL_TOTAL = 600_000
 """Simulated requests of a search, about a minute of one core."""
@@ -117,9 +119,9 @@ class PlanOptions:
         for name in ("rate", "users"):
             if (value := getattr(self, name)) is not None:
                 raise ScenarioError(f"{name} must be left out with day, got {value:g}")
-        if len(self.day) != _HOURS or not all(0 <= rate < inf for rate in self.day):
+        if len(self.day) != HOURS or not all(0 <= rate < inf for rate in self.day):
             raise ScenarioError(
-                f"day must be {_HOURS} rates, finite and >= 0 /s, got {brief(list(self.day))}"
+                f"day must be {HOURS} rates, finite and >= 0 /s, got {brief(list(self.day))}"
             )
         if not any(self.day):
             raise ScenarioError("day must have an hour with requests, got 0 /s in all")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mist_sim import Scenario
+from mist_sim.report.plan import plan_page
 from mist_sim.search import PlanOptions, plan
 from mist_sim.search.planning.day import at_one_rate, day_in, day_of, own_day
 from tests.reference.scenarios import of_profile
@@ -62,6 +63,16 @@ def test_dollars_of_a_day_are_those_of_its_hours(found):
     assert day["saved"] == pytest.approx(1 - sum(each) / (24 * max(each)))
     (line,) = (line.text for line in found.lines if line.name == "a day")
     assert line.startswith(f"{24 * found.usd_per_hour:,.4g} $ with these all day")
+
+
+def test_a_report_draws_the_engines_of_each_hour(found):
+    summary = found.summary
+    drawing = plan_page(summary, "").figures[-1]
+    (panel,) = drawing.figure.panels
+    assert panel.marks[0].x == [hour["num_engines"] for hour in summary["day"]["hours"]]
+    assert panel.rows[12] == "12:00, 50 /s"
+    of_a_rate = {name: value for name, value in summary.items() if name != "day"}
+    assert [each.name for each in plan_page(of_a_rate, "").figures] == ["tried"]
 
 
 class Number:
