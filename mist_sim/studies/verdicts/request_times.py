@@ -74,6 +74,14 @@ NO_LIMIT = (
 )
 
 
+def counted(columns: Mapping[str, Any], warmup: float) -> dict[str, Any]:
+    """Return the rows of users' requests sent at or after `warmup` seconds, by their ids."""
+    is_user = columns["parent_id"] == columns["request_id"]
+    rows = np.flatnonzero(is_user & (columns["arrival_time"] >= warmup))
+    rows = rows[np.argsort(columns["request_id"][rows])]
+    return {name: column[rows] for name, column in columns.items()}
+
+
 @dataclass(frozen=True)
 class RequestTimes:
     """Latencies of the requests that count in a run, in order of their ids.
@@ -93,10 +101,7 @@ class RequestTimes:
     @classmethod
     def of(cls, recorder: Recorder, warmup: float) -> RequestTimes:
         """Return the times of user requests sent at or after `warmup` seconds."""
-        c: Mapping[str, Any] = request_columns(recorder)
-        rows = np.flatnonzero((c["parent_id"] == c["request_id"]) & (c["arrival_time"] >= warmup))
-        rows = rows[np.argsort(c["request_id"][rows])]
-        c = {name: column[rows] for name, column in c.items()}
+        c = counted(request_columns(recorder), warmup)
         failed = c["status"] != 0
         tpot = latency.tpot(c["decode_time"], c["num_gaps"])
         return cls(
