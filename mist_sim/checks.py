@@ -25,7 +25,7 @@ from typing import (
 )
 
 from mist_sim.bounds import COUNT
-from mist_sim.errors import brief, did_you_mean
+from mist_sim.errors import brief, require_known
 from mist_sim.units import Kind, is_number, require_number
 
 _Check = Callable[[str, Any], None]
@@ -109,10 +109,7 @@ class Checked:
 
 def check_name(name: str, value: str, known: Iterable[str]) -> None:
     """Raise ValueError with the known names unless `value` is one of them."""
-    names = list(known)
-    if value not in names:
-        hint = did_you_mean(str(value), names)
-        raise ValueError(f"{name} has no {brief(value)}{hint} Known: {', '.join(names)}")
+    require_known(value, list(known), f"{name} has no")
 
 
 def range_of(hint: object) -> Range | None:
