@@ -120,9 +120,9 @@ class Coordinator:
             taken, kv = _taken(request, stage, kv)
             visit = yield client.serve(request, here, taken, is_followed, is_silent)
             visits.append(visit)
-            if ahead is not None or visit.held_kv is not None:
+            if ahead is not None:
                 ahead = yield from self._places.keep(ahead, visit, visits)
-                kv = _kept(request, visit, kv, ahead)
+            kv = _kept(request, visit, kv, ahead)
             if visit.outcome is SERVED:
                 request.to_serve = later
             else:

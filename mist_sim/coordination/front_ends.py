@@ -45,10 +45,11 @@ def through(
                 if limit_at < parsed_at:
                     return given_up(request, limit, env.now)
             enters_at = servers.enters_at(env.now, stage.num_input_tokens)
-    limit_at, limit = (limits_of(request) or [(enters_at, "")])[0]
-    if limit_at < enters_at:
-        yield env.at(max(limit_at, env.now))
-        return given_up(request, limit, env.now)
+    if request.limits is not None:
+        limit_at, limit = (limits_of(request) or [(enters_at, "")])[0]
+        if limit_at < enters_at:
+            yield env.at(max(limit_at, env.now))
+            return given_up(request, limit, env.now)
     if enters_at > env.now:
         yield env.at(enters_at)
     request.front_end += env.now - begun_at
