@@ -137,7 +137,8 @@ class LoadGenerator(ABC):
         ended_at = self.env.now + leaving if failure is None else failure.time
         # rows are in the order in which steps end, as in plain walks
         self.recorder.record_end(End(request, visits, ended_at, failure, num_attempts, in_vain))
-        self._count_row(request, len(in_vain) if failure else len(in_vain) + len(visits))
+        self.num_visits.append(len(in_vain) if failure else len(in_vain) + len(visits))
+        self.num_stages.append(request.num_stages)
         if leaving:
             yield self.env.at(ended_at)
         if self.watch is not None and failure is None:
@@ -168,11 +169,6 @@ class LoadGenerator(ABC):
         if failure.status not in retries.on or hopeless:
             return None
         return failure.time + retries.wait(num_attempts, self.rng.random())
-
-    def _count_row(self, request: Request, num_visits: int) -> None:
-        """Note what the row of a request counts, for the check of conservation."""
-        self.num_visits.append(num_visits)
-        self.num_stages.append(request.num_stages)
 
     def _count_end(self, request: Request) -> None:
         """Note that a request has ended for good, and whether it was the last."""

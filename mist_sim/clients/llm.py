@@ -40,7 +40,7 @@ from mist_sim.clients.layouts import (
 )
 from mist_sim.clients.overload import AdmissionControl, Gate, PromptBacklog
 from mist_sim.clients.registry import CLIENTS
-from mist_sim.clients.scheduling import ChunkedScheduler, WholePromptScheduler
+from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler, WholePromptScheduler
 from mist_sim.clients.scheduling.cadence import interval_of
 from mist_sim.clients.sequence_state import SequenceState
 from mist_sim.clients.stores import EngineStores, Stores
@@ -129,8 +129,7 @@ class LlmClient(Client):
         self.max_model_len = config.max_model_len
         self.request_overhead = config.overhead.request or 0.0
         self.prompt_token_overhead = config.overhead.prompt_token or 0.0
-        self.speculative_config = drafting = config.speculative_config
-        self._num_lookahead = 0 if drafting is None else drafting.num_lookahead_tokens
+        self.speculative_config = config.speculative_config
         self.async_scheduling = bool(config.async_scheduling)
         self.admission = config.admission
         self.kv_block_bytes = memory.kv_block_bytes
@@ -158,9 +157,6 @@ class LlmClient(Client):
         self._gate = self._make_gate()
         self._enters_later = bool(self.request_overhead or self.prompt_token_overhead)
         self._enters_at_once = not (self._enters_later or self._gate)
-        self._longest_step = inf  # tokens of a prompt that is not cut
-        if isinstance(self.scheduler, WholePromptScheduler):
-            self._longest_step = self.scheduler.max_num_batched_tokens or inf
         self._turned: tuple[Role, int, FlowRule | None] | None = None
         self._engines = self._make_engines()
         self._kv_state = EngineKvState(self._engines, self.memory.block_size, self.stays)
@@ -291,11 +287,8 @@ class LlmClient(Client):
         self.stays[visit] = sequence
         sequence.leaves = leaves
         sequence.enter(self.view)
-        longest = self.max_model_len or inf
-        num_needed = sequence.num_tokens + self._num_lookahead
-        is_long = num_needed > min(self._longest_step, self.memory.num_tokens)
-        is_long = is_long or self.memory.groups is not None
-        if is_long or sequence.num_final_tokens > longest:
+        is_long = sequence.num_final_tokens > (self.max_model_len or inf)
+        if is_long or sequence.num_tokens > self._short:
             self.accept(visit)
             return
         if request.content:
@@ -332,6 +325,8 @@ class LlmClient(Client):
 
     def _refusal(self, sequence: SequenceState) -> str | None:
         """Return why a sequence can never be served, or None."""
+        if sequence.num_tokens <= self._short:
+            return None
         return self.scheduler.refusal(self.lanes[0].needs, sequence)
 
     def num_streamed(self) -> int:
@@ -629,10 +624,24 @@ class LlmClient(Client):
         self._reaches = {}  # other engines may be as near or far
 
     def _show_layout(self) -> None:
-        """Show the present layout's memory to routers."""
+        """Show the present layout's memory to routers, and note what surely fits in it."""
         self.view.take_memory(self.num_gpu_blocks)
         self.view.prefill = PrefillEstimate(self._engines, self.predictor)
         self.view.token_bytes = (self.kv_block_bytes or 0.0) / self.memory.block_size
+        self._short = self._surely_fit()
+
+    def _surely_fit(self) -> float:
+        """Return with how many tokens a sequence is never refused; 0: the scheduler is asked."""
+        most, scheduler = float(self.memory.num_tokens), self.scheduler
+        is_ours = type(scheduler).refusal in (Scheduler.refusal, WholePromptScheduler.refusal)
+        if self.memory.groups is not None or not is_ours:
+            return 0
+        if isinstance(scheduler, WholePromptScheduler):
+            most = min(most, scheduler.max_num_batched_tokens or inf)
+        drafting = self.speculative_config
+        if drafting is not None:
+            most -= drafting.num_speculative_tokens + drafting.num_lookahead_tokens
+        return most
 
 
 def _across(client: LlmClient, spans: Spans) -> EngineLayout:

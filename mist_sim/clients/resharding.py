@@ -109,7 +109,6 @@ class ReshardingClient(LlmClient):
         self._links: dict[tuple[int, str], SerialLink] = {}
         self._shared_at: dict[SequenceState, float] = {}  # from when entries can be read back
         super().start(env, client_id, recorder)
-        self._longest_step = min(self._longest_step, self._most_tokens)
 
     @property
     def _most_tokens(self) -> int:
@@ -128,6 +127,10 @@ class ReshardingClient(LlmClient):
                 "the host's buffer can hold"
             )
         return super()._refusal(sequence)
+
+    def _surely_fit(self) -> float:
+        """Return how many tokens a sequence may have that fits in both layouts."""
+        return min(super()._surely_fit(), self._most_tokens)
 
     # --- lanes and the buffer -------------------------------------------------------------
 

@@ -121,9 +121,9 @@ class Coordinator:
             taken, kv = _taken(request, stage, kv)
             visit = yield client.serve(request, here, taken, is_followed, is_silent)
             visits.append(visit)
-            if ahead is not None or visit.held_kv is not None:
+            if ahead is not None:
                 ahead = yield from self._places.keep(ahead, visit, visits)
-                kv = _kept(request, visit, kv, ahead)
+            kv = _kept(request, visit, kv, ahead)
             if visit.outcome is SERVED:
                 request.to_serve = later
             else:
@@ -347,10 +347,11 @@ def through(
                 if limit_at < parsed_at:
                     return given_up(request, limit, env.now)
             enters_at = servers.enters_at(env.now, stage.num_input_tokens)
-    limit_at, limit = (limits_of(request) or [(enters_at, "")])[0]
-    if limit_at < enters_at:
-        yield env.at(max(limit_at, env.now))
-        return given_up(request, limit, env.now)
+    if request.limits is not None:
+        limit_at, limit = (limits_of(request) or [(enters_at, "")])[0]
+        if limit_at < enters_at:
+            yield env.at(max(limit_at, env.now))
+            return given_up(request, limit, env.now)
     if enters_at > env.now:
         yield env.at(enters_at)
     request.front_end += env.now - begun_at

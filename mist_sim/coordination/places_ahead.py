@@ -123,10 +123,10 @@ class PlacesAhead:
         return Place(visit.failure is None, None, len(ahead.stages), visit.failure)
 
     def keep(
-        self, ahead: Reservation | None, prompt: Visit, visits: list[Visit]
+        self, ahead: Reservation, prompt: Visit, visits: list[Visit]
     ) -> Generator[Event, Any, Reservation | None]:
         """Return the place of a request after its prompt; cancel it if the prompt was lost."""
-        if ahead is None or not isinstance(prompt.outcome, Lost):
+        if not isinstance(prompt.outcome, Lost):
             return ahead
         yield from ahead.cancel(prompt.outcome, visits)
         return None

@@ -342,12 +342,12 @@ class Recorder:
     def record_end(self, end: End) -> None:
         """Note that a request left the system: totals over its visits, and how it ended."""
         request, visits, time, failure, num_attempts, in_vain = end
-        queued, num_output_tokens, num_preemptions, num_queried, *prefixes = totals(visits)
-        num_cached, num_known = prefixes
-        first_token_at = self.first_token_at(visits)
+        found = totals(visits)
+        queued, num_output_tokens, num_preemptions, num_queried, num_cached, num_known = found
+        at_user = self.tokens_at_user(visits, num_output_tokens, failure)
+        first_token_at, decode_time, num_gaps = at_user
         if first_token_at > time:  # its sender had given up, while the step went on
             first_token_at = time if failure is None else nan
-        decode_time, num_gaps = self.decode_time(visits, num_output_tokens, failure)
         self.requests.rows.append(
             (
                 request.request_id,
@@ -382,24 +382,26 @@ class Recorder:
         if len(self.requests.rows) >= self._most_rows:
             self._pack()
 
-    def first_token_at(self, visits: Sequence[Visit]) -> float:
-        """Return when a user has the first token of an attempt, seconds; NaN without one."""
-        for visit in visits:
-            if visit.has_token:
-                return visit.first_token_at + (self.response + self.turn * visit.num_beside)
-        return nan
-
-    def decode_time(
+    def tokens_at_user(
         self, visits: Sequence[Visit], num_output_tokens: int, failure: Failure | None
-    ) -> tuple[float, int]:
-        """Return the seconds between the tokens of an attempt at its user, and the gaps."""
+    ) -> tuple[float, float, int]:
+        """Return an attempt's tokens as its user sees them.
+
+        When the first one is there (seconds; NaN without one), the seconds between the tokens of
+        its answers, and the number of gaps.
+        """
+        first_token_at, late = nan, 0.0
+        for visit in visits:
+            if visit.first_token_at == visit.first_token_at:  # it has a token
+                late = self.turn * visit.num_beside
+                first_token_at = visit.first_token_at + (self.response + late)
+                break
         seconds, num_gaps = decode_time(visits)
         if num_gaps:
-            late = next((self.turn * visit.num_beside for visit in visits if visit.has_token), 0.0)
             seconds = 0.0 if seconds < late else seconds - late
             if failure is None:
                 seconds += self.output_token * num_output_tokens
-        return seconds, num_gaps
+        return first_token_at, seconds, num_gaps
 
     def record_whole(self, client_id: int, visit: Visit) -> float:
         """Note that a request left its only client, which served it whole, and the system.

@@ -380,8 +380,9 @@ class SloWatch(Recorder):
         request, visits, time, *_ = end
         arrival = math.nan if request.arrival_time is None else request.arrival_time
         num_output_tokens = sum([visit.num_output_tokens for visit in visits])
-        seconds, num_gaps = self.decode_time(visits, num_output_tokens, None)
-        ttft = np.array([min(self.first_token_at(visits), time) - arrival])
+        first_token_at, *decoding = self.tokens_at_user(visits, num_output_tokens, None)
+        seconds, num_gaps = decoding
+        ttft = np.array([min(first_token_at, time) - arrival])
         gaps, group = np.array([num_gaps]), np.array([self._slo.group_of(request)])
         times = tpot(np.array([seconds]), gaps), np.array([time - arrival])
         return bool(self._slo.kept(ttft, *times, gaps, group)[0])

@@ -63,6 +63,8 @@ class LengthAwareRouter:
     def choose(self, request: Request, stage: Stage, candidates: Candidates) -> int:
         """Return the candidate with the fewest prompt tokens that is in time."""
         if stage.continues:
+            if len(candidates) == 1:
+                return candidates[0].client_id
             least = candidates.least("num_outstanding").num_outstanding
             return self._take([v for v in candidates if v.num_outstanding == least]).client_id
         d_heavy = [view for view in candidates if view.role == D_HEAVY]

@@ -30,7 +30,10 @@ class EngineKvState:
 
     def num_blocks(self) -> int:
         """KV blocks that requests hold, those for the step in flight included."""
-        return sum([lane.core.num_in_use() for lane in self._engines.lanes])
+        num_blocks = 0
+        for lane in self._engines.lanes:
+            num_blocks += lane.core.num_in_use()
+        return num_blocks
 
     def num_tokens(self) -> int:
         """Tokens of running requests that have KV entries, as of the last step that ended."""
@@ -50,6 +53,8 @@ class EngineKvState:
 
     def prefix_tokens(self, request: Request) -> int:
         """Tokens of a request's prompt that are cached at the engine that would get it now."""
+        if not request.content:
+            return 0
         core = self._engines.next_lane().core
         core.settle()
         return int(core.blocks.prefix_tokens(request.content, request.num_prompt_tokens))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from mist_sim.clients.scheduling import ChunkedScheduler, Scheduler
 from mist_sim.core.batch import StepBatch
@@ -14,20 +14,6 @@ if TYPE_CHECKING:
 # Decodes and their contexts are rounded to these, so that few steps have to be timed.
 _DECODES, _CONTEXT = 4, 4096
 _FAR = 4096  # tokens before a chunk, for what each of them costs
-
-
-class Prompts(NamedTuple):
-    """The state, after its last step, of the engine that would get the next request.
-
-    prompts: (tokens to compute, tokens before them) of each that waits or runs. num_queries: tokens
-    that the decodes bring into a step. context_sum: tokens that the cache holds for them.
-    """
-
-    scheduler: Scheduler
-    prompts: list[tuple[int, int]]
-    num_decodes: int
-    num_queries: int
-    context_sum: int
 
 
 class PrefillEstimate:
@@ -48,29 +34,28 @@ class PrefillEstimate:
 
     def num_tokens(self) -> int:
         """Tokens of all its prompts that are still to be computed."""
-        prompts = self._engines.next_lane().core.prompts()
-        return sum([num_left for num_left, _ in prompts])
+        num_tokens = 0
+        for num_left, _ in self._engines.next_lane().core.prompts():
+            num_tokens += num_left
+        return num_tokens
 
     def seconds(self, num_tokens: int) -> float:
-        """Return the seconds from now until a prompt with so many tokens to compute is done."""
-        known = self._look()
-        prompts = [*known.prompts, (num_tokens, 0)]
-        chunk = _chunk(known) or max(num_left for num_left, _ in prompts)
-        step, each_before = self._step_times(chunk, known.num_decodes, known.context_sum)
+        """Return the seconds from now until a prompt with so many tokens to compute is done.
+
+        They are those at the engine that would get the next request, after its last step.
+        """
+        lane = self._engines.next_lane()
+        core = lane.core
+        prompts = [*core.prompts(), (num_tokens, 0)]
+        chunk = _chunk(lane.scheduler, core.num_decodes * core.num_queries)
+        chunk = chunk or max(num_left for num_left, _ in prompts)
+        step, each_before = self._step_times(chunk, core.num_decodes, core.context_sum)
         seconds = 0.0
         for num_left, num_before in prompts:
             num_chunks = num_left / chunk
             before = num_chunks * num_before + chunk * max(num_chunks * (num_chunks - 1), 0) / 2
             seconds += num_chunks * step + each_before * before
         return seconds
-
-    def _look(self) -> Prompts:
-        """Return the state of the engine that would get the next request."""
-        lane = self._engines.next_lane()
-        core = lane.core
-        number = core.num_decodes
-        num_queries = number * core.num_queries
-        return Prompts(lane.scheduler, core.prompts(), number, num_queries, core.context_sum)
 
     def _step_times(self, chunk: int, num_decodes: int, context_sum: int) -> tuple[float, float]:
         """Return the seconds of a step with a chunk, and those for each token before it."""
@@ -89,10 +74,12 @@ class PrefillEstimate:
         return self._times[key]
 
 
-def _chunk(known: Prompts) -> int:
-    """Return the prompt tokens that fit in a step; 0: any number."""
-    scheduler = known.scheduler
+def _chunk(scheduler: Scheduler, num_queries: int) -> int:
+    """Return the prompt tokens that fit in a step; 0: any number.
+
+    num_queries: tokens that the decodes bring into it.
+    """
     if not isinstance(scheduler, ChunkedScheduler):
         return 0
-    num_left = max(scheduler.max_num_batched_tokens - known.num_queries, 1)
+    num_left = max(scheduler.max_num_batched_tokens - num_queries, 1)
     return min(num_left, scheduler.long_prefill_token_threshold or num_left)

@@ -293,6 +293,7 @@ class SteppedLane:
         memory, predictor, form = setup.memory, setup.predictor, setup.form
         recorder, scheduler, rules = setup.recorder, setup.scheduler, setup.rules
         self._setup, self._stepper, self._view, self.leave = setup, stepper, view, setup.leave
+        self._env, self._catch_up = stepper.env, stepper.core.catch_up
         self.client_id = setup.client_id
         self._flow, self._memory, self.scheduler = setup.flow, memory, scheduler
         self._engine = engine
@@ -410,8 +411,8 @@ class SteppedLane:
     @property
     def core(self) -> Lane:
         """Its lane in the core, which has taken all steps before now."""
-        stepper = self._stepper
-        stepper.core.catch_up(self.in_heap, stepper.env.now, stepper.env.phase)
+        env = self._env
+        self._catch_up(self.in_heap, env.now, env.phase)
         return self._lane
 
     def be_watched(self) -> None:
@@ -450,7 +451,7 @@ class SteppedLane:
         chain = None
         if lane.is_paged or (content and self.caches_prefixes):
             chain = lane.blocks.chain(content)
-        now = self._stepper.env.now
+        now = self._env.now
         brings, leaves = NOTHING, NONE
         if sequence.is_brought:
             brings = A_PREFIX if sequence.has_rest else AN_ANSWER
@@ -485,7 +486,7 @@ class SteppedLane:
         """Let a sequence go as soon as no step in flight computes it."""
         slot, lane = sequence.slot, self.core
         waits = lane.is_waiting(slot)
-        if lane.give_up(self._stepper.env.now, slot):
+        if lane.give_up(self._env.now, slot):
             self._hand_back(slot, GIVEN_UP_WAITING if waits else -1)
         self._go_on()
 
@@ -509,7 +510,7 @@ class SteppedLane:
 
     def wake(self) -> None:
         """Plan now, if the lane rests and requests wait."""
-        self.core.wake(self._stepper.env.now)
+        self.core.wake(self._env.now)
         self._go_on()
 
     # --- entries of others --------------------------------------------------------------------
@@ -560,12 +561,12 @@ class SteppedLane:
             last = self._lane.story(sequence.slot)[2]
         elif move.kind == "hand_over":
             last = nan if kv is None else kv.last_token_at
-            if kv is not None and kv.num_output_tokens:
+            if kv is not None and kv.num_output_tokens and self._flow is not None:
                 self.core.pace(sequence.slot, *pace_of(sequence))
         elif not is_lost:
             sequence.visit.num_fetched_tokens = move.num_tokens
         is_lost = is_lost and sequence.has_rest
-        self.core.entries_come(self._stepper.env.now, sequence.slot, last, is_lost)
+        self.core.entries_come(self._env.now, sequence.slot, last, is_lost)
         left, self._lane.notices = self._lane.notices, []
         for slot, how in left:
             self._tell(slot, how)
@@ -599,7 +600,7 @@ class SteppedLane:
         return transit.after
 
     def _release_held(self, sequence: SequenceState) -> None:
-        self.core.release_held(self._stepper.env.now, sequence.slot)
+        self.core.release_held(self._env.now, sequence.slot)
         self._go_on()
 
     def forget_brought(self, sequence: SequenceState) -> None:
@@ -962,7 +963,7 @@ class SteppedLane:
                 continue
             visit = self.settle(sequence)
             sequence.num_queued_tokens = self._lane.queued_tokens(slot)
-            self._lane.give_up(self._stepper.env.now, slot)
+            self._lane.give_up(self._env.now, slot)
             del self._inside[slot]
             sequence.lane = None
             self.leave(visit, reason)

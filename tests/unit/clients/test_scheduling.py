@@ -395,3 +395,17 @@ def test_prompts_come_to_queue_as_they_are_tokenised():
 def test_overheads_are_times(value):
     with pytest.raises(ValueError, match="request must be finite and >= 0 s"):
         EngineOverhead(request=value)
+
+
+class ShortPrompts(ChunkedScheduler):
+    """Refuses prompts of more than ten tokens, for which there is memory."""
+
+    def refusal(self, needs, sequence):
+        return "more than ten" if sequence.num_prompt_tokens > 10 else None
+
+
+@pytest.mark.parametrize("overhead", [EngineOverhead(), EngineOverhead(request=0.5)])
+def test_a_refusal_of_ones_own_is_asked_however_requests_walk(overhead):
+    result = run(ShortPrompts(), [10, 11, 9], [2, 2, 2], [0.0, 0.0, 0.0], overhead=overhead)
+    assert result.requests.status.tolist() == ["finished", "rejected", "finished"]
+    assert "more than ten" in result.requests.reason[1]
