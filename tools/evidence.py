@@ -558,8 +558,10 @@ def main() -> None:
     pd.set_option("display.width", 250, "display.max_rows", 500, "display.max_colwidth", 110)
     if asked.models:
         found = models_left_out().assign(low=np.nan, high=np.nan, inside=np.nan)
-        by = ("figure", "fitted on", "mfu", "scored on")
-        print(table(found, *by)[["number", "median", "nine in ten", "signed"]].round(3).to_string())
+        keys = ("figure", "fitted on", "mfu", "scored on")
+        print(
+            table(found, *keys)[["number", "median", "nine in ten", "signed"]].round(3).to_string()
+        )
         return
     runs = list(whole_runs(asked.part)) if asked.part else scored()
     for run in runs:
